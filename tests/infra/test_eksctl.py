@@ -12,7 +12,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from windlass.actions.clusters.planning import efa_of
 from windlass.infra.eksctl import cluster_config
 from windlass.spec.parse import parse_cluster
 
@@ -36,7 +35,7 @@ budget: {limit: 500, email: team@example.com}
 
 
 def made(text: str) -> tuple[dict[str, Any], list[str]]:
-    return cluster_config(parse_cluster(text), efa_of)
+    return cluster_config(parse_cluster(text))
 
 
 @pytest.mark.parametrize("text", ["name: vision\nregion: us-west-2\n", WHOLE])

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from windlass.actions.clusters.planning import cores_of, efa_of
 from windlass.infra.variables import variables
 from windlass.spec.parse import parse_cluster
 
@@ -22,7 +21,7 @@ gpus:
 
 
 def made(text: str) -> dict[str, Any]:
-    return variables(parse_cluster(text), efa_of, cores_of)
+    return variables(parse_cluster(text))
 
 
 def test_the_variables_are_those_that_the_configuration_declares() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from windlass.infra.variables import DISK_MIB_PER_SECOND, EfaOf
+from windlass.infra.variables import DISK_MIB_PER_SECOND, num_adapters
 from windlass.spec.cluster import GIB, Cluster, GpuPool
 
 API: Final = "eksctl.io/v1alpha5"
@@ -18,7 +18,7 @@ KARPENTER_VERSION: Final = "1.8.1"
 ADDONS: Final = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-ebs-csi-driver")
 
 
-def cluster_config(cluster: Cluster, efa_of: EfaOf) -> tuple[dict[str, Any], list[str]]:
+def cluster_config(cluster: Cluster) -> tuple[dict[str, Any], list[str]]:
     """The ClusterConfig, and what of the cluster eksctl cannot make: one sentence each."""
     config: dict[str, Any] = {
         "apiVersion": API,
@@ -33,7 +33,7 @@ def cluster_config(cluster: Cluster, efa_of: EfaOf) -> tuple[dict[str, Any], lis
         "accessConfig": {"authenticationMode": "API", "accessEntries": _access(cluster)},
         "cloudWatch": {"clusterLogging": {"enableTypes": ["*"], "logRetentionInDays": cluster.log_days}},
         "addons": [{"name": name} for name in (*ADDONS, *_storage_addons(cluster))],
-        "managedNodeGroups": [_system(cluster), *(_group(pool, efa_of) for pool in cluster.node_groups)],
+        "managedNodeGroups": [_system(cluster), *map(_group, cluster.node_groups)],
     }  # fmt: skip
     if "karpenter" in cluster.components:
         config["karpenter"] = {
@@ -97,8 +97,7 @@ def _system(cluster: Cluster) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _group(pool: GpuPool, efa_of: EfaOf) -> dict[str, Any]:
-    has_efa = pool.efa is not False and efa_of(pool.instances[0]) > 0
+def _group(pool: GpuPool) -> dict[str, Any]:
     block = None
     if pool.reservation:
         block = {"capacityReservationTarget": {"capacityReservationID": pool.reservation}}
@@ -107,7 +106,7 @@ def _group(pool: GpuPool, efa_of: EfaOf) -> dict[str, Any]:
         "minSize": pool.min, "maxSize": pool.max, "desiredCapacity": pool.min,
         "volumeSize": pool.disk // GIB, "volumeType": "gp3", "volumeThroughput": DISK_MIB_PER_SECOND,
         "volumeEncrypted": True, "privateNetworking": True,
-        **({"efaEnabled": True, "placement": {"groupName": f"{pool.name}-efa"}} if has_efa else {}),
+        **({"efaEnabled": True, "placement": {"groupName": f"{pool.name}-efa"}} if num_adapters(pool) else {}),
         **({"spot": True} if pool.capacity == "spot" else {}),
         **({"capacityReservation": block, "instanceMarketOptions": {"marketType": "capacity-block"}} if block else {}),
         **({"availabilityZones": [pool.zone]} if pool.zone else {}),

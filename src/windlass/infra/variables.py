@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+from windlass.infra.instances import cores_of, efa_of
 from windlass.spec.cluster import GIB, Cluster, GpuPool
 
 DISK_MIB_PER_SECOND: Final = 600
@@ -15,15 +16,8 @@ AMI: Final = {"nvidia": "AL2023_x86_64_NVIDIA", "arm-nvidia": "AL2023_ARM_64_NVI
 NEURON: Final = ("trn", "inf")
 ARM: Final = ("g5g.", "p6e-gb200.", "p6e-gb300.")
 
-EfaOf = Callable[[str], int]
-"""How many Elastic Fabric Adapters an instance type has; 0 for none."""
-CoresOf = Callable[[str], int]
-"""How many processor cores an instance type has; 0 where that is not known."""
 
-
-def variables(
-    cluster: Cluster, efa_of: EfaOf, cores_of: CoresOf, endpoints: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def variables(cluster: Cluster, endpoints: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The variables of a cluster; `endpoints` are those of an emulator by service, none for AWS."""
     fsx, budget = cluster.storage.fsx, cluster.budget
     return {
@@ -41,7 +35,7 @@ def variables(
             "instance_types": list(cluster.system.instances), "min": cluster.system.min, "max": cluster.system.max,
             "disk_gib": cluster.system.disk // GIB,
         },
-        "gpu_pools": {pool.name: pool_variables(pool, efa_of, cores_of) for pool in cluster.node_groups},
+        "gpu_pools": {pool.name: pool_variables(pool) for pool in cluster.node_groups},
         "karpenter": "karpenter" in cluster.components,
         "load_balancer_controller": "aws-load-balancer-controller" in cluster.components,
         "efs": None if cluster.storage.efs is None else {"throughput": cluster.storage.efs.throughput},
@@ -62,10 +56,10 @@ def variables(
     }  # fmt: skip
 
 
-def pool_variables(pool: GpuPool, efa_of: EfaOf, cores_of: CoresOf) -> dict[str, Any]:
+def pool_variables(pool: GpuPool) -> dict[str, Any]:
     """The variables of a pool; it has EFA where its first instance type has adapters, unless turned off."""
     first = pool.instances[0]
-    efa = efa_of(first) if pool.efa is not False else 0
+    efa = num_adapters(pool)
     return {
         "instance_types": list(pool.instances),
         "capacity": pool.capacity,
@@ -82,6 +76,11 @@ def pool_variables(pool: GpuPool, efa_of: EfaOf, cores_of: CoresOf) -> dict[str,
         "labels": {"windlass.dev/pool": pool.name, **pool.labels},
         "taint": True,
     }
+
+
+def num_adapters(pool: GpuPool) -> int:
+    """How many Elastic Fabric Adapters each node of a pool gets."""
+    return efa_of(pool.instances[0]) if pool.efa is not False else 0
 
 
 def _accelerator(instance_type: str) -> str:

@@ -15,7 +15,6 @@ from windlass.infra.policies import Purpose, Statement, as_statements, statement
 from windlass.infra.preflight.account import account_findings
 from windlass.infra.preflight.finding import Finding
 from windlass.infra.preflight.identity import PodsOf, association_finding
-from windlass.pricing.instances import instance_type
 
 FILE: Final = """\
 name: vision
@@ -52,17 +51,8 @@ def findings(emulator: Emulator, allowed: list[Statement], file: str = FILE) -> 
     key = iam.create_access_key(UserName="checker")["AccessKey"]
     login = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
     wanted = cluster(file)
-
-    def vcpus(name: str) -> int:
-        found = instance_type(name)
-        return found.vcpus if found else 0
-
     with Aws(environ=emulator.environ | login) as aws:
-        seen = list(
-            account_findings(
-                aws, wanted, lambda account: as_statements(wanted, account, Purpose.AUDIT), vcpus, lambda _name: 0
-            )
-        )
+        seen = list(account_findings(aws, wanted, lambda account: as_statements(wanted, account, Purpose.AUDIT)))
         seen.append(association_finding(aws, PodsOf("vision", "training"), ROLE))
         return [*seen, *(_done(one) for one in seen if one.offer is not None)]
 

@@ -79,9 +79,9 @@ class Life:
 
 
 def write(folder: ClusterFolder, url: str, change: Mapping[str, Any], backend: Backend) -> None:
-    efa = {"p5.48xlarge": 4}
-    found = variables(cluster(EVERYTHING + "tags: {team: vision}\n"), lambda one: efa.get(one, 0), lambda _: 96,
-                      dict.fromkeys(SERVICES, url))  # fmt: skip
+    found = variables(cluster(EVERYTHING + "tags: {team: vision}\n"), dict.fromkeys(SERVICES, url))
+    found["gpu_pools"]["h100"]["efa_interfaces"] = 4
+    found["gpu_pools"]["a10g"] |= {"efa_interfaces": 0, "placement_group": False}
     folder.write(files("windlass.infra") / "eks", found | {"bucket_force_destroy": True} | dict(change), backend)
 
 

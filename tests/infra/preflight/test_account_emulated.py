@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 from tests.fakeaws.emulator import ACCOUNT, Emulator, emulated_aws
-from tests.infra.preflight.test_demand import cluster, vcpus_of
+from tests.infra.preflight.test_demand import cluster
 
 from windlass.infra.aws import Aws
 from windlass.infra.preflight.account import account_findings
 from windlass.infra.preflight.finding import Finding
 from windlass.infra.preflight.identity import PodsOf, association_finding
 from windlass.infra.preflight.rights import Statement, permission_finding, principal_of
-from windlass.pricing.instances import instance_type
 from windlass.spec.cluster import Cluster
 
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/vision-run"
@@ -26,11 +25,6 @@ NEEDED: list[Statement] = [
     {"Effect": "Allow", "Action": ["ec2:CreateVpc", "ec2:CreateSubnet"], "Resource": "*"},
     {"Effect": "Allow", "Action": ["s3:CreateBucket"], "Resource": "arn:aws:s3:::windlass-vision"},
 ]
-
-
-def efa_of(name: str) -> int:
-    found = instance_type(name)
-    return found.efa_interfaces if found else 0
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +41,7 @@ def aws(emulator: Emulator) -> Iterator[Aws]:
 
 
 def found(aws: Aws, wanted: Cluster, statements: Sequence[Statement] = ()) -> dict[str, Finding]:
-    return {one.name: one for one in account_findings(aws, wanted, lambda _account: statements, vcpus_of, efa_of)}
+    return {one.name: one for one in account_findings(aws, wanted, lambda _account: statements)}
 
 
 def user(emulator: Emulator, *allowed: str, statements: Sequence[Statement] = ()) -> Aws:

@@ -9,13 +9,8 @@ import pytest
 
 from windlass.infra.preflight.demand import demands, quota_of
 from windlass.infra.preflight.quotas import used_by_others
-from windlass.pricing.instances import instance_type, instance_types
+from windlass.pricing.instances import instance_types
 from windlass.spec.cluster import Cluster
-
-
-def vcpus_of(name: str) -> int:
-    found = instance_type(name)
-    return found.vcpus if found else 0
 
 
 def cluster(*pools: dict[str, Any], **fields: Any) -> Cluster:
@@ -55,9 +50,7 @@ def test_every_accelerated_type_of_the_table_has_a_quota_on_demand() -> None:
 
 
 def test_pools_count_with_their_largest_type_at_the_maximum_and_the_smallest_for_one_node() -> None:
-    needed, unclear = demands(
-        cluster({"name": "a", "instances": ["g5.xlarge", "g5.12xlarge"], "max": 8}), vcpus_of
-    )  # fmt: skip
+    needed, unclear = demands(cluster({"name": "a", "instances": ["g5.xlarge", "g5.12xlarge"], "max": 8}))
     assert {one.quota.label: (one.at_least, one.at_most, one.pools) for one in needed} == {
         "standard": (4, 8, ("system: 4 × m7i.large",)),
         "G/VT": (4, 8 * 48, ("a: 8 × g5.12xlarge",)),
@@ -71,8 +64,7 @@ def test_pools_of_one_class_add_up_and_spot_counts_apart() -> None:
             {"name": "a", "instances": ["g5.xlarge"], "max": 2},
             {"name": "b", "instances": ["g6.xlarge"], "max": 3},
             {"name": "c", "instances": ["g6.xlarge"], "max": 5, "capacity": "spot"},
-        ),
-        vcpus_of,
+        )
     )
     assert {one.quota.label: one.at_most for one in needed} == {"standard": 8, "G/VT": 20, "G/VT spot": 20}
 
@@ -80,12 +72,12 @@ def test_pools_of_one_class_add_up_and_spot_counts_apart() -> None:
 def test_a_capacity_block_counts_against_no_quota() -> None:
     block = {"name": "p5", "instances": ["p5.48xlarge"], "provision": "node-group", "capacity": "capacity-block",
              "reservation": "cr-0123456789abcdef0", "zone": "us-east-1a"}  # fmt: skip
-    assert [one.quota.label for one in demands(cluster(block), vcpus_of)[0]] == ["standard"]
+    assert [one.quota.label for one in demands(cluster(block))[0]] == ["standard"]
 
 
 def test_what_has_no_known_quota_is_said_and_not_guessed() -> None:
     pool = {"name": "a", "instances": ["p6-b200.48xlarge"], "capacity": "spot"}
-    assert demands(cluster(pool), vcpus_of)[1] == ["p6-b200.48xlarge"]
+    assert demands(cluster(pool))[1] == ["p6-b200.48xlarge"]
 
 
 def test_own_nodes_capacity_blocks_and_dedicated_hosts_are_not_in_use_by_others() -> None:
@@ -98,4 +90,4 @@ def test_own_nodes_capacity_blocks_and_dedicated_hosts_are_not_in_use_by_others(
         {"InstanceType": "g5.xlarge", "Placement": {"Tenancy": "host"}},
         {"InstanceType": "g99.xlarge", "CpuOptions": {"CoreCount": 3, "ThreadsPerCore": 2}},
     ]
-    assert used_by_others(instances, "vision", vcpus_of) == {"L-DB2E81BA": 4 + 6, "L-3819A6DF": 4}
+    assert used_by_others(instances, "vision") == {"L-DB2E81BA": 4 + 6, "L-3819A6DF": 4}

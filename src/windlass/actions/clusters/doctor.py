@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.find import FILE, Named, find
 from windlass.actions.jobs import JOB_FILES, read_job, read_text
@@ -54,7 +54,7 @@ def subject(on: str, context: Context) -> Subject:
     from windlass.spec.targets import KubernetesTarget
 
     is_file = (context.cwd / on).is_file()
-    if is_file or (_is_name(on) and (ClusterFolder.of(context.home, on).path / FILE).is_file()):
+    if is_file or (NAME.fullmatch(on) and (ClusterFolder.of(context.home, on).path / FILE).is_file()):
         named = find(on, context)
         made = find_target(named.cluster.name, context) if named.outputs() is not None else None
         return Subject(named, made if isinstance(made, KubernetesTarget) else None)
@@ -80,10 +80,6 @@ def names(context: Context) -> list[str]:
     return sorted(found)
 
 
-def _is_name(text: str) -> bool:
-    return NAME.fullmatch(text) is not None
-
-
 def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterator[Diagnosis]:
     """All checks, each as soon as it is known; `told` takes what is being waited for.
 
@@ -99,7 +95,8 @@ def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterato
                 Check("cluster", "ok", f"{found.named.cluster.name} is not made yet", "windlass cluster up")
             )
             return
-        yield from _associated(outputs, context)
+        pods = PodsOf(outputs.name, outputs.namespace, SERVICE_ACCOUNT)
+        yield from _association(pods, outputs.region, outputs.run_role_arn, context)
         yield from _components(found.named, outputs, context)
         yield from _cluster(found.target, context, _expected(found.named, outputs), told)
     elif found.target is not None:
@@ -110,7 +107,7 @@ def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterato
 
 
 def _account(named: Named, context: Context, on: str) -> Iterator[Diagnosis]:
-    from windlass.actions.clusters.planning import efa_of
+    from windlass.infra.policies import Purpose, as_statements
     from windlass.infra.preflight.account import account_findings
     from windlass.infra.preflight.programs import program_findings
 
@@ -123,23 +120,8 @@ def _account(named: Named, context: Context, on: str) -> Iterator[Diagnosis]:
         yield Diagnosis(Check("identity", "fail", error.message, error.hint))
         return
     # The connections stay open: offers are taken up after the last check.
-    for finding in account_findings(aws, cluster, lambda account: _needed(named, account), vcpus_of, efa_of):
+    for finding in account_findings(aws, cluster, lambda account: as_statements(cluster, account, Purpose.UP)):
         yield diagnosis(finding, on)
-
-
-def _needed(named: Named, account: str) -> list[dict[str, Any]]:
-    """What `cluster up` and `down` need."""
-    from windlass.infra.policies import Purpose, as_statements
-
-    return as_statements(named.cluster, account, Purpose.UP)
-
-
-def vcpus_of(instance_type: str) -> int:
-    """How many vCPUs an instance type has; 0 where that is not known."""
-    from windlass.pricing.instances import instance_type as facts
-
-    found = facts(instance_type)
-    return found.vcpus if found is not None else 0
 
 
 def diagnosis(finding: Finding, on: str = "") -> Diagnosis:
@@ -225,11 +207,6 @@ def _expected(named: Named, outputs: Outputs) -> Expected:
     )
 
 
-def _associated(outputs: Outputs, context: Context) -> Iterator[Diagnosis]:
-    pods = PodsOf(outputs.name, outputs.namespace, SERVICE_ACCOUNT)
-    yield from _association(pods, outputs.region, outputs.run_role_arn, context)
-
-
 def _association(pods: PodsOf, region: str, role_arn: str, context: Context) -> Iterator[Diagnosis]:
     from windlass.infra.aws import Aws
     from windlass.infra.preflight.identity import association_finding
@@ -246,24 +223,19 @@ def _foreign(target: KubernetesTarget, context: Context, told: Told, pod_role: s
     """A cluster that Windlass did not make: of EKS, or another one."""
     from windlass.engines.kubernetes.preflight.platform import Expected, eks_cluster
     from windlass.engines.kubernetes.preflight.pod_findings import Association
+    from windlass.infra.preflight.programs import program_findings
 
     eks = eks_cluster(target, context.environ)
     wanted = Association(SERVICE_ACCOUNT, pod_role)
     if eks is not None:
-        yield from _programs(context)
+        for finding in program_findings(context.environ, builds=False):
+            yield diagnosis(finding)
         yield from _identity(eks, context)
         pods = PodsOf(eks.name, target.namespace, SERVICE_ACCOUNT)
         yield from _association(pods, eks.region, pod_role, context)
         fix = f"{command(eks.region, pods, pod_role)}; windlass doctor --pod-role ROLE_ARN --request makes it"
         wanted = Association(SERVICE_ACCOUNT, pod_role, fix)
     yield from _cluster(target, context, Expected(wanted), told)
-
-
-def _programs(context: Context) -> Iterator[Diagnosis]:
-    from windlass.infra.preflight.programs import program_findings
-
-    for finding in program_findings(context.environ, builds=False):
-        yield diagnosis(finding)
 
 
 def _identity(eks: EksCluster, context: Context) -> Iterator[Diagnosis]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.clusters.find import Named
-from windlass.actions.clusters.planning import cores_of, efa_of
 from windlass.infra.outputs import Outputs
 from windlass.infra.variables import pool_variables
 from windlass.runs.context import Context
@@ -37,27 +38,18 @@ def connected(named: Named, outputs: Outputs) -> Iterator[Client]:
 @contextlib.contextmanager
 def managed(named: Named, outputs: Outputs, context: Context) -> Iterator[Manager]:
     """The components of a cluster."""
-    from pathlib import Path
-
     from windlass.engines.kubernetes.components.manager import Manager
     from windlass.engines.kubernetes.components.source import FolderSource, NetworkSource
     from windlass.engines.kubernetes.components.values import gpu_pool, values_of
 
     folder = context.environ.get(CHARTS)
     source = FolderSource(Path(folder)) if folder else NetworkSource(context.home / "clusters" / CACHE)
-    pools = [gpu_pool(one.name, pool_variables(one, efa_of, cores_of)) for one in named.cluster.karpenter_pools]
+    pools = [gpu_pool(one.name, pool_variables(one)) for one in named.cluster.karpenter_pools]
     fsx = named.cluster.storage.fsx
     size = {"fsx_size_gib": fsx.size // GIB} if fsx is not None else {}
-    values = values_of(as_values(outputs), pools, tags=named.cluster.tags, **size)
+    values = values_of(asdict(outputs), pools, tags=named.cluster.tags, **size)
     with connected(named, outputs) as client:
         yield Manager(client, str(named.kubeconfig), values, source)
-
-
-def as_values(outputs: Outputs) -> dict[str, Any]:
-    """Outputs as `terraform output` has them."""
-    from dataclasses import asdict
-
-    return asdict(outputs)
 
 
 def create_namespace(named: Named, outputs: Outputs) -> None:

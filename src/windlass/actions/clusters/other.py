@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from windlass.actions.clusters.find import FILE, Named, OnEvent, all_of, of_folder
 from windlass.actions.clusters.inside import managed, states, wanted
-from windlass.actions.clusters.planning import changes, efa_of, local_resources, write_folder
+from windlass.actions.clusters.planning import changes, local_resources, write_folder
 from windlass.errors import UsageError, WindlassError
 from windlass.infra.folder import ClusterFolder, FolderError
 from windlass.runs.context import Context
@@ -73,7 +73,7 @@ def export_eksctl(named: Named, context: Context, *, force: bool) -> ExportedClu
     from windlass.infra.eksctl import cluster_config
     from windlass.spec.yamlwriter import block_lines
 
-    config, left_out = cluster_config(named.cluster, efa_of)
+    config, left_out = cluster_config(named.cluster)
     path = context.cwd / EKSCTL_FILE
     if path.exists() and not force:
         raise UsageError(f"{path} exists already", "--force overwrites it")

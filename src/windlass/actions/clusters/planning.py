@@ -32,22 +32,6 @@ LOSSES: Final = frozenset({
 """Types of resources whose end is the end of what users keep in them."""
 
 
-def efa_of(instance_type: str) -> int:
-    """How many Elastic Fabric Adapters an instance type has; 0 where that is not known."""
-    from windlass.pricing.instances import instance_type as facts
-
-    found = facts(instance_type)
-    return found.efa_interfaces if found is not None else 0
-
-
-def cores_of(instance_type: str) -> int:
-    """How many processor cores an instance type has; 0 where that is not known."""
-    from windlass.pricing.instances import instance_type as facts
-
-    found = facts(instance_type)
-    return (found.cores or 0) if found is not None else 0
-
-
 def endpoints(context: Context) -> dict[str, str]:
     """Of an emulator that `$AWS_ENDPOINT_URL` names, by service; none for AWS."""
     url = context.environ.get("AWS_ENDPOINT_URL")
@@ -68,7 +52,7 @@ def write_folder(named: Named, context: Context, *, delete_bucket: bool = False)
     """
     _refuse_other_name(named)
     _refuse_other_region(named)
-    made = variables(named.cluster, efa_of, cores_of, endpoints(context))
+    made = variables(named.cluster, endpoints(context))
     if not made["zones"] and (outputs := named.outputs()) is not None:
         made["zones"] = list(outputs.zones)  # those of the first `up`: a zone that a region gains moves no subnet
     if delete_bucket:  # by a destroy, with all that is in it

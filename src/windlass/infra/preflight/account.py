@@ -6,23 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from windlass.errors import WindlassError
 from windlass.infra.aws import Aws
-from windlass.infra.preflight.demand import VcpusOf
 from windlass.infra.preflight.finding import Finding, unknown
 from windlass.infra.preflight.offerings import offering_findings, zones_of
 from windlass.infra.preflight.programs import identity_finding
 from windlass.infra.preflight.quotas import quota_findings
 from windlass.infra.preflight.rights import Statement, permission_finding
-from windlass.infra.variables import EfaOf
 from windlass.spec.cluster import Cluster
 
 
-def account_findings(
-    aws: Aws,
-    cluster: Cluster,
-    statements: Callable[[str], Sequence[Statement]],
-    vcpus_of: VcpusOf,
-    efa_of: EfaOf,
-) -> Iterator[Finding]:
+def account_findings(aws: Aws, cluster: Cluster, statements: Callable[[str], Sequence[Statement]]) -> Iterator[Finding]:
     """Identity, permissions, zones and offers, quotas; without an identity nothing else is asked.
 
     `statements` gives the policy that the credentials need, for the number of the account.
@@ -40,5 +32,5 @@ def account_findings(
     if zones:
         text = f"{', '.join(zones)}{'' if cluster.zones else ' (zones: is not set, so these are taken)'}"
         yield Finding("zones", "ok", text)
-        yield from offering_findings(aws, cluster, zones, efa_of)
-    yield from quota_findings(aws, cluster, vcpus_of, max(1, len(zones)))
+        yield from offering_findings(aws, cluster, zones)
+    yield from quota_findings(aws, cluster, max(1, len(zones)))

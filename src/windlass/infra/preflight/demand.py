@@ -7,14 +7,12 @@ codes: `aws service-quotas list-service-quotas --service-code ec2`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from windlass.infra.instances import vcpus_of
 from windlass.spec.cluster import Cluster
-
-VcpusOf = Callable[[str], int]
-"""How many vCPUs an instance type has; 0 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ def pools_of(cluster: Cluster) -> Iterator[Pool]:
             yield Pool(one.name, tuple(one.instances), one.capacity == "spot", one.min, one.max)
 
 
-def demands(cluster: Cluster, vcpus_of: VcpusOf) -> tuple[list[Demand], list[str]]:
+def demands(cluster: Cluster) -> tuple[list[Demand], list[str]]:
     """What a cluster needs of each quota, and the instance types whose vCPUs or quota are not known.
 
     A pool of several types counts with the largest of them at its maximum, and with the smallest for one node.
@@ -123,11 +121,11 @@ def demands(cluster: Cluster, vcpus_of: VcpusOf) -> tuple[list[Demand], list[str
             else:
                 by_code.setdefault(quota.code, (quota, []))[1].append(name)
         for code, (quota, names) in by_code.items():
-            found[code] = _added(found.get(code), _demand(pool, quota, names, vcpus_of))
+            found[code] = _added(found.get(code), _demand(pool, quota, names))
     return list(found.values()), list(dict.fromkeys(unclear))
 
 
-def _demand(pool: Pool, quota: Quota, names: list[str], vcpus_of: VcpusOf) -> Demand:
+def _demand(pool: Pool, quota: Quota, names: list[str]) -> Demand:
     sizes = sorted((vcpus_of(name), name) for name in names)
     largest, smallest = sizes[-1], sizes[0]
     shown = f"{pool.name}: {pool.most} × {largest[1]}"

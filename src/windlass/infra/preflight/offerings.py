@@ -7,8 +7,9 @@ from typing import Final
 
 from windlass.errors import WindlassError
 from windlass.infra.aws import Aws, aws_errors
+from windlass.infra.instances import efa_of
 from windlass.infra.preflight.finding import Finding, unknown
-from windlass.infra.variables import EfaOf
+from windlass.infra.variables import num_adapters
 from windlass.spec.cluster import Cluster, GpuPool
 
 NO_CONTROL_PLANE: Final = ("use1-az3", "usw1-az2", "cac1-az3")
@@ -31,7 +32,7 @@ def zones_of(aws: Aws, cluster: Cluster) -> tuple[str, ...]:
     return tuple(sorted(one["ZoneName"] for one in found if one.get("ZoneId") not in NO_CONTROL_PLANE)[:NUM_ZONES])
 
 
-def offering_findings(aws: Aws, cluster: Cluster, zones: tuple[str, ...], efa_of: EfaOf) -> Iterator[Finding]:
+def offering_findings(aws: Aws, cluster: Cluster, zones: tuple[str, ...]) -> Iterator[Finding]:
     """A finding for each pool: where its types are offered, and whether they have the adapters that it asks for."""
     types = sorted({*cluster.system.instances, *(name for pool in cluster.gpus for name in pool.instances)})
     try:
@@ -41,21 +42,20 @@ def offering_findings(aws: Aws, cluster: Cluster, zones: tuple[str, ...], efa_of
         return
     yield _pool("system", tuple(cluster.system.instances), zones, offered, aws.region)
     for pool in cluster.gpus:
-        where = zones_of_pool(cluster, pool, zones, efa_of)
+        where = zones_of_pool(cluster, pool, zones)
         yield _pool(pool.name, tuple(pool.instances), where, offered, aws.region)
         if pool.efa:
-            yield _adapters(pool.name, pool.instances, efa_of)
+            yield _adapters(pool.name, pool.instances)
 
 
-def zones_of_pool(cluster: Cluster, pool: GpuPool, zones: tuple[str, ...], efa_of: EfaOf) -> tuple[str, ...]:
+def zones_of_pool(cluster: Cluster, pool: GpuPool, zones: tuple[str, ...]) -> tuple[str, ...]:
     """The zones of a pool, as the Terraform configuration chooses them. Pure.
 
     Node groups are in one zone where nodes share a placement group (EFA), or FSx for Lustre.
     """
     if pool.zone:
         return (pool.zone,)
-    has_efa = pool.efa is not False and efa_of(pool.instances[0]) > 0
-    if pool.provision == "node-group" and (has_efa or cluster.storage.fsx is not None):
+    if pool.provision == "node-group" and (num_adapters(pool) or cluster.storage.fsx is not None):
         named = (one.zone for one in sorted(cluster.node_groups, key=lambda one: one.name) if one.zone)
         return (next(named, zones[0]),)
     return zones
@@ -100,7 +100,7 @@ def _pool(name: str, types: tuple[str, ...], zones: tuple[str, ...], offered: Of
     return Finding(title, "ok", text, fix)
 
 
-def _adapters(name: str, types: Collection[str], efa_of: EfaOf) -> Finding:
+def _adapters(name: str, types: Collection[str]) -> Finding:
     title = f"efa {name}"
     without = [one for one in types if not efa_of(one)]
     if without:

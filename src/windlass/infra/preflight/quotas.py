@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from windlass.errors import WindlassError
 from windlass.infra.aws import AccessDenied, Aws, NotThere, aws_errors
-from windlass.infra.preflight.demand import ADDRESSES, VPCS, Demand, Quota, VcpusOf, demands, quota_of
+from windlass.infra.instances import vcpus_of
+from windlass.infra.preflight.demand import ADDRESSES, VPCS, Demand, Quota, demands, quota_of
 from windlass.infra.preflight.finding import Finding, Offer, unknown
 from windlass.spec.cluster import Cluster
 
@@ -30,12 +31,12 @@ class Pending:
     since: str
 
 
-def quota_findings(aws: Aws, cluster: Cluster, vcpus_of: VcpusOf, zones: int) -> Iterator[Finding]:
+def quota_findings(aws: Aws, cluster: Cluster, zones: int) -> Iterator[Finding]:
     """vCPUs of each class of instances that the pools have, Elastic IPs and VPCs. Each quota once."""
     account = _Account(aws)
-    needed, unclear = demands(cluster, vcpus_of)
+    needed, unclear = demands(cluster)
     for demand in needed:
-        ask = functools.partial(account.vcpus, demand=demand, cluster=cluster.name, vcpus_of=vcpus_of)
+        ask = functools.partial(account.vcpus, demand=demand, cluster=cluster.name)
         yield _asked(f"quota {demand.quota.label}", ask)
     if unclear:
         text = f"unknown: which quota {', '.join(unclear)} count against, or how many vCPUs they have"
@@ -65,11 +66,11 @@ class _Account:
             pages = self._aws.client("ec2").get_paginator("describe_instances").paginate(Filters=states)
             return [one for page in pages for group in page["Reservations"] for one in group["Instances"]]
 
-    def vcpus(self, name: str, demand: Demand, cluster: str, vcpus_of: VcpusOf) -> Finding:
+    def vcpus(self, name: str, demand: Demand, cluster: str) -> Finding:
         """Whether all pools fit beside what else runs. Raises AwsError."""
         quota = demand.quota
         value = self.value(quota)
-        used = used_by_others(self._instances, cluster, vcpus_of)[quota.code]
+        used = used_by_others(self._instances, cluster)[quota.code]
         text = (f"{value:g} vCPUs ({quota.name}), {used} of them used by others; "
                 f"the pools need {demand.at_most} at most ({', '.join(demand.pools)})")  # fmt: skip
         if used + demand.at_most <= value:
@@ -142,7 +143,7 @@ class _Account:
             return sum(not _is_of(one, cluster) for page in pages for one in page["Vpcs"])
 
 
-def used_by_others(instances: list[Mapping[str, Any]], cluster: str, vcpus_of: VcpusOf) -> Counter[str]:
+def used_by_others(instances: list[Mapping[str, Any]], cluster: str) -> Counter[str]:
     """vCPUs by the code of their quota, without the nodes of the cluster itself and those of capacity blocks. Pure."""
     used: Counter[str] = Counter()
     for one in instances:
