@@ -99,7 +99,7 @@ class Socket:
     def settimeout(self, _seconds: float | None) -> None:
         """It is never silent."""
 
-    def send(self, data: bytes, opcode: int) -> None:
+    def send_binary(self, data: bytes) -> None:
         self.sent.append(data)
 
     def recv_data_frame(self, _control: bool) -> tuple[int, Any]:

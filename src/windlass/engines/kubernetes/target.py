@@ -83,15 +83,17 @@ class ClusterRuns(Engine):
         secrets: Sequence[str] = (), service_account: str | None = None,
     ) -> Mapping[str, Any]:  # fmt: skip
         """See `Engine`."""
-        from windlass.engines.kubernetes.transfers.claim_staging import Credentials, stage_set
+        from windlass.engines.kubernetes.transfers.claim_staging import stage_set
         from windlass.spec.parts import DataClaim
 
         target = cast("KubernetesTarget", self._target)
         name = self._claim_of_data(claim)
         wanted = target.data if target.data is not None and target.data.claim == name else DataClaim(claim=name)
-        credentials = Credentials(tuple(secrets), service_account)
         with self._connected() as client:
-            return {**stage_set(client, target, wanted, source, credentials, progress, told), "claim": name}
+            found = stage_set(
+                client, target, wanted, source, progress, told, keys=secrets, service_account=service_account
+            )
+        return {**found, "claim": name}
 
     def remove_data(self, claim: str | None, which: str) -> Mapping[str, Any]:
         """See `Engine`."""

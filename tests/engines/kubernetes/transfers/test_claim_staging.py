@@ -15,7 +15,7 @@ from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.labels import COMPONENT, HELPER, TRANSFER
 from windlass.engines.kubernetes.layout import RUN_LABEL
 from windlass.engines.kubernetes.transfers import claim_staging
-from windlass.engines.kubernetes.transfers.claim_staging import Credentials, objects, stage_set
+from windlass.engines.kubernetes.transfers.claim_staging import objects, stage_set
 from windlass.errors import EngineError, UsageError
 from windlass.spec.parts import DataClaim
 from windlass.storage.progress import Progress
@@ -23,7 +23,7 @@ from windlass.storage.progress import Progress
 SOURCE = "s3://bucket/digits/"
 RESULT = {"name": "data", "digest": "set:ab", "files": 3, "bytes": 1000, "moved": 400}
 SIZED = DataClaim(size=1 << 30, storage_class="efs")
-KEYS = Credentials(("s3-keys",), "reader")
+KEYS = ("s3-keys",)
 
 
 class Place:
@@ -37,7 +37,7 @@ class Place:
         server.fails = self._before
 
     def stage(self, wanted: DataClaim = SIZED, source: str = SOURCE) -> dict[str, Any]:
-        return stage_set(self.client, TARGET, wanted, source, KEYS, self.progress, self.told.append)
+        return stage_set(self.client, TARGET, wanted, source, self.progress, self.told.append, keys=KEYS)
 
     def _before(self, request: Request) -> Answer | None:
         if request.plural.endswith("/log"):
@@ -119,7 +119,7 @@ def test_a_claim_that_is_not_there_and_a_store_that_pods_do_not_reach_start_noth
 
 def test_the_job_is_of_no_run_and_has_the_named_credentials() -> None:
     target = TARGET.model_copy(update={"supervisor_queue": "small", "env": {"AWS_REGION": "eu-central-1", "X": "1"}})
-    program, job = objects("team-a", target, SIZED, SOURCE, KEYS)
+    program, job = objects("team-a", target, SIZED, SOURCE, KEYS, "reader")
     spec = job["spec"]["template"]["spec"]
     [container] = spec["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "s3-keys"}}]

@@ -77,31 +77,24 @@ class Stream:
                 yield channel, bytes(data)
 
     def write(self, data: bytes) -> None:
-        """Send to its input."""
-        import websocket
-
-        for at in range(0, len(data), CHUNK_BYTES):
-            try:
-                self._socket.send(bytes([STDIN]) + data[at : at + CHUNK_BYTES], opcode=websocket.ABNF.OPCODE_BINARY)
-            except self._broken as error:
-                raise Unreachable(f"{self._what} accepts no more input: {error}", "is its node well?") from error
+        """Send at most `CHUNK_BYTES` to its input."""
+        try:
+            self._socket.send_binary(bytes([STDIN]) + data)
+        except self._broken as error:
+            raise Unreachable(f"{self._what} accepts no more input: {error}", "is its node well?") from error
 
     def resize(self, columns: int, rows: int) -> None:
         """Send the size of the terminal; a connection that is broken is noticed by its reader."""
-        import websocket
-
         size = json.dumps({"Width": columns, "Height": rows}).encode()
         with contextlib.suppress(*self._broken):
-            self._socket.send(bytes([RESIZE]) + size, opcode=websocket.ABNF.OPCODE_BINARY)
+            self._socket.send_binary(bytes([RESIZE]) + size)
 
     def end_input(self) -> None:
         """Send the end of the input, where the protocol can."""
-        import websocket
-
         with contextlib.suppress(*self._broken):
             # Of the protocols that were offered as a plain header, the socket itself does not know which was chosen.
             if (self._socket.getheaders() or {}).get("sec-websocket-protocol") == "v5.channel.k8s.io":
-                self._socket.send(bytes([CLOSE, STDIN]), opcode=websocket.ABNF.OPCODE_BINARY)
+                self._socket.send_binary(bytes([CLOSE, STDIN]))
 
     def close(self) -> None:
         """Close the connection; this ends a command that waits for input."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes import manifests
@@ -26,7 +25,6 @@ from windlass.spec.job import Job
 from windlass.spec.parts import DataClaim, KubernetesOptions
 from windlass.supervise.backend import TargetUnavailable
 from windlass.supervise.clock import SystemClock
-from windlass.supervise.transfers import Line
 
 if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
@@ -41,22 +39,14 @@ SET: Final = "data"
 """What the program calls the one set."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What the pod reads the store with, beside the environment of the target."""
-
-    secrets: tuple[str, ...] = ()
-    """Secrets of the namespace, whose keys are variables such as AWS_ACCESS_KEY_ID."""
-    service_account: str | None = None
-    """Of a role that may read the store."""
-
-
 def stage_set(
-    client: Client, target: KubernetesTarget, wanted: DataClaim, source: str, credentials: Credentials,
-    progress: Progress, told: Told,
+    client: Client, target: KubernetesTarget, wanted: DataClaim, source: str, progress: Progress, told: Told, *,
+    keys: Sequence[str] = (), service_account: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Stage the set of a source; gives the line of its result. What keeps it waiting is told, each thing once.
 
+    Beside the environment of the target, the pod reads the store with `keys`, Secrets of the namespace whose keys are
+    variables such as AWS_ACCESS_KEY_ID, and as `service_account`, of a role that may read it.
     Whatever ends it, the Job is deleted, and what was fetched is kept for the next one. Raises UsageError, EngineError.
     """
     scheme = source.partition("://")[0]
@@ -67,7 +57,7 @@ def stage_set(
         require_claim(client, wanted.claim)
     else:
         client.create_if_absent(transfers.claim_of_data(client.namespace, wanted))
-    program, job = objects(client.namespace, target, wanted, source, credentials)
+    program, job = objects(client.namespace, target, wanted, source, keys, service_account)
     image = job["spec"]["template"]["spec"]["containers"][0]["image"]
     with probe_pods.made(client, transfers.filled(program)):
         owner = client.get("v1", "ConfigMap", program["metadata"]["name"])
@@ -79,13 +69,14 @@ def stage_set(
 
 
 def objects(
-    namespace: str, target: KubernetesTarget, wanted: DataClaim, source: str, credentials: Credentials
-) -> tuple[probe_pods.Manifest, probe_pods.Manifest]:
+    namespace: str, target: KubernetesTarget, wanted: DataClaim, source: str, keys: Sequence[str],
+    service_account: str | None,
+) -> tuple[probe_pods.Manifest, probe_pods.Manifest]:  # fmt: skip
     """The ConfigMap of the program, still without it, and the Job. Their name is new each time."""
     name = f"windlass-stage-{secrets.token_hex(3)}"
     job = Job(
-        name="data", command=["true"], secrets=credentials.secrets,
-        kubernetes=KubernetesOptions(service_account=credentials.service_account),
+        name="data", command=["true"], secrets=tuple(keys),
+        kubernetes=KubernetesOptions(service_account=service_account),
     )  # fmt: skip
     shape = manifests.Shape(
         run_id=name, namespace=namespace, via="job", image=target.image or IMAGE, python=target.python or PYTHON,
@@ -113,7 +104,9 @@ def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told
                 if "digest" in line:
                     found = dict(line)
                 else:
-                    _show(progress, line)
+                    progress.is_listing = False
+                    progress.num_bytes, progress.bytes_done = line["of"], line["done"]
+                    progress.bytes_moved = line["moved"]
         except TargetUnavailable as error:  # the Job goes on meanwhile
             if error.message != said:
                 said = error.message
@@ -123,11 +116,6 @@ def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told
     if not found:
         raise EngineError("the pod has ended without a result", "windlass data stage again")
     return found
-
-
-def _show(progress: Progress, line: Line) -> None:
-    progress.is_listing = False
-    progress.num_bytes, progress.bytes_done, progress.bytes_moved = line["of"], line["done"], line["moved"]
 
 
 class _Notes:
