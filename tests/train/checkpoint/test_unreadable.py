@@ -25,7 +25,7 @@ from windlass.train.checkpoint.faults import Fault, UnknownFormat, UnreadableChe
 from windlass.train.checkpoint.retry import Retry
 from windlass.train.checkpoint.storage import Folder
 
-ALONE = World(0, 1, {})
+ALONE = World(0, 1)
 SCRIPTS = Path(__file__).with_name("scripts")
 
 

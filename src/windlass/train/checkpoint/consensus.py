@@ -42,10 +42,9 @@ class World:
     can_communicate = True
     """Whether ranks can send each other anything; one alone has nothing to send."""
 
-    def __init__(self, rank: int, size: int, environ: Mapping[str, str]) -> None:
+    def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self._environ = environ
 
     @property
     def lists(self) -> bool:
@@ -86,7 +85,8 @@ class FileWorld(World):
     can_communicate = False
 
     def __init__(self, rank: int, size: int, environ: Mapping[str, str], folder: str, attempt: int) -> None:
-        super().__init__(rank, size, environ)
+        super().__init__(rank, size)
+        self._environ = environ
         self._steps = 0
         self._flagged_step = 0
         self._path = os.path.join(folder, f".agreed-{attempt}-{self.salt(attempt)}")
@@ -127,9 +127,9 @@ class FileWorld(World):
 class GlooWorld(World):
     """The ranks of torch.distributed, over a separate gloo group, which does not wait for the script's collectives."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         """A collective: all ranks make one."""
-        super().__init__(dist.get_rank(), dist.get_world_size(), environ)
+        super().__init__(dist.get_rank(), dist.get_world_size())
         self._group: Any = dist.new_group(backend="gloo")
         self._finish: Callable[[], Flags] = Flags
 
@@ -196,10 +196,10 @@ def _over(buffer: bytearray) -> torch.Tensor:
 def join(folder: str, attempt: int, environ: Mapping[str, str] = os.environ) -> World:
     """The world that this process is in. A collective if torch.distributed is initialised."""
     if dist.is_available() and dist.is_initialized():
-        return GlooWorld(environ)
+        return GlooWorld()
     rank, size = _number(environ, _RANK_NAMES, 0), _number(environ, _SIZE_NAMES, 1)
     if rank >= size or size == 1:
-        return World(0, 1, environ)
+        return World(0, 1)
     if is_address(folder):
         raise ValueError(
             f"checkpoints of {size} ranks are kept in {folder} only where ranks use torch.distributed; others, such as "

@@ -74,8 +74,6 @@ def _fetched(shared: Shared, cached: CachedSet) -> Index | None:
 def _opened(path: Path) -> Index | None:
     try:
         return Index(path)
-    except FileNotFoundError:
-        return None
     except (OSError, BadTables):
         return None
 

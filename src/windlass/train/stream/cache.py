@@ -166,10 +166,8 @@ class CachedSet:
         """Bytes of a block from `start` on; None where the block is not there."""
         try:
             descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
         except OSError:
-            return None  # a disk that fails costs a read of the source, and no training
+            return None  # also a disk that fails costs a read of the source, and no training
         try:
             data = os.pread(descriptor, length, start)
         except OSError:
@@ -298,8 +296,7 @@ def _used_at(folder: Path) -> float:
 
 @contextmanager
 def _lock(path: Path, how: int) -> Iterator[None]:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = _created(str(path))
     try:
         fcntl.flock(lock, how)
         yield

@@ -72,15 +72,9 @@ class Index:
         self._first = numbers["first"]
         self._objects, self._offsets = numbers["object"], numbers["offset"]
         self._sizes, self._field_of = numbers["size"], numbers["field"]
-        self.num_bytes = sum(self._object_sizes)
 
     def __len__(self) -> int:
         return len(self._first) - 1
-
-    @property
-    def num_objects(self) -> int:
-        """Files of the source."""
-        return len(self._object_sizes)
 
     def object(self, number: int) -> Object:
         """One file of the source."""
@@ -90,7 +84,7 @@ class Index:
 
     def objects(self) -> list[Object]:
         """All files of the source."""
-        return [self.object(number) for number in range(self.num_objects)]
+        return [self.object(number) for number in range(len(self._object_sizes))]
 
     def key(self, sample: int) -> str:
         """Name of a sample."""

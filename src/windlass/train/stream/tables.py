@@ -9,12 +9,12 @@ import json
 import mmap
 import os
 import sys
-import tempfile
 from array import array
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from windlass.train.checkpoint.storage import replacing
 from windlass.train.stream.errors import StreamError
 
 VERSION = 1
@@ -107,17 +107,8 @@ def write(
     }  # fmt: skip
     line = _line(found, at)
     try:
-        descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with open(descriptor, "wb") as file:
-                for piece in (line, *pieces):
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        except BaseException:
-            os.unlink(part)
-            raise
+        with replacing(str(path)) as file:
+            file.writelines((line, *pieces))
     except OSError as error:
         raise StreamError(f"{path}: {error.strerror or error}") from error
 

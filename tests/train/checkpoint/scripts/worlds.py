@@ -222,7 +222,7 @@ class Pickled:
 
 def gather_pickle() -> dict[str, Any]:
     """Rank 1 sends a pickle, as torch's own collectives of objects do."""
-    world = GlooWorld({})
+    world = GlooWorld()
     if world.rank == 1:
         found: list[Any] = [None, None]
         with contextlib.suppress(pickle.UnpicklingError):  # what it receives is JSON
