@@ -21,7 +21,8 @@ from windlass.engines.kubernetes.api.client import PLURALS, Client
 from windlass.engines.kubernetes.pods.nodes import INDEX
 
 COLUMNS = {"pods": ("Name", "Ready", "Status"), "jobs": ("Name", "Status", "Completions")}
-CORE = ("configmaps", "pods", "jobs", "events", "nodes", "persistentvolumeclaims", "services")
+OF_OPERATORS = {"jobsets", "trainjobs", "trainingruntimes", "clustertrainingruntimes", "pytorchjobs", "mpijobs",
+                "workloads", "localqueues", "clusterqueues", "nodepools", "nodeclaims"}  # fmt: skip
 BEGAN = "2026-11-21T15:00:00Z"
 PATH = re.compile(r"/apis?/([^/]+/)?v[^/]+/(namespaces/[^/]+/)?(?P<plural>[^/]+)(/(?P<name>[^/]+))?$")
 Object = dict[str, Any]
@@ -69,7 +70,7 @@ class ObjectServer:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Object] = {}
         """By plural and name; all are in namespace `team`."""
-        self.served = set(CORE)
+        self.served = set(PLURALS.values()) - OF_OPERATORS
         self.apis: dict[str, list[str]] = {}
         """By API group, the versions that discovery names."""
         self.forbidden: set[str] = set()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from email.utils import formatdate
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, _Handler
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import PLURALS, Client, _ahead
+from windlass.engines.kubernetes.api.client import Client, _ahead
 from windlass.engines.kubernetes.api.lease import held_elsewhere
 from windlass.engines.kubernetes.discovery import discovery
 from windlass.engines.kubernetes.supervisor import presence
@@ -32,17 +30,9 @@ def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> floa
 
 
 @pytest.fixture
-def server(now: float) -> Iterator[ObjectServer]:
-    with closing(ObjectServer()) as server:
-        server.served.update(PLURALS.values())
-        server.anchor(RUN, created=datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
-        yield server
-
-
-@pytest.fixture
-def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
-    with closing(server.client(tmp_path)) as client:
-        yield client
+def server(server: ObjectServer, now: float) -> ObjectServer:
+    server.anchor(RUN, created=datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    return server
 
 
 def test_a_run_that_was_just_submitted_is_not_lost(client: Client) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, blockers, planned
 from tests.engines.kubernetes.test_supervision import Scene
 
 from windlass.engines.kubernetes import expiry
-from windlass.engines.kubernetes.api.client import PLURALS, Client, Refused
+from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.sweep import sweep
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.plan.plan import Plan
@@ -25,19 +25,9 @@ INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, has_sup
 
 
 @pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    server = ObjectServer()
-    server.served.update(PLURALS.values())
+def server(server: ObjectServer) -> ObjectServer:
     server.anchor(RUN)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
-    client = server.client(tmp_path)
-    yield client
-    client.close()
+    return server
 
 
 def supervisor(server: ObjectServer, ttl: int | None = WEEK) -> str:

@@ -75,15 +75,14 @@ def test_a_pod_that_still_waits_for_an_attempt_has_none_of_the_lines_of_its_succ
 
 
 @pytest.fixture
-def server() -> Iterator[ObjectServer]:
+def server(server: ObjectServer) -> ObjectServer:
     """Of a run that trains in one pod."""
-    with closing(ObjectServer()) as server:
-        server.anchor(RUN)
-        server.pod(RUN, "Running")
-        put_job(server)
-        labels = {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"}
-        server.put("ConfigMap", f"{RUN}-1", labels, binaryData=Cluster.config(1)["binaryData"])
-        yield server
+    server.anchor(RUN)
+    server.pod(RUN, "Running")
+    put_job(server)
+    labels = {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"}
+    server.put("ConfigMap", f"{RUN}-1", labels, binaryData=Cluster.config(1)["binaryData"])
+    return server
 
 
 def put_job(server: ObjectServer, **spec: bool) -> None:

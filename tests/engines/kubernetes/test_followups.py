@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,16 +23,9 @@ RUN = "digits-7f3k2"
 
 
 @pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with closing(ObjectServer()) as server:
-        server.anchor(RUN)
-        yield server
-
-
-@pytest.fixture
-def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
-    with closing(server.client(tmp_path)) as client:
-        yield client
+def server(server: ObjectServer) -> ObjectServer:
+    server.anchor(RUN)
+    return server
 
 
 def operated(server: ObjectServer, kind: str, **spec: Any) -> None:

@@ -180,15 +180,12 @@ def test_a_file_system_that_cannot_be_mounted_is_refused(fields: dict[str, Any])
         FileSystem(**fields)
 
 
-def test_a_login_that_may_not_make_volumes_gets_the_command_for_an_administrator(tmp_path: Path) -> None:
-    server = ObjectServer()
-    server.served |= {"persistentvolumes", "networkpolicies"}
+def test_a_login_that_may_not_make_volumes_gets_the_command_for_an_administrator(
+    server: ObjectServer, tmp_path: Path
+) -> None:
     server.forbidden = {"persistentvolumes"}
     facts = dataclasses.replace(ALL, kubeconfig=server.kubeconfig(tmp_path))
-    try:
-        notes = dry_run(planned(facts, TARGET.model_copy(update={"namespace": "team"}), data=[DIGITS]))
-    finally:
-        server.close()
+    notes = dry_run(planned(facts, TARGET.model_copy(update={"namespace": "team"}), data=[DIGITS]))
     [note] = [note for note in notes if note.code == "mount-rights"]
     assert note.blocks
     assert note.fix.endswith("| kubectl apply -f -")

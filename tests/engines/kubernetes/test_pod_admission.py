@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
 
-from windlass.engines.kubernetes.api.client import PLURALS, Client
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.preflight.pod_admission import pod_notes, quota_notes, run_pods
 from windlass.engines.kubernetes.queue.findings import suspended_supervisor
 from windlass.engines.kubernetes.workloads import WORKLOADS
@@ -20,21 +19,6 @@ from windlass.plan.plan import Note
 INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, has_supervisor_account=True))
 NEEDS = {"cpus": 2, "memory": "4GiB"}
 MISSING = 'pods "digits-7f3k2-1-0" is forbidden: failed quota: q: must specify limits.cpu'
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    server = ObjectServer()
-    server.served.update(PLURALS.values())
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
-    client = server.client(tmp_path)
-    yield client
-    client.close()
 
 
 def refused(message: str, code: int = 403, of: str = "node") -> Any:

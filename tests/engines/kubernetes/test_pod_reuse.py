@@ -13,7 +13,7 @@ from tests.engines.kubernetes.objectserver import ObjectServer, status
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import PLURALS, Refused
+from windlass.engines.kubernetes.api.client import Refused
 from windlass.engines.kubernetes.attempt import PodAttempt, attempt_facts
 from windlass.engines.kubernetes.backend import KubernetesBackend
 from windlass.engines.kubernetes.facts import Cluster, Facts, boot_program
@@ -93,6 +93,7 @@ class Scene:
         facts = Facts(CodeFacts(str(folder), True, True, None), cluster, server.kubeconfig(folder))
         self.plan = plan(job, target, facts, RUN, boot_program())
         self.server, self.control, self.store = server, Control(), Store(folder / "home")
+        server.served.add("jobsets")
         self.dir = self.store.run_dir(RUN)
         self.writer: RunWriter = self.store.create(
             RUN, name="case", target="lab", output_dir="out", plan=self.plan.to_text(), time=1000.0, restarts=0
@@ -130,13 +131,6 @@ class Scene:
         self.backend.close()
         self.writer.close()
         self.store.close()
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with closing(ObjectServer()) as server:
-        server.served.update(PLURALS.values())
-        yield server
 
 
 @pytest.fixture

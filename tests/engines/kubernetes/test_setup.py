@@ -34,7 +34,7 @@ class Namespace(ObjectServer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.served |= {"serviceaccounts", "roles", "rolebindings", "secrets", "jobsets"}
+        self.served.add("jobsets")
         self.lacks: frozenset[rbac.Right] = frozenset()
         """Rights that the login does not have."""
         self.is_escalation = False

@@ -14,7 +14,7 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, status
 from tests.engines.kubernetes.test_discovery import BEGAN_AT, page
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, blockers, plain, planned
-from tests.engines.kubernetes.test_pod_reuse import NUM_NODES, RUN, Scene, server
+from tests.engines.kubernetes.test_pod_reuse import NUM_NODES, RUN, Scene
 from tests.engines.kubernetes.test_tail import begin, stream
 
 from windlass.cli.plantext import plan_lines
@@ -33,7 +33,6 @@ from windlass.supervise.backend import TargetUnavailable
 from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import unpack
 
-__all__ = ["server"]
 SPARES: dict[str, Any] = {"kubernetes": {"via": "job", "spares": 1}, "restarts": {"max": 3}}
 
 

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tests.helpers.clock import Clock
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import PLURALS, Client, NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.api.client import Client, NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, Lease, held_elsewhere, holder_of, is_same_place
 from windlass.engines.kubernetes.api.login import AGAIN_SECONDS
 from windlass.engines.kubernetes.backend import UNFINISHED, KubernetesBackend
@@ -47,19 +46,6 @@ if "error" in said:
 print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
                   "status": said}))
 """
-
-
-@pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with closing(ObjectServer()) as server:
-        server.served.update(PLURALS.values())
-        yield server
-
-
-@pytest.fixture
-def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
-    with closing(server.client(tmp_path)) as client:
-        yield client
 
 
 def refusing(answer: Answer, *verbs: str, plural: str = "") -> Callable[[Request], Answer | None]:

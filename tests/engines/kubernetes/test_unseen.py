@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,13 +27,12 @@ RUN = "digits-7f3k2"
 
 
 @pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with closing(ObjectServer()) as server:
-        server.anchor(RUN)
-        server.served.add("jobsets")
-        server.put("JobSet", f"{RUN}-1", api="jobset.x-k8s.io/v1alpha2", spec={}, status={})
-        server.pod(RUN, "Running")
-        yield server
+def server(server: ObjectServer) -> ObjectServer:
+    server.anchor(RUN)
+    server.served.add("jobsets")
+    server.put("JobSet", f"{RUN}-1", api="jobset.x-k8s.io/v1alpha2", spec={}, status={})
+    server.pod(RUN, "Running")
+    return server
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import base64
 import gzip
 import json
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import PLURALS, Client
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.discovery import discovery
 from windlass.engines.kubernetes.discovery.snapshot import Place
 from windlass.engines.kubernetes.plan import is_imported
@@ -47,19 +45,11 @@ BEGUN = Created(RUN, "digits", "lab", "/out", user="ann", supervisor="cluster")
 
 
 @pytest.fixture
-def server() -> Iterator[ObjectServer]:
-    with closing(ObjectServer()) as server:
-        server.served.update(PLURALS.values())
-        server.anchor(RUN)
-        yield server
-
-
-@pytest.fixture
-def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
-    with closing(server.client(tmp_path)) as client:
-        anchor = client.get("v1", "ConfigMap", RUN)
-        client.create(head_manifest(anchor, Head((BEGUN.event(1, 1.0),), {}, 0, "pod-a")))
-        yield client
+def client(server: ObjectServer, client: Client) -> Client:
+    server.anchor(RUN)
+    anchor = client.get("v1", "ConfigMap", RUN)
+    client.create(head_manifest(anchor, Head((BEGUN.event(1, 1.0),), {}, 0, "pod-a")))
+    return client
 
 
 def change_head(client: Client, *lines: Any, parts: str = "0", status: str = "{}") -> None:

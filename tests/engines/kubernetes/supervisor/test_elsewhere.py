@@ -14,7 +14,6 @@ from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.engines.kubernetes.supervisor.test_damaged import a_plan
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import PLURALS
 from windlass.engines.kubernetes.api.lease import holder_of
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.supervisor import runs
@@ -38,7 +37,6 @@ class Cluster:
     def __init__(self, server: ObjectServer, folder: Path) -> None:
         self.server = server
         self._folder = folder
-        server.served.update(PLURALS.values())
         server.anchor(RUN)
         self.client = server.client(folder)
         first = Created(RUN, "digits", "lab", "/out", supervisor="cluster").event(1, time.time())
@@ -75,11 +73,10 @@ def at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with closing(ObjectServer()) as server:
-        cluster = Cluster(server, tmp_path)
-        with closing(cluster.client):
-            yield cluster
+def cluster(server: ObjectServer, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(server, tmp_path)
+    with closing(cluster.client):
+        yield cluster
 
 
 def test_a_resume_with_other_nodes_brings_its_plan_to_the_other_machines(cluster: Cluster) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from tests.engines.kubernetes.supervisor.test_runs import OF_SUPERVISOR, RUN, Sc
 from tests.helpers.until import BOUND_SECONDS, until
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import PLURALS, Client
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.pods.collection import bring_home
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.workloads import tombstones
@@ -44,11 +43,9 @@ def brought(run_dir: Path, digest: str = DIGEST) -> Path:
 
 
 @pytest.fixture
-def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
-    server.served.update(PLURALS.values())
+def server(server: ObjectServer) -> ObjectServer:
     server.anchor(RUN)
-    with closing(server.client(tmp_path)) as client:
-        yield client
+    return server
 
 
 def holding(client: Client, run_dir: Path) -> threading.Thread:

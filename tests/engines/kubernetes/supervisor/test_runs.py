@@ -15,7 +15,7 @@ from tests.engines.kubernetes.objectserver import BEGAN, ObjectServer
 
 from windlass.actions.api import Run
 from windlass.engines.kubernetes import expiry, labels, layout
-from windlass.engines.kubernetes.api.client import PLURALS, Client
+from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, SKEW_SECONDS
 from windlass.engines.kubernetes.diagnose.supervisors import absent
 from windlass.engines.kubernetes.engine import KubernetesEngine
@@ -40,7 +40,6 @@ class Scene:
         self.server = server
         self.began = time.time() - ago
         self.events: list[Event] = []
-        server.served.update(PLURALS.values())
         server.anchor(RUN)
         self.client = server.client(folder)
         place = {"context": "lab", "namespace": "team", "kubeconfig": server.kubeconfig(folder), "via": "job",
