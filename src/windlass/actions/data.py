@@ -84,7 +84,7 @@ def list_files(address: str, context: Context) -> DataList:
     place = _open(address, context)
 
     async def find() -> DataList:
-        entries = [one async for batch in place.entries() for one in batch]
+        entries = await place.listed()
         manifest = await read_manifest(place) if await place.read_own(manifests.NAME) is not None else None
         of = {} if manifest is None else manifest.files
         files = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,3 +62,8 @@ class Address:
         if self.is_folder:
             return self.path
         return f"{self.kind}://{self.bucket}/{self.path + '/' if self.path else ''}"
+
+
+def key_of(text: str) -> str:
+    """Name of the files that belong to an address."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:20]

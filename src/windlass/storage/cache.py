@@ -17,15 +17,15 @@ from typing import Final, TypeAlias
 
 from windlass.errors import StorageError, UsageError
 from windlass.storage import manifest as manifests
-from windlass.storage.address import Address
+from windlass.storage.address import Address, key_of
 from windlass.storage.copy import Copy
 from windlass.storage.folder import Folder
 from windlass.storage.names import is_own
 from windlass.storage.note import cuts
 from windlass.storage.opening import journal_for, open_place
-from windlass.storage.place import Entry, Place
+from windlass.storage.place import Entry, Place, system_errors
 from windlass.storage.progress import Copied, Progress
-from windlass.storage.sets import FILES, CachedSet, SetFolder, key_of, link_tree, remove_others, said
+from windlass.storage.sets import FILES, CachedSet, SetFolder, link_tree, remove_others
 
 SHARE: Final = 0.5
 """Of the space that is free or taken by the cache, what the cache may take."""
@@ -65,12 +65,12 @@ class DataCache:
             return found, 0
         self._make_root()
         with self._locked(lock := staging_lock(self._root, source)):
-            with said(str(lock)):
+            with system_errors(str(lock)):
                 lock.write_text(str(source))
             place = open_place(source, self._root)
             known = self._sets.of(source)
             names = cuts(list(self._sets.names(known)))
-            entries = [entry async for batch in place.entries(names) for entry in batch]
+            entries = await place.listed(names)
             if not entries:
                 raise StorageError(f"{source} has no files", f"see: windlass data ls {source}")
             while True:
@@ -138,7 +138,7 @@ class DataCache:
 
     def _make_root(self) -> None:
         """Raises StorageError for a folder of another user, who could read and replace what is fetched."""
-        with said(str(self._root)):
+        with system_errors(str(self._root)):
             self._root.mkdir(mode=self._mode, parents=True, exist_ok=True)
             owner = self._root.stat().st_uid
         if self._mode == PRIVATE and owner not in (os.geteuid(), 0):
@@ -152,14 +152,14 @@ class DataCache:
         for lock in (self._root / "staging").glob("*.lock"):
             files = lock.with_suffix("") / FILES
             if files.exists():
-                with said(str(lock)):
+                with system_errors(str(lock)):
                     yield _fetched(files, lock.read_text())
 
     def _discard(self, begun: CachedSet) -> bool:
         """Remove what was fetched of a set, unless a process fetches it now."""
         folder = begun.folder.parent
         path = folder.with_suffix(".lock")
-        with said(str(path)), path.open("r+b") as lock:
+        with system_errors(str(path)), path.open("r+b") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -194,7 +194,7 @@ class DataCache:
 
     def _refuse_lack_of_space(self, source: Address, num_bytes: int) -> None:
         """Before hours are spent on a set that does not fit. Raises StorageError."""
-        with said(str(self._root)):
+        with system_errors(str(self._root)):
             space = shutil.disk_usage(self._root)
         if num_bytes > space.free and space.total:  # some file systems of networks do not say
             needs = f"{source} needs {num_bytes:,} bytes more below {self._root}, and {space.free:,} are free"
@@ -202,11 +202,11 @@ class DataCache:
 
     @contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
-        with said(str(path)):
+        with system_errors(str(path)):
             path.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode & 0o666)
         try:
-            with said(str(path)):
+            with system_errors(str(path)):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:

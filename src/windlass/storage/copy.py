@@ -98,7 +98,8 @@ class Copy:
             raise StorageError(f"{self._source.address}: there is no object below it", hint)
         entries = self._accepted(found)
         todo = await self._to_do(entries, before)
-        self._begin(todo)
+        self.progress.num_files, self.progress.num_bytes = len(todo), sum(one.size for one in todo)
+        self.progress.is_listing = False
         settling = asyncio.create_task(self._settle_now_and_then())
         try:
             await self._all(self._units(todo))
@@ -133,8 +134,8 @@ class Copy:
         """What the source lists; the destination is asked at the same time, where it is to be."""
         names = cuts([] if before is None else list(before.files)) if note is None else note.cuts
         if note is None and (before is None or isinstance(self._destination, Folder)):
-            return await _entries(self._source, names)
-        found, _ = await asyncio.gather(_entries(self._source, names), self._look(note, names))
+            return await self._source.listed(names)
+        found, _ = await asyncio.gather(self._source.listed(names), self._look(note, names))
         return found
 
     async def _look(self, note: Note | None, names: Sequence[str]) -> None:
@@ -142,7 +143,7 @@ class Copy:
         if isinstance(self._destination, Folder):
             self._there_digest = await self._destination.digest(note.num_files if note is not None else 0)
         else:
-            self._there = await _entries(self._destination, names)
+            self._there = await self._destination.listed(names)
             self._there_digest = digest_of(self._there)
 
     def _unchanged(self, note: Note, began: float) -> Copied:
@@ -187,18 +188,13 @@ class Copy:
         """Of all files of a store; those of a folder are asked for one by one."""
         if isinstance(self._destination, Folder):
             return {}
-        there = await _entries(self._destination) if self._there is None else self._there
+        there = await self._destination.listed() if self._there is None else self._there
         return {one.name: one.version for one in there}
 
     def _is_there(self, one: File, there: dict[str, str]) -> bool:
         if isinstance(self._destination, Folder):
             return self._destination.version_of(one.name) == one.version
         return there.get(one.name) == one.version
-
-    def _begin(self, todo: list[Entry]) -> None:
-        progress = self.progress
-        progress.num_files, progress.num_bytes = len(todo), sum(one.size for one in todo)
-        progress.is_listing = False
 
     # -- the work -----------------------------------------------------------------------------------------------------
 
@@ -395,10 +391,6 @@ def _first(small: deque[Entry]) -> Entry | None:
         return small[0]
     except IndexError:
         return None
-
-
-async def _entries(place: Place, names: Sequence[str] = ()) -> list[Entry]:
-    return [entry async for batch in place.entries(names) for entry in batch]
 
 
 async def _stored(place: Place) -> bytes | None:

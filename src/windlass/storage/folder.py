@@ -59,7 +59,7 @@ class Folder(Place):
         """Digest of what it lists, which may be about so many files."""
         if num_files >= MANY and (found := await asyncio.to_thread(digest_beside, self._root)):
             return found
-        return digest_of([one async for batch in self.entries() for one in batch])
+        return digest_of(await self.listed())
 
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
         """See `Place`."""

@@ -63,13 +63,10 @@ class S3Upload(PartialFile):
 
     def __init__(
         self, uploads: Uploads, parts: Parts, source: str, state: Path,
-        sleep: Callable[[float], object] = time.sleep, clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:  # fmt: skip
-        """Go on with the upload that `state` has of this source, or begin one. `clock` gives Unix seconds.
-
-        Raises StorageError.
-        """
-        self._sleep, self._clock = sleep, clock
+        """Go on with the upload that `state` has of this source, or begin one. Raises StorageError."""
+        self._sleep = sleep
         self._uploads, self._parts = uploads, parts
         bucket, key = uploads.bucket, uploads.key
         self._note = state / f"{hashlib.sha256(f'{bucket}/{key}'.encode()).hexdigest()[:40]}.upload"
@@ -149,7 +146,7 @@ class S3Upload(PartialFile):
         """The ETag of the object; a store goes on with a completion whose client was killed, and may show neither the
         upload nor the object until it is done. Empty where it is not there after a while.
         """
-        is_recent = self._clock() - self._note.stat().st_mtime < sum(COMPLETING_PAUSES)
+        is_recent = time.time() - self._note.stat().st_mtime < sum(COMPLETING_PAUSES)
         for pause in COMPLETING_PAUSES if is_recent else ():
             if etag := self._etag_of(digest):
                 return etag

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from windlass.errors import StorageError, UsageError
-from windlass.storage.address import Address
+from windlass.storage.address import Address, key_of
 from windlass.storage.folder import PARTIAL, Folder
 from windlass.storage.journal import Journal
 from windlass.storage.names import OWN
@@ -56,7 +55,7 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
 
 def note_of(source: Address, destination: Address, home: Path) -> Noted:
     """Where a copy notes that it left nothing to do."""
-    return Noted(_state(destination, home).parent / "notes" / f"{_key(f'{source} {destination}')}.json")
+    return Noted(_state(destination, home).parent / "notes" / f"{key_of(f'{source} {destination}')}.json")
 
 
 @contextmanager
@@ -102,11 +101,7 @@ def _remove_finished(folder: Path) -> None:
 
 def _state(address: Address, home: Path) -> Path:
     """A folder of this machine for what is known of a store."""
-    return home / "transfers" / _key(str(address))
-
-
-def _key(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:20]
+    return home / "transfers" / key_of(str(address))
 
 
 def _refuse_overlap(source: Address, destination: Address) -> None:

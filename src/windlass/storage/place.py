@@ -100,6 +100,10 @@ class Place(ABC):
         Between the `cuts`, names in order, a store may be asked for several ranges at once.
         """
 
+    async def listed(self, cuts: Sequence[str] = ()) -> list[Entry]:
+        """All of `entries`."""
+        return [one async for batch in self.entries(cuts) for one in batch]
+
     @abstractmethod
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
         """Bytes of a file that was listed, as they come. In a thread. Raises SourceChanged where it is not that one."""

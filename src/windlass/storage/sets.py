@@ -6,12 +6,10 @@ ROOT/sources/KEY.json   which set a source had when it was last read
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,11 +17,11 @@ from typing import Final
 
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
-from windlass.storage.address import Address
+from windlass.storage.address import Address, key_of
 from windlass.storage.files import version, write_whole
 from windlass.storage.folder import Folder
 from windlass.storage.manifest import BadManifest, File, Manifest
-from windlass.storage.place import Entry
+from windlass.storage.place import Entry, system_errors
 
 MANIFEST: Final = "manifest.jsonl"
 FILES: Final = "files"
@@ -92,7 +90,7 @@ class SetFolder:
         unless it was damaged. Raises StorageError.
         """
         final = self._folder(digest)
-        with said(str(final)):
+        with system_errors(str(final)):
             final.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
             if (found := self.sound(final / FILES)) is not None:
                 shutil.rmtree(folder)
@@ -108,7 +106,7 @@ class SetFolder:
     def use(self, source: Address, one: CachedSet, link: Path | None) -> None:
         """Note that a source has a set, and link to it. Raises StorageError."""
         note = self._note(str(source))
-        with said(str(one.folder)):
+        with system_errors(str(one.folder)):
             (one.folder / manifests.IN_FOLDER).unlink(missing_ok=True)  # a script would take it for a part of the set
             (one.folder.parent / USED).touch()
             note.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
@@ -123,7 +121,7 @@ class SetFolder:
 
     def remove(self, folder: Path) -> None:
         """Remove the folder of a set: first its name, so that none is there in part. Raises StorageError."""
-        with said(str(folder)):
+        with system_errors(str(folder)):
             gone = folder.with_name(f".{folder.name}.removed")
             shutil.rmtree(gone, ignore_errors=True)
             folder.rename(gone)
@@ -162,16 +160,11 @@ class SetFolder:
         return found
 
 
-def key_of(source: str) -> str:
-    """Name of the files that belong to a source."""
-    return hashlib.sha256(source.encode()).hexdigest()[:20]
-
-
 def link_tree(one: CachedSet, to: Path) -> None:
     """A copy of what is unchanged of a set that takes no space, with its manifest: a file that is fetched anew
     replaces its link.
     """
-    with said(str(to)):
+    with system_errors(str(to)):
         shutil.rmtree(to, ignore_errors=True)
         to.mkdir(parents=True)
         for file in _unchanged(one):
@@ -183,22 +176,13 @@ def link_tree(one: CachedSet, to: Path) -> None:
 
 def remove_others(files: Path, wanted: Mapping[str, File]) -> None:
     """Remove what is not in a set."""
-    with said(str(files)):
+    with system_errors(str(files)):
         for below, _, names in os.walk(files):
             for name in names:
                 path = Path(below, name)
                 known = path.relative_to(files).as_posix()
                 if known not in wanted and known != manifests.IN_FOLDER:
                     path.unlink()
-
-
-@contextmanager
-def said(what: str) -> Iterator[None]:
-    """Errors of the system as ours."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{what}: {error.strerror or error}") from error
 
 
 def _set(folder: Path, sources: dict[str, list[str]]) -> CachedSet | None:

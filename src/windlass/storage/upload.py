@@ -32,10 +32,5 @@ def uploaded(home: str, name: str, folder: str, destination: str) -> dict[str, A
     }  # fmt: skip
 
 
-def main(home: str, name: str, folder: str, destination: str) -> None:
-    """Upload from this machine. Raises StorageError, UsageError, MissingPart."""
-    child.say(uploaded(home, name, folder, destination))
-
-
 if __name__ == "__main__":
-    sys.exit(child.run(lambda: main(*sys.argv[1:])))
+    sys.exit(child.run(lambda: child.say(uploaded(*sys.argv[1:]))))

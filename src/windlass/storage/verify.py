@@ -46,7 +46,7 @@ async def read_manifest(place: Place) -> Manifest:
 async def verify(place: Place, progress: Progress) -> Verified:
     """Read every byte of a set and compare. Raises StorageError where it has no manifest."""
     manifest = await read_manifest(place)
-    entries = {one.name: one async for batch in place.entries() for one in batch}
+    entries = {one.name: one for one in await place.listed()}
     there = [(one, entries[one.name]) for one in manifest.files.values() if one.name in entries]
     problems = [Refusal(name, "it is missing") for name in manifest.files if name not in entries]
     progress.num_files, progress.num_bytes = len(there), sum(one.size for one, _ in there)

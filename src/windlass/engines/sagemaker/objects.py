@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import windlass.worker
 from windlass.code.unpack import extract
@@ -114,16 +114,11 @@ def _bring(address: str, archive: Path, home: Path) -> bool:
     from windlass.storage.opening import open_place
 
     place = open_place(found, home)
-
-    async def entries() -> list[Any]:
-        return [one async for batch in place.entries() for one in batch if one.name == MODEL]
-
-    for entry in asyncio.run(entries()):
+    model = next((one for one in asyncio.run(place.listed()) if one.name == MODEL), None)
+    if model is not None:
         with archive.open("wb") as file:
-            for piece in place.pieces(entry, 0, entry.size):
-                file.write(piece)
-        return True
-    return False
+            file.writelines(place.pieces(model, 0, model.size))
+    return model is not None
 
 
 def remove(address: str, home: Path) -> None:

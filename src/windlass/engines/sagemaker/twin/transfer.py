@@ -164,7 +164,7 @@ def below(address: Address, name: str) -> Address:
 
 async def listed(place: Place) -> dict[str, Entry]:
     """All files of a place by name. Raises StorageError."""
-    return {one.name: one async for batch in place.entries() for one in batch}
+    return {one.name: one for one in await place.listed()}
 
 
 def refuse_none(done: Copied) -> None:
