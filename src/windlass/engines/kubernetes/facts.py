@@ -84,6 +84,10 @@ class Cluster:
     supervisor_granted: frozenset[str] | None = None
     """The rights of the account, as its set-up has noted them; None where that is not known."""
 
+    def has_claim(self, name: str) -> bool:
+        """Whether a claim is known to be there."""
+        return self.claims is not None and name in self.claims
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:

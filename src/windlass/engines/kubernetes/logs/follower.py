@@ -105,10 +105,9 @@ class PodLogReader:
         pod = self._pods.pod(self._place)
         return self._pods.is_gone(self._place) or (pod is not None and has_ended(pod))
 
-    def read(self, pod: Pod, *, follow: bool) -> bool:
-        """Write lines until the connection ends; returns whether any was new. Raises EngineError, OSError."""
+    def read(self, pod: Pod, *, follow: bool) -> None:
+        """Write lines until the connection ends. Raises EngineError, OSError."""
         intake = self.intake = self.intake or self._make_intake()
-        is_new = False
         since = intake.begin()
         lines = self._client.logs(
             pod["metadata"]["name"], container=layout.container_of(pod), follow=follow, since=since,
@@ -118,7 +117,6 @@ class PodLogReader:
         try:
             for line in lines:
                 if intake.put(line):
-                    is_new = True
                     self._progressed()
                 if self.closed.is_set():
                     break
@@ -126,15 +124,12 @@ class PodLogReader:
             self._flush(intake)  # the lines before the error: else a connection that always breaks would give none
             if not follow or not isinstance(error, Silent):
                 raise
-        is_new = self._flush(intake) or is_new
+        self._flush(intake)
         self._failing_since = None
-        return is_new
 
-    def _flush(self, intake: LogTail) -> bool:
-        is_new = intake.flush()
-        if is_new:
+    def _flush(self, intake: LogTail) -> None:
+        if intake.flush():
             self._progressed()
-        return is_new
 
     def _progressed(self) -> None:
         """Something new was written: the next failure is tried again at once."""
@@ -257,19 +252,16 @@ class Follower:
             if not gone:
                 self._wait(LOOK_SECONDS)
             return gone
-        ended, backoff = self._reader.has_ended, self._reader.backoff
+        ended = self._reader.has_ended
         with self._connections.one(follow=not ended) as is_followed:
-            is_new = self._reader.read(pod, follow=is_followed)
+            self._reader.read(pod, follow=is_followed)
         if ended or self._reader.closed.is_set():
             return True
         if not is_followed:
             self._client.health.well(self._what)
             self._wait(self._connections.pause_seconds)
-        elif is_new:
-            backoff.reset()
-            self._wait(backoff.next())  # the log ends a moment before the pod's status changes
         else:
-            self._wait(backoff.next())
+            self._wait(self._reader.backoff.next())  # the log ends a moment before the pod's status changes
         return False
 
     def _wait(self, seconds: float) -> None:

@@ -66,7 +66,7 @@ def mount_steps(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[St
     made: set[str] = set()
     for data, way, one, why in _planned(job, target, facts.cluster):
         name = one.claim_name
-        if name not in made and not _is_there(name, facts.cluster):
+        if name not in made and (facts.cluster is None or not facts.cluster.has_claim(name)):
             for kind, manifest in ((VOLUME_STEP, one.persistent), (CLAIM_STEP, one.claim)):
                 yield Step(kind, f"make {manifest['kind']} {manifest['metadata']['name']}, which no run removes",
                            manifest)  # fmt: skip
@@ -143,10 +143,6 @@ def _mountable(job: Job) -> Iterator[Data]:
     for data in job.data:
         if data.is_mounted and SOURCE.fullmatch(data.source) and ".." not in data.source.split("/"):
             yield data
-
-
-def _is_there(claim: str, cluster: Cluster | None) -> bool:
-    return cluster is not None and cluster.claims is not None and claim in cluster.claims
 
 
 def volumes(sets: tuple[Mounted, ...]) -> Iterator[tuple[str, str, Manifest, Manifest]]:

@@ -50,7 +50,8 @@ def data_path(data: Data, shape: Shape) -> str:
 def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
     """What comes before the first attempt, and the program of what comes after the last one."""
     claim = wanted_claim(job, target)
-    if claim is not None and claim.size is not None and _is_missing(claim.claim, facts):
+    is_there = claim is not None and facts.cluster is not None and facts.cluster.has_claim(claim.claim)
+    if claim is not None and claim.size is not None and not is_there:
         yield Step("data-claim", f"make PersistentVolumeClaim {claim.claim}, which no run removes",
                    manifests.claim_of_data(shape.namespace, claim))  # fmt: skip
     if claim is not None or shape.code_source or _destination(shape, job):
@@ -156,8 +157,3 @@ def _destination(shape: Shape, job: Job) -> str:
     if job.outputs is None or job.outputs_scheme not in REACHED:
         return ""
     return f"{job.outputs.rstrip('/')}/{shape.run_id}/"
-
-
-def _is_missing(claim: str, facts: Facts) -> bool:
-    """Whether the claim has to be made; where claims may not be read, that is tried."""
-    return facts.cluster is None or facts.cluster.claims is None or claim not in facts.cluster.claims
