@@ -140,23 +140,6 @@ def test_an_answer_that_is_none_means_that_the_server_cannot_be_reached(tmp_path
     assert isinstance(broken.value, Unreachable) or (call == "exec" and isinstance(broken.value, Refused))
 
 
-def test_a_cut_log_gives_its_whole_lines_and_then_says_so(tmp_path: Path) -> None:
-    answer = chunked(b"one\ntw", b"o\nthr", is_whole=False)
-    with serving(lambda *_: answer) as api:
-        lines = client_of(api, tmp_path).logs("p", container="node", follow=True)
-        assert [next(lines), next(lines)] == [b"one", b"two"]
-        with pytest.raises(Unreachable):
-            next(lines)
-
-
-def test_half_a_line_of_an_answer_without_an_end_is_none(tmp_path: Path) -> None:
-    with serving(lambda *_: b"HTTP/1.0 200 OK\r\n\r\none\ntw") as api:
-        lines = client_of(api, tmp_path).logs("p", container="node", follow=False)
-        assert next(lines) == b"one"
-        with pytest.raises(Unreachable):
-            next(lines)
-
-
 @pytest.mark.parametrize(("method", "times"), [("GET", 2), ("PATCH", 1), ("DELETE", 1), ("POST", 1)])
 def test_only_what_changes_nothing_is_sent_again_when_its_connection_breaks(
     tmp_path: Path, method: Any, times: int

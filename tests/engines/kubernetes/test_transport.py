@@ -128,7 +128,7 @@ def test_32_threads_share_a_client_and_each_is_given_its_own_answers(tmp_path: P
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 CUTS = {
-    "in a chunk": CHUNKED + b"4\r\none\n\r\nff\r\ntw",
+    "in a chunk": CHUNKED + b"2\r\non\r\n2\r\ne\n\r\nff\r\ntw",
     "after a chunk": CHUNKED + b"4\r\none\n\r\n",
     "in the size of a chunk": CHUNKED + b"4\r\none\n\r\n1",
     "before its length": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\none\ntwo",
