@@ -14,10 +14,10 @@ from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import E, Event, HangDetected, RunResumed, entries, of_newest_attempt
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
+from windlass.runs.restart_policy import TIMEOUT_EXIT_CODE
 from windlass.worker.root_cause import is_victim, launched_signal
 from windlass.worker.tracebacks import is_launched, is_secondary, plain, unstyled
 
-TIMEOUT_EXIT_CODE: Final = 124
 _SETUP_FAILED: Final = re.compile(r"setup failed with ((?:exit code|signal) \d+)$", re.MULTILINE)
 """What `worker/setup_step.py` adds to the output of a script that failed."""
 SHELL_SIGNALS: Final = (128 + 4, 128 + 6, 128 + 7, 128 + 9, 128 + 11)

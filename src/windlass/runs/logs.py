@@ -29,7 +29,7 @@ MARKER = b"::windlass "
 """Beginning of a structured line, as `windlass.train.report` writes them."""
 
 POLL_SECONDS = 0.05
-_RECORD = struct.Struct("<QQ")
+INDEX_RECORD = struct.Struct("<QQ")
 _RECORDS_PER_READ = 4096
 _PIECE_BYTES = 1 << 20
 _WINDOW_BYTES = 64 << 10
@@ -213,7 +213,7 @@ class _RankLog:
 
     def num_records(self) -> int:
         """Records that are whole; a torn one at the end is not."""
-        return _size_and_time(self._idx)[0] // _RECORD.size
+        return _size_and_time(self._idx)[0] // INDEX_RECORD.size
 
     def seek(self, record: int) -> None:
         """Goes to the lines whose newline arrived in `record` or later."""
@@ -277,9 +277,9 @@ class _RankLog:
         return max(_size_and_time(self._log)[1], last[0][0] if last else 0)
 
     def _records(self, first: int, num: int) -> list[tuple[int, int]]:
-        data = _read_at(self._idx, first * _RECORD.size, num * _RECORD.size)
-        whole = len(data) - len(data) % _RECORD.size
-        return list(_RECORD.iter_unpack(data[:whole]))
+        data = _read_at(self._idx, first * INDEX_RECORD.size, num * INDEX_RECORD.size)
+        whole = len(data) - len(data) % INDEX_RECORD.size
+        return list(INDEX_RECORD.iter_unpack(data[:whole]))
 
     def _first_since(self, since_ns: int) -> int:
         """The first record not older than `since_ns`, by binary search."""

@@ -38,14 +38,10 @@ class Outcome:
     step: int | None = None
     """The highest step that is known of the attempt."""
 
-    @property
-    def attempt_phase(self) -> Phase:
-        """How the attempt ended, if another one follows."""
-        return {"preemption": Phase.PREEMPTED, "resize": Phase.STOPPED}.get(str(self.reason), Phase.FAILED)
-
     def attempt_end(self, died_at: float | None = None) -> AttemptEnded:
         """The event where another attempt follows. `died_at`: its end was not observed; see `AttemptEnded`."""
-        return AttemptEnded(self.attempt_phase, self.reason, restarts_left=self.restarts_left,
+        phase = {"preemption": Phase.PREEMPTED, "resize": Phase.STOPPED}.get(str(self.reason), Phase.FAILED)
+        return AttemptEnded(phase, self.reason, restarts_left=self.restarts_left,
                             wait_seconds=self.wait_seconds, **_known(step=self.step, died_at=died_at))  # fmt: skip
 
     def ending(self, died_at: float | None = None, nodes: tuple[int, ...] = ()) -> RunEnding:

@@ -111,27 +111,26 @@ class Store:
                 prepare(home)
             self._on_network = is_on_network(home) if on_network is None else on_network
             try:
-                self._db = self._opened()
+                self._open()
             except sqlite3.DatabaseError as error:
                 # Even to read, SQLite needs room for the index of its WAL.
                 if not (_is_full(error, home) and self.reserve.release()):
                     raise
-                self._db = self._opened()
+                self._open()
         for run_id in self._trash.ids():  # a deletion was killed after its first step
             with contextlib.suppress(StoreError):
                 self._forget(run_id)
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> None:
         connect = read_only.connect if self.is_read_only else sqlite3.connect
         # Threads may take turns with it: those that read an iterator over events, for one.
         options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
-        self._db = connect(self.home / RECORD, timeout=BUSY_SECONDS, **options)
+        self._db: sqlite3.Connection = connect(self.home / RECORD, timeout=BUSY_SECONDS, **options)
         try:
             self._migrate()
         except BaseException:
             self._db.close()  # which also removes the files that SQLite keeps beside an open record
             raise
-        return self._db
 
     def close(self) -> None:
         """Close the file; the object cannot be used afterwards."""

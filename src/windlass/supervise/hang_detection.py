@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from windlass.runs.events import HangDetected, HangEnded, RootCause
+from windlass.runs.logs import INDEX_RECORD
 from windlass.runs.restart_policy import may_restart
 from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.supervise.clock import Clock
@@ -22,10 +22,8 @@ LOOKS: Final = 20
 MIN_LOOK_SECONDS: Final = 0.2
 DUMP_BEFORE_END_SECONDS: Final = {"timeout": 1.0, "stop": 5.0}
 """How long the ranks must have been silent for their stacks to be dumped before the attempt ends for this reason."""
-_RECORD: Final = struct.Struct("<QQ")
-"""Of a rank's index: when (ns), and how long its log was then; see `runs/logs.py`."""
 _RECORDS: Final = 4096
-"""How many of them are read, from the end."""
+"""How many records of an index are read, from the end."""
 
 
 class HangDetector:
@@ -204,10 +202,12 @@ def _first_after(log: Path, length: int, otherwise: float) -> float:
     """When a log first became longer than `length` bytes, in unix seconds."""
     try:
         with open(log.with_suffix(".idx"), "rb") as file:
-            end = file.seek(0, os.SEEK_END) // _RECORD.size
-            file.seek(max(0, end - _RECORDS) * _RECORD.size)
-            data = file.read(_RECORDS * _RECORD.size)
+            end = file.seek(0, os.SEEK_END) // INDEX_RECORD.size
+            file.seek(max(0, end - _RECORDS) * INDEX_RECORD.size)
+            data = file.read(_RECORDS * INDEX_RECORD.size)
     except OSError:
         return otherwise
-    complete = len(data) // _RECORD.size * _RECORD.size
-    return next((time_ns / 1e9 for time_ns, end in _RECORD.iter_unpack(data[:complete]) if end > length), otherwise)
+    complete = len(data) // INDEX_RECORD.size * INDEX_RECORD.size
+    return next(
+        (time_ns / 1e9 for time_ns, end in INDEX_RECORD.iter_unpack(data[:complete]) if end > length), otherwise
+    )

@@ -10,11 +10,9 @@ thousand ranks would need more open files than a process may have.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
-import struct
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.runs import node_events
+from windlass.runs.logs import INDEX_RECORD
 from windlass.worker.protocol import ATTEMPT, NODE_TAG, POD, LinesCounted, NodeStarted, NodeWarning
 
 LINE: Final = re.compile(rb"\[(\d+|n|w|a)\](\+?)(r?) (.*)", re.DOTALL)
@@ -36,8 +35,6 @@ ROTATED: Final = "the kubelet rotated the log of the pod before a supervisor rea
 BATCH_LINES: Final = 512
 BATCH_SECONDS: Final = 0.05
 """How long lines may gather before they are written, while more come."""
-_RECORD: Final = struct.Struct("<QQ")
-"""Of a rank's index: when (ns), and how long its log was then; see `runs/logs.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +313,7 @@ class _Batch:
     def write(self, folder: Path) -> dict[str, int]:
         """Append everything; returns the lengths of the files after it. Raises OSError."""
         for tag, stamps in self._stamps.items():
-            self._data[self._indexes[tag]] = bytearray(b"".join(_RECORD.pack(*stamp) for stamp in stamps))
+            self._data[self._indexes[tag]] = bytearray(b"".join(INDEX_RECORD.pack(*stamp) for stamp in stamps))
         for name, data in self._data.items():
             self._lengths[name] += len(data)
             if name in self._hollow:
@@ -363,15 +360,10 @@ def last_line_at(cursor: Path) -> float:
 def nanoseconds(stamp: str) -> int | None:
     """Unix time of `2026-11-21T14:53:52.123456789Z`, or with an offset for `Z`; None for what is no time."""
     found = STAMP.fullmatch(stamp)
-    seconds = _seconds(found[1], found[3]) if found is not None else None
-    if found is None or seconds is None:
+    if found is None:
         return None
-    return seconds * 1_000_000_000 + int((found[2] or "").ljust(9, "0"))
-
-
-@functools.lru_cache(maxsize=4)
-def _seconds(moment: str, zone: str) -> int | None:
     try:
-        return int(datetime.fromisoformat(f"{moment}{zone}").timestamp())
+        seconds = int(datetime.fromisoformat(f"{found[1]}{found[3]}").timestamp())
     except (ValueError, OverflowError, OSError):
         return None
+    return seconds * 1_000_000_000 + int((found[2] or "").ljust(9, "0"))

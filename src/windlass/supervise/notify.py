@@ -40,7 +40,7 @@ def webhook_of(policy: Mapping[str, Any], environ: Mapping[str, str]) -> Webhook
     return Webhook(secret, environ.get(secret_variable(secret), "")) if secret else None
 
 
-def message(status: Status, labels: Mapping[str, str]) -> dict[str, Any]:
+def message(status: Status) -> dict[str, Any]:
     """What is sent: a sentence, as Slack (`text`) and Discord (`content`) read it, and the run for programs."""
     cause = status.root_cause
     why = f": {cause.summary[:CAUSE_CHARS]}" if cause is not None and status.phase is not Phase.SUCCEEDED else ""
@@ -49,7 +49,8 @@ def message(status: Status, labels: Mapping[str, str]) -> dict[str, Any]:
     run = {
         "id": status.id, "name": status.name, "target": status.target, "phase": status.phase, "user": status.user,
         "exit_code": status.exit_code, "created_at": status.created_at, "ended_at": status.ended_at,
-        "attempts": len(status.attempts), "labels": dict(labels), "cause": cause.summary if cause is not None else None,
+        "attempts": len(status.attempts), "labels": dict(status.labels),
+        "cause": cause.summary if cause is not None else None,
     }  # fmt: skip
     return {"text": text, "content": text, "run": run}
 
@@ -78,7 +79,7 @@ def send(webhook: Webhook, status: Status, wait: Callable[[float], object]) -> N
         return Notified(webhook.secret, f"{variable} is not set where the run is supervised")
     if not webhook.address.lower().startswith(("http://", "https://")):
         return Notified(webhook.secret, f"{variable} holds no address that begins with https://")
-    body = json.dumps(message(status, status.labels)).encode()
+    body = json.dumps(message(status)).encode()
     error = ""
     for pause in (0.0, *PAUSES):
         wait(pause)

@@ -10,7 +10,7 @@ from windlass.diagnose.flights import named
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.reading import last_lines, main_stack, own_frame
 from windlass.diagnose.verdict import Verdict
-from windlass.runs.events import PreemptionNotice, RunEnded, StopRequested
+from windlass.runs.events import NodeStarted, PreemptionNotice, RunEnded, StopRequested, entries, of_newest_attempt
 from windlass.runs.phase import Phase
 from windlass.runs.record import DISK_FULL
 
@@ -148,13 +148,7 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
 
 def _has_begun(case: Observations, node: int) -> bool:
     """Whether the worker of a node has reported anything in the newest attempt."""
-    begun = False
-    for event in case.events:
-        if event.kind == "attempt":
-            begun = False
-        elif event.kind == "node" and event.data.get("node") == node:
-            begun = True
-    return begun
+    return any(started.node == node for started in entries(of_newest_attempt(case.events), NodeStarted))
 
 
 def data_not_staged(case: Observations) -> Iterator[Verdict]:
@@ -201,8 +195,7 @@ def could_not_start(case: Observations) -> Iterator[Verdict]:
 def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
     """Code, summary, fix and score, by the system's message."""
     general = f"the ranks could not be started: {what}"
-    # Before what its reason says: that is about the checkpoint. The second text is that of earlier versions.
-    if what.startswith(("cannot resume from ", "cannot go on from ")):
+    if what.startswith("cannot resume from "):  # before what its reason says: that is about the checkpoint
         fix = f"name another one, or none: windlass resume {case.status.id} takes the newest that is verified"
         return "could-not-start", general, fix, 100
     quoted = re.search(r"'([^']+)'", what)
