@@ -212,12 +212,19 @@ def described(holder: str) -> str:
 def held_elsewhere(client: Client, run_id: str, home: Path, now: float) -> str:
     """The supervisor of another machine or home that has recently renewed the Lease of a run; empty for none.
 
-    Compares the clocks of the cluster and of the other machine. Raises Refused, Unreachable.
+    Raises as `fresh_holder`.
     """
-    spec = client.get(API, KIND, run_id).get("spec") or {}
-    holder = str(spec.get("holderIdentity") or "")
-    if not holder or is_same_place(holder, holder_of(home)):
-        return ""
+    holder = fresh_holder(client, run_id, now)
+    return described(holder) if holder and not is_same_place(holder, holder_of(home)) else ""
+
+
+def fresh_holder(client: Client, run_id: str, now: float) -> str:
+    """The supervisor that has recently renewed the Lease of a run; empty for none. `now` is this machine's time.
+
+    Compares the clocks of the cluster and of the holder's machine. Raises Refused, Unreachable.
+    """
+    found = client.get_if_exists(API, KIND, run_id) or {}
+    spec = found.get("spec") or {}
     renewed = seconds_of(spec.get("renewTime"), 0.0)
     seconds = float(spec.get("leaseDurationSeconds") or DURATION_SECONDS) + SKEW_SECONDS
-    return described(holder) if abs(now + client.ahead - renewed) < seconds else ""
+    return str(spec.get("holderIdentity") or "") if abs(now + client.ahead - renewed) < seconds else ""

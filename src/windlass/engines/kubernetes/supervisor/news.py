@@ -113,9 +113,8 @@ class NewsReader:
             if not error.is_absent(layout.record_name(status.id), "ConfigMap"):
                 raise
             return self._without_record(client, status, now)
-        now += client.ahead  # events and Leases have times of the cluster
         written_at = max((event.time for event in head.events), default=status.created_at)
-        is_quiet = now - written_at > presence.QUIET_SECONDS
+        is_quiet = now + client.ahead - written_at > presence.QUIET_SECONDS  # events have times of the cluster
         absence = None
         if not status.phase.is_terminal and (is_quiet or _is_starting(head, status.id)):
             absence = presence.absence(client, status.id, now, may_start=not is_quiet)
@@ -129,7 +128,7 @@ class NewsReader:
         """News of a run whose record is not there: it was removed, or not submitted completely."""
         if client.get_if_exists("v1", "ConfigMap", status.id) is None:
             return News([], {}, is_started=False, is_removed=True)
-        if not presence.absence(client, status.id, now + client.ahead):
+        if not presence.absence(client, status.id, now):
             name = layout.record_name(status.id)
             raise DamagedRecord(f"ConfigMap {name} was deleted; the run's supervisor writes it again")
         return News([], {}, is_started=False)

@@ -12,7 +12,7 @@ from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.api.optional import items
 from windlass.engines.kubernetes.pods.status import MAX_WORDS
 from windlass.engines.kubernetes.pods.waiting import STUCK
-from windlass.engines.kubernetes.quantity import condition, event_time, seconds_of
+from windlass.engines.kubernetes.quantity import condition, event_time
 from windlass.engines.kubernetes.queue import kueue
 from windlass.engines.kubernetes.queue.admission import is_suspended
 from windlass.engines.kubernetes.workloads import shutdown
@@ -50,7 +50,7 @@ def selector(run_id: str) -> str:
 
 
 def absence(client: Client, run_id: str, now: float, *, may_start: bool = False) -> Absence | None:
-    """Why no supervisor acts for the run at `now` (Unix seconds); None where one does. Raises EngineError.
+    """Why no supervisor acts for the run; None where one does. Raises EngineError. `now` is this machine's time.
 
     With `may_start` only a reason that the cluster reports counts: a pod may just have been requested.
     """
@@ -76,14 +76,9 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
 
 def _is_held(client: Client, run_id: str, pods: Sequence[Json], now: float) -> bool:
     """Whether a supervisor holds the Lease of the run, whose pod has not crashed since it renewed that."""
-    found = client.get_if_exists(lease.API, lease.KIND, run_id)
-    if found is None:
-        return False
-    spec = found.get("spec") or {}
-    holder = spec.get("holderIdentity") or ""
-    is_fresh = abs(now - seconds_of(spec.get("renewTime"), now)) < lease.DURATION_SECONDS + lease.SKEW_SECONDS
+    holder = lease.fresh_holder(client, run_id, now)
     is_crashed = any(pod["metadata"]["name"] == lease.host_of(holder) and _is_crashed(pod) for pod in pods)
-    return bool(holder) and is_fresh and not is_crashed
+    return bool(holder) and not is_crashed
 
 
 def has_ended_on(client: Client, run_id: str, host: str) -> bool:
