@@ -298,10 +298,22 @@ def _tolerations(job: Job) -> list[Manifest]:
     can_go_on = job.nodes.min < job.nodes.max or (job.restarts.max > 0 and "node-loss" in job.restarts.on)
     if seconds is None and can_go_on:
         seconds = LOST_SECONDS
-    if seconds is not None:  # else the cluster adds its own
-        stay = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": round(seconds)}
-        found += [{"key": key, **stay} for key in SILENT]
-    return found
+    return found if seconds is None else [*found, *leaving(round(seconds))]  # else the cluster adds its own
+
+
+def leaving(seconds: int) -> list[Manifest]:
+    """The tolerations by which pods stay so long on a node that does not answer."""
+    stay = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+    return [{"key": key, **stay} for key in SILENT]
+
+
+def own_job(shape: Shape, name: str, its: Mapping[str, str], pod: Manifest, max_failures: int) -> Manifest:
+    """A Job of one pod that supervises a run or moves its files; `its` are the labels of both."""
+    queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
+    meta = {"name": name, "namespace": shape.namespace, "labels": {**its, **queue}}
+    template = {"metadata": {"labels": dict(its)}, "spec": pod}
+    spec = {"backoffLimit": max_failures, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
 
 
 def _container(shape: Shape, job: Job, mounts: list[Manifest]) -> Manifest:

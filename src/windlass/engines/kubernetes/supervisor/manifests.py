@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.labels import COMPONENT, SUPERVISOR
-from windlass.engines.kubernetes.manifests import SILENT, UNPRIVILEGED, Shape, core, labels
+from windlass.engines.kubernetes.manifests import UNPRIVILEGED, Shape, core, labels
 from windlass.engines.kubernetes.package import FILE
 from windlass.engines.kubernetes.pods.control import order_client_fields
 from windlass.engines.kubernetes.supervisor import package
@@ -46,14 +46,11 @@ ENDLESS: Final = 1_000_000
 
 def job(shape: Shape, job: Job) -> Manifest:
     """The Job of the supervisor."""
-    its = labels(shape, job, SUPERVISOR)
-    queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
-    meta = {"name": layout.supervisor_name(shape.run_id), "namespace": shape.namespace, "labels": {**its, **queue}}
-    template = {"metadata": {"labels": its}, "spec": _pod(shape, job.notify)}
-    spec = {"backoffLimit": ENDLESS, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
+    name, its = layout.supervisor_name(shape.run_id), labels(shape, job, SUPERVISOR)
+    made = manifests.own_job(shape, name, its, _pod(shape, job.notify), ENDLESS)
     if shape.expires_seconds is not None:  # see `expiry.py`
-        spec["ttlSecondsAfterFinished"] = shape.expires_seconds
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+        made["spec"]["ttlSecondsAfterFinished"] = shape.expires_seconds
+    return made
 
 
 def contents(shape: Shape, job: Job) -> Manifest:
@@ -114,10 +111,7 @@ def _pod(shape: Shape, notify: str | None) -> Manifest:
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": manifests.restricted(shape.user),
-        "tolerations": [
-            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_SECONDS}
-            for key in SILENT
-        ],
+        "tolerations": manifests.leaving(LOST_SECONDS),
         "containers": [_container(shape, notify)],
         "volumes": [
             {"name": "supervisor", "configMap": {"name": name}},

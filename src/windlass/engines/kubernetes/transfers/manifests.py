@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines.kubernetes import labels as named
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.manifests import (
+    LOST_SECONDS,
     READ_ONLY,
-    SILENT,
     UNPRIVILEGED,
     Shape,
     core,
     labels,
+    leaving,
     of_store,
+    own_job,
     restricted,
     shared_claim,
     variables,
@@ -42,8 +44,6 @@ MEMORY_LIMIT: Final = "2Gi"
 """What is copied takes at most 200 MB; the rest is for the names of millions of files."""
 MAX_FAILURES: Final = 6
 """Pods that may fail, mostly with their node; each next one goes on where that one ended."""
-LOST_SECONDS: Final = 30
-"""How long a pod stays on a node that does not answer."""
 GRACE_SECONDS: Final = 5
 TMP: Final = "/tmp"
 
@@ -95,12 +95,8 @@ def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest
 
 def _job(shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: tuple[str, str, str]) -> Manifest:
     """`claimed` are the claim, where it is mounted, and which folder of it."""
-    its = labels(shape, job, named.TRANSFER)
-    queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
-    meta = {"name": layout.transfer_name(shape.run_id, what), "namespace": shape.namespace, "labels": {**its, **queue}}
-    template = {"metadata": {"labels": its}, "spec": _pod(shape, job, asked, claimed)}
-    spec = {"backoffLimit": MAX_FAILURES, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+    name, its = layout.transfer_name(shape.run_id, what), labels(shape, job, named.TRANSFER)
+    return own_job(shape, name, its, _pod(shape, job, asked, claimed), MAX_FAILURES)
 
 
 def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, str, str]) -> Manifest:
@@ -112,10 +108,7 @@ def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, s
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": restricted(shape.user),
-        "tolerations": [
-            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_SECONDS}
-            for key in SILENT
-        ],
+        "tolerations": leaving(LOST_SECONDS),
         "containers": [
             _container(shape, job, asked, [program, {"name": "claim", "mountPath": path, "subPath": folder}])
         ],
