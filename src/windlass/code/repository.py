@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,8 @@ from windlass.code.ignore import Rule, parse
 from windlass.errors import UsageError
 
 GIT_SECONDS: Final = 10.0
+_OF_A_HOOK: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE")
+"""Variables that a hook of another repository may have set."""
 MAX_BYTES: Final = 1 << 20
 """Size limit of an ignore file."""
 _SECTION: Final = re.compile(r"^\s*(\[[^\]\n]*\])", re.MULTILINE)
@@ -81,6 +83,22 @@ def rules_of(path: Path, base: Path, *, shown: str, follow: bool = False) -> lis
         ) from error
 
 
+def ask_git(folder: Path, environ: Mapping[str, str], words: Sequence[str], seconds: float) -> bytes | None:
+    """What git prints in a folder; None where it is not installed, fails, or does not answer within `seconds`."""
+    git = shutil.which("git", path=environ.get("PATH", os.defpath))
+    if git is None:
+        return None
+    env = {name: value for name, value in environ.items() if name not in _OF_A_HOOK}
+    command = [git, "-C", str(folder), *words]
+    try:
+        answer = subprocess.run(
+            command, env=env, capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout if answer.returncode == 0 else None
+
+
 def _user_file(folder: Path, environ: Mapping[str, str]) -> Path | None:
     home = environ.get("HOME", "")
     config = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
@@ -94,19 +112,8 @@ def _user_file(folder: Path, environ: Mapping[str, str]) -> Path | None:
 
 def _from_git(folder: Path, environ: Mapping[str, str]) -> str | None:
     """`core.excludesFile` from git; None if it is not set, or git is not installed or fails."""
-    git = shutil.which("git", path=environ.get("PATH", os.defpath))
-    if git is None:
-        return None
-    # A hook of another repository may have set these variables.
-    env = {name: value for name, value in environ.items() if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR")}
-    command = [git, "-C", str(folder), "config", "--type=path", "--get", "core.excludesFile"]
-    try:
-        answer = subprocess.run(
-            command, env=env, capture_output=True, timeout=GIT_SECONDS, check=False, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return os.fsdecode(answer.stdout.removesuffix(b"\n")) if answer.returncode == 0 else None
+    found = ask_git(folder, environ, ["config", "--type=path", "--get", "core.excludesFile"], GIT_SECONDS)
+    return None if found is None else os.fsdecode(found.removesuffix(b"\n"))
 
 
 def _configured(root: Path | None, home: str, config: str, environ: Mapping[str, str]) -> str | None:

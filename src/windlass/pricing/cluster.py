@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from windlass.pricing.price import Price, hourly, monthly
 from windlass.pricing.table import EC2, Table, embedded
-
-UPDATE: Final = "windlass prices update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +118,10 @@ def unknown(charge: str, region: str, *, is_spot: bool = False) -> str:
     """Why a charge has no price in a region, and what to do."""
     if charge.startswith(f"{EC2}ml."):
         return "SageMaker's prices are not listed; put them into the target: prices: {ml.…: …}"
-    kind = "spot price" if is_spot else "price"
-    return f"no {kind} of {charge.removeprefix(EC2)} in {region} is known; run: {UPDATE} --region {region}"
+    kind, what = "spot price" if is_spot else "price", charge.removeprefix(EC2)
+    return f"no {kind} of {what} in {region} is known; run: windlass prices update --region {region}"
 
 
 def _pool(name: str, rows: tuple[Row, ...]) -> PoolCost:
-    return PoolCost(name, rows, total(row.per_hour_usd for row in rows if not row.is_by_use))
-
-
-def total(parts: Iterable[float | None]) -> float | None:
-    """The sum; None where a part is unknown."""
-    known = list(parts)
-    return None if any(part is None for part in known) else sum(part for part in known if part is not None)
+    hours = [row.per_hour_usd for row in rows if not row.is_by_use]
+    return PoolCost(name, rows, None if None in hours else sum(one or 0.0 for one in hours))

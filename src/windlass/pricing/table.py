@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -38,21 +38,9 @@ class Table:
         """Between which prices spot instances of a type have been; None before `windlass prices update`."""
         return self.spot.get((region, instance_type))
 
-    def regions(self) -> list[str]:
-        """Regions with a price of their own."""
-        return sorted({region for region, _ in self.prices if region != ALL_REGIONS})
-
     def instance_types(self, region: str) -> list[str]:
         """Instance types with a price in a region, by name."""
         return sorted(name.removeprefix(EC2) for where, name in self.prices if where == region and name.startswith(EC2))
-
-    def charges(self, region: str) -> Iterator[tuple[str, Price]]:
-        """Prices in a region apart from those of instances, by name."""
-        names = {name for where, name in self.prices if where in (region, ALL_REGIONS) and not name.startswith(EC2)}
-        for name in sorted(names):
-            price = self.charge(name, region)
-            assert price is not None
-            yield name, price
 
     def merged(self, other: Table) -> Table:
         """Both tables as one: of two figures for the same thing the newer one, and on the same date that of `other`."""
