@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import enum
 import importlib
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from pydantic import BaseModel
 
 from windlass import errors
 from windlass.errors import RunEnded, WindlassError
+from windlass.spec.schema import field_docstrings
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 HEADER = "<!-- Made by `make docs` from the code. Edit the docstrings there, not this page. -->\n\n"
@@ -311,8 +310,10 @@ def members(owner: type[Any]) -> Iterator[str]:
     elif issubclass(owner, BaseModel):
         yield "Takes the fields of the [job file](job-file.md) as keywords, and has them as attributes.\n"
     elif dataclasses.is_dataclass(owner):
-        notes = field_notes(owner)
-        yield from (f"- `{field.name}: {field.type}`{notes.get(field.name, '')}" for field in dataclasses.fields(owner))
+        notes = field_docstrings(owner)
+        for field in dataclasses.fields(owner):
+            note = f" – {' '.join(notes[field.name].split())}" if field.name in notes else ""
+            yield f"- `{field.name}: {field.type}`{note}"
     inherited = {name for base in (enum.Enum, str, BaseModel) if issubclass(owner, base) for name in dir(base)}
     for name, member in inspect.getmembers(owner):
         if name.startswith("_") or (name in inherited and name not in vars(owner)):
@@ -325,17 +326,6 @@ def members(owner: type[Any]) -> Iterator[str]:
             )
         elif inspect.isfunction(member) or inspect.ismethod(member):
             yield f"- `{name}{signature(member)}` – {one_line(member)}"
-
-
-def field_notes(owner: type[Any]) -> dict[str, str]:
-    """The docstring under each field of a dataclass, read from its source."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    notes, above = {}, ""
-    for node in tree.body if isinstance(tree, ast.ClassDef) else []:
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and above:
-            notes[above] = f" – {' '.join(str(node.value.value).split())}"
-        above = node.target.id if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else ""
-    return notes
 
 
 def signature(value: Callable[..., Any]) -> str:

@@ -335,7 +335,7 @@ def test_a_job_is_named_after_its_script_or_its_folder(script: str, name: str) -
 
 
 def test_a_name_that_is_given_wins_and_is_checked() -> None:
-    assert job_from_script("train.py", name="mine").name == "mine"
+    assert job_from_command(["python", "train.py"], name="mine").name == "mine"
     with pytest.raises(JobFileError, match="command line: name: 'a/b' is not a legal name"):
         job_from_command(["torchrun", "train.py"], name="a/b")
 

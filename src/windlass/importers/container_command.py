@@ -212,8 +212,6 @@ def _finding(problem: Problem) -> Hint:
     """The finding on an option that the job does not have."""
     if "$" in problem.message:  # a variable of the operator, with a number that the manifest has
         return Hint(f"{problem.field} is filled in by the operator", "nodes: and procs_per_node: set it", True)
-    if "c10d or static" in problem.message:
-        return Hint(f"{problem.field} sets the rendezvous backend", "Windlass sets up the rendezvous itself", True)
     meant = problem.hint.removeprefix("leave it out").strip(" :,")
     instead = meant or problem.hint or "see the launcher's own help"
     return Hint(f"{problem.field} {problem.message}", instead, problem.hint.startswith("leave it out"))

@@ -47,6 +47,8 @@ _FORMS: Final[Mapping[str, tuple[str, Reader]]] = {
     "torchx": ("AppDef of TorchX", torchx),
     "sky": ("task of SkyPilot", sky),
 }
+_OF_A_HEAD: Final = {"name", "execution", "placement", "primary_tasks", "termination_delay"}
+"""Fields of the first document of a pipeline or a job group of SkyPilot, which is no task."""
 _KEPT_OUT: Final = Hint(
     "this file holds a value of a secret, and all files beside the job file travel with the job",
     "move it to another folder, or name it in .windlassignore",
@@ -148,14 +150,8 @@ def _only(sources: list[Source], where: str, form: Format, document: str | None)
     filled = [source for source in sources if isinstance(source.value, dict)]
     if len(filled) == 2 and form == "sky" and set(filled[0].value) == {"name"}:
         filled = filled[1:]  # the first document of a managed job only names it
-    if len(filled) > 1 and set(filled[0].value) <= {
-        "name",
-        "execution",
-        "placement",
-        "primary_tasks",
-        "termination_delay",
-    }:
-        filled = filled[1:]  # the head of a pipeline or a job group
+    if len(filled) > 1 and set(filled[0].value) <= _OF_A_HEAD:
+        filled = filled[1:]
     labels = [str(one.view.at("name").value or at) for at, one in enumerate(filled, 1)]
     if document is not None and filled:
         return chosen(filled, labels, document, where)

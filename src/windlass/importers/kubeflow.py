@@ -19,7 +19,6 @@ from windlass.importers.source import View
 
 PYTORCH: Final = ("pytorch", "elasticjob-worker")
 """Usual names of the container that trains."""
-TENSORFLOW, JAX, XGBOOST = ("tensorflow",), ("jax",), ("xgboost",)
 MPI: Final = ("mpi", "mpi-launcher", "mpi-worker")
 
 
@@ -55,7 +54,7 @@ def tfjob(found: Documents, draft: Draft) -> None:
             specs.at(name).remark(
                 f"a {name.lower()} in TF_CONFIG", "it is worker 0, which takes its part", is_ours=True
             )
-    _of_framework(found, draft, specs, ("Chief", "Master", "Worker"), TENSORFLOW, "tensorflow")
+    _of_framework(found, draft, specs, ("Chief", "Master", "Worker"), ("tensorflow",), "tensorflow")
 
 
 def jaxjob(found: Documents, draft: Draft) -> None:
@@ -66,14 +65,14 @@ def jaxjob(found: Documents, draft: Draft) -> None:
         "ranks have JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, which "
         "jax.distributed.initialize() reads",
     )
-    _of_framework(found, draft, specs, ("Worker",), JAX, "jax")
+    _of_framework(found, draft, specs, ("Worker",), ("jax",), "jax")
 
 
 def xgboostjob(found: Documents, draft: Draft) -> None:
     """An XGBoostJob: a Master and Workers with RANK, WORLD_SIZE and MASTER_ADDR, as those of a PyTorchJob."""
     specs = found.job.view.at("spec", "xgbReplicaSpecs")
     specs.remark("WORKER_ADDRS and WORKER_PORT, which its operator sets", "ranks have WINDLASS_HOSTS: choose a port")
-    _of_framework(found, draft, specs, ("Master", "Worker"), XGBOOST, "pytorch")
+    _of_framework(found, draft, specs, ("Master", "Worker"), ("xgboost",), "pytorch")
 
 
 def _of_framework(

@@ -150,8 +150,8 @@ def _channel(name: str, view: View, draft: Draft) -> None:
     if mode.value not in (None, "File", "FastFile"):
         mode.leave(f"a channel in mode {mode.value}", "data: [{…, via: stream}], which the script reads")
         mode.take()
-    for field, usual in (("CompressionType", "None"), ("RecordWrapperType", "None")):
-        view.at(field).take_if(usual)
+    for field in ("CompressionType", "RecordWrapperType"):
+        view.at(field).take_if("None")
     _usual(
         source.at("S3DataDistributionType"), "FullyReplicated", "each host gets a part of the files",
         "each has all: the script divides them",

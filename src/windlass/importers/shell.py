@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from windlass.spec.names import CONTRACT_ENV
+
 SHELLS: Final = ("sh", "bash", "ash", "dash", "zsh")
 _BETWEEN: Final = re.compile(r"(&&|;|\n)[;\n]*")
 _RESERVED: Final = frozenset(
@@ -22,10 +24,6 @@ _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SUBSTITUTION: Final = re.compile(
     r"^[ \t]*(export[ \t]+)?([A-Za-z_]\w*)=\"?(?:`[^`\n]*`|\$\([^\n]*\))\"?[ \t]*$", re.MULTILINE
 )
-GROUP: Final = frozenset(
-    ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
-)
-"""Variables by which the ranks of torch find each other: Windlass sets them."""
 _COMMENT: Final = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _NOT_PLAIN: Final = re.compile(
     r"""(?:^|\s)(?:"[;&|<>()]+"|'[;&|<>()]+'|\\[;&|<>()])(?=\s|$)|'[^'\n]*\$[^'\n]*'|\\\$|(?:^|\s)[#~]|`|\$\(""",
@@ -73,7 +71,7 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
     script = _COMMENT.sub("", script.replace("\\\n", " "))
     computed = {match[2] for match in _SUBSTITUTION.finditer(script) if match[1]}
     script = _SUBSTITUTION.sub("", script)
-    if _NOT_PLAIN.search(script) or computed - GROUP:  # a variable that the program may read
+    if _NOT_PLAIN.search(script) or computed.difference(CONTRACT_ENV):  # a variable that the program may read
         return None
     try:
         lexer = shlex.shlex(script, posix=True, punctuation_chars="();<>|&\n")

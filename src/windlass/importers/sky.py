@@ -27,13 +27,10 @@ _NO_GPU: Final = re.compile(r"tpu|inferentia|trainium|gaudi|mi\d|radeon", re.IGN
 _AMOUNT: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?:(?P<unit>[KMGTP])i?B?)?(?P<more>[+x])?", re.IGNORECASE)
 """CPUs or memory: `4`, `4+`, `32GB+`; memory without a unit is in GB."""
 _NO_JOBS: Final = (
-    (
-        "service",
-        "is a service of SkyServe, which answers requests and never ends",
-        "Windlass trains; serve it elsewhere",
-    ),
+    ("service", "is a service of SkyServe, which answers requests and never ends",
+     "Windlass trains; serve it elsewhere"),
     ("pool", "is a pool of workers, which jobs are sent to", "import the task that is sent to it"),
-)
+)  # fmt: skip
 
 
 def sky(found: Documents, draft: Draft) -> None:
@@ -49,10 +46,7 @@ def sky(found: Documents, draft: Draft) -> None:
         name = secret_name(secret)
         if name.upper().replace("-", "_") == secret:
             draft.add("secrets", name, value)
-        value.remark(
-            f"{secret} is a secret, and its value is not carried",
-            secret_hint(secret),
-        )
+        value.remark(f"{secret} is a secret, and its value is not carried", secret_hint(secret))
     _resources(view.at("resources"), draft)
     _workdir(view.at("workdir"), draft)
     _mounts(view.at("file_mounts"), draft)

@@ -21,40 +21,21 @@ from windlass.importers.sky_shell import NUM_GPUS, NUM_NODES, findings, shell_co
 from windlass.importers.statements import Statement, statements, words
 from windlass.spec.commandline import launcher_of, stem
 from windlass.spec.launchers import LAUNCH, TORCHRUN, Parsed, read
+from windlass.spec.names import CONTRACT_ENV
 
-_GROUP: Final = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
-_HARMLESS: Final = frozenset(
-    (
-        *("set", "unset", "export", "declare", "local", "readonly", "read", "shopt", "ulimit", "cd", "pushd", "popd"),
-        *("source", ".", "conda", "deactivate", "module", "echo", "printf", "date", "pwd", "hostname", "whoami", "env"),
-        *(
-            "printenv",
-            "nvidia-smi",
-            "ls",
-            "cat",
-            "head",
-            "tail",
-            "wc",
-            "sed",
-            "awk",
-            "grep",
-            "cut",
-            "tr",
-            "ip",
-            "which",
-        ),
-        *("type", "command", "mkdir", "sleep", "true", "false", ":", "[", "[[", "test", "exit", "return"),
-        *("if", "then", "elif", "else", "fi", "for", "while", "until", "in", "do", "done"),
-    )
-)
+_HARMLESS: Final = frozenset((
+    "set", "unset", "export", "declare", "local", "readonly", "read", "shopt", "ulimit", "cd", "pushd", "popd",
+    "source", ".", "conda", "deactivate", "module", "echo", "printf", "date", "pwd", "hostname", "whoami", "env",
+    "printenv", "nvidia-smi", "ls", "cat", "head", "tail", "wc", "sed", "awk", "grep", "cut", "tr", "ip", "which",
+    "type", "command", "mkdir", "sleep", "true", "false", ":", "[", "[[", "test", "exit", "return",
+    "if", "then", "elif", "else", "fi", "for", "while", "until", "in", "do", "done",
+))  # fmt: skip
 """Commands that each rank may repeat, since they only set up its own shell, or print."""
-_READS: Final = frozenset(
-    (
-        *("echo", "printf", "head", "tail", "wc", "sed", "awk", "grep", "cut", "tr", "cat", "sort", "paste", "seq"),
-        *("basename", "dirname", "realpath", "pwd", "ls", "ip", "nproc", "printenv", "expr"),
-        *("nvidia-smi", "conda", "command", "which"),
-    )
-)
+_READS: Final = frozenset((
+    "echo", "printf", "head", "tail", "wc", "sed", "awk", "grep", "cut", "tr", "cat", "sort", "paste", "seq",
+    "basename", "dirname", "realpath", "pwd", "ls", "ip", "nproc", "printenv", "expr",
+    "nvidia-smi", "conda", "command", "which",
+))  # fmt: skip
 """Commands whose output is the same each time: each rank may compute it for itself."""
 _SUBSTITUTED: Final = re.compile(r"(?:\$\((?!\()|`)\s*([^\s`()|;&]+)((?:[^`()]|\$\([^()]*\))*)")
 _VARYING: Final = re.compile(r"\$(?:\$|RANDOM\b|SECONDS\b|BASHPID\b|EPOCH\w+)")
@@ -167,7 +148,7 @@ def _of_ranks(script: str, found: Sequence[Statement], launched: _Launched) -> t
     text = script[: launched.statement.start]
     for one in reversed(effects):
         text = f"{text[: one.start]}:{text[one.end :]}"
-    changed = [name for name in _GROUP if re.search(rf"(?:^|[\s;]){name}=", text)]
+    changed = [name for name in CONTRACT_ENV if re.search(rf"(?:^|[\s;]){name}=", text)]
     again = "".join(f'{name}="$WINDLASS_{name}" ' for name in changed)
     before = script[: effects[-1].end] if effects else ""
     return f"{text}{again}{launched.command}", before

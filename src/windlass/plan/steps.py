@@ -14,8 +14,6 @@ from windlass.worker.protocol import NodeSpec
 if TYPE_CHECKING:
     from windlass.spec.job import Job
 
-LAUNCHERS = {"mpirun": " by mpirun", "sshd": " by mpirun"}
-
 
 def node_steps(template: NodeTemplate, job: Job) -> Iterator[Step]:
     """One step per worker."""
@@ -39,4 +37,4 @@ def _place(template: NodeTemplate, spec: NodeSpec) -> str:
         f"nodes 0–{template.num_nodes - 1}" if template.one_worker and template.num_nodes > 1 else f"node {spec.node}"
     )
     numbers = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}–{ranks[-1]}"
-    return f"{nodes}, {numbers}{LAUNCHERS[spec.launch.name] if spec.launch is not None else ''}"
+    return f"{nodes}, {numbers}{' by mpirun' if spec.launch is not None else ''}"

@@ -81,26 +81,14 @@ _OF_THE_LAUNCHER: Final = (
 """Keys of a file that say how accelerate starts the ranks, which Windlass does."""
 
 
-def _setting(*names: str) -> dict[str, Option]:
-    """Options with a value that the ranks find in a variable."""
+def _settings(values: int, *names: str) -> dict[str, Option]:
+    """Options that set a variable of the ranks: to their value, or true where they have none."""
 
     def option(name: str) -> Option:
         def take(parsed: Parsed, words: tuple[str, ...]) -> None:
-            parsed.settings[name] = words[0]
+            parsed.settings[name] = words[0] if words else True
 
-        return Option(1, take)
-
-    return {name.replace("_", "-"): option(name) for name in names}
-
-
-def _switch(*names: str) -> dict[str, Option]:
-    """Options without a value that set a variable of the ranks."""
-
-    def option(name: str) -> Option:
-        def take(parsed: Parsed, _words: tuple[str, ...]) -> None:
-            parsed.settings[name] = True
-
-        return Option(0, take)
+        return Option(values, take)
 
     return {name.replace("_", "-"): option(name) for name in names}
 
@@ -114,19 +102,20 @@ ACCELERATE = Options(
         "m": flag("module"),
         "module": flag("module"),
         "no-python": flag("no-python"),
-        **_setting("config_file", "main_process_port", "gpu_ids"),
-        **_setting(*(name for name in _VARIABLES if not name.startswith("dynamo_use"))),
-        **_setting(*_FSDP, *_DEEPSPEED),
-        **_switch("cpu", "debug", "enable_cpu_affinity", "use_fsdp", "use_deepspeed"),
-        **_switch(*(name for name in _VARIABLES if name.startswith("dynamo_use"))),
+        **_settings(1, "config_file", "main_process_port", "gpu_ids"),
+        **_settings(1, *(name for name in _VARIABLES if not name.startswith("dynamo_use"))),
+        **_settings(1, *_FSDP, *_DEEPSPEED),
+        **_settings(0, "cpu", "debug", "enable_cpu_affinity", "use_fsdp", "use_deepspeed"),
+        **_settings(0, *(name for name in _VARIABLES if name.startswith("dynamo_use"))),
         **dict.fromkeys(("machine-rank", "main-process-ip", "rdzv-backend", "main-training-function"), ours(1)),
         **dict.fromkeys(("multi-gpu", "same-network", "quiet", "q", "downcast-bf16"), ours(0)),
         **dropped(1, LOGS_KEPT, "tee", "log-dir"),
         **dropped(1, OWN_AGENT, "role", "rdzv-conf", "monitor-interval", "deepspeed-multinode-launcher"),
         **refused(0, _OWN_START, "use-megatron-lm", "tpu", "use-parallelism-config"),
         **refused(1, "leave it out: the target knows its machines, and nodes: says how many", "deepspeed-hostfile"),
-        **refused(1, "leave it out: resources: says how many GPUs", "deepspeed-inclusion-filter"),
-        **refused(1, "leave it out: resources: says how many GPUs", "deepspeed-exclusion-filter"),
+        **refused(
+            1, "leave it out: resources: says how many GPUs", "deepspeed-inclusion-filter", "deepspeed-exclusion-filter"
+        ),
         **refused(
             1, "write it into the file of --deepspeed_config_file", *(n.replace("_", "-") for n in _OFFLOAD_FILES)
         ),

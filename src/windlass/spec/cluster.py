@@ -12,13 +12,12 @@ Everything else has a default. A cluster file holds no secret: logins stay where
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
-from windlass.spec.names import Label, LabelKey, LabelValue, Line, OnlyList, Text, Word
+from windlass.spec.names import Label, LabelKey, LabelValue, Line, OnlyList, Text, Word, matching
 from windlass.spec.parts import Document, Part
 from windlass.spec.places import found
 from windlass.spec.problems import refuse
@@ -37,63 +36,58 @@ MIN_NETWORK, MAX_NETWORK = 16, 20
 """Prefix lengths that AWS takes for a VPC, and that leave its subnets enough addresses for pods."""
 
 
-def _matches(pattern: str, what: str, hint: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise refuse(f"{found(text)} is not {what}", hint)
-        return text
-
-    return AfterValidator(check)
-
-
 ClusterName = Annotated[
-    Line, _matches(r"[a-z][a-z0-9-]{1,28}[a-z0-9]", "a legal name", "3 to 30 lower-case letters, digits and '-'")
+    Line, matching(r"[a-z][a-z0-9-]{1,28}[a-z0-9]", "a legal name", "3 to 30 lower-case letters, digits and '-'")
 ]
 """Short: names of roles and of load balancers are made of it, and have 64 and 32 characters at most."""
-Region = Annotated[Line, _matches(r"[a-z]{2}(?:-[a-z]+)+-\d", "an AWS region", "write for example us-west-2")]
+Region = Annotated[Line, matching(r"[a-z]{2}(?:-[a-z]+)+-\d", "an AWS region", "write for example us-west-2")]
 Zone = Annotated[
-    Line, _matches(r"[a-z]{2}(?:-[a-z]+)+-\d[a-z]", "an availability zone", "write for example us-west-2a")
+    Line, matching(r"[a-z]{2}(?:-[a-z]+)+-\d[a-z]", "an availability zone", "write for example us-west-2a")
 ]
 Arn = Annotated[
-    Line, _matches(r"arn:aws[a-z-]*:iam::\d{12}:(?:role|user)/[\w+=,.@/-]+", "the ARN of a role or user",
+    Line, matching(r"arn:aws[a-z-]*:iam::\d{12}:(?:role|user)/[\w+=,.@/-]+", "the ARN of a role or user",
                    "write for example arn:aws:iam::123456789012:role/platform"),
 ]  # fmt: skip
 BucketName = Annotated[
     Line,
-    _matches(r"(?!.*\.\.)(?![\d.]+$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", "the name of a bucket",
+    matching(r"(?!.*\.\.)(?![\d.]+$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", "the name of a bucket",
              "3 to 63 lower-case letters, digits, '-' and '.', without s3://"),
 ]  # fmt: skip
 RepositoryName = Annotated[
     Line,
-    _matches(r"(?=.{2,256}$)(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a-z0-9]+)*", "the name of a repository",
+    matching(r"(?=.{2,256}$)(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a-z0-9]+)*", "the name of a repository",
              "2 to 256 lower-case letters and digits, with '.', '_', '-' and '/' between them"),
 ]  # fmt: skip
 Namespace = Annotated[
-    Label, _matches(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "a namespace of Kubernetes",
+    Label, matching(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "a namespace of Kubernetes",
                     "at most 63 lower-case letters, digits and '-'"),
 ]  # fmt: skip
-PoolName = Annotated[Line, _matches(r"[a-z](?:[a-z0-9-]{0,18}[a-z0-9])?", "a legal name",
+PoolName = Annotated[Line, matching(r"[a-z](?:[a-z0-9-]{0,18}[a-z0-9])?", "a legal name",
                                     "at most 20 lower-case letters, digits and '-'")]  # fmt: skip
 InstanceType = Annotated[
-    Line, _matches(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "an instance type", "write for example g5.12xlarge")
+    Line, matching(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "an instance type", "write for example g5.12xlarge")
 ]
 TagKey = Annotated[
     Line,
-    _matches(r"(?!aws:|windlass\.dev/)[\w .:/=+@-]{1,128}", "the key of a tag",
+    matching(r"(?!aws:|windlass\.dev/)[\w .:/=+@-]{1,128}", "the key of a tag",
              "at most 128 letters, digits, spaces and '.:/=+@_-'; 'aws:' and 'windlass.dev/' are taken"),
 ]  # fmt: skip
 TagValue = Annotated[
-    Text, _matches(r"[\w .:/=+@-]{0,256}", "the value of a tag", "at most 256 letters, digits, spaces and '.:/=+@_-'")
+    Text, matching(r"[\w .:/=+@-]{0,256}", "the value of a tag", "at most 256 letters, digits, spaces and '.:/=+@_-'")
 ]
 Few = Annotated[StrictInt, Field(ge=0, le=1000)]
 Disk = Annotated[Size, Field(ge=20 * GIB, le=16384 * GIB)]
 
 
-def _network(text: str) -> str:
+def _range(text: str, hint: str) -> ipaddress.IPv4Network:
     try:
-        network = ipaddress.IPv4Network(text)
+        return ipaddress.IPv4Network(text)
     except ValueError as error:
-        raise refuse(f"{found(text)} is not a range of addresses ({error})", "write for example 10.40.0.0/16") from None
+        raise refuse(f"{found(text)} is not a range of addresses ({error})", hint) from None
+
+
+def _network(text: str) -> str:
+    network = _range(text, "write for example 10.40.0.0/16")
     if not any(network.subnet_of(one) for one in PRIVATE):
         raise refuse(f"{text} is not private", "write for example 10.40.0.0/16")
     if not MIN_NETWORK <= network.prefixlen <= MAX_NETWORK:
@@ -104,12 +98,7 @@ def _network(text: str) -> str:
 
 
 def _addresses(text: str) -> str:
-    try:
-        network = ipaddress.IPv4Network(text)
-    except ValueError as error:
-        raise refuse(
-            f"{found(text)} is not a range of addresses ({error})", "one address is written 203.0.113.7/32"
-        ) from None
+    network = _range(text, "one address is written 203.0.113.7/32")
     if network.prefixlen < MIN_PUBLIC:
         raise refuse(f"{text} opens the API server to the Internet", "name the ranges that administrators come from")
     if any(network.overlaps(one) for one in PRIVATE):
@@ -180,7 +169,7 @@ class GpuPool(Part):
     capacity: Literal["on-demand", "spot", "capacity-block"] = "on-demand"
     """How nodes are paid for. Default `on-demand`."""
     reservation: (
-        Annotated[Line, _matches(r"cr-[0-9a-f]+", "a capacity reservation", "write for example cr-0123456789abcdef0")]
+        Annotated[Line, matching(r"cr-[0-9a-f]+", "a capacity reservation", "write for example cr-0123456789abcdef0")]
         | None
     ) = None
     """The capacity block that was bought. Default: none."""
@@ -235,7 +224,7 @@ class Fsx(Part):
     """`scratch-2` keeps no second copy, and is cheaper. Default `scratch-2`."""
     throughput: Literal[125, 250, 500, 1000] | None = None
     """MB/s for each TiB of `persistent-2`. Default 125 there."""
-    prefix: Annotated[Line, _matches(r"[\w./-]*[\w./-]", "a prefix of a bucket", "write for example datasets/")] = (
+    prefix: Annotated[Line, matching(r"[\w./-]*[\w./-]", "a prefix of a bucket", "write for example datasets/")] = (
         "fsx/"
     )
     """The part of the bucket that it shows, and writes changes back to. Default `fsx/`."""
@@ -280,7 +269,7 @@ class Budget(Part):
 
     limit: Annotated[StrictInt, Field(ge=1)]
     """US dollars."""
-    email: Annotated[Word, _matches(r"[^@\s]+@[^@\s]+\.[^@\s]+", "an e-mail address", "")]
+    email: Annotated[Word, matching(r"[^@\s]+@[^@\s]+\.[^@\s]+", "an e-mail address", "")]
     """Who is told at 80 % of it, and when the forecast exceeds it."""
 
 
@@ -289,7 +278,7 @@ class State(Part):
 
     bucket: BucketName
     """A bucket that exists, with versioning: the state is the only list of what was made."""
-    prefix: Annotated[Line, _matches(r"[\w./-]*[\w.-]", "a prefix of a bucket", "write for example windlass")] = (
+    prefix: Annotated[Line, matching(r"[\w./-]*[\w.-]", "a prefix of a bucket", "write for example windlass")] = (
         "windlass"
     )
     """The state is at PREFIX/NAME.tfstate. Default `windlass`."""

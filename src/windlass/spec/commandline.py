@@ -41,10 +41,9 @@ from windlass.spec.launchers import (
 )
 from windlass.spec.names import legal_name
 from windlass.spec.parse import job_from_mapping
-from windlass.spec.wrappers import PythonEnvironment, unwrap
+from windlass.spec.wrappers import ASSIGNMENT, PythonEnvironment, unwrap
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PLAIN_PYTHON = ("python", "python3")
 _PYTHON_FLAGS = {"-u": "PYTHONUNBUFFERED", "-O": "PYTHONOPTIMIZE", "-B": "PYTHONDONTWRITEBYTECODE"}
 _COMMON_STEMS = ("train", "main", "run", "__main__", "script", "job")
@@ -62,8 +61,6 @@ _LAUNCHER_MODULES = {
     "accelerate.commands.launch": ACCELERATE,
     "deepspeed.launcher.runner": DEEPSPEED,
 }
-_LOCAL_RANK = {"deepspeed": "--local_rank=$WINDLASS_LOCAL_RANK", "launch": "--local-rank=$WINDLASS_LOCAL_RANK"}
-"""What deepspeed, and torch.distributed.launch, put before the arguments of a script."""
 _OF_CLUSTERS = ("srun", "jsrun", "aprun", "prun")
 """Launchers that are not understood, and start several processes too."""
 
@@ -114,7 +111,7 @@ def read_command(argv: Sequence[str], name: str | None = None, caller: Caller | 
     caller = caller or Caller()
     if not argv or not argv[0]:
         raise JobFileError([problem("", "the command is empty", "give for example: torchrun train.py")])
-    if len(argv) > 1 and _ASSIGNMENT.match(argv[0]):  # a shell would read it so
+    if len(argv) > 1 and ASSIGNMENT.match(argv[0]):  # a shell would read it so
         argv = ["env", *argv]
     wrapped = unwrap(argv)
     if wrapped.reason:
@@ -216,10 +213,10 @@ def launcher_of(words: Sequence[str]) -> Launch | None:
     return None
 
 
-def job_from_script(script: str, args: Sequence[str] = (), name: str | None = None) -> Job:
+def job_from_script(script: str, args: Sequence[str] = ()) -> Job:
     """The job that runs one script with these arguments, on one node with one rank."""
     words = [script, *args]
-    return _job({"run": shlex.join(words)}, words, name)
+    return _job({"run": shlex.join(words)}, words, None)
 
 
 def _elastic(parsed: Parsed, name: str | None, caller: Caller, outer: Mapping[str, Any], env: Mapping[str, str]) -> Job:
@@ -229,9 +226,9 @@ def _elastic(parsed: Parsed, name: str | None, caller: Caller, outer: Mapping[st
         take_settings(parsed, caller.read_file, caller.accelerate_defaults)
     elif "deepspeed" in flags:
         parsed.fields.setdefault("procs_per_node", "auto")
-        words = _with_local_rank(parsed, "deepspeed", unless="no-local-rank")
+        words = _with_local_rank(parsed, "--local_rank", unless="no-local-rank")
     elif "launch" in flags:
-        words = _with_local_rank(parsed, "launch", unless="use-env")
+        words = _with_local_rank(parsed, "--local-rank", unless="use-env")
     elif "fabric" in flags:
         _finish_fabric(parsed)
     fields = dict(parsed.fields)
@@ -256,11 +253,11 @@ def _elastic(parsed: Parsed, name: str | None, caller: Caller, outer: Mapping[st
     return _job({"run": shlex.join(words), **outer, **fields}, words, name)
 
 
-def _with_local_rank(parsed: Parsed, launcher: str, unless: str) -> list[str]:
-    """The script, the local rank that this launcher passes to it unless a flag forbids that, and its arguments."""
-    if unless in parsed.flags:
+def _with_local_rank(parsed: Parsed, option: str, unless: str) -> list[str]:
+    """The script, the local rank that the launcher passes to it unless a flag forbids that, and its arguments."""
+    if unless in parsed.flags or not parsed.rest:
         return parsed.rest
-    return [*parsed.rest[:1], _LOCAL_RANK[launcher], *parsed.rest[1:]] if parsed.rest else []
+    return [parsed.rest[0], f"{option}=$WINDLASS_LOCAL_RANK", *parsed.rest[1:]]
 
 
 def _finish_fabric(parsed: Parsed) -> None:

@@ -186,17 +186,21 @@ def _grace(parsed: Parsed, words: tuple[str, ...]) -> None:
         raise ValueError(f"expected seconds, found {found(words[0])}") from None
 
 
+def _set_variable(parsed: Parsed, name: str, value: str) -> None:
+    parsed.fields.setdefault("env", {})[name] = value
+
+
 def _export(parsed: Parsed, words: tuple[str, ...]) -> None:
     name, equals, value = words[0].partition("=")
     if equals:
-        parsed.fields.setdefault("env", {})[name] = value
+        _set_variable(parsed, name, value)
     else:
         parsed.exported.append(name)
 
 
 def _mca(parsed: Parsed, words: tuple[str, ...]) -> None:
     # Open MPI reads each parameter from a variable of this name too, and that variable travels with the job.
-    parsed.fields.setdefault("env", {})[f"OMPI_MCA_{words[0]}"] = words[1]
+    _set_variable(parsed, f"OMPI_MCA_{words[0]}", words[1])
 
 
 def _gpus(parsed: Parsed, words: tuple[str, ...]) -> None:
@@ -210,31 +214,24 @@ def _one_node(parsed: Parsed, words: tuple[str, ...]) -> None:
 
 
 def _devices(parsed: Parsed, words: tuple[str, ...]) -> None:
-    parsed.fields["env"] = {**parsed.fields.get("env", {}), "LT_DEVICES": words[0]}
+    _set_variable(parsed, "LT_DEVICES", words[0])
     ids = [word for word in words[0].split(",") if word.strip()]
-    parsed.fields["procs_per_node"] = (
-        "auto"
-        if words[0] == "-1"
-        else 1
-        if words[0] == "auto"
-        else len(ids)
-        if "," in words[0]
-        else number(words[0], 1)
-    )
+    if words[0] == "auto":
+        parsed.fields["procs_per_node"] = 1
+    elif "," in words[0]:
+        parsed.fields["procs_per_node"] = len(ids)
+    else:
+        _gpus(parsed, words)
 
 
 def _fabric_nodes(parsed: Parsed, words: tuple[str, ...]) -> None:
     parsed.fields["nodes"] = number(words[0], 1)
-    parsed.fields["env"] = {**parsed.fields.get("env", {}), "LT_NUM_NODES": words[0]}
+    _set_variable(parsed, "LT_NUM_NODES", words[0])
 
 
 def _variable(name: str) -> Option:
     """An option whose value each rank finds in a variable."""
-
-    def take(parsed: Parsed, words: tuple[str, ...]) -> None:
-        parsed.fields["env"] = {**parsed.fields.get("env", {}), name: words[0]}
-
-    return Option(1, take)
+    return Option(1, lambda parsed, words: _set_variable(parsed, name, words[0]))
 
 
 def refused(values: int, instead: str, *names: str) -> dict[str, Option]:
@@ -301,6 +298,7 @@ HOROVOD = Options(
     single_dash=True,
 )
 _NODES_BY_WINDLASS = "leave it out, and give Windlass the number of nodes: windlass run --nodes 2 -- deepspeed …"
+_ELASTIC = "leave it out: nodes: {min: 1, max: 4} makes a job elastic"
 DEEPSPEED = Options(
     {
         "num-gpus": Option(1, _gpus),
@@ -316,9 +314,8 @@ DEEPSPEED = Options(
         **refused(1, _NODES_BY_WINDLASS, "hostfile", "H", "launcher", "launcher-args", "node-rank", "ssh-port"),
         **refused(0, _NODES_BY_WINDLASS, "no-ssh", "force-multi"),
         **refused(1, "write --num_gpus, and CUDA_VISIBLE_DEVICES=0,1 before windlass", "include", "i", "exclude", "e"),
-        **refused(0, "leave it out: nodes: {min: 1, max: 4} makes a job elastic", "elastic-training"),
-        **refused(1, "leave it out: nodes: {min: 1, max: 4} makes a job elastic", "min-elastic-nodes"),
-        **refused(1, "leave it out: nodes: {min: 1, max: 4} makes a job elastic", "max-elastic-nodes"),
+        **refused(0, _ELASTIC, "elastic-training"),
+        **refused(1, _ELASTIC, "min-elastic-nodes", "max-elastic-nodes"),
         **refused(1, "run it without Windlass: it starts many trainings", "autotuning"),
         **refused(1, "leave it out", "bind-core-list", "venv-script"),
     },

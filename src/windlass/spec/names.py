@@ -26,9 +26,7 @@ _LABEL_KEY = r"(?:[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-._A-Z
 _LABEL_VALUE = r"(?:[A-Za-z0-9](?:[-._A-Za-z0-9]{0,61}[A-Za-z0-9])?)?"
 _MODULE = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
 
-CONTRACT_ENV = frozenset(
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-)
+CONTRACT_ENV = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
 """Variables that Windlass sets for each rank, besides all that begin with `WINDLASS_`."""
 
 _SECRET_NAME = re.compile(
@@ -115,7 +113,7 @@ def _pattern(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
 
 
-def _matching(pattern: str, what: str, hint: str | Callable[[str], str] = "") -> AfterValidator:
+def matching(pattern: str, what: str, hint: str | Callable[[str], str] = "") -> AfterValidator:
     """Refuses text that does not match, as not being `what`; `hint` may depend on the text."""
 
     def check(text: str) -> str:
@@ -130,30 +128,30 @@ Text = Annotated[StrictStr, AfterValidator(clean_text)]
 Line = Annotated[StrictStr, AfterValidator(_line), WithJsonSchema({"type": "string", "minLength": 1})]
 Name = Annotated[
     StrictStr, _pattern(_NAME),
-    _matching(_NAME, f"a legal name: a name is at most {MAX_NAME} lower-case letters, digits and '-', and begins with "
-                     "a letter", lambda text: f"try {legal_name(text)}"),
+    matching(_NAME, f"a legal name: a name is at most {MAX_NAME} lower-case letters, digits and '-', and begins with "
+                    "a letter", lambda text: f"try {legal_name(text)}"),
 ]  # fmt: skip
 DataName = Annotated[
     StrictStr, _pattern(_DATA_NAME),
-    _matching(_DATA_NAME, "a legal name: it has lower-case letters, digits, '-' and '_', and begins with a letter",
-              lambda text: f"try {legal_name(text)}"),
+    matching(_DATA_NAME, "a legal name: it has lower-case letters, digits, '-' and '_', and begins with a letter",
+             lambda text: f"try {legal_name(text)}"),
 ]  # fmt: skip
 SecretName = Annotated[StrictStr, AfterValidator(_secret_name), _pattern(_LABEL)]
 Label = Annotated[
     StrictStr, _pattern(_LABEL),
-    _matching(_LABEL, "a legal name: it has letters, digits, '-', '_' and '.', no spaces or slashes"),
+    matching(_LABEL, "a legal name: it has letters, digits, '-', '_' and '.', no spaces or slashes"),
 ]  # fmt: skip
 LabelKey = Annotated[
     StrictStr, _pattern(_LABEL_KEY),
-    _matching(_LABEL_KEY, "the name of a label", "write for example team or example.com/team"),
+    matching(_LABEL_KEY, "the name of a label", "write for example team or example.com/team"),
 ]  # fmt: skip
 LabelValue = Annotated[
     StrictStr, _pattern(_LABEL_VALUE),
-    _matching(_LABEL_VALUE, "the value of a label: it has 63 letters, digits, '-', '_' and '.' at most"),
+    matching(_LABEL_VALUE, "the value of a label: it has 63 letters, digits, '-', '_' and '.' at most"),
 ]  # fmt: skip
 Module = Annotated[
     StrictStr, _pattern(_MODULE),
-    _matching(_MODULE, "the name of a Python module", "write for example torch or my_package.models"),
+    matching(_MODULE, "the name of a Python module", "write for example torch or my_package.models"),
 ]  # fmt: skip
 Location = Annotated[Line, AfterValidator(_location)]
 Word = Annotated[Line, AfterValidator(_no_spaces)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from windlass.errors import JobFileError, Problem, near
 from windlass.spec.job import Job
+from windlass.spec.parts import Document
 from windlass.spec.places import Path, Places, found, in_order, spell
 from windlass.spec.problems import MISSING
 from windlass.spec.yamltext import read_yaml
@@ -16,17 +17,15 @@ if TYPE_CHECKING:
     from windlass.spec.cluster import Cluster
     from windlass.spec.targets import Target
 
+Model = TypeVar("Model", bound=Document)
+
 
 def parse_job(text: str, where: str = "job.yaml") -> Job:
     """The job that YAML text asks for; `where` is the name of the file in messages.
 
     Raises `JobFileError` with all problems in the order of the file, each with its line.
     """
-    mapping, places = read_yaml(text, where, "four lines are enough: name, run, nodes and procs_per_node")
-    job = Job.model_validate(mapping, context=places)
-    if places.problems:
-        raise JobFileError([problem for _, problem in places.problems])
-    return job
+    return _parsed(Job, text, where, "four lines are enough: name, run, nodes and procs_per_node")
 
 
 def parse_cluster(text: str, where: str = "cluster.yaml") -> Cluster:
@@ -36,11 +35,15 @@ def parse_cluster(text: str, where: str = "cluster.yaml") -> Cluster:
     """
     from windlass.spec.cluster import Cluster
 
-    mapping, places = read_yaml(text, where, "two lines are enough: name and region")
-    cluster = Cluster.model_validate(mapping, context=places)
+    return _parsed(Cluster, text, where, "two lines are enough: name and region")
+
+
+def _parsed(model: type[Model], text: str, where: str, hint: str) -> Model:
+    mapping, places = read_yaml(text, where, hint)
+    made = model.model_validate(mapping, context=places)
     if places.problems:
         raise JobFileError([problem for _, problem in places.problems])
-    return cluster
+    return made
 
 
 def job_from_mapping(mapping: Mapping[str, Any], where: str = "job") -> Job:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -98,10 +99,11 @@ def _described(model: type[Part]) -> dict[str, Any]:
     schema = model.model_json_schema()
     parts = {part.__name__: part for part in _all(Part)}
     for name, found in ((model.__name__, schema), *schema.get("$defs", {}).items()):
-        words = dict(_docstrings(parts[name])) if name in parts else {}
+        owners = [one for one in parts[name].__mro__ if issubclass(one, Part)] if name in parts else []
+        words = {field: text for owner in reversed(owners) for field, text in field_docstrings(owner).items()}
         for field, one in found.get("properties", {}).items():
             if field in words and "description" not in one:
-                one["description"] = words[field]
+                one["description"] = inspect.cleandoc(words[field])
     return schema
 
 
@@ -111,12 +113,13 @@ def _all(part: type[Part]) -> Iterator[type[Part]]:
         yield from _all(one)
 
 
-def _docstrings(model: type[Part]) -> Iterator[tuple[str, str]]:
-    """Each field and its docstring, those of base classes first."""
-    for owner in reversed([one for one in model.__mro__ if issubclass(one, Part)]):
-        [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in zip(tree.body, tree.body[1:], strict=False):
-            is_field = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-            if is_field and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                yield field.target.id, inspect.cleandoc(str(below.value.value))  # type: ignore[attr-defined]
+def field_docstrings(owner: type) -> dict[str, str]:
+    """The docstring under each field of a class, read from its source, without those of its bases."""
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in itertools.pairwise(tree.body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = text
+    return found

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_NAMES: Final = ("name", "n")
-_PREFIXES: Final = ("prefix", "p")
+ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class PythonEnvironment(NamedTuple):
@@ -59,8 +57,8 @@ _UV = _Tool(
 )  # fmt: skip
 _CONDA = _Tool(
     frozenset({"no-capture-output", "live-stream", "verbose", "v"}),
-    places=frozenset(_PREFIXES),
-    names=frozenset(_NAMES),
+    places=frozenset({"prefix", "p"}),
+    names=frozenset({"name", "n"}),
 )
 _TOOLS: Final = {
     "uv": _UV,
@@ -93,7 +91,7 @@ def _env(found: Wrapped) -> None:
     if words and words[0].startswith("-"):
         found.reason = f"env {words[0]}"
         return
-    while words and _ASSIGNMENT.match(words[0]):
+    while words and ASSIGNMENT.match(words[0]):
         name, _, value = words.pop(0).partition("=")
         found.env[name] = value
     found.words = words

@@ -6,10 +6,7 @@ record (progress, causes, checkpoints) has a field only where it is known, and m
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import textwrap
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, get_type_hints
@@ -18,6 +15,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from windlass.plan.plan import Plan, Step
+from windlass.spec.schema import field_docstrings
 from windlass.views import cluster, cluster_pods, platform, prices, reports, rights, run
 from windlass.worker.values import REQUIRED, Value
 
@@ -141,10 +139,5 @@ def docstrings(kind: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if dataclasses.is_dataclass(base) or issubclass(base, Value):
-            [body] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-            assert isinstance(body, ast.ClassDef)
-            for field, text in zip(body.body, body.body[1:], strict=False):
-                match field, text:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                        found[name] = " ".join(words.split())
+            found |= {name: " ".join(words.split()) for name, words in field_docstrings(base).items()}
     return found
