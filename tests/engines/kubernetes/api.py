@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from tests.engines.kubernetes.wire import Server
+
 from windlass.engines.kubernetes.api.client import Client
 
 Answer = Callable[[str, str], bytes]
@@ -39,61 +41,25 @@ def not_found(kind: str, name: str) -> bytes:
     )  # fmt: skip
 
 
-class Api:
+class Api(Server):
     """Serves `answer`, which may be replaced at any time; `asked` are the requests that came."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.asked: list[str] = []
-        self.num_open = 0
-        self.most_open = 0
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(lambda _, connection: self._reply(connection))
 
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:
-            data = b""
-            while b"\r\n\r\n" not in data:
-                data += (piece := connection.recv(65536))
-                if not piece:
-                    return
-            head, _, rest = data.partition(b"\r\n\r\n")
-            method, path, _ = head.split(b"\r\n")[0].decode().split(" ")
-            length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n")
-                           if line.lower().startswith(b"content-length")), 0)  # fmt: skip
-            while len(rest) < length:
-                rest += connection.recv(65536)
-            with self._lock:
-                self.asked.append(f"{method} {path}")
-                self.num_open += 1
-                self.most_open = max(self.most_open, self.num_open)
-            try:
-                connection.sendall(self.answer(method, path))
-            finally:
-                with self._lock:
-                    self.num_open -= 1
+    def _reply(self, connection: socket.socket) -> None:
+        if request := self.requested(connection):
+            method, path, _ = request.split("\r\n")[0].split(" ")
+            self.asked.append(f"{method} {path}")
+            connection.sendall(self.answer(method, path))
 
 
 @contextlib.contextmanager
 def serving(answer: Answer) -> Iterator[Api]:
-    api = Api(answer)
-    try:
+    with contextlib.closing(Api(answer)) as api:
         yield api
-    finally:
-        api.close()
 
 
 def config_of(port: int, folder: Path, user: Mapping[str, Any] | None = None, *, context: str = "c") -> str:

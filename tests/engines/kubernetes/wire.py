@@ -26,9 +26,14 @@ class Server:
         self.num_connections = 0
         self.num_ended = 0
         """Connections that have ended."""
-        self._listener = socket.create_server((LOCALHOST, 0), backlog=128)
+        self._lock = threading.Lock()
+        self._listener = socket.create_server((LOCALHOST, 0), backlog=512)
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def num_open(self) -> int:
+        return self.num_connections - self.num_ended
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -64,16 +69,14 @@ class Server:
                 with connection:
                     self._talk(self, connection)
         finally:
-            self.num_ended += 1
+            with self._lock:
+                self.num_ended += 1
 
 
 @contextlib.contextmanager
 def serving(talk: Callable[[Server, Any], None], tls: ssl.SSLContext | None = None) -> Iterator[Server]:
-    server = Server(talk, tls)
-    try:
+    with contextlib.closing(Server(talk, tls)) as server:
         yield server
-    finally:
-        server.close()
 
 
 def answer(body: bytes, status: str = "200 OK", *more: str) -> bytes:
