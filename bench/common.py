@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -187,9 +186,3 @@ def machine() -> str:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     load = os.getloadavg()[0]
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {sys.version.split()[0]}, load {load:.1f}"
-
-
-def lift_limits() -> None:
-    """Benchmarks that open many files need the room that the machine allows."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

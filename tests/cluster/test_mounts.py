@@ -14,6 +14,7 @@ import pytest
 from tests.cli.conftest import Call, ended, home, windlass
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import only_user
+from tests.cluster.objects import claim
 from tests.cluster.test_exec_copy import WAY_SECONDS, write_targets
 
 from windlass.runs.record import Status
@@ -84,7 +85,7 @@ def test_the_api_server_takes_the_volumes_and_pods_read_a_claim_of_the_name(
         assert steps["mount"]["kind"] == kind
         assert steps["mount-volume"]["kind"] == "PersistentVolume"
     name = steps["mount"]["claim"]
-    bed.apply(claim_called(name), namespace=namespace)
+    bed.apply(claim(name), namespace=namespace)
     Path("set/digits").mkdir(parents=True)
     Path("set/digits/a.txt").write_text("here")
     assert windlass("cp", "set/digits", f"claim:{name}/digits", "--on", "bed").code == 0
@@ -98,9 +99,3 @@ def test_the_api_server_takes_the_volumes_and_pods_read_a_claim_of_the_name(
     windlass("rm", "--force", run)
     left = bed.kubectl("get", "pvc", "-n", namespace, "-o", "name")
     assert f"persistentvolumeclaim/{name}" in left.split(), "no run removes it"
-
-
-def claim_called(name: str) -> object:
-    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "bed",
-            "resources": {"requests": {"storage": "1Gi"}}}  # fmt: skip
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}

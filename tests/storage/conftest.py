@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.servers.azurite import Azurite, azurite
@@ -12,6 +13,7 @@ from tests.servers.emulated_gcs import EmulatedGcs, emulated_gcs
 from tests.servers.faulty import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server, s3_server
 from tests.storage.other_stores import Store
+from tests.storage.sets import Data, shape, write_set
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +35,16 @@ def bucket(server: S3Server) -> Iterator[str]:
 def proxy(server: S3Server) -> Iterator[FaultProxy]:
     with fault_proxy(server.port) as found:
         yield found
+
+
+@pytest.fixture
+def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
+    return Data(tmp_path / "home", server, proxy.endpoint)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_set(tmp_path_factory.mktemp("set") / "source", shape())
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.machine import WINDLASS
 from tests.servers.faulty import FaultProxy
 from tests.servers.s3 import S3Server
-from tests.storage.sets import LARGE, Data, assert_equal, shape, write_set
+from tests.storage.sets import LARGE, Data, assert_equal, shape
 
 pytestmark = pytest.mark.slow
 MAX_BYTES = 200_000_000
@@ -21,16 +21,6 @@ subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 """Prints the most memory of a command in KiB. It is small: a child begins with the size of its parent."""
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_set(tmp_path_factory.mktemp("set") / "source", shape())
-
-
-@pytest.fixture
-def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
-    return Data(tmp_path / "home", server, proxy.endpoint)
 
 
 def test_a_set_goes_from_a_folder_through_two_buckets_and_back(

@@ -24,16 +24,6 @@ from windlass.storage.digest import PART_BYTES
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_set(tmp_path_factory.mktemp("set") / "source", shape())
-
-
-@pytest.fixture
-def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
-    return Data(tmp_path / "home", server, proxy.endpoint)
-
-
 def refused(done: Done) -> dict[str, str]:
     """By name, the reasons for which files were not copied."""
     assert done.returncode == 1, done.stdout + done.stderr

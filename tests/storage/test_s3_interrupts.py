@@ -12,7 +12,6 @@ import pytest
 from tests.helpers.machine import WINDLASS
 from tests.helpers.until import until
 from tests.servers.faulty import PASS, Fault, FaultProxy, Request
-from tests.servers.s3 import S3Server
 from tests.storage.sets import QUICK, Data, assert_equal, write_set
 
 pytestmark = pytest.mark.slow
@@ -30,11 +29,6 @@ class Held:
         if request.is_data and not self._left.acquire(blocking=False):
             self.go.wait(250)
         return PASS
-
-
-@pytest.fixture
-def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
-    return Data(tmp_path / "home", server, proxy.endpoint)
 
 
 @pytest.fixture

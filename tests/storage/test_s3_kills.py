@@ -12,24 +12,13 @@ from pathlib import Path
 import pytest
 from tests.helpers.until import until
 from tests.servers.faulty import FaultProxy
-from tests.servers.s3 import S3Server
-from tests.storage.sets import IN_FLIGHT, LARGE, Data, assert_equal, shape, write_set
+from tests.storage.sets import IN_FLIGHT, LARGE, Data, assert_equal, shape
 
 pytestmark = pytest.mark.slow
 KILLS = 2
 """Of each copy."""
 SEEDS = 10 if shape() is LARGE else 5
 """Of each direction."""
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_set(tmp_path_factory.mktemp("set") / "source", shape())
-
-
-@pytest.fixture
-def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
-    return Data(tmp_path / "home", server, proxy.endpoint)
 
 
 def killed(data: Data, proxy: FaultProxy, at: int, *words: str) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from tests.helpers.until import until
 from tests.servers.faulty import FaultProxy
-from tests.servers.s3 import S3Server
 from tests.storage.sets import IN_FLIGHT, Data, shape, write_set
 from tests.storage.test_s3_staging import run_id, windlass
 
@@ -20,11 +19,6 @@ SCRIPT = """
 import os, shutil
 shutil.copytree(os.environ["SET"], os.environ["WINDLASS_OUTPUT_DIR"], copy_function=os.link, dirs_exist_ok=True)
 """
-
-
-@pytest.fixture
-def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
-    return Data(tmp_path / "home", server, proxy.endpoint)
 
 
 @pytest.fixture

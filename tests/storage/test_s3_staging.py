@@ -13,7 +13,6 @@ import pytest
 from tests.helpers.machine import WINDLASS
 from tests.helpers.until import until
 from tests.servers.faulty import FaultProxy
-from tests.servers.s3 import S3Server
 from tests.storage.sets import IN_FLIGHT, Data, shape, write_set
 
 pytestmark = pytest.mark.slow
@@ -22,11 +21,6 @@ import os, pathlib
 folder = pathlib.Path(os.environ["WINDLASS_DATA_SET"])
 print("bytes", sum(one.stat().st_size for one in folder.rglob("*") if one.is_file()))
 """
-
-
-@pytest.fixture
-def data(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> Data:
-    return Data(tmp_path / "home", server, proxy.endpoint)
 
 
 @pytest.fixture

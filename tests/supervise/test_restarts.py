@@ -17,7 +17,6 @@ from windlass.supervise.hang_detection import ANSWER_SECONDS
 from windlass.supervise.shutdown import FAILURE_GRACE_SECONDS, LAST_RESORT_SECONDS
 
 MakeRun = Callable[..., FakeRun]
-DEAF: dict[Intent, Callable[[], object]] = {}
 
 
 def begun(attempt: FakeAttempt) -> None:

@@ -8,7 +8,6 @@ from tests.cluster.faults import scene
 from tests.cluster.faults.scene import Fault, made, removed
 
 READY = "print('ready', flush=True)\nimport time\n"
-NO_RESTARTS = {"restarts": {"max": 0}}
 
 FAULTS = (
     # -- no place for it --
