@@ -421,7 +421,7 @@ class Store:
                 "upgrade Windlass, or set WINDLASS_HOME to another folder; nothing was changed",
             )
         # SQLite refuses two processes that change the journal mode of a new file at once, without waiting.
-        with _locked(self.home / "record.lock"):
+        with locked(self.home / "record.lock"):
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if self._on_network else 'WAL'}")
             with self._transaction():
                 for number in range(self._version(), VERSION):
@@ -534,12 +534,17 @@ class RunWriter:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Wait for a lock, which ends with this process."""
+def locked(path: Path, *, is_patient: bool = True) -> Iterator[bool]:
+    """Hold a lock, which ends with this process; yields whether it could be had. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if is_patient else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
     finally:
         os.close(lock)
 

@@ -203,13 +203,6 @@ def leads_out(depth: int, target: str) -> bool:
     return not target or target.startswith("/") or ups > depth or ".." in parts[ups:]
 
 
-class _AsItComes:
-    """Standard input without waiting for a full buffer: not every connection signals its end."""
-
-    def read(self, size: int) -> bytes:
-        return os.read(0, size)
-
-
 def main(argv: list[str]) -> int:
     """Send to standard output, or receive from standard input and print what came as JSON."""
     try:
@@ -217,7 +210,9 @@ def main(argv: list[str]) -> int:
             send(argv[1], sys.stdout.buffer)
             sys.stdout.buffer.flush()
         else:
-            found = receive(_AsItComes(), argv[1], argv[2])
+            # Unbuffered: a full buffer is not waited for, since not every connection signals its end.
+            with open(0, "rb", buffering=0, closefd=False) as stream:
+                found = receive(stream, argv[1], argv[2])
             print(json.dumps(vars(found)), flush=True)
     except FileNotFoundError as error:
         return _complain(f"{error.filename} is not there", argv[0])

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import stat
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.engines.local.warm_client import PROGRAM, Bounds, WarmClient, is_alive
+from windlass.runs.store import locked
 from windlass.worker import import_ahead, warm_server
 from windlass.worker.environ_watch import lasting
 from windlass.worker.fork_reset import inheritance
@@ -154,16 +154,12 @@ class WarmPool:
             return client.connect()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_private(self.folder)
-        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # two runs at once start one process, not two
+        with locked(self.folder / "lock"):  # two runs at once start one process, not two
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
                 return client.connect()
             self._make_room(client, self.bounds.processes - 1)
             client.start(python, modules, env, self.tried(python, modules))
             return client.connect()
-        finally:
-            os.close(lock)
 
     def _make_room(self, kept: WarmClient, processes: int | None = None) -> None:
         """End the least recently used processes beside `kept` until `processes` and the bound on memory are kept to."""

@@ -20,6 +20,7 @@ from windlass.engines.kubernetes.workloads import tombstones
 from windlass.errors import UsageError
 from windlass.runs.events import AttemptStarted, OutputsCollected, RunEnded, Warned, entries
 from windlass.runs.phase import Phase
+from windlass.runs.store import locked
 from windlass.supervise.recorder import Recorder
 
 __all__ = ["scene"]
@@ -175,7 +176,7 @@ def test_they_are_read_from_the_supervisors_container_of_the_pod_that_runs(scene
 def test_one_process_fetches_at_a_time(scene: Scene) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
     seen, run_dir = scene.engine.status(RUN), scene.store.run_dir(RUN)
-    with outputs.locked(run_dir / "output.lock", is_patient=False) as is_held:
+    with locked(run_dir / "output.lock", is_patient=False) as is_held:
         assert is_held
         assert not outputs.fetch(scene.client, seen, run_dir, "host", is_patient=False)
     with pytest.raises(UsageError):

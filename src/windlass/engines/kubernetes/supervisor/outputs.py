@@ -7,13 +7,11 @@ The machine marks them as fetched, by a ConfigMap like those of `tombstones.py`;
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +27,7 @@ from windlass.engines.kubernetes.workloads import tombstones
 from windlass.errors import EngineError, UsageError
 from windlass.runs.events import OutputsCollected, Warned, entries
 from windlass.runs.record import CLUSTER, Status
-from windlass.runs.store import OUTPUT, OUTPUT_DIGEST
+from windlass.runs.store import OUTPUT, OUTPUT_DIGEST, locked
 from windlass.supervise.recorder import Recorder
 
 HELD_SECONDS: Final = 24 * 3600
@@ -162,17 +160,3 @@ def _python(pod: Mapping[str, Any]) -> str:
     """The interpreter of the supervisor in its pod."""
     [container] = [one for one in pod["spec"]["containers"] if one["name"] == labels.SUPERVISOR]
     return str(container["command"][0])
-
-
-@contextlib.contextmanager
-def locked(path: Path, *, is_patient: bool) -> Iterator[bool]:
-    """Hold a lock, which ends with this process; yields whether it could be had."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if is_patient else fcntl.LOCK_NB))
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(lock)

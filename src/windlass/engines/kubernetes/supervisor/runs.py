@@ -35,7 +35,7 @@ from windlass.runs.events import Event, Json, RunEnded, StopRequested
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
 from windlass.runs.record import REMOVED, SUPERVISOR_ABSENT, Status
-from windlass.runs.store import RunWriter, Store
+from windlass.runs.store import RunWriter, Store, locked
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.backend import KubernetesBackend
@@ -325,7 +325,7 @@ class ClusterSupervised:
         """
         with contextlib.ExitStack() as stack:
             folder = self._store.run_dir(run_id)
-            if not stack.enter_context(outputs.locked(folder / "logs.lock", is_patient=False)):
+            if not stack.enter_context(locked(folder / "logs.lock", is_patient=False)):
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="windlass-logs-")))
             reader = stack.enter_context(contextlib.closing(LogReader(self.client(run_id), run_id, folder)))
             try:
