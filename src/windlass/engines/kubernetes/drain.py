@@ -56,8 +56,6 @@ class DrainStep:
     what: str
     """`delete`, `wait` (with how many are left), `gone` or `left`."""
     detail: str
-    seconds: float
-    """Since the drain began."""
 
 
 Progress = Callable[[DrainStep], None]
@@ -96,7 +94,6 @@ class _Drain:
         self._progress = progress
         self._timeout_seconds = timeout_seconds
         self._clock, self._sleep = clock, sleep
-        self._began = clock()
         self._seen: dict[Ref, Holding] = {}
         self._requested: set[Ref] = set()
         self._refusals: dict[Ref, str] = {}
@@ -171,4 +168,4 @@ class _Drain:
         """A wait is reported when what it waits for changes."""
         if what != "wait" or detail != self._last:
             self._last = detail if what == "wait" else self._last
-            self._progress(DrainStep(stage, what, detail, self._clock() - self._began))
+            self._progress(DrainStep(stage, what, detail))

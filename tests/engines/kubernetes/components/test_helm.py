@@ -84,7 +84,7 @@ def test_a_release_is_found_by_its_whole_name(fake: FakeHelm, helm: Helm) -> Non
     listed = [{"name": "gadgets", "revision": "3", "status": "pending-upgrade", "chart": "gadgets-1.0.0"}]
     fake.answers(list=(json.dumps(listed), 0))
     found = helm.find("gadgets", "gadget-system", is_ours=True)
-    assert found == Release("gadgets", "gadget-system", 3, "pending-upgrade", "gadgets-1.0.0")
+    assert found == Release("gadgets", "gadget-system", "pending-upgrade", "gadgets-1.0.0")
     assert found.is_pending
     args = fake.calls[0][0]
     assert args[args.index("--filter") + 1] == "^gadgets$"
@@ -99,7 +99,7 @@ def test_a_release_is_found_by_its_whole_name(fake: FakeHelm, helm: Helm) -> Non
      ("uninstalling", "uninstall")],
 )  # fmt: skip
 def test_what_a_killed_helm_has_begun_is_undone_by_helm(fake: FakeHelm, helm: Helm, status: str, verb: str) -> None:
-    helm.recover(Release("gadgets", "gadget-system", 2, status, "gadgets-1.0.0"))
+    helm.recover(Release("gadgets", "gadget-system", status, "gadgets-1.0.0"))
     [[args, _, _]] = fake.calls
     assert args[2:4] == [verb, "gadgets"]
 

@@ -37,7 +37,6 @@ class Release:
 
     name: str
     namespace: str
-    revision: int
     status: str
     chart: str
     """Name and version: `karpenter-1.14.1`."""
@@ -76,7 +75,7 @@ class Helm:
         if not found:
             return None
         one = found[0]
-        return Release(name, namespace, int(one["revision"]), str(one["status"]), str(one["chart"]))
+        return Release(name, namespace, str(one["status"]), str(one["chart"]))
 
     def upgrade(self, name: str, namespace: str, chart: Path, values: Mapping[str, Any]) -> None:
         """Install a chart, or upgrade its release. Its definitions are left to the caller: helm never upgrades them.
@@ -106,10 +105,6 @@ class Helm:
     def definitions(self, chart: Path) -> str:
         """The definitions in a chart's folder `crds`, as YAML. Raises EngineError."""
         return self._run("show", "crds", str(chart))
-
-    def manifest(self, name: str, namespace: str) -> str:
-        """The objects of a release, as YAML. Raises EngineError."""
-        return self._run("get", "manifest", name, "--namespace", namespace)
 
     def _run(self, *args: str) -> str:
         command = [self.program, "--kube-context", self.context, *args]

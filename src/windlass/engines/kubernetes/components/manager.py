@@ -75,7 +75,7 @@ class Manager:
         if any(isinstance(one.source, Chart) for one in chosen):
             context.helm.version()
         for one in chosen:
-            installation.install(context, one, Steps(one.name, progress, context.clock), READY_SECONDS)
+            installation.install(context, one, Steps(one.name, progress), READY_SECONDS)
 
     def status(self, names: Iterable[str] = ()) -> tuple[ComponentStatus, ...]:
         """Installed and wanted version of components, and why they are not healthy; without names, of all in the table.

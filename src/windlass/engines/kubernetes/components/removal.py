@@ -41,7 +41,7 @@ def remove(context: Context, names: Sequence[str], progress: Progress) -> None:
     _refuse_used(context, chosen)
     for record in chosen:
         context.await_worker(record)
-        _remove(context, record, Steps(record.component, progress, context.clock))
+        _remove(context, record, Steps(record.component, progress))
 
 
 def is_marked(found: Json | None, component: str) -> bool:

@@ -14,8 +14,6 @@ class Step:
     what: str
     """`apply`, `helm`, `recover`, `wait`, `ready`, `unchanged`, `delete`, `removed` or `kept`."""
     detail: str
-    seconds: float
-    """Since the component was begun."""
 
 
 Progress = Callable[[Step], None]
@@ -24,15 +22,13 @@ Progress = Callable[[Step], None]
 class Steps:
     """Those of one component. A wait is reported when its reason changes."""
 
-    def __init__(self, component: str, progress: Progress, clock: Callable[[], float]) -> None:
+    def __init__(self, component: str, progress: Progress) -> None:
         self._component = component
         self._progress = progress
-        self._clock = clock
-        self._began = clock()
         self._last: tuple[str, str] | None = None
 
     def say(self, what: str, detail: str) -> None:
         """Report a step."""
         if (what, detail) != self._last:
             self._last = (what, detail)
-            self._progress(Step(self._component, what, detail, self._clock() - self._began))
+            self._progress(Step(self._component, what, detail))

@@ -12,6 +12,7 @@ from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.api.connect import connect, find_kubeconfig
 from windlass.engines.kubernetes.api.kubeconfig import read_context
 from windlass.engines.kubernetes.manifests import GPU
+from windlass.engines.kubernetes.plan import IMAGE
 from windlass.engines.kubernetes.preflight import probes, report
 from windlass.engines.kubernetes.preflight.pod_findings import Association
 from windlass.engines.kubernetes.preflight.probes import Asked
@@ -67,7 +68,7 @@ def platform(
         yield from capacity(client, expected)
         claims = _claims(client, target, expected)
         try:
-            image = probes.image_of(target)
+            image = target.image or IMAGE
             asked = Asked(image, claims, expected.wanted, tuple(one for one in expected.images if one != image))
             yield from probes.probe(client, target, asked, told)
         except EngineError as error:

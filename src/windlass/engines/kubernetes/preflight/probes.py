@@ -20,7 +20,7 @@ from windlass.engines.checks import Check
 from windlass.engines.kubernetes import labels, layout
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.package import RUNNER, packed
-from windlass.engines.kubernetes.plan import IMAGE, PYTHON
+from windlass.engines.kubernetes.plan import PYTHON
 from windlass.engines.kubernetes.pods import exec_stream, probe_pods
 from windlass.engines.kubernetes.pods.exec_stream import Stream
 from windlass.engines.kubernetes.pods.files import last_line, parsed
@@ -70,11 +70,6 @@ def location(target: KubernetesTarget) -> tuple[str, str] | None:
     bucket, _, prefix = target.storage.partition("://")[2].partition("/")
     prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else "windlass/"
     return bucket, f"{prefix}{KEY}"
-
-
-def image_of(target: KubernetesTarget) -> str:
-    """The image of jobs that name none."""
-    return target.image or IMAGE
 
 
 def probe(client: Client, target: KubernetesTarget, asked: Asked, told: Callable[[str], None]) -> Iterator[Check]:
