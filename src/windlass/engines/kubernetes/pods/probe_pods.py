@@ -164,8 +164,6 @@ def _state(pod: Pod) -> str:
 def _refusal(client: Client, name: str) -> str:
     """Why the Job creates no pods, from its events."""
     with contextlib.suppress(Refused):
-        events = client.find("v1", "Event", fieldSelector=f"involvedObject.name={name}")["items"]
-        for event in events:
-            if event.get("type") == "Warning":
-                return f": {event.get('message', '')}"
+        for event in client.find("v1", "Event", fieldSelector=f"involvedObject.name={name},type=Warning")["items"]:
+            return f": {event.get('message', '')}"
     return ""

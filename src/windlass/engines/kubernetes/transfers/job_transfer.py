@@ -142,11 +142,10 @@ class JobTransfer(Transfer):
 
     def _events(self, name: str) -> Iterator[ObjectReport]:
         """What the cluster reports of one object that is no ordinary course of things."""
-        found = self._client.find("v1", "Event", fieldSelector=f"involvedObject.name={name},{NOT_ORDINARY}")
-        for event in found["items"]:
-            if event.get("type") == "Warning":
-                about, words = event.get("involvedObject", {}), str(event.get("message") or "").strip()
-                yield ObjectReport(str(about.get("kind", "")), name, str(event.get("reason", "")), words[:MAX_WORDS])
+        which = f"involvedObject.name={name},type=Warning,{NOT_ORDINARY}"
+        for event in self._client.find("v1", "Event", fieldSelector=which)["items"]:
+            about, words = event.get("involvedObject", {}), str(event.get("message") or "").strip()
+            yield ObjectReport(str(about.get("kind", "")), name, str(event.get("reason", "")), words[:MAX_WORDS])
 
     def _warn(self, record: Notes, seen: PodStatus | ObjectReport) -> None:
         told = warning(seen)
