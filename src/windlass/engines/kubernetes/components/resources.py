@@ -102,26 +102,24 @@ class Resources:
                 return
             query["continue"] = more
 
-    def apply(self, manifest: Json, ref: Ref) -> dict[str, Any]:
+    def apply(self, manifest: Json, ref: Ref) -> None:
         """Create an object, or change those of its fields that the manifest has."""
         body = {
             **manifest,
             "metadata": {**manifest["metadata"], **({"namespace": ref.namespace} if ref.namespace else {})},
         }
         query = {"fieldManager": MANAGER, "force": "true"}
-        return self.client.call("PATCH", self.path(ref), body, query, content=APPLY)
+        self.client.call("PATCH", self.path(ref), body, query, content=APPLY)
 
-    def delete(self, ref: Ref) -> bool:
-        """Request the deletion of an object; whether it was there."""
+    def delete(self, ref: Ref) -> None:
+        """Request the deletion of an object, if it is there."""
         try:
             self.client.call("DELETE", self.path(ref), {"propagationPolicy": "Background"})
         except NotServed:
-            return False
+            return
         except Refused as error:
             if error.status != 404:
                 raise
-            return False
-        return True
 
     def _discovered(self, api: str) -> dict[str, tuple[str, bool]]:
         root = f"/apis/{api}" if "/" in api else f"/api/{api}"
