@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from windlass.actions.jobs import JOB_FILES, ReadyJob
 from windlass.code.imports import imports
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import Target
 
 Template = Literal["torchrun", "tensorflow", "jax", "mpi", "plain"]
-TEMPLATES: Final[tuple[Template, ...]] = ("torchrun", "tensorflow", "jax", "mpi", "plain")
+TEMPLATES: Final[tuple[Template, ...]] = get_args(Template)
 SCHEMA_FILE: Final = "job.schema.json"
 MAX_SCRIPT_BYTES: Final = 4 << 20
 MAX_SCRIPTS: Final = 200

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from windlass.cli import options
-from windlass.cli.render import print_data
+from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
     from windlass.actions.clusters.down import Look
@@ -23,13 +23,10 @@ LEFT: Final = 1
 
 def complete_cluster(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Clusters of this user, and files."""
-    from click.shell_completion import CompletionItem
-
     from windlass.infra.folder import ClusterFolder
     from windlass.runs.context import here
 
-    names = [one.name for one in ClusterFolder.all_in(here().home) if one.name.startswith(incomplete)]
-    return [*(CompletionItem(name) for name in names), CompletionItem(incomplete, type="file")]
+    return options.or_file((one.name for one in ClusterFolder.all_in(here().home)), incomplete)
 
 
 _cluster: Final = click.argument("cluster", required=False, metavar="[CLUSTER]", shell_complete=complete_cluster)
@@ -80,16 +77,16 @@ def init(
       windlass cluster init --name vision --region us-west-2 --gpus g5.12xlarge:8
     """
     from windlass.actions.clusters import other
+    from windlass.actions.prices import default_region
     from windlass.runs.context import here
     from windlass.views.platform import WrittenCluster
 
     context = here()
     path = other.draft_path(context, force=force)  # before the questions
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
-    default = region or context.environ.get("AWS_REGION") or context.environ.get("AWS_DEFAULT_REGION")
     answers = other.Answers(
         name=_asked(name, "Name of the cluster", "training", can_ask),
-        region=_asked(region, "AWS region", default or "us-east-1", can_ask),
+        region=_asked(region, "AWS region", default_region(context), can_ask),
         gpus=tuple(_pool(one) for one in (gpus or _asked_pools(can_ask))),
         spot=_confirmed(spot, "Spot instances (cheaper, may be taken back)?", False, can_ask),
         efs=_confirmed(efs, "A file system that all pods share (EFS)?", True, can_ask),
@@ -209,15 +206,18 @@ def _agree(found: ClusterPlan, question: str, *, yes: bool) -> bool:
     """Show a plan, and ask. Raises UsageError where there is no terminal to ask on."""
     from windlass.cli.clustertext import plan_lines
     from windlass.cli.formatting import painter
-    from windlass.cli.render import emit
-    from windlass.errors import UsageError
 
     emit(plan_lines(found, painter(sys.stderr)), sys.stderr)
-    if yes:
-        return True
+    return yes or (_can_ask("plan") and click.confirm(question, err=True))
+
+
+def _can_ask(what: str) -> bool:
+    """Raise UsageError where there is no terminal to ask on."""
+    from windlass.errors import UsageError
+
     if not sys.stdin.isatty():
-        raise UsageError("the plan has to be agreed to, and there is no terminal to ask on", "--yes agrees to it")
-    return click.confirm(question, err=True)
+        raise UsageError(f"the {what} has to be agreed to, and there is no terminal to ask on", "--yes agrees to it")
+    return True
 
 
 @cluster.command(short_help="Remove the cluster, and prove that nothing of it bills.")
@@ -264,14 +264,11 @@ def down(
 def _agree_to_remove(found: ClusterPlan, seen: Look, *, yes: bool) -> bool:
     from windlass.cli.clustertext import look_lines
     from windlass.cli.formatting import painter
-    from windlass.cli.render import emit
-    from windlass.errors import UsageError
 
     emit([*look_lines(seen, painter(sys.stderr)), f"{found.name}: {found.summary}"], sys.stderr)
     if yes:
         return True
-    if not sys.stdin.isatty():
-        raise UsageError("the removal has to be agreed to, and there is no terminal to ask on", "--yes agrees to it")
+    _can_ask("removal")
     return str(click.prompt(f"Type {found.name} to remove it", default="", show_default=False, err=True)) == found.name
 
 

@@ -28,10 +28,7 @@ _claim: Final = click.option("--claim", metavar="NAME", help="With --on: the cla
 
 def _complete_address(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Kinds of stores, for what may also be a path of this machine."""
-    from click.shell_completion import CompletionItem
-
-    schemes = [CompletionItem(scheme) for scheme in SCHEMES if incomplete and scheme.startswith(incomplete)]
-    return [*schemes, CompletionItem(incomplete, type="file")]
+    return options.or_file(SCHEMES if incomplete else (), incomplete)
 
 
 @click.group()

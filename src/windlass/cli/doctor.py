@@ -24,13 +24,10 @@ ROLE: Final = "arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+"
 
 def complete_on(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Clusters of this user, targets that are clusters, and files."""
-    from click.shell_completion import CompletionItem
-
     from windlass.actions.clusters.doctor import names
     from windlass.runs.context import here
 
-    found = [CompletionItem(name) for name in names(here()) if name.startswith(incomplete)]
-    return [*found, CompletionItem(incomplete, type="file")]
+    return options.or_file(names(here()), incomplete)
 
 
 @click.command()

@@ -22,13 +22,10 @@ SHOW_SECONDS = 0.2
 
 def _complete_end(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Runs and what each has, for what may also be a path of this machine."""
-    from click.shell_completion import CompletionItem
-
     run, colon, path = incomplete.partition(":")
     if colon:
         return [f"{run}:{part}" for part in PARTS if part.startswith(path)]
-    runs = options.complete_run(ctx, parameter, incomplete)
-    return [*(CompletionItem(f"{run}:") for run in runs), CompletionItem(incomplete, type="file")]
+    return options.or_file((f"{run}:" for run in options.complete_run(ctx, parameter, incomplete)), incomplete)
 
 
 @click.command("exec", cls=TakesRest)

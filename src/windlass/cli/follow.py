@@ -295,7 +295,7 @@ def follow(
     try:
         # Signals are handled first: drawing takes a moment to load, and Ctrl-C then asks too.
         with (
-            Interrupts(can_ask=_can_ask()) as interrupts,
+            Interrupts(can_ask=sys.stdin.isatty() and sys.stderr.isatty()) as interrupts,
             contextlib.closing(_view(run_id, engine, make_run, live=live, hint="Ctrl-C: detach or stop",
                                      verbose=verbose)) as view,
         ):  # fmt: skip
@@ -355,14 +355,6 @@ def _view(
     plan = engine.plan_of(run_id)
     size = size_of_run(plan["num_nodes"], plan["procs_per_node"])
     return PlainView(run_id, make_run, size, quiet=quiet, verbose=verbose)
-
-
-def _can_ask() -> bool:
-    """Whether a user sees a question and can answer it."""
-    try:
-        return sys.stdin.isatty() and sys.stderr.isatty()
-    except (AttributeError, ValueError):
-        return False
 
 
 def _in_background(run_id: str) -> str:

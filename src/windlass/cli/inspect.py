@@ -137,7 +137,7 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
 @click.option("--grep", "-g", metavar="PATTERN", help="Only lines in which this regular expression is found.")
 @click.option("--timestamps", "-t", is_flag=True, help="The time before each line, as UTC.")
 @options.on_cluster
-@options.lines_output
+@options.output_as("table", "json")
 def logs(
     run: str | None, ranks: tuple[int, ...], attempt: int | None, follow: bool, tail: int | None, since: str | None,
     grep: str | None, timestamps: bool, on: str | None, form: str,

@@ -10,7 +10,8 @@ from windlass.cli.render import print_data
 
 
 @click.command()
-@options.run_arguments_with_text
+@click.argument("run", shell_complete=options.complete_run)
+@click.argument("text", nargs=-1, metavar="[TEXT…]")
 @click.option("--remove", is_flag=True, help="Remove the note.")
 @options.on_cluster
 @options.output

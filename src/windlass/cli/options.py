@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,28 +20,16 @@ def debug(command: Command) -> Command:
     return click.option("--debug", is_flag=True, expose_value=False, help="Show the trace of an error.")(command)
 
 
-def output(command: Command, *more: str) -> Command:
-    """`-o table|json|yaml`, and `more` where a command has other forms; and `--debug`."""
-    form = click.Choice(["table", "json", "yaml", *more])
-    option = click.option("-o", "--output", "form", type=form, default="table", help="How to print.", show_default=True)
+def output(command: Command, forms: Sequence[str] = ("table", "json", "yaml")) -> Command:
+    """`-o table|json|yaml`, or in other `forms`; and `--debug`."""
+    option = click.option("-o", "--output", "form", type=click.Choice(forms), default="table", help="How to print.",
+                          show_default=True)  # fmt: skip
     return option(debug(command))
 
 
-def lines_output(command: Command) -> Command:
-    """`-o table|json` of lines that are printed as they are, and `--debug`."""
-    form = click.Choice(["table", "json"])
-    option = click.option("-o", "--output", "form", type=form, default="table", help="How to print.", show_default=True)
-    return option(debug(command))
-
-
-def plan_output(command: Command) -> Command:
-    """The same, with the objects of a cluster as others apply them, and the request of SageMaker as others send it."""
-    return output(command, "manifest", "manifest-json", "request")
-
-
-def manifest_output(command: Command) -> Command:
-    """`-o table|json|yaml|manifest`, and `--debug`."""
-    return output(command, "manifest")
+def output_as(*forms: str) -> Callable[[Command], Command]:
+    """The same, of a command with other forms."""
+    return lambda command: output(command, forms)
 
 
 def verbose(command: Command) -> Command:
@@ -121,18 +109,6 @@ def run_argument(command: Command) -> Command:
     return click.argument("run", required=False, shell_complete=complete_run)(command)
 
 
-def run_arguments(command: Command) -> Command:
-    """`RUN…`: one or more of them."""
-    option = click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=complete_run)
-    return option(command)
-
-
-def run_arguments_with_text(command: Command) -> Command:
-    """`RUN [TEXT…]`."""
-    command = click.argument("text", nargs=-1, metavar="[TEXT…]")(command)
-    return click.argument("run", shell_complete=complete_run)(command)
-
-
 def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids of runs, and names of jobs that have several, by their beginning."""
     from collections import Counter
@@ -148,6 +124,14 @@ def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: s
         return [*(name for name in names if names[name] > 1 and name.startswith(incomplete)), *ids]
     except WindlassError:  # completion prints no messages
         return []
+
+
+def or_file(names: Iterable[str], incomplete: str) -> list[Any]:
+    """Those of the names that begin so, and files: for what may be either."""
+    from click.shell_completion import CompletionItem
+
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return [*found, CompletionItem(incomplete, type="file")]
 
 
 def complete_targets(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -255,9 +239,8 @@ def named_by_flag(given: Mapping[str, Any]) -> Iterator[None]:
 
 def _flags(given: Mapping[str, Any]) -> dict[str, str]:
     """The options of `overrides` by the fields that they gave."""
-    flags = {"name": "--name", "nodes": "--nodes", "procs_per_node": "--procs-per-node", "timeout": "--timeout",
-             "python": "--python"}  # fmt: skip
-    named = {field: flag for field, flag in flags.items() if given.get(field) is not None}
+    fields = ("name", "nodes", "procs_per_node", "timeout", "python")
+    named = {field: f"--{field.replace('_', '-')}" for field in fields if given.get(field) is not None}
     named |= {f"env.{item.partition('=')[0]}": f"--env {item.partition('=')[0]}" for item in given.get("env", ())}
     named |= {f"labels.{item.partition('=')[0]}": f"--label {item}" for item in given.get("labels", ())}
     named |= {item.partition("=")[0]: f"--set {item.partition('=')[0]}" for item in given.get("settings", ())}

@@ -7,7 +7,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from windlass.cli.formatting import Paint, count, duration, in_place, price, ranks_named, size, table, tilde, visible
+from windlass.cli.formatting import (
+    Paint,
+    count,
+    duration,
+    in_place,
+    price,
+    ranks_named,
+    size,
+    size_of_run,
+    table,
+    tilde,
+    visible,
+)
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.price import num_spares
 
@@ -19,7 +31,7 @@ RULES_SHOWN: Final = 8
 
 def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
     """Everything that `windlass plan` shows; with `verbose` the environment of each node too."""
-    shape = f"{count(plan.num_nodes, 'node')} × {count(plan.procs_per_node, 'rank')}"
+    shape = size_of_run(plan.num_nodes, plan.procs_per_node)
     least = plan.policy.get("min_nodes", plan.num_nodes)
     shape += f", and with {count(least, 'node')} if others are lost" if least < plan.num_nodes else ""
     spares = num_spares(plan.engine, plan.job)

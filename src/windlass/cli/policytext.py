@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 
 from windlass.cli.formatting import Paint
+from windlass.infra.policies import LONGEST
 from windlass.views.rights import ClusterPolicies
-
-LONGEST = 6144
 
 
 def policy_lines(found: ClusterPolicies, paint: Paint) -> Iterator[str]:

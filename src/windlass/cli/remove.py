@@ -17,7 +17,7 @@ ENDED_PHASES: Final = tuple(phase.value for phase in Phase if phase in TERMINAL)
 
 
 @click.command()
-@options.run_arguments
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=options.complete_run)
 @click.option("--force", "-f", is_flag=True, help="Stop it first where it has not ended; remove its checkpoints too.")
 @options.on_cluster
 @options.output

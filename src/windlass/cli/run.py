@@ -107,7 +107,7 @@ def _read(ctx: click.Context, /, job: str | None, given: dict[str, Any]) -> tupl
 
 @click.command(cls=TakesRest)
 @options.job_arguments
-@options.plan_output
+@options.output_as("table", "json", "yaml", "manifest", "manifest-json", "request")
 @options.verbose
 @click.option(
     "--files",

@@ -21,6 +21,7 @@ from windlass.cli.formatting import (
     styled,
     table,
     tilde,
+    titled,
     visible,
     width_of,
 )
@@ -197,7 +198,7 @@ def rank_rows(
         titles = ("RANKS", "NODES", "COUNT", "STATE")
         rows = [[spans(one.rank for one in group), spans(one.node for one in group), f"{len(group):,}", text]
                 for text, group in groups.items()]  # fmt: skip
-    return table([[paint(title, dim=True) for title in titles], *rows])
+    return titled(titles, rows, paint)
 
 
 def cause_headline(cause: events.RootCause) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
 import click
 
 from windlass.cli import options
-from windlass.cli.formatting import duration, painter, titled
+from windlass.cli.formatting import Paint, duration, titled
 from windlass.cli.render import print_data
 
 
@@ -44,7 +43,7 @@ def ls(form: str) -> int:
     if not found and form == "table":
         click.echo("No warm process. The next run of a script that imports torch starts one.", err=True)
     else:
-        print_data(found, form, _table(found, time.time()) if form == "table" else "")
+        print_data(found, form, lambda paint: _table(found, time.time(), paint))
     return 0
 
 
@@ -98,8 +97,7 @@ def _switch(*, on: bool) -> int:
     return 0
 
 
-def _table(found: list[dict[str, Any]], now: float) -> list[str]:
-    paint = painter(sys.stdout)
+def _table(found: list[dict[str, Any]], now: float, paint: Paint) -> list[str]:
     rows = [
         [
             one["name"],

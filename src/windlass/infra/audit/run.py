@@ -28,7 +28,6 @@ def audit(
     is_ours: bool,
     bucket: str = "",
     volume_names: Collection[str] = (),
-    now: datetime | None = None,
 ) -> AuditReport:
     """What exists in `aws`'s region, and globally, and belongs to the cluster of this name, whether it exists or not.
 
@@ -68,7 +67,7 @@ def audit(
             raise
     return AuditReport(
         cluster=cluster, region=aws.region, found=tuple(sorted(set(found), key=_order)),
-        unknown=tuple(unknown), at=now or datetime.now(UTC), num_calls=aws.num_calls - before,
+        unknown=tuple(unknown), at=datetime.now(UTC), num_calls=aws.num_calls - before,
     )  # fmt: skip
 
 
