@@ -59,6 +59,20 @@ def test_a_line_longer_than_a_container_runtime_keeps_whole_is_whole_again(tmp_p
     assert (attempt(tmp_path) / "rank-0.log").read_bytes() == text
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"dos\r\nunix\n", b"\r\n", b"\r\r\n.\r\n", b"bar 50%\r", b"r.\n", b"x" * (PIECE_BYTES - 1) + b"\r\n",
+        b"x" * (PIECE_BYTES - 1) + b"\ry\n",
+    ],
+)  # fmt: skip
+def test_carriage_returns_at_the_end_of_a_line_are_kept(tmp_path: Path, data: bytes) -> None:
+    """containerd drops a carriage return before a newline."""
+    mirror = LogTail(attempt(tmp_path), 0, [0])
+    mirror.take(line.removesuffix(b"\r") for line in stream(("0", data)))
+    assert (attempt(tmp_path) / "rank-0.log").read_bytes() == data
+
+
 def test_the_merged_log_is_in_the_order_of_the_lines_times(tmp_path: Path) -> None:
     told = [(str(at % 2), b"line %d\n" % at) for at in range(20)]
     mirror = LogTail(attempt(tmp_path), 0, [0, 1])
@@ -277,3 +291,54 @@ def test_a_tail_without_output_shows_that_ranks_print_and_takes_no_space(tmp_pat
     assert (tmp_path / "hollow" / "node-0.events").read_bytes() == (tmp_path / "whole" / "node-0.events").read_bytes()
     LogTail(tmp_path / "hollow", 0, [0], has_output=False).take(lines)  # read again after a crash
     assert (tmp_path / "hollow" / "rank-0.log").stat().st_size == 50 * 2001
+
+
+# -- lines that come one by one ---------------------------------------------------------------------------------------
+
+
+def printed(number: int) -> bytes:
+    return b"2026-11-21T16:00:00.%09dZ [0] line %d" % (number, number)
+
+
+def lines_in(folder: Path) -> list[str]:
+    return (folder / "rank-0.log").read_text().splitlines()
+
+
+def test_the_last_of_many_lines_is_written_without_another(tmp_path: Path) -> None:
+    intake = LogTail(tmp_path, 0, [0])
+    intake.begin()
+    for number in range(5):
+        intake.put(printed(number))
+    intake.flush()
+    assert lines_in(tmp_path) == [f"line {number}" for number in range(5)]
+
+
+def test_lines_that_were_not_written_come_again_and_none_twice(tmp_path: Path) -> None:
+    intake = LogTail(tmp_path, 0, [0])
+    assert intake.begin() is None
+    for number in range(3):
+        intake.put(printed(number))
+    since = intake.begin()  # the connection broke
+    assert since is not None
+    for number in range(6):
+        intake.put(printed(number))
+    intake.flush()
+    assert lines_in(tmp_path) == [f"line {number}" for number in range(6)]
+
+
+def test_after_a_full_disk_the_log_is_read_anew(tmp_path: Path) -> None:
+    intake = LogTail(tmp_path, 0, [0])
+    intake.begin()
+    intake.put(printed(0))
+    (tmp_path / "node-0.fresh").mkdir()  # in the way of the cursor
+    intake.put(printed(1))
+    with pytest.raises(OSError, match="fresh"):
+        intake.flush()
+    with pytest.raises(OSError, match="anew"):
+        intake.flush()
+    (tmp_path / "node-0.fresh").rmdir()
+    intake.begin()
+    for number in range(3):
+        intake.put(printed(number))
+    intake.flush()
+    assert lines_in(tmp_path) == [f"line {number}" for number in range(3)]
