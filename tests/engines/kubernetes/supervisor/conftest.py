@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from windlass.engines.kubernetes.api import client
-from windlass.engines.kubernetes.supervisor import news
+from windlass.engines.kubernetes.supervisor import news, runs
 from windlass.engines.kubernetes.workloads import tombstones
 
 
@@ -14,3 +14,9 @@ def _known_to_be_removed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """That it takes seconds until an object is known to be removed is tested with a clock (`test_client.py`)."""
     for module in (client, news, tombstones):
         monkeypatch.setattr(module, "ABSENT_SECONDS", 0.05)
+
+
+@pytest.fixture(autouse=True)
+def _read_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "ENDED_REFRESH_SECONDS", 0.0)

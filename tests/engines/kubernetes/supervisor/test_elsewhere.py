@@ -16,7 +16,6 @@ from tests.engines.kubernetes.supervisor.test_damaged import a_plan
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.lease import holder_of
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.supervisor import runs
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of
 from windlass.engines.kubernetes.supervisor.manifests import filled, with_digest
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
@@ -64,12 +63,6 @@ class Cluster:
         engine = KubernetesEngine(Store(self._folder / name))
         assert engine.import_run(self.client, "lab", self.server.kubeconfig(self._folder), RUN)
         return engine
-
-
-@pytest.fixture(autouse=True)
-def at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "REFRESH_SECONDS", 0.0)
-    monkeypatch.setattr(runs, "ENDED_REFRESH_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -73,12 +73,6 @@ class Scene:
         self.store.close()
 
 
-@pytest.fixture(autouse=True)
-def at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "REFRESH_SECONDS", 0.0)
-    monkeypatch.setattr(runs, "ENDED_REFRESH_SECONDS", 0.0)
-
-
 @pytest.fixture
 def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
     with closing(Scene(server, tmp_path)) as scene:
