@@ -172,7 +172,7 @@ def test_the_region_that_a_bucket_names_is_used() -> None:
 
 
 def test_a_listing_of_several_pages_is_one() -> None:
-    page = "<R xmlns='http://s3'><Contents><Key>{}</Key><Size>1</Size></Contents>{}</R>"
+    page = "<ListBucketResult xmlns='http://s3'><Contents><Key>{}</Key><Size>1</Size></Contents>{}</ListBucketResult>"
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>t=1</NextContinuationToken>"
     with answering((200, {}, page.format("a", more).encode()), (200, {}, page.format("b", "").encode())) as at:
         assert [one.key for one in listed(at[0], "") if not isinstance(one, str)] == ["a", "b"]

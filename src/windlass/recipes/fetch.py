@@ -15,7 +15,6 @@ import dataclasses
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -70,7 +69,6 @@ class Fetch:
     mirror: str | None = None
     """Address or folder that has the files of the recipe by their names, instead of their publishers."""
     step: Step = field(default=lambda _what, _progress: nullcontext())
-    pause: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
         for name in self.layouts:
@@ -160,7 +158,7 @@ class Fetch:
         done = []
         with self.step("fetch", progress):
             for one, source in self._found:
-                done.append(Downloading(one, source, folder, progress, self.pause).run())
+                done.append(Downloading(one, source, folder, progress).run())
                 progress.files_done += 1
         self._fetched = progress.bytes_moved
         found = [dataclasses.asdict(one) for one in done]

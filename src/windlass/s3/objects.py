@@ -6,7 +6,7 @@ import collections
 import concurrent.futures
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
@@ -59,21 +59,37 @@ def listed(bucket: Bucket, prefix: str, delimiter: str = "") -> Iterator[Object 
 def _page(bucket: Bucket, prefix: str, query: dict[str, str]) -> tuple[list[Object | str], str]:
     root = parsed(bucket, prefix, bucket.send("GET", "", query))
     try:
-        space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
-        read = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
-        found: list[Object | str] = []
-        for one in root.iterfind(f"{space}Contents"):
-            at = {child.tag[len(space) :]: child.text or "" for child in one}
-            changed = unix_seconds(at["LastModified"]) if at.get("LastModified") else 0.0
-            found.append(Object(read(at["Key"]), int(at["Size"]), at.get("ETag", ""), changed))
-        found += [read(one.findtext(f"{space}Prefix") or "") for one in root.iterfind(f"{space}CommonPrefixes")]
-        token = root.findtext(f"{space}NextContinuationToken") or ""
-        is_truncated = root.findtext(f"{space}IsTruncated") == "true"
-        if is_truncated and not token:
-            raise ValueError("it is truncated, and has no token")
+        found, prefixes, token = page_of(root)
+        objects = [Object(one["Key"], int(one["Size"]), one.get("ETag", ""), _changed_at(one)) for one in found]
     except (KeyError, ValueError) as error:
         raise StoreError(5, f"the listing is not that of S3: {error}", f"s3://{bucket.name}/{prefix}") from error
-    return found, token if is_truncated else ""
+    return [*objects, *prefixes], token
+
+
+def _changed_at(found: Mapping[str, str]) -> float:
+    return unix_seconds(found["LastModified"]) if found.get("LastModified") else 0.0
+
+
+def page_of(root: ElementTree.Element) -> tuple[list[dict[str, str]], list[str], str]:
+    """The objects of a `ListBucketResult` by the names of their fields, the prefixes that stand for others, and the
+    token of the next page, empty for the last. Raises KeyError and ValueError where it is none.
+    """
+    space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
+    if root.tag != f"{space}ListBucketResult":
+        raise ValueError(f"it is a {root.tag[len(space) :][:40]}")
+    read = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
+    objects = [
+        {child.tag[len(space) :]: child.text or "" for child in one} for one in root.iterfind(f"{space}Contents")
+    ]
+    for one in objects:
+        one["Key"] = read(one["Key"])
+    prefixes = [read(one.findtext(f"{space}Prefix") or "") for one in root.iterfind(f"{space}CommonPrefixes")]
+    if root.findtext(f"{space}IsTruncated") != "true":
+        return objects, prefixes, ""
+    token = root.findtext(f"{space}NextContinuationToken")
+    if not token:
+        raise ValueError("it goes on, and does not say where")
+    return objects, prefixes, token
 
 
 def parsed(bucket: Bucket, key: str, answer: Answer) -> ElementTree.Element:

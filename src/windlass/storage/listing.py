@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
-from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
+from windlass.s3.objects import page_of
 from windlass.storage.place import Entry
 from windlass.storage.retry import repeated
 
@@ -95,26 +95,13 @@ async def _range(ask: Ask, after: str, until: str, threads: ThreadPoolExecutor) 
 
 def parse(root: ElementTree.Element, prefix: str) -> Page:
     """Read a `ListBucketResult`. Raises KeyError and ValueError where it is none."""
-    space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
-    if root.tag != f"{space}ListBucketResult":
-        raise ValueError(f"it is a {root.tag[len(space) :][:40]}")
-    is_encoded = root.findtext(f"{space}EncodingType") == "url"
-    entries = list(_entries(root, space, prefix, is_encoded))
-    if root.findtext(f"{space}IsTruncated") != "true":
-        return Page(entries, "")
-    token = root.findtext(f"{space}NextContinuationToken")
-    if not token:
-        raise ValueError("it goes on, and does not say where")
-    return Page(entries, token)
+    objects, _, token = page_of(root)
+    return Page(list(_entries(objects, prefix)), token)
 
 
-def _entries(root: ElementTree.Element, space: str, prefix: str, is_encoded: bool) -> Iterator[Entry]:
-    contents, key_tag, size_tag, etag_tag = (f"{space}{name}" for name in ("Contents", "Key", "Size", "ETag"))
-    for one in root.iterfind(contents):
-        found = {child.tag: child.text or "" for child in one}
-        key, size = found[key_tag], int(found[size_tag])
-        if is_encoded and ("%" in key or "+" in key):
-            key = unquote_plus(key)
+def _entries(objects: Iterable[Mapping[str, str]], prefix: str) -> Iterator[Entry]:
+    for one in objects:
+        key, size = one["Key"], int(one["Size"])
         # An empty object whose key ends with a slash stands for a folder, in the consoles of stores.
         if key.startswith(prefix) and not (key.endswith("/") and not size):
-            yield Entry(key[len(prefix) :], size, found.get(etag_tag) or found[f"{space}LastModified"])
+            yield Entry(key[len(prefix) :], size, one.get("ETag") or one["LastModified"])

@@ -121,10 +121,6 @@ class ObjectStore(Place):
         except FileNotFoundError:
             return None
 
-    async def write_own(self, name: str, data: bytes) -> None:
-        """See `Place`."""
-        await asyncio.to_thread(self.put, name, data)
-
     def problem_of(self, name: str) -> str:
         """See `Place`."""
         return "Azure would take its \\ for /" if self.address.kind == "az" and "\\" in name else ""

@@ -111,10 +111,6 @@ class S3Store(Place):
             except Missing:
                 return None
 
-    async def write_own(self, name: str, data: bytes) -> None:
-        """See `Place`."""
-        await asyncio.to_thread(self.put, name, data)
-
     async def expected(self, entry: Entry) -> str:
         """See `Place`: a SHA-256 that S3 keeps, if its parts are ours."""
         uploads = Uploads(self._bucket, self.address.key(entry.name))

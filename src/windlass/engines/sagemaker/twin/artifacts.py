@@ -16,7 +16,7 @@ from typing import Final
 
 from windlass.engines.sagemaker.service import Request
 from windlass.engines.sagemaker.twin.layout import ML, is_plain
-from windlass.engines.sagemaker.twin.transfer import Transfers, below, folder_address, listed, parse
+from windlass.engines.sagemaker.twin.transfer import Transfers, folder_address, listed, parse
 from windlass.storage.folder import Folder
 from windlass.storage.place import system_errors
 from windlass.worker.tarpipe import leads_out
@@ -37,9 +37,9 @@ class Artifacts:
     def __init__(self, request: Request, hosts: Sequence[Path], transfers: Transfers, scratch: Path) -> None:
         """`hosts`: their folders; `scratch`: a folder that is made for archives, and removed."""
         self._hosts, self._transfers, self._scratch = hosts, transfers, scratch
-        path, folder = request["OutputDataConfig"]["S3OutputPath"], f"{request['TrainingJobName']}/output"
-        self._destination = below(parse(path), folder)
-        self.model_uri = f"{path.rstrip('/')}/{folder}/{ARCHIVE}"
+        base = f"{request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"
+        self._destination = parse(base)
+        self.model_uri = f"{base}/{ARCHIVE}"
         """Where the model is."""
         self.left_out: list[str] = []
         """What could not be uploaded, each with the reason."""

@@ -47,9 +47,6 @@ class _Selected(Place):
     def put(self, name: str, data: Buffer) -> str:
         raise NotImplementedError
 
-    async def write_own(self, name: str, data: bytes) -> None:
-        raise NotImplementedError
-
 
 class Transfers:
     """Copies of one job. `state` is a folder of it for what is known of unfinished uploads."""
@@ -155,11 +152,6 @@ def parse(uri: str) -> Address:
 def folder_address(path: Path) -> Address:
     """Address of a folder of this machine."""
     return Address("folder", "", str(path))
-
-
-def below(address: Address, name: str) -> Address:
-    """Address of what is below another."""
-    return Address(address.kind, address.bucket, address.key(name))
 
 
 async def listed(place: Place) -> dict[str, Entry]:
