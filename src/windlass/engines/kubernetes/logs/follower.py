@@ -98,6 +98,7 @@ class PodLogReader:
         self._failing_since: float | None = None
         """Monotonic seconds; since when requests for the log of an ended pod fail."""
         self.intake: LogTail | None = None
+        """What it writes to; None before there is a log."""
 
     @property
     def has_ended(self) -> bool:
@@ -176,7 +177,7 @@ class PodLogReader:
         return True
 
 
-class Follower:
+class Follower(PodLogReader):
     """Reads the log of one node in a thread of its own, until `is_done`."""
 
     def __init__(
@@ -184,28 +185,18 @@ class Follower:
         connections: Connections, wake: Callable[[], None],
     ) -> None:  # fmt: skip
         """See `PodLogReader`."""
-        self._what = what
-        self._client = client
-        self._pods = pods
-        self._place = place
+        super().__init__(what, client, pods, place, make_intake, wake)
         self._connections = connections
-        self._wake = wake
         self._looked = threading.Event()
         self._last_state: object = None
-        self._reader = PodLogReader(what, client, pods, place, make_intake, wake)
         self.is_done = False
         """Whether all output of the pod is in the files, as far as the cluster still has it."""
         threading.Thread(target=self._run, name=what, daemon=True).start()
 
     def close(self) -> None:
         """Stop reading."""
-        self._reader.closed.set()
+        self.closed.set()
         self._looked.set()
-
-    @property
-    def intake(self) -> LogTail | None:
-        """What it writes to; None before there is a log."""
-        return self._reader.intake
 
     @property
     def is_told(self) -> bool:
@@ -233,14 +224,14 @@ class Follower:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._reader.closed.is_set():
+        while not self.closed.is_set():
             try:
                 if self._turn():
                     break
             except Exception as error:
-                if self._reader.is_final(error):
+                if self.is_final(error):
                     break
-                self._reader.closed.wait(self._reader.backoff.next())
+                self.closed.wait(self.backoff.next())
         self._client.health.well(self._what)
         self.is_done = True
         self._wake()
@@ -252,16 +243,16 @@ class Follower:
             if not gone:
                 self._wait(LOOK_SECONDS)
             return gone
-        ended = self._reader.has_ended
+        ended = self.has_ended
         with self._connections.one(follow=not ended) as is_followed:
-            self._reader.read(pod, follow=is_followed)
-        if ended or self._reader.closed.is_set():
+            self.read(pod, follow=is_followed)
+        if ended or self.closed.is_set():
             return True
         if not is_followed:
             self._client.health.well(self._what)
             self._wait(self._connections.pause_seconds)
         else:
-            self._wait(self._reader.backoff.next())  # the log ends a moment before the pod's status changes
+            self._wait(self.backoff.next())  # the log ends a moment before the pod's status changes
         return False
 
     def _wait(self, seconds: float) -> None:
