@@ -35,8 +35,6 @@ class RankSeen:
     ended_at: float | None = None
     ended_by_us: bool = False
     """Whether it was stopped because another rank had failed, or because the run was to end."""
-    head: str = ""
-    """The first 4 KiB of its output."""
     tail: str = ""
     """The last 64 KiB of its output, without the stacks that Windlass requested."""
     last_output_at: float | None = None
@@ -185,10 +183,7 @@ class Observations:
 
     def unstyled(self) -> Observations:
         """The same without colours in the output."""
-        if not any("\x1b" in rank.head + rank.tail for rank in self.ranks):
-            return self
-        ranks = [replace(rank, head=unstyled(rank.head), tail=unstyled(rank.tail)) for rank in self.ranks]
-        return replace(self, ranks=ranks)
+        return replace(self, ranks=[replace(rank, tail=unstyled(rank.tail)) for rank in self.ranks])
 
     @cached_property
     def first(self) -> RankSeen | None:

@@ -23,7 +23,6 @@ from windlass.runs.store import Store
 from windlass.worker.protocol import NodeEnded, RankFailure
 from windlass.worker.tracebacks import plain
 
-HEAD_BYTES: Final = 4 << 10
 TAIL_BYTES: Final = 64 << 10
 MAX_SOURCES: Final = 200
 _MISSING_FILE: Final = re.compile(
@@ -87,17 +86,17 @@ def _end(path: Path) -> NodeEnded | None:
 
 def _rank(
     status: Status, state: RankState, ended: tuple[int, float] | None, failure: RankFailure | None,
-    output: tuple[str, str, float | None],
+    output: tuple[str, float | None],
 ) -> RankSeen:  # fmt: skip
     """One rank: its end by the record, its output by its log and, where that lacks it, by the report of its node."""
-    head, tail, last_output_at = output
+    tail, last_output_at = output
     words = failure.tail if failure is not None else ""
     tail = f"{tail.rstrip()}\n{words}" if tail and failure is not None and failure.of_launcher else tail or words
     code, at = ended or (state.exit_code, None)
     if code is None and status.cause and status.cause.get("rank") == state.rank:
         code, at = status.cause.get("exit_code"), status.cause.get("at")
     is_ours = failure is not None and failure.ended_by_us
-    return RankSeen(state.rank, state.node, code, at, is_ours, head, tail, last_output_at)
+    return RankSeen(state.rank, state.node, code, at, is_ours, tail, last_output_at)
 
 
 def _ends(events: Iterable[Event]) -> dict[int, tuple[int, float]]:
@@ -110,23 +109,21 @@ def _ends(events: Iterable[Event]) -> dict[int, tuple[int, float]]:
     return found
 
 
-def _output(path: Path, stacks: Iterable[str]) -> tuple[str, str, float | None]:
-    """First and last output of a rank, without the stacks that we requested, and when it last wrote."""
+def _output(path: Path, stacks: Iterable[str]) -> tuple[str, float | None]:
+    """The last output of a rank, without the stacks that we requested, and when it last wrote."""
     try:
         with open(path, "rb") as file:
-            head = file.read(HEAD_BYTES)
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - TAIL_BYTES))
-            tail = file.read()
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            data = file.read()
             written_at = os.fstat(file.fileno()).st_mtime
     except OSError:
-        return "", "", None
-    texts = [without_structured(data).decode("utf-8", "replace") for data in (head, tail)]
+        return "", None
+    text = without_structured(data).decode("utf-8", "replace")
     for stack in stacks:
-        texts = [text.replace(stack, "") for text in texts]
-    if not texts[1].strip():
-        return "", "", written_at if MARKER in tail else None
-    return texts[0], texts[1], written_at
+        text = text.replace(stack, "")
+    if not text.strip():
+        return "", written_at if MARKER in data else None
+    return text, written_at
 
 
 def _sources(texts: Iterable[str], moved: tuple[str, str] | None) -> dict[str, str]:

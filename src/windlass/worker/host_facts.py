@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 from typing import Any
 
 from windlass.worker.port_listeners import IN_USE, listeners
@@ -54,7 +53,6 @@ class HostFacts:
             pass
         if self._listeners:
             found["listeners"] = self._listeners
-        found["num_open_files_limit"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return found
 
 
