@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.code.imports import script_imports
 from windlass.errors import EngineError, UsageError
-from windlass.plan.plan import Note
+from windlass.plan.plan import Note, blocker
 
 if TYPE_CHECKING:
     from windlass.code.pack import Packed
@@ -68,16 +68,14 @@ class CodeFacts:
     def notes(self, script: str) -> Iterator[Note]:
         """What keeps the code, and the job's script in it, from travelling."""
         if not self.is_there:
-            yield Note("code-missing", f"the folder {self.folder} is not there", "set code: to the script's folder",
-                       blocks=True)  # fmt: skip
+            yield blocker("code-missing", f"the folder {self.folder} is not there", "set code: to the script's folder")
         elif not self.has_script:
-            yield Note("script-missing", f"{script} is not in {self.folder}", "check run: and code:", blocks=True)
+            yield blocker("script-missing", f"{script} is not in {self.folder}", "check run: and code:")
         elif self.leaves_out_script:
-            yield Note("script-left-out", f"an ignore file leaves {script} out of what travels with the job",
-                       f"change the rule, which the plan shows, or write !/{script} in .windlassignore",
-                       blocks=True)  # fmt: skip
+            yield blocker("script-left-out", f"an ignore file leaves {script} out of what travels with the job",
+                          f"change the rule, which the plan shows, or write !/{script} in .windlassignore")  # fmt: skip
         if self.problem is not None:
-            yield Note("code-unpacked", *self.problem, blocks=True)
+            yield blocker("code-unpacked", *self.problem)
 
 
 def read_code(job: Job, base: Path, environ: Mapping[str, str], limit: int = MAX_BYTES) -> CodeFacts:

@@ -32,6 +32,11 @@ class Note:
     """Whether the plan cannot be carried out as it is."""
 
 
+def blocker(code: str, message: str, fix: str) -> Note:
+    """A note that blocks the plan."""
+    return Note(code, message, fix, blocks=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One thing that apply does, with the request as it will be sent."""

@@ -17,14 +17,14 @@ from windlass.engines.kubernetes.supervisor import manifests as supervisor
 from windlass.engines.kubernetes.transfers import planning
 from windlass.engines.kubernetes.workloads import WORKLOADS, mpijob
 from windlass.engines.kubernetes.workloads.base import Manifest
-from windlass.engines.kubernetes.workloads.findings import blocker, workload_notes
+from windlass.engines.kubernetes.workloads.findings import workload_notes
 from windlass.engines.kubernetes.workloads.runtime_catalog import image_and_user, runtime_of
 from windlass.engines.kubernetes.workloads.runtime_findings import runtime_notes
 from windlass.engines.kubernetes.workloads.runtimes import Runtime
 from windlass.engines.kubernetes.workloads.spares import can_keep_others, spare_notes
 from windlass.plan import arguments
 from windlass.plan.accelerate import lone_ranks
-from windlass.plan.plan import Note, Plan, Step
+from windlass.plan.plan import Note, Plan, Step, blocker
 from windlass.plan.policy import policy, secret_variable
 from windlass.plan.remote import Folders, remote_nodes
 from windlass.plan.steps import node_steps

@@ -17,7 +17,7 @@ from windlass.gs_az import INSTALL
 from windlass.plan import arguments
 from windlass.plan.accelerate import lone_ranks
 from windlass.plan.environment import contract, known_at_start
-from windlass.plan.plan import Note, Plan, Step
+from windlass.plan.plan import Note, Plan, Step, blocker
 from windlass.plan.policy import policy, secret_variable
 from windlass.plan.price import price
 from windlass.plan.steps import node_steps, upload_times
@@ -242,40 +242,38 @@ def _devices(facts: Facts, num_nodes: int, procs: int) -> dict[str, dict[str, st
 def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     """Fields that this machine does not support: the results would be wrong, so the run is refused."""
     if not facts.code_dir_found:
-        yield _blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
+        yield blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
     elif not facts.script_found and not job.setup:  # which may fetch it
         script = job.script_argv[0]
-        yield _blocker("script-missing", f"{script} is not in {facts.code_dir}", "check run: and code:")
+        yield blocker("script-missing", f"{script} is not in {facts.code_dir}", "check run: and code:")
     elif job.script_kind == "program" and facts.program is None and not job.setup:
         program = job.script_argv[0]
         if facts.is_program_file:
-            yield _blocker("program-not-executable", f"{program} is not executable", f"chmod +x {shlex.quote(program)}")
+            yield blocker("program-not-executable", f"{program} is not executable", f"chmod +x {shlex.quote(program)}")
         else:
-            yield _blocker("program-missing", f"{program} was not found", "give its path, or install it")
+            yield blocker("program-missing", f"{program} was not found", "give its path, or install it")
     if job.script_kind != "program" and not job.setup:  # which may make it
         yield from _interpreter_refusals(facts)
     if job.launcher == "mpi" and facts.launchers.get("mpirun") is None:
-        yield _blocker("mpirun-missing", "launcher: mpi, and no mpirun is on the PATH",
-                       "install Open MPI (Debian: apt-get install openmpi-bin)")  # fmt: skip
+        yield blocker("mpirun-missing", "launcher: mpi, and no mpirun is on the PATH",
+                      "install Open MPI (Debian: apt-get install openmpi-bin)")  # fmt: skip
     elif job.launcher == "mpi" and not facts.is_open_mpi:
-        yield _blocker("mpirun-other", f"{facts.launchers['mpirun']} is not Open MPI's",
-                       "put Open MPI's mpirun first on the PATH (Debian: apt-get install openmpi-bin)")  # fmt: skip
+        yield blocker("mpirun-other", f"{facts.launchers['mpirun']} is not Open MPI's",
+                      "put Open MPI's mpirun first on the PATH (Debian: apt-get install openmpi-bin)")  # fmt: skip
     if not facts.has_obstore and facts.python_found and not job.setup:
         address = next(job.obstore_addresses())
-        yield _blocker("obstore-missing", f"ranks reach {address} by obstore, which {facts.python} lacks",
-                       f"{INSTALL} there, or set python: to one that has it")  # fmt: skip
+        yield blocker("obstore-missing", f"ranks reach {address} by obstore, which {facts.python} lacks",
+                      f"{INSTALL} there, or set python: to one that has it")  # fmt: skip
     if job.local.netns:
         yield from _network_refusals(job, facts)
     yield from _data_refusals(job, facts)
     yield from _outputs_refusals(job, facts)
     if job.volumes:
-        yield _blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: and outputs: here")
+        yield blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: and outputs: here")
     for name in job.secrets:
         variable = secret_variable(name)
         if variable not in facts.environ:
-            yield _blocker(
-                "secret-missing", f"secret {name}: {variable} is not set", f"export {variable} and run again"
-            )
+            yield blocker("secret-missing", f"secret {name}: {variable} is not set", f"export {variable} and run again")
     if job.notify is not None and (variable := secret_variable(job.notify)) not in facts.environ:
         yield Note("notify-missing", f"notify: {variable} is not set, so that nothing is told of the end",
                    f"export {variable} with the address of the webhook")  # fmt: skip
@@ -287,17 +285,15 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
         if not data.is_remote or data.is_streamed:
             continue
         if data.scheme not in (*STORES, "file"):
-            yield _blocker(
-                "data-unknown", f"data {data.name}: {data.scheme}:// is no known kind of store", KNOWN_STORES
-            )
+            yield blocker("data-unknown", f"data {data.name}: {data.scheme}:// is no known kind of store", KNOWN_STORES)
         elif not _is_absolute(data.source):
-            yield _blocker("data-unknown", f"data {data.name}: {data.source} has no path from the root", FROM_ROOT)
+            yield blocker("data-unknown", f"data {data.name}: {data.source} has no path from the root", FROM_ROOT)
         elif data.via != "copy":
-            yield _blocker("data-via", f"data {data.name}: via: {data.via} does not exist on this machine",
-                           "leave it out: the set is copied to the cache of this machine; or: via: stream")  # fmt: skip
+            yield blocker("data-via", f"data {data.name}: via: {data.via} does not exist on this machine",
+                          "leave it out: the set is copied to the cache of this machine; or: via: stream")  # fmt: skip
         elif data.scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
-            yield _blocker("data-extra", f"data {data.name}: {data.source} needs the extra `data`",
-                           INSTALL)  # fmt: skip
+            yield blocker("data-extra", f"data {data.name}: {data.source} needs the extra `data`",
+                          INSTALL)  # fmt: skip
 
 
 def _is_absolute(address: str) -> bool:
@@ -309,40 +305,40 @@ def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
     """Places to which outputs cannot be uploaded from this machine."""
     scheme = job.outputs_scheme
     if scheme and scheme not in (*STORES, "file"):
-        yield _blocker("outputs-unknown", f"outputs: {scheme}:// is no known kind of store", KNOWN_STORES)
+        yield blocker("outputs-unknown", f"outputs: {scheme}:// is no known kind of store", KNOWN_STORES)
     elif job.outputs and not _is_absolute(job.outputs):
-        yield _blocker("outputs-unknown", f"outputs: {job.outputs} has no path from the root", FROM_ROOT)
+        yield blocker("outputs-unknown", f"outputs: {job.outputs} has no path from the root", FROM_ROOT)
     elif scheme and scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
-        yield _blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", INSTALL)
+        yield blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", INSTALL)
     elif facts.bad_outputs is not None:
         problem, hint = facts.bad_outputs
-        yield _blocker("outputs-store" if scheme else "outputs-folder", f"outputs: {problem}", hint)
+        yield blocker("outputs-store" if scheme else "outputs-folder", f"outputs: {problem}", hint)
 
 
 def _interpreter_refusals(facts: Facts) -> Iterator[Note]:
     version = facts.python_version
     if not facts.python_found:
-        yield _blocker(
+        yield blocker(
             "python-missing", f"no interpreter at {facts.python}", "set python: to one that has your packages"
         )
     elif version is not None and version < OLDEST_PYTHON:
         found = f"{facts.python} is Python {version[0]}.{version[1]}, and ranks need Python 3.9 or newer"
-        yield _blocker("python-too-old", found, "set python: to a newer one that has your packages")
+        yield blocker("python-too-old", found, "set python: to a newer one that has your packages")
 
 
 def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:
     """What keeps the nodes from having networks of their own."""
     if facts.missing_network_tools:
         tools = " and ".join(sorted(facts.missing_network_tools))
-        yield _blocker("netns-tools", f"local.netns: {tools} not found", "install iproute2 (Debian: apt-get install "
-                       "iproute2)")  # fmt: skip
+        yield blocker("netns-tools", f"local.netns: {tools} not found", "install iproute2 (Debian: apt-get install "
+                      "iproute2)")  # fmt: skip
     if facts.missing_capabilities:
         rights = " and ".join(sorted(facts.missing_capabilities))
-        yield _blocker("netns-rights", f"local.netns makes networks, which needs root (here without {rights})",
-                       "run it by sudo, or leave local.netns out")  # fmt: skip
+        yield blocker("netns-rights", f"local.netns makes networks, which needs root (here without {rights})",
+                      "run it by sudo, or leave local.netns out")  # fmt: skip
     if job.nodes.max > netns.MAX_NODES:
-        yield _blocker("netns-nodes", f"local.netns: {job.nodes.max} nodes, and a bridge joins {netns.MAX_NODES}",
-                       "fewer nodes")  # fmt: skip
+        yield blocker("netns-nodes", f"local.netns: {job.nodes.max} nodes, and a bridge joins {netns.MAX_NODES}",
+                      "fewer nodes")  # fmt: skip
 
 
 def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: int) -> Iterator[Note]:
@@ -364,10 +360,9 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
         yield Note("gpus-shared", f"{ranks} ranks and {had}: all {num_nodes} nodes see the same ones, so LOCAL_RANK 0 "
                    "of each is on the same one", "use gloo, for NCCL takes no two ranks on a GPU")  # fmt: skip
     if job.local.port in facts.busy_ports and not job.local.netns:
-        yield Note("port-busy", f"port {job.local.port} is in use", "leave local.port out: a free one is reserved",
-                   blocks=True)  # fmt: skip
+        yield blocker("port-busy", f"port {job.local.port} is in use", "leave local.port out: a free one is reserved")
     for name in sorted(facts.missing_data):
-        yield Note("data-missing", f"data {name}: its source is not there", "check source:", blocks=True)
+        yield blocker("data-missing", f"data {name}: its source is not there", "check source:")
     if not facts.gpus:
         env = {*facts.environ, *target.env, *job.env}
         yield from lone_ranks(job, ranks, facts.script_imports, env, no_gpus="no GPU is here")
@@ -383,7 +378,3 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
             yield Note(
                 f"{name}-unused", f"{name}: has no meaning on this machine: {why}", "it is kept for other targets"
             )
-
-
-def _blocker(code: str, message: str, fix: str) -> Note:
-    return Note(code, message, fix, blocks=True)

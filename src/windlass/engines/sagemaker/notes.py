@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.engines.sagemaker import instances, layout
 from windlass.engines.sagemaker.facts import Facts
 from windlass.engines.sagemaker.request import MAX_RUNTIME, Shape, checkpoint_folder, is_channel
-from windlass.plan.plan import Note
+from windlass.plan.plan import Note, blocker
 from windlass.plan.stores import image_notes
 from windlass.pricing.instances import instance_type
 from windlass.spec.targets import SageMakerTarget
@@ -38,41 +38,41 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
     yield from facts.code.notes(job.script_argv[0])
     if facts.role_problem is not None:
         words, fix = facts.role_problem
-        yield _blocker("role-unknown", f"the ARN of the target's role is not known: {words}",
-                       f"{fix}; or give its ARN in target {target.name}")  # fmt: skip
+        yield blocker("role-unknown", f"the ARN of the target's role is not known: {words}",
+                      f"{fix}; or give its ARN in target {target.name}")  # fmt: skip
     if not shape.image:
-        yield _blocker("image-missing", "no image is named", f"set image:, in the job or in target {target.name}")
+        yield blocker("image-missing", "no image is named", f"set image:, in the job or in target {target.name}")
     if not shape.instance:
-        yield _blocker("instance-missing", "no instance type is named",
-                       f"set resources: {{instance: …}} in the job, or instance: in target {target.name}")  # fmt: skip
+        yield blocker("instance-missing", "no instance type is named",
+                      f"set resources: {{instance: …}} in the job, or instance: in target {target.name}")  # fmt: skip
     elif not shape.instance.startswith("ml."):
-        yield _blocker("instance-unknown", f"{shape.instance} is no instance type of SageMaker",
-                       f"its types begin with ml.: ml.{shape.instance}")  # fmt: skip
+        yield blocker("instance-unknown", f"{shape.instance} is no instance type of SageMaker",
+                      f"its types begin with ml.: ml.{shape.instance}")  # fmt: skip
     elif (
         not is_local
         and job.procs_per_node == "auto"
         and not job.resources.gpus
         and (instances.num_gpus(shape.instance) is None)
     ):
-        yield _blocker("gpus-unknown", f"procs_per_node: auto: how many GPUs {shape.instance} has is not known here",
-                       "set procs_per_node: N, or resources: {gpus: N}")  # fmt: skip
+        yield blocker("gpus-unknown", f"procs_per_node: auto: how many GPUs {shape.instance} has is not known here",
+                      "set procs_per_node: N, or resources: {gpus: N}")  # fmt: skip
     if is_local:
         yield from _local_refusals(job, shape)
     else:
         yield from _resource_refusals(job, shape)
     yield from _limit_refusals(job)
     if not is_local and "/" in (job.python or "") and not (job.python or "").startswith("/"):
-        yield _blocker("python-relative", f"python: {job.python} is a path on this machine",
-                       "give the interpreter's path in the image, or leave it out")  # fmt: skip
+        yield blocker("python-relative", f"python: {job.python} is a path on this machine",
+                      "give the interpreter's path in the image, or leave it out")  # fmt: skip
     if job.launcher == "mpi":
-        yield _blocker("mpi", "launcher: mpi is not in this version on SageMaker", "use a target of kind kubernetes")
+        yield blocker("mpi", "launcher: mpi is not in this version on SageMaker", "use a target of kind kubernetes")
     if shape.network_isolation:
         yield from _isolation_refusals(job, shape)
     if job.volumes:
-        yield _blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: here")
+        yield blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: here")
     if job.outputs is not None:
-        yield _blocker("outputs", f"outputs: {job.outputs}: SageMaker uploads the model to storage: of the target, and "
-                       "the run brings it home", "leave it out; windlass data copy copies it further")  # fmt: skip
+        yield blocker("outputs", f"outputs: {job.outputs}: SageMaker uploads the model to storage: of the target, and "
+                      "the run brings it home", "leave it out; windlass data copy copies it further")  # fmt: skip
     if job.nodes.is_elastic:
         yield Note("elastic-fixed", f"{job.nodes.min}–{job.nodes.max} nodes were asked for: a training job has "
                    f"{job.nodes.max}, and ends with the first that is lost", "set restarts: for another")  # fmt: skip
@@ -81,12 +81,12 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
 
 def _local_refusals(job: Job, shape: Shape) -> Iterator[Note]:
     if job.nodes.max > MAX_LOCAL_HOSTS:
-        yield _blocker("nodes-many", f"nodes: {job.nodes.max}: this machine starts at most {MAX_LOCAL_HOSTS} hosts",
-                       "use fewer nodes to try the job")  # fmt: skip
+        yield blocker("nodes-many", f"nodes: {job.nodes.max}: this machine starts at most {MAX_LOCAL_HOSTS} hosts",
+                      "use fewer nodes to try the job")  # fmt: skip
     if not shape.storage.startswith(("s3://", "file:///")):
-        yield _blocker("storage-unknown",
-                       f"storage: of the target is {shape.storage}, which is no address in S3 and no folder",
-                       "write s3://BUCKET/PREFIX or file:///FOLDER, or leave it out")  # fmt: skip
+        yield blocker("storage-unknown",
+                      f"storage: of the target is {shape.storage}, which is no address in S3 and no folder",
+                      "write s3://BUCKET/PREFIX or file:///FOLDER, or leave it out")  # fmt: skip
 
 
 def _resource_refusals(job: Job, shape: Shape) -> Iterator[Note]:
@@ -102,10 +102,10 @@ def _resource_refusals(job: Job, shape: Shape) -> Iterator[Note]:
     ):
         if wanted > there:
             message = f"{words.format(wanted)} are asked for, and {shape.instance} has {words.format(there)}"
-            yield _blocker(code, message, fix)
+            yield blocker(code, message, fix)
     if asked.gpu_type is not None and found.gpus and not _words(asked.gpu_type) & _words(found.gpu_model):
         message = f"a GPU of type {asked.gpu_type} is asked for, and {shape.instance} has {found.gpu_model}"
-        yield _blocker("gpu-type-other", message, fix)
+        yield blocker("gpu-type-other", message, fix)
 
 
 def _words(gpu_type: str) -> set[str]:
@@ -116,34 +116,34 @@ def _limit_refusals(job: Job) -> Iterator[Note]:
     """What SageMaker itself refuses, when the training job is created."""
     options, limit = job.sagemaker, MAX_RUNTIME if job.timeout is None else job.timeout
     if options.max_wait is not None and options.max_wait < limit:
-        yield _blocker("max-wait-short", f"max_wait: {options.max_wait:g} s is less than the {limit:g} s that the job "
-                       "may run", "set timeout: to max_wait: or less, or max_wait: to more")  # fmt: skip
+        yield blocker("max-wait-short", f"max_wait: {options.max_wait:g} s is less than the {limit:g} s that the job "
+                      "may run", "set timeout: to max_wait: or less, or max_wait: to more")  # fmt: skip
     if (options.warm_pool or 0) > MAX_WARM_SECONDS:
-        yield _blocker("warm-pool-long", f"warm_pool: SageMaker keeps instances for {MAX_WARM_SECONDS} s at most",
-                       "set warm_pool: 6h or less")  # fmt: skip
+        yield blocker("warm-pool-long", f"warm_pool: SageMaker keeps instances for {MAX_WARM_SECONDS} s at most",
+                      "set warm_pool: 6h or less")  # fmt: skip
     if len(",".join(job.secrets)) > MAX_VALUE:
-        yield _blocker("secrets-many", f"secrets: their names have more than {MAX_VALUE} letters together",
-                       "keep several values in one secret")  # fmt: skip
+        yield blocker("secrets-many", f"secrets: their names have more than {MAX_VALUE} letters together",
+                      "keep several values in one secret")  # fmt: skip
 
 
 def _isolation_refusals(job: Job, shape: Shape) -> Iterator[Note]:
     """What containers do that reach nothing but each other: SageMaker moves channels, checkpoints and models itself."""
     fix = "set network_isolation: false, or leave {} out"
     if job.secrets:
-        yield _blocker("secrets", "secrets: hosts with network_isolation do not reach Secrets Manager",
-                       fix.format("them"))  # fmt: skip
+        yield blocker("secrets", "secrets: hosts with network_isolation do not reach Secrets Manager",
+                      fix.format("them"))  # fmt: skip
     for data in job.data:
         if data.is_streamed and data.scheme not in ("", "file"):
             message = (
                 f"data {data.name}: hosts with network_isolation do not reach {data.source}, which via: stream reads"
             )
-            yield _blocker("data-isolated", message, "set via: copy, or network_isolation: false")
+            yield blocker("data-isolated", message, "set via: copy, or network_isolation: false")
     folder = checkpoint_folder(shape.storage, shape.run_id, job)
     if "://" not in folder:
         return
     message = f"checkpoint: hosts with network_isolation do not reach {folder}"
     if job.checkpoint.every is not None or job.checkpoint.folder is not None:
-        yield _blocker("checkpoint-isolated", message, f"{fix.format('checkpoint:')}, or use one node")
+        yield blocker("checkpoint-isolated", message, f"{fix.format('checkpoint:')}, or use one node")
     else:
         yield Note("checkpoint-isolated", f"{message}, where several nodes save theirs", "use one node, or save none")
 
@@ -151,17 +151,17 @@ def _isolation_refusals(job: Job, shape: Shape) -> Iterator[Note]:
 def _data_refusals(job: Job, facts: Facts, *, is_local: bool) -> Iterator[Note]:
     channels = [data for data in job.data if is_channel(data)]
     if len(channels) > MAX_CHANNELS:
-        yield _blocker("data-many", f"the job has {len(channels)} data sets, and a training job has channels for "
-                       f"{MAX_CHANNELS}", "name one address that has several of them below it")  # fmt: skip
+        yield blocker("data-many", f"the job has {len(channels)} data sets, and a training job has channels for "
+                      f"{MAX_CHANNELS}", "name one address that has several of them below it")  # fmt: skip
     for data in job.data:
         if not data.is_remote and not is_local:
-            yield _blocker("data-remote", f"data {data.name}: {data.source} is a folder of this machine",
-                           "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:")  # fmt: skip
+            yield blocker("data-remote", f"data {data.name}: {data.source} is a folder of this machine",
+                          "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:")  # fmt: skip
         elif is_channel(data) and data.scheme != "s3" and not (is_local and data.source.startswith("file:///")):
-            yield _blocker("data-unknown", f"data {data.name}: SageMaker does not read {data.source}",
-                           "copy it to s3://BUCKET/PREFIX: windlass data copy")  # fmt: skip
+            yield blocker("data-unknown", f"data {data.name}: SageMaker does not read {data.source}",
+                          "copy it to s3://BUCKET/PREFIX: windlass data copy")  # fmt: skip
         if is_channel(data) and data.name in (layout.OWN, layout.CODE_CHANNEL):
-            yield _blocker("data-name", f"data {data.name}: the channel of this name is Windlass's own", "rename it")
+            yield blocker("data-name", f"data {data.name}: the channel of this name is Windlass's own", "rename it")
 
 
 def warnings(job: Job, target: Target) -> Iterator[Note]:
@@ -197,7 +197,3 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
     for name in ("queue", "priority"):
         if getattr(job, name) is not None:
             yield Note(f"{name}-unused", f"{name}: has no meaning on SageMaker", "it is kept for other targets")
-
-
-def _blocker(code: str, message: str, fix: str) -> Note:
-    return Note(code, message, fix, blocks=True)

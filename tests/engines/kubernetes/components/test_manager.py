@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.components.fakecluster import FakeCluster
-from tests.engines.kubernetes.test_drain import Clock
+from tests.helpers.clock import Clock
 
 from windlass.engines.kubernetes.components import readiness
 from windlass.engines.kubernetes.components.component import (

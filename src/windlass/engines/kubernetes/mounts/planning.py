@@ -12,8 +12,7 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.mounts.choice import ADD_ONS, DRIVERS, LUSTRE, MOUNTPOINT, Way, choose, ways
 from windlass.engines.kubernetes.mounts.manifests import Volume, volume
 from windlass.engines.kubernetes.workloads.base import Manifest
-from windlass.engines.kubernetes.workloads.findings import blocker
-from windlass.plan.plan import Note, Step
+from windlass.plan.plan import Note, Step, blocker
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.facts import Cluster, Facts

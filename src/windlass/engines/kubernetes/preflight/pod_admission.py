@@ -12,8 +12,7 @@ from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.pods.spec import pod_templates
 from windlass.engines.kubernetes.quantity import quantity_text
 from windlass.engines.kubernetes.workloads.base import Manifest
-from windlass.engines.kubernetes.workloads.findings import blocker
-from windlass.plan.plan import Note, Plan
+from windlass.plan.plan import Note, Plan, blocker
 from windlass.plan.price import num_spares
 from windlass.spec.quantities import amount
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from windlass.engines.kubernetes.layout import SUPERVISOR_ACCOUNT
 from windlass.engines.kubernetes.preflight.rbac import EXEC, Right, supervisor_needs
 from windlass.engines.kubernetes.workloads import WORKLOADS
-from windlass.engines.kubernetes.workloads.findings import blocker
-from windlass.plan.plan import Note
+from windlass.plan.plan import Note, blocker
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.facts import Cluster

@@ -9,9 +9,8 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.manifests import Shape
 from windlass.engines.kubernetes.transfers import manifests
 from windlass.engines.kubernetes.transfers.stores import REACHED, needs_obstore
-from windlass.engines.kubernetes.workloads.findings import blocker
 from windlass.gs_az import INSTALL
-from windlass.plan.plan import Note, Step
+from windlass.plan.plan import Note, Step, blocker
 from windlass.plan.steps import upload_times
 from windlass.plan.stores import image_notes
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from windlass.engines.kubernetes.workloads import WORKLOADS
-from windlass.plan.plan import Note
+from windlass.plan.plan import Note, blocker
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.facts import Cluster
@@ -37,8 +37,3 @@ def workload_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note
     if via == "mpijob" and way.api not in groups and "kubeflow.org/v1" in groups:
         message = "an MPIJob of the cluster, if it has any, is of version v1, whose operator is no longer made"
         yield blocker("mpijob-old", message, "install mpi-operator 0.7 or newer")
-
-
-def blocker(code: str, message: str, fix: str) -> Note:
-    """A note that blocks the plan."""
-    return Note(code, message, fix, blocks=True)

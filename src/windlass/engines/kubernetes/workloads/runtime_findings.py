@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.manifests import END_SECONDS
-from windlass.engines.kubernetes.workloads.findings import blocker
 from windlass.engines.kubernetes.workloads.runtime_catalog import KINDS, container_of, pod_of, unfit
 from windlass.engines.kubernetes.workloads.runtimes import NODE
 from windlass.errors import near
-from windlass.plan.plan import Note
+from windlass.plan.plan import Note, blocker
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.facts import Cluster

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from windlass.engines.kubernetes.workloads.findings import blocker
-from windlass.plan.plan import Note
+from windlass.plan.plan import Note, blocker
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.facts import Cluster
