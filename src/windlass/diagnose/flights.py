@@ -173,17 +173,17 @@ def _look(group: Group) -> Finding | None:
     for number in sorted({*chain.from_iterable(group.calls.values())}):
         calls = {rank: own[number] for rank, own in group.calls.items() if number in own}
         if _differ(list(calls.values())):
-            return _finding("mismatch", group, number, calls)
+            return _finding("mismatch", group, calls)
     number = min(chain.from_iterable(waits.values()))
     calls = {rank: own[number] for rank, own in group.calls.items() if number in own}
     missing = tuple(rank for rank in group.last if group.last[rank] < number)
     if missing:
-        return _finding("not-joined", group, number, calls, missing)
+        return _finding("not-joined", group, calls, missing)
     open_in = [rank for rank, call in calls.items() if call.is_open]
-    return _finding("stuck", group, number, calls) if set(open_in) == set(group.ranks) else None
+    return _finding("stuck", group, calls) if set(open_in) == set(group.ranks) else None
 
 
-def _finding(kind: str, group: Group, number: int, calls: Mapping[int, Call], missing: tuple[int, ...] = ()) -> Finding:
+def _finding(kind: str, group: Group, calls: Mapping[int, Call], missing: tuple[int, ...] = ()) -> Finding:
     return Finding(kind, group, next(iter(calls.values())), tuple(calls), missing)
 
 

@@ -271,8 +271,7 @@ class Observations:
         """Where in the script's own code that rank failed."""
         if self.raised is not None:
             return self.at(own_frame(self.raised.frames, self.code_dir, innermost_first=False))
-        _, stack = fatal_stack(self.text)
-        return self.at(own_frame(stack, self.code_dir, innermost_first=True))
+        return self.at(own_frame(fatal_stack(self.text), self.code_dir, innermost_first=True))
 
     def at(self, frame: Frame | None) -> str:
         """`train.py:12: x = y[3]`: a place with its source line."""

@@ -12,7 +12,7 @@ from windlass.worker.tracebacks import exception_line, plain, traceback_of
 
 FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)?(?: in (?P<name>.+))?$', re.MULTILINE)
 SECTION: Final = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
-FATAL: Final = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
+FATAL: Final = re.compile(r"^Fatal Python error: ", re.MULTILINE)
 WHAT: Final = re.compile(
     r"^terminate called after throwing an instance of '([^']+)'(?:\n\s+what\(\):\s*(.*))?", re.MULTILINE
 )
@@ -109,14 +109,14 @@ def own_frame(places: tuple[Frame, ...], code_dir: str, *, innermost_first: bool
     return next(iter(below or inside or ordered), None)
 
 
-def fatal_stack(tail: str) -> tuple[str, tuple[Frame, ...]]:
-    """What the fault handler said of a crash, and where the thread that crashed was, the innermost place first."""
+def fatal_stack(tail: str) -> tuple[Frame, ...]:
+    """Where the thread that crashed was, as the fault handler has written it, the innermost place first."""
     matches = list(FATAL.finditer(tail))
     if not matches:
-        return "", ()
+        return ()
     sections = _sections(tail[matches[-1].start() :])
     current = next((section for section in sections if section.startswith("Current")), "".join(sections[-1:]))
-    return matches[-1][1], frames(current)
+    return frames(current)
 
 
 def collective(stack: tuple[Frame, ...], sources: Mapping[str, str]) -> str:

@@ -456,7 +456,7 @@ class RunWriter:
         self._early = 0
         """How often the reserve was used for events that do not end the attempt, since there was last space."""
 
-    def append(self, entry: Entry, *, at: float | None = None, plan: str | None = None) -> Status:
+    def append(self, entry: Entry, *, at: float | None = None, plan: str | None = None) -> None:
         """Write one more event, seen at `at` (Unix seconds; now). Raises StoreError or StoreFull.
 
         `plan` replaces the run's plan, as JSON text, in the same transaction.
@@ -466,23 +466,21 @@ class RunWriter:
         after = advance(self.status, event)
         self.store.append(after, [event], plan)
         self.status = after
-        return after
 
-    def note(self, entry: Entry, *, at: float | None = None) -> Status:
+    def note(self, entry: Entry, *, at: float | None = None) -> None:
         """As `append`, but a full disk only delays the write: `status` has the event already. Raises StoreError.
 
         The end of a run, and of an attempt, is written into the space that the reserve of the home releases. Progress
         is not recorded while other events wait, so that the reserve is enough for them.
         """
         if isinstance(entry, events.Progress) and self._late:
-            return self.status
+            return
         event = self._next(entry, at)
         self._late.append(event)
         self.status = advance(self.status, event)
         with contextlib.suppress(StoreFull):
             self._urgent |= self._is_urgent(entry)
             self.catch_up()
-        return self.status
 
     def set_progress(self, progress: Json) -> None:
         """As `Store.set_progress`; not written while the disk is full. Raises StoreError."""

@@ -68,7 +68,7 @@ def segfault(case: Observations) -> Iterator[Verdict]:
     if case.signal not in CRASHES:
         return
     code, what = CRASHES[case.signal]
-    _, stack = fatal_stack(case.text)
+    stack = fatal_stack(case.text)
     evidence = [f"{case.who} was ended by {case.signal}", *([f"it was at {case.where}"] if case.where else [])]
     if stack and stack[0].place not in case.where:
         evidence.append(f"innermost Python frame: {stack[0].place} in {stack[0].name}")

@@ -19,7 +19,6 @@ _SAID: Final = (
     re.compile(r"(?:\d+\.\d+\.\d+\.\d+|localhost|\]|\*):(\d{2,5})\b"),
 )
 _WRITTEN: Final = re.compile(r"(?<![\w.])(\d{4,5})(?![\w.])")
-_MASTER: Final = "MASTER_PORT"
 
 
 def taken(case: Observations) -> Iterator[Verdict]:
@@ -56,7 +55,7 @@ def taken(case: Observations) -> Iterator[Verdict]:
         if port is None and held is not None:
             evidence.append(f"MASTER_PORT ({held}) is kept by Windlass: binding it needs SO_REUSEADDR")
         see = f"ss -ltnp 'sport = :{port}'" if port else "ss -ltnp"
-        fix = f"let the script take {_MASTER} as it is given, or port 0; see which process has it: {see}"
+        fix = f"let the script take MASTER_PORT as it is given, or port 0; see which process has it: {see}"
         fix += "; launcher: plain leaves MASTER_PORT free" if port is None and held is not None else ""
     yield Verdict("port-taken", summary, first.rank, tuple(evidence), fix, 94)
 
@@ -73,7 +72,7 @@ def _wanted(case: Observations, said: str) -> int | None:
     known = {one["port"] for one in _listeners(case)} | {held}
     if likely := [number for number in written if number in known] or written:
         return likely[0]
-    return int(held) if held is not None and any(_MASTER in source for source in sources) else None
+    return int(held) if held is not None and any("MASTER_PORT" in source for source in sources) else None
 
 
 def _listeners(case: Observations) -> list[Mapping[str, Any]]:
