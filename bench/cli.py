@@ -10,9 +10,10 @@ import sqlite3
 import time
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from common import BIN, ROOT, Cost, fresh_home, in_turn, machine, measure, median, peers, spread, start, table
+from common import BIN, ROOT, Cost, fresh_home, in_turn, machine, measure, peers, spread, start, table
 
 from windlass.runs.events import Event
 from windlass.runs.record import fold

@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = ROOT / ".venv" / "bin"
@@ -61,11 +61,6 @@ def in_turn(trials: Mapping[str, Callable[[], object]], runs: int) -> dict[str, 
             if number or not runs:
                 results[name].append(result)
     return results
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle one."""
-    return statistics.median(values)
 
 
 def medians(runs: int) -> str:
@@ -143,20 +138,16 @@ def report_columns(
 @contextmanager
 def fresh_home() -> Iterator[Path]:
     """A WINDLASS_HOME of its own, set for the time of the block; its warm processes are ended with it."""
-    home = Path(tempfile.mkdtemp(prefix="windlass-bench-"))
-    before = os.environ.get("WINDLASS_HOME")
-    os.environ["WINDLASS_HOME"] = str(home)
-    try:
-        yield home
-    finally:
-        from windlass.engines.local.warm_pool import WarmPool
+    with (
+        tempfile.TemporaryDirectory(prefix="windlass-bench-", ignore_cleanup_errors=True) as home,
+        mock.patch.dict(os.environ, WINDLASS_HOME=home),
+    ):
+        try:
+            yield Path(home)
+        finally:
+            from windlass.engines.local.warm_pool import WarmPool
 
-        WarmPool(home).stop()
-        if before is None:
-            del os.environ["WINDLASS_HOME"]
-        else:
-            os.environ["WINDLASS_HOME"] = before
-        shutil.rmtree(home, ignore_errors=True)
+            WarmPool(Path(home)).stop()
 
 
 def peers(*packages: str, env: str = "bench-env") -> Path:

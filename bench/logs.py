@@ -16,8 +16,9 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
-from common import BIN, fresh_home, in_turn, machine, median, start, table
+from common import BIN, fresh_home, in_turn, machine, start, table
 
 from windlass.worker.process import adopt_orphans
 

@@ -21,11 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import BIN, Cost, add_smoke, fresh_home, in_turn, machine, measure, median, require_figures, spread, table
+from common import BIN, Cost, add_smoke, fresh_home, in_turn, machine, measure, require_figures, spread, table
 from onbed import aim, make_namespace
 from supervised import many_pods, many_runs, prepared
 from tests.cluster.bed.cluster import Bed

@@ -30,6 +30,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -40,7 +41,6 @@ from common import (
     in_turn,
     machine,
     measure,
-    median,
     medians,
     require_figures,
     spread,

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -32,7 +33,6 @@ from common import (
     fresh_home,
     in_turn,
     machine,
-    median,
     medians,
     peers,
     require_figures,

@@ -29,10 +29,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import BIN, ROOT, add_smoke, in_turn, machine, median, peers, require_figures, spread, table
+from common import BIN, ROOT, add_smoke, in_turn, machine, peers, require_figures, spread, table
 from tests.servers.s3 import VERSITYGW, S3Server, s3_server
 
 BUCKET = "bench"

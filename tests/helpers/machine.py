@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,12 +53,15 @@ class Machine:
 
     home: Path
     folder: Path
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its commands, and so the ranks of its runs, have besides: those of a server of a store."""
 
     @property
     def environ(self) -> dict[str, str]:
         """What every command here is called with; no setting of the person who runs the tests gets in."""
         kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("AWS_")}
-        return {**kept, "HOME": str(self.folder), "WINDLASS_HOME": str(self.home), "NO_COLOR": "1"}
+        own = {"HOME": str(self.folder), "WINDLASS_HOME": str(self.home), "NO_COLOR": "1"}
+        return {**kept, **own, **self.keys}
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         """`windlass WORDS` in the job's folder, as a process."""
@@ -148,9 +151,9 @@ class Machine:
 
 
 @contextlib.contextmanager
-def machine_in(folder: Path) -> Iterator[Machine]:
-    """A machine below `folder`, with nothing left running after the block."""
-    machine = Machine(folder / "home", folder / "job")
+def machine_in(folder: Path, **keys: str) -> Iterator[Machine]:
+    """A machine below `folder`, with nothing left running after the block; see `Machine.keys`."""
+    machine = Machine(folder / "home", folder / "job", keys)
     machine.folder.mkdir(parents=True, exist_ok=True)
     try:
         yield machine

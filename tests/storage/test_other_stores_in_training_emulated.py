@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -321,23 +320,11 @@ def test_a_writer_that_is_killed_in_mid_upload_leaves_no_checkpoint(store: Store
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class MachineWithKeys(Machine):
-    """Its commands, and so the ranks of its runs, have the keys of a server."""
-
-    keys: Mapping[str, str]
-
-    @property
-    def environ(self) -> dict[str, str]:
-        return {**super().environ, **self.keys}
-
-
 @pytest.fixture
 def machine(tmp_path: Path, store: Store) -> Iterator[Machine]:
-    with machine_in(tmp_path / "machine") as made:
-        with_keys = MachineWithKeys(made.home, made.folder, store.server.environ())
-        yield with_keys
-        with_keys.windlass("warm", "stop")
+    with machine_in(tmp_path / "machine", **store.server.environ()) as made:
+        yield made
+        made.windlass("warm", "stop")
 
 
 def test_a_run_streams_and_saves_there_through_kills_and_another_world_size(

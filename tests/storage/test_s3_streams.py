@@ -6,8 +6,7 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,23 +173,11 @@ def test_keys_and_buckets_that_are_wrong_are_said_so(
 # -- training ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class MachineWithKeys(Machine):
-    """Its commands, and so the ranks of its runs, have the keys of a server."""
-
-    keys: Mapping[str, str]
-
-    @property
-    def environ(self) -> dict[str, str]:
-        return {**super().environ, **self.keys}
-
-
 @pytest.fixture
 def machine(tmp_path: Path, server: S3Server) -> Iterator[Machine]:
-    with machine_in(tmp_path / "machine") as made:
-        with_keys = MachineWithKeys(made.home, made.folder, server.environ())
-        yield with_keys
-        with_keys.windlass("warm", "stop")
+    with machine_in(tmp_path / "machine", **server.environ()) as made:
+        yield made
+        made.windlass("warm", "stop")
 
 
 @pytest.mark.timeout(600)
