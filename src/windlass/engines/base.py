@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from windlass.errors import UsageError
+from windlass.runs.context import Context, here
 from windlass.runs.events import Event, RunResumed
 from windlass.runs.phase import TERMINAL, Phase
 from windlass.runs.record import Status
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
     from windlass.engines.checks import Check, ObjectChange
     from windlass.plan.plan import Note, Plan
-    from windlass.runs.context import Context
     from windlass.runs.ledger import Billed, Cost
     from windlass.spec.job import Job
     from windlass.storage.progress import Progress
@@ -517,6 +517,32 @@ class Engine:
     def unsupported(cls, command: str) -> UsageError:
         """The error of a command that this engine does not have."""
         return UsageError(f"{command} is not supported by engine {cls.kind}")
+
+
+class TargetRuns(Engine):
+    """Runs of one target. A run with a record on this machine is found together with the engine of the record; what is
+    left is known by its target alone.
+    """
+
+    is_remote = True
+
+    def __init__(self, store: Store, target: Any, context: Context) -> None:
+        super().__init__(store)
+        self._target = target
+        self._context = context
+
+    @classmethod
+    def connect(cls, store: Store, target: Any = None, context: Context | None = None) -> Engine:
+        """See `Engine`."""
+        return cls(store, target, context or here())
+
+    def plan_of(self, run_id: str) -> dict[str, Any]:
+        """See `Engine`."""
+        return {}
+
+    def events(self, run_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
+        """See `Engine`."""
+        raise self.unsupported("events")
 
 
 def reopen(writer: RunWriter, run_dir: Path, plan: Plan | None, checkpoint: str | None) -> None:

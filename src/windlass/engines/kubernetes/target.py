@@ -10,17 +10,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from windlass.engines.base import ClaimFiles, Engine, RunState, Watch
+from windlass.engines.base import ClaimFiles, Engine, RunState, TargetRuns, Watch
 from windlass.engines.kubernetes.api.client import Client, Unreachable
 from windlass.engines.kubernetes.api.connect import connect, find_kubeconfig
 from windlass.engines.kubernetes.discovery import discovery
 from windlass.engines.kubernetes.discovery.phase import Seen
 from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
-from windlass.runs.context import Context, here
-from windlass.runs.events import Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
-from windlass.runs.store import Store
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.engine import KubernetesEngine
@@ -31,26 +28,17 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.5
 
 
-class ClusterRuns(Engine):
-    """Runs of one target. A run with a record on this machine is found together with the engine of the record.
+class ClusterRuns(TargetRuns):
+    """Runs in a cluster's namespace.
 
     What only some commands need is imported by their methods: half of the time of a list of runs is imports.
     """
 
     kind: ClassVar[str] = "kubernetes"
-    is_remote: ClassVar[bool] = True
     final_phases: ClassVar[frozenset[Phase]] = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
     """A `lost` run may only wait for its supervisor."""
 
-    def __init__(self, store: Store, target: ClusterAddress | KubernetesTarget, context: Context) -> None:
-        super().__init__(store)
-        self._target = target
-        self._context = context
-
-    @classmethod
-    def connect(cls, store: Store, target: Any = None, context: Context | None = None) -> Engine:
-        """See `Engine`."""
-        return cls(store, target, context or here())
+    _target: ClusterAddress | KubernetesTarget
 
     @functools.cached_property
     def _recorded(self) -> KubernetesEngine:
@@ -187,14 +175,6 @@ class ClusterRuns(Engine):
                 status=replace(state.status, progress=discovery.progress(client, pods)),
                 placement=replace(state.placement, pods=tuple(asdict(pod) for pod in pods)),
             )
-
-    def plan_of(self, run_id: str) -> dict[str, Any]:
-        """See `Engine`."""
-        return {}
-
-    def events(self, run_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
-        """See `Engine`."""
-        raise self.unsupported("events")
 
     @contextlib.contextmanager
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:

@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from windlass.engines.base import Engine, Placement, RunState
+from windlass.engines.base import Engine, Placement, RunState, TargetRuns
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.connect import require_boto3
 from windlass.engines.sagemaker.description import has_containers, seconds_of
@@ -22,12 +22,9 @@ from windlass.engines.sagemaker.engine import SageMakerEngine
 from windlass.engines.sagemaker.request import own_channel
 from windlass.engines.sagemaker.service import COMPLETED, ENDED, FAILED, LOG_GROUP, STOPPED, STOPPING, Description
 from windlass.errors import EngineError, NoSuchRun, UsageError
-from windlass.runs.context import Context, here
-from windlass.runs.events import Event
 from windlass.runs.naming import choose
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
-from windlass.runs.store import Store
 
 if TYPE_CHECKING:
     from windlass.engines.sagemaker.aws import Aws
@@ -100,20 +97,11 @@ def runs(jobs: Sequence[Description]) -> list[Seen]:
     return sorted(found.values(), key=lambda one: (-one.created_at, one.id))
 
 
-class AccountRuns(Engine):
-    """Runs of one target. A run with a record on this machine is found together with the engine of the record."""
+class AccountRuns(TargetRuns):
+    """Runs in an account."""
 
     kind: ClassVar[str] = "sagemaker"
-    is_remote: ClassVar[bool] = True
-
-    def __init__(self, store: Store, target: SageMakerTarget, context: Context) -> None:
-        super().__init__(store)
-        self._target, self._context = target, context
-
-    @classmethod
-    def connect(cls, store: Store, target: Any = None, context: Context | None = None) -> Engine:
-        """See `Engine`."""
-        return cls(store, target, context or here())
+    _target: SageMakerTarget
 
     @contextlib.contextmanager
     def _service(self) -> Iterator[Aws]:
@@ -175,14 +163,6 @@ class AccountRuns(Engine):
                 raise NoSuchRun(f"no run on {self._target.name} has the id '{run_id}'",
                                 f"windlass ps --on {self._target.name} lists them")  # fmt: skip
             return found._replace(job=service.describe(found.name))
-
-    def plan_of(self, run_id: str) -> dict[str, Any]:
-        """See `Engine`."""
-        return {}
-
-    def events(self, run_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
-        """See `Engine`."""
-        raise self.unsupported("events")
 
     @contextlib.contextmanager
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
