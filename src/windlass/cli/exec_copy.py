@@ -101,31 +101,20 @@ def cp(source: str, destination: str, node: int | None, on: str | None, form: st
     from windlass.actions import exec_copy
     from windlass.runs.context import here
 
-    shown = _Shown(form == "table" and interactive(sys.stderr))
+    is_shown, shown_at = form == "table" and interactive(sys.stderr), time.monotonic()
+
+    def show(num_bytes: int) -> None:
+        nonlocal shown_at
+        if is_shown and time.monotonic() - shown_at > SHOW_SECONDS:
+            shown_at = time.monotonic()
+            click.echo(f"\r\x1b[K{size(num_bytes)}", nl=False, err=True)
+
     with tidy(), here().store() as store:
-        found = exec_copy.copy(source, destination, store, Path.cwd(), on=on, node=node, on_progress=shown.show)
-    shown.clear()
+        found = exec_copy.copy(source, destination, store, Path.cwd(), on=on, node=node, on_progress=show)
+    if is_shown:
+        click.echo("\r\x1b[K", nl=False, err=True)
     for line in found.left_out:
         click.echo(f"left out: {visible(line)}", err=True)
     text = f"{count(found.files, 'file')}, {size(found.bytes)}: {visible(found.path)}"
     print_data(found, form, text)
     return 0
-
-
-class _Shown:
-    """How much was copied by now, on a terminal."""
-
-    def __init__(self, is_shown: bool) -> None:
-        self._is_shown = is_shown
-        self._at = time.monotonic()
-
-    def show(self, num_bytes: int) -> None:
-        """So many bytes by now."""
-        if self._is_shown and time.monotonic() - self._at > SHOW_SECONDS:
-            self._at = time.monotonic()
-            click.echo(f"\r\x1b[K{size(num_bytes)}", nl=False, err=True)
-
-    def clear(self) -> None:
-        """It is done."""
-        if self._is_shown:
-            click.echo("\r\x1b[K", nl=False, err=True)

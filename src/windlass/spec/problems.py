@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, get_args
+from typing import get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, ValidationError
@@ -143,7 +143,7 @@ def _words(line: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str,
     if line["type"] not in _MESSAGES:
         return line["msg"][:1].lower() + line["msg"][1:], ""
     message, hint = _MESSAGES[line["type"]]
-    bounds = {name: _bound(one) for name, one in context.items() if name in _BOUNDS}
+    bounds = {name: _bound(one) for name, one in context.items() if name in ("ge", "gt", "le")}
     return message.format(**{**context, **bounds}, found=found(value)), hint(value)
 
 
@@ -192,4 +192,3 @@ _MESSAGES: Mapping[str, tuple[str, Callable[[object], str]]] = {
     "less_than_equal": ("must be at most {le}, found {found}", _no_hint),
 }
 """Messages for errors of pydantic, by type, and what finds the hint."""
-_BOUNDS: Final = frozenset({"ge", "gt", "le"})

@@ -70,31 +70,26 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
         _ec2(place, ["launch-template", "route-table", "security-group", "security-group-rule", "subnet", "vpc",
                      "vpc-endpoint"]), place.own,
     )  # fmt: skip
-    yield Statement("RetagOwnNetwork", ("ec2:CreateTags",), _ec2(place, kinds), both(place.own, _same_cluster(place)))
+    yield Statement(
+        "RetagOwnNetwork", ("ec2:CreateTags",), _ec2(place, kinds),
+        # Other tags may be set, and the cluster's may only stay what it is.
+        both(place.own, {"StringEqualsIfExists": {f"aws:RequestTag/{OWNER}": place.name}}),
+    )  # fmt: skip
     yield Statement(
         "UntagOwnNetwork", ("ec2:DeleteTags",), _ec2(place, kinds),
         both(place.own, {"ForAllValues:StringNotEquals": {"aws:TagKeys": OWNER}}),
     )  # fmt: skip
-    yield _default_group(place)
+    yield Statement(
+        "TagDefaultGroup", ("ec2:CreateTags",), _ec2(place, ["security-group"]), place.new,
+        why="EC2 makes the VPC's default group without tags, and Terraform takes its rules away: it has to be tagged "
+        "first. A person with this right could tag, and so change, another security group of the region",
+    )  # fmt: skip
     yield from _deleting(cluster, place)
     yield from _launching(cluster, place)
 
 
 def _ec2(place: Place, kinds: Iterable[str]) -> tuple[str, ...]:
     return place.arns("ec2", *(f"{kind}/*" for kind in kinds))
-
-
-def _same_cluster(place: Place) -> dict[str, dict[str, str | list[str]]]:
-    """Other tags may be set, and the cluster's may only stay what it is."""
-    return {"StringEqualsIfExists": {f"aws:RequestTag/{OWNER}": place.name}}
-
-
-def _default_group(place: Place) -> Statement:
-    return Statement(
-        "TagDefaultGroup", ("ec2:CreateTags",), _ec2(place, ["security-group"]), place.new,
-        why="EC2 makes the VPC's default group without tags, and Terraform takes its rules away: it has to be tagged "
-        "first. A person with this right could tag, and so change, another security group of the region",
-    )  # fmt: skip
 
 
 def _deleting(cluster: Cluster, place: Place) -> Iterator[Statement]:

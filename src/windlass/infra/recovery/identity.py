@@ -53,11 +53,8 @@ def _openid_connect_provider(search: Search, values: Values) -> Sequence[Found]:
     host = need(values, "url").removeprefix("https://")
     providers = search.call("iam", "list_open_id_connect_providers").get("OpenIDConnectProviderList") or ()
     arns = [one["Arn"] for one in providers if one["Arn"].endswith(f"oidc-provider/{host}")]
-    return [Found(arn, is_ours=search.owns(_provider(search, arn).get("Tags"))) for arn in arns]
-
-
-def _provider(search: Search, arn: str) -> dict[str, Any]:
-    return search.call("iam", "get_open_id_connect_provider", OpenIDConnectProviderArn=arn)
+    about = {arn: search.call("iam", "get_open_id_connect_provider", OpenIDConnectProviderArn=arn) for arn in arns}
+    return [Found(arn, is_ours=search.owns(one.get("Tags"))) for arn, one in about.items()]
 
 
 def _keys(search: Search) -> Sequence[Found]:

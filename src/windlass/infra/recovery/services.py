@@ -59,11 +59,8 @@ def _eks_pod_identity(search: Search, values: Values) -> Sequence[Found]:
 def _ecr_repository(search: Search, values: Values) -> Sequence[Found]:
     name = need(values, "name")
     found = search.call("ecr", "describe_repositories", repositoryNames=[name]).get("repositories") or ()
-    return [Found(name, is_ours=search.owns(_ecr_tags(search, one["repositoryArn"]))) for one in found]
-
-
-def _ecr_tags(search: Search, arn: str) -> Any:
-    return search.call("ecr", "list_tags_for_resource", resourceArn=arn).get("tags")
+    tags = [search.call("ecr", "list_tags_for_resource", resourceArn=one["repositoryArn"]).get("tags") for one in found]
+    return [Found(name, is_ours=search.owns(own)) for own in tags]
 
 
 def _ecr_lifecycle(search: Search, values: Values) -> Sequence[Found]:
@@ -72,12 +69,8 @@ def _ecr_lifecycle(search: Search, values: Values) -> Sequence[Found]:
     return [Found(name)] if found.get("lifecyclePolicyText") else []
 
 
-def _queue_url(search: Search, name: str) -> str:
-    return str(search.call("sqs", "get_queue_url", QueueName=name).get("QueueUrl") or "")
-
-
 def _queue(search: Search, values: Values) -> Sequence[Found]:
-    url = _queue_url(search, need(values, "name"))
+    url = search.call("sqs", "get_queue_url", QueueName=need(values, "name")).get("QueueUrl")
     if not url:
         return []
     return [Found(url, is_ours=search.owns(search.call("sqs", "list_queue_tags", QueueUrl=url).get("Tags")))]

@@ -63,16 +63,11 @@ class StateLocked(TerraformError):
     """Another Terraform command holds the lock of the state."""
 
     def __init__(self, lock: LockInfo, hint: str = "", **rest: object) -> None:
-        message = (
-            f"the state {lock.path} is locked by {lock.who} since {_without_fraction(lock.created)} ({lock.doing})"
-        )
+        since = re.sub(r"\.\d+ \+0000 UTC$", " UTC", lock.created)
+        message = f"the state {lock.path} is locked by {lock.who} since {since} ({lock.doing})"
         default = "wait for that command; if it is gone for good: windlass cluster up, or down, with --break-lock"
         super().__init__(message, hint or default, **rest)  # type: ignore[arg-type]
         self.lock = lock
-
-
-def _without_fraction(created: str) -> str:
-    return re.sub(r"\.\d+ \+0000 UTC$", " UTC", created)
 
 
 _LOCK_LINE: Final = re.compile(r"^\s*(ID|Path|Operation|Who|Created):[ \t]*(.*?)\s*$", re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,13 +17,8 @@ BATCH: Final = 20
 
 
 def _batches(ask: Ask, operation: str, key: str) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
-    for one in ask.items("elbv2", operation, key):
-        batch.append(one)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
+    items = ask.items("elbv2", operation, key)
+    while batch := list(itertools.islice(items, BATCH)):
         yield batch
 
 

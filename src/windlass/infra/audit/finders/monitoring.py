@@ -63,14 +63,9 @@ def _queues(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = ask.tags("sqs", "list_queue_tags", "Tags", QueueUrl=url)
         if owner := scope.owner(tags, name=name):
             yield row(
-                QUEUE,
-                scope,
-                owner,
-                url,
-                name=name,
-                tags=tags,
+                QUEUE, scope, owner, url, name=name, tags=tags,
                 remedy=command(scope, "sqs delete-queue --queue-url", url),
-            )
+            )  # fmt: skip
 
     return ask.each(ask.items("sqs", "list_queues", "QueueUrls"), look)
 

@@ -60,22 +60,18 @@ def _notebooks(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _training(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
-        yield from _job(ask, scope, TRAINING, one, "sagemaker stop-training-job --training-job-name")
-
-    return ask.each(
-        ask.items("sagemaker", "list_training_jobs", "TrainingJobSummaries", StatusEquals="InProgress"), look
-    )
+    words = "sagemaker stop-training-job --training-job-name"
+    return _jobs(ask, scope, TRAINING, words, StatusEquals="InProgress")
 
 
 def _pools(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
-        words = "sagemaker update-training-job --resource-config KeepAlivePeriodInSeconds=0 --training-job-name"
-        yield from _job(ask, scope, POOL, one, words)
+    words = "sagemaker update-training-job --resource-config KeepAlivePeriodInSeconds=0 --training-job-name"
+    return _jobs(ask, scope, POOL, words, WarmPoolStatusEquals="Available")
 
-    return ask.each(
-        ask.items("sagemaker", "list_training_jobs", "TrainingJobSummaries", WarmPoolStatusEquals="Available"), look
-    )
+
+def _jobs(ask: Ask, scope: Scope, what: tuple[str, str], words: str, **chosen: str) -> Iterator[Found]:
+    jobs = ask.items("sagemaker", "list_training_jobs", "TrainingJobSummaries", **chosen)
+    return ask.each(jobs, lambda one: _job(ask, scope, what, one, words))
 
 
 def _job(ask: Ask, scope: Scope, what: tuple[str, str], one: dict[str, Any], words: str) -> Iterator[Found]:
