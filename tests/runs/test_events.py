@@ -38,11 +38,6 @@ def test_a_kind_reads_whatever_its_fields_hold_and_gives_it_back(kind: str, data
     assert entry_of(kind, written).to_json() == written
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_reads_an_event_without_any_field(kind: str) -> None:
-    assert entry_of(kind, {}) is not None
-
-
 def test_a_kind_of_a_newer_version_is_kept() -> None:
     event = Event(1, 0.0, "teleported", {"to": "mars"})
     assert isinstance(event.entry, events.Unknown)

@@ -92,15 +92,6 @@ def test_phases_are_not_negative_and_sum_to_the_wall_clock(events: list[Event], 
         assert not TERMINAL & {phase for phase, value in seconds.items() if value}
 
 
-@given(histories(), st.integers(0, 30))
-def test_the_fold_of_the_whole_is_the_fold_of_the_rest_onto_the_beginning(events: list[Event], cut: int) -> None:
-    cut = max(1, min(cut, len(events)))
-    status = fold(events[:cut])
-    for event in events[cut:]:
-        status = advance(status, event)
-    assert status == fold(events)
-
-
 @given(histories())
 def test_an_end_is_the_last_word_unless_the_run_is_resumed(events: list[Event]) -> None:
     status = fold(events[:1])

@@ -43,7 +43,6 @@ def prune(
     keep_for: float | None = None,
     *,
     faults: Mapping[str, Fault] = types.MappingProxyType({}),
-    clock: Callable[[], float] = time.time,
     verify: Callable[[Found], object] = files.examine,
 ) -> Pruned:
     """Set aside what was found damaged, then remove what the run `run_id` keeps no longer. Raises OSError.
@@ -62,7 +61,7 @@ def prune(
             except OSError:
                 pass  # by another process, or the disk is read only: it does not count as kept
     found = [one for one in files.list_checkpoints(folder) if one.name not in faults]
-    for one in to_prune(found, run_id, keep, keep_for, clock()):
+    for one in to_prune(found, run_id, keep, keep_for, time.time()):
         if one.fault is Fault.DAMAGED and not _is_superseded(one, found, verify):
             continue
         if not _opens(folder, one):
