@@ -64,6 +64,15 @@ HTML_404 = Answer(404, b"<html><body>404 page not found</body></html>", "text/ht
 """As of a proxy in front of the API server."""
 
 
+def refusing(answer: Answer, *verbs: str, plural: str = "") -> Callable[[Request], Answer | None]:
+    """A failure of requests with these verbs, on objects of one kind or on all."""
+
+    def fails(request: Request) -> Answer | None:
+        return answer if request.verb in verbs and plural in ("", request.plural) else None
+
+    return fails
+
+
 class ObjectServer:
     """Serves `objects`; a test changes them, and how requests fail."""
 

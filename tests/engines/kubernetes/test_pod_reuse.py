@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.engines.kubernetes.objectserver import ObjectServer, status
+from tests.engines.kubernetes.objectserver import ObjectServer, refusing, status
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes import layout
@@ -112,6 +112,11 @@ class Scene:
         nodes = tuple((node,) for node in range(NUM_NODES))
         self.writer.note(AttemptStarted(number, NUM_NODES, nodes, tuple(range(NUM_NODES)), "first"))
 
+    def next_attempt(self, reason: str = "node-loss") -> None:
+        """Record that an attempt has ended, and that another one begins."""
+        self.end_attempt(reason)
+        self.begin_attempt()
+
     def start(self) -> PodAttempt:
         """The newest attempt, by a supervisor that may be another than before."""
         number = len(self.writer.status.attempts)
@@ -142,8 +147,7 @@ def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
 def test_a_lost_pod_is_made_anew_and_the_others_are_given_the_next_attempt(scene: Scene) -> None:
     kept = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
     lost = scene.server.pod(RUN, "Pending", 1)
-    scene.end_attempt()
-    scene.begin_attempt()
+    scene.next_attempt()
     with closing(scene.start()) as attempt:
         assert attempt.ids == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
     assert [[list(one) for one in scene.control.orders[name]] for name in kept] == [[[0]], [[2]]]
@@ -156,8 +160,7 @@ def test_a_lost_pod_is_made_anew_and_the_others_are_given_the_next_attempt(scene
 
 def test_where_the_first_pod_is_lost_the_others_meet_at_the_new_one(scene: Scene) -> None:
     kept = [scene.server.pod(RUN, "Running", place) for place in (1, 2)]
-    scene.end_attempt("preemption")
-    scene.begin_attempt()
+    scene.next_attempt("preemption")
     scene.start().close()
     assert {scene.control.orders[name][0][place].env["WINDLASS_MASTER_ADDR"] for place, name in enumerate(kept, 1)} == {
         "r-1-2-0.r-1"
@@ -181,11 +184,8 @@ def test_pods_of_several_attempts_are_kept_when_another_is_lost(scene: Scene) ->
 def test_a_supervisor_that_takes_over_does_as_was_decided(scene: Scene) -> None:
     """The one before ended between its orders; since then another pod was lost: it ends the attempt."""
     kept = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
-    scene.end_attempt()
-    scene.begin_attempt()
-    scene.server.fails = lambda one: (
-        status(503, "ServiceUnavailable") if (one.verb, one.plural) == ("POST", "jobs") else None
-    )
+    scene.next_attempt()
+    scene.server.fails = refusing(status(503, "ServiceUnavailable"), "POST", plural="jobs")
     with pytest.raises(TargetUnavailable):
         scene.start()
     assert not scene.backend.is_started(scene.dir / "attempt-2")
@@ -201,8 +201,7 @@ def test_a_supervisor_that_takes_over_does_as_was_decided(scene: Scene) -> None:
 def test_a_run_that_was_removed_is_not_created_again_for_a_lost_pod(scene: Scene) -> None:
     """By its supervisor in the cluster, which is about to be deleted with it."""
     scene.server.pod(RUN, "Running", 0)
-    scene.end_attempt()
-    scene.begin_attempt()
+    scene.next_attempt()
     reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))))
     scene.server.remove("ConfigMap", RUN)
     scene.backend.close()
@@ -217,8 +216,7 @@ def test_pods_whose_nodes_are_about_to_go_are_not_used_again(scene: Scene, reaso
     """By the notice of a cloud, before anything has ended a pod."""
     for place in range(NUM_NODES):
         scene.server.pod(RUN, "Running", place)
-    scene.end_attempt(reason)
-    scene.begin_attempt()
+    scene.next_attempt(reason)
     scene.start().close()
     assert (len(scene.control.orders), len(scene.requested(2))) == ((NUM_NODES, 0) if is_reused else (0, NUM_NODES))
 
@@ -228,8 +226,7 @@ def test_where_a_pod_refuses_its_order_all_pods_are_new(scene: Scene, was_decide
     """Also for a supervisor that takes over then: pods that have got an order of the attempt would begin with that."""
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
     scene.control.refuses = set() if was_decided else {names[0]}
-    scene.end_attempt()
-    scene.begin_attempt()
+    scene.next_attempt()
     if was_decided:
         reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, reuse.own_pods(2, NUM_NODES)))
     scene.start().close()
@@ -250,16 +247,14 @@ def test_all_pods_are_new_where_the_loss_of_one_ends_the_others(
         assert "backoffLimitPerIndex" not in str(made)
         for place in (0, 2):
             server.pod(RUN, "Running", place)
-        scene.end_attempt()
-        scene.begin_attempt()
+        scene.next_attempt()
         scene.start().close()
         assert scene.control.orders == {}
 
 
 def test_the_end_of_a_run_between_two_orders_ends_the_pods_and_keeps_their_output(scene: Scene) -> None:
     running = scene.server.pod(RUN, "Running", 0)
-    scene.end_attempt()
-    scene.begin_attempt()
+    scene.next_attempt()
     reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))))
     scene.writer.append(entry_of("end", {"phase": "stopped"}))
     scene.backend.clean_up(Recorder(scene.writer))

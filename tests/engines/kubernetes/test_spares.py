@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.objectserver import ObjectServer, status
+from tests.engines.kubernetes.objectserver import ObjectServer, refusing, status
 from tests.engines.kubernetes.test_discovery import BEGAN_AT, page
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, blockers, plain, planned
 from tests.engines.kubernetes.test_pod_reuse import NUM_NODES, RUN, Scene
@@ -61,8 +61,7 @@ def completions(server: ObjectServer, attempt: int) -> int:
 def test_a_spare_takes_the_place_of_a_lost_pod_and_another_is_made(scene: Scene) -> None:
     names = {place: scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)}
     lost = scene.server.pod(RUN, "Pending", 1)
-    scene.end_attempt()
-    scene.begin_attempt()
+    scene.next_attempt()
     with closing(scene.start()) as attempt:
         assert attempt.ids == (PodId(1, 0), PodId(1, 3), PodId(1, 2))
     assert {name: list(orders[0]) for name, orders in scene.control.orders.items()} == {
@@ -79,8 +78,7 @@ def test_a_spare_takes_the_place_of_a_lost_pod_and_another_is_made(scene: Scene)
 def test_what_no_spare_replaces_is_made_anew_with_the_spares_that_are_missing(scene: Scene) -> None:
     kept = scene.server.pod(RUN, "Running", 1)
     spare = scene.server.pod(RUN, "Running", 3)
-    scene.end_attempt()
-    scene.begin_attempt()
+    scene.next_attempt()
     with closing(scene.start()) as attempt:
         assert attempt.ids == (PodId(1, 3), PodId(1, 1), PodId(2, 0))
     assert set(scene.control.orders) == {kept, spare}
@@ -93,8 +91,7 @@ def test_a_spare_that_still_imports_is_waited_for(scene: Scene, late: int, is_ke
     """Another pod waits by then; if it does not, its process has a problem."""
     names = {place: scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)}
     scene.control.late = {names[late]}
-    scene.end_attempt()
-    scene.begin_attempt()
+    scene.next_attempt()
     with closing(scene.start()) as attempt:
         assert (attempt.ids[1] == PodId(1, 3)) is is_kept
     assert len(scene.control.orders.get(names[2], [])) == 1
@@ -105,8 +102,7 @@ def test_a_spare_that_does_not_run_is_not_used(scene: Scene, state: str | None) 
     for place in (0, 2):
         scene.server.pod(RUN, "Running", place)
     spare = None if state is None else scene.server.pod(RUN, state, 3)
-    scene.end_attempt()
-    scene.begin_attempt()
+    scene.next_attempt()
     with closing(scene.start()) as attempt:
         assert attempt.ids == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
     assert spare is None or spare in scene.server.names("Pod"), "it is not one of the lost"
@@ -116,8 +112,7 @@ def test_a_spare_that_does_not_run_is_not_used(scene: Scene, state: str | None) 
 def test_a_lost_spare_is_made_anew_at_the_next_restart(scene: Scene) -> None:
     for place in range(NUM_NODES):
         scene.server.pod(RUN, "Running", place)
-    scene.end_attempt("failure")
-    scene.begin_attempt()
+    scene.next_attempt("failure")
     scene.start().close()
     assert completions(scene.server, 2) == 1
     assert config(scene.server, 2) == ([1], {"1": None}), "it imports what any node does"
@@ -156,11 +151,8 @@ def test_a_pod_that_had_a_place_is_no_spare(scene: Scene) -> None:
 
 def test_a_supervisor_that_ends_before_the_refill_is_followed_by_one_that_makes_it(scene: Scene) -> None:
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)]
-    scene.end_attempt()
-    scene.begin_attempt()
-    scene.server.fails = lambda one: (
-        status(503, "ServiceUnavailable") if (one.verb, one.plural) == ("POST", "jobs") else None
-    )
+    scene.next_attempt()
+    scene.server.fails = refusing(status(503, "ServiceUnavailable"), "POST", plural="jobs")
     with pytest.raises(TargetUnavailable):
         scene.start()
     assert set(scene.control.orders) == set(names), "the refill delays nothing"
@@ -175,11 +167,8 @@ def test_a_supervisor_that_ends_before_the_refill_is_followed_by_one_that_makes_
 def test_a_refill_that_is_refused_is_a_warning(scene: Scene) -> None:
     for place in (0, 2, 3):
         scene.server.pod(RUN, "Running", place)
-    scene.end_attempt()
-    scene.begin_attempt()
-    scene.server.fails = lambda one: (
-        status(403, "Forbidden", "exceeded quota") if (one.verb, one.plural) == ("POST", "jobs") else None
-    )
+    scene.next_attempt()
+    scene.server.fails = refusing(status(403, "Forbidden", "exceeded quota"), "POST", plural="jobs")
     scene.start().close()
     [warned] = entries(scene.writer.events(), Warned)
     assert "no spare could be created: " in warned.message
@@ -188,8 +177,7 @@ def test_a_refill_that_is_refused_is_a_warning(scene: Scene) -> None:
 def test_where_a_spare_refuses_its_order_all_pods_are_new_and_there_is_another(scene: Scene) -> None:
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)]
     scene.control.refuses = {names[2]}
-    scene.end_attempt()
-    scene.begin_attempt()
+    scene.next_attempt()
     with closing(scene.start()) as attempt:
         assert attempt.ids == reuse.own_pods(2, NUM_NODES)
     assert completions(scene.server, 2) == NUM_NODES + 1

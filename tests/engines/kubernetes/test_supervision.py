@@ -6,12 +6,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.objectserver import HTML_404, Answer, ObjectServer, Request, status
+from tests.engines.kubernetes.objectserver import HTML_404, Answer, ObjectServer, Request, refusing, status
 from tests.helpers.clock import Clock
 from tests.helpers.until import until
 
@@ -46,13 +46,6 @@ if "error" in said:
 print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
                   "status": said}))
 """
-
-
-def refusing(answer: Answer, *verbs: str, plural: str = "") -> Callable[[Request], Answer | None]:
-    def fails(request: Request) -> Answer | None:
-        return answer if request.verb in verbs and plural in ("", request.plural) else None
-
-    return fails
 
 
 # -- logins -----------------------------------------------------------------------------------------------------------
