@@ -78,10 +78,9 @@ class LocalAttempt(Attempt):
     nodes: tuple[LocalNode, ...]
 
     @classmethod
-    def of(cls, folder: Path, specs: Sequence[NodeSpec], warnings: Sequence[str] = ()) -> Self:
+    def of(cls, folder: Path, specs: Sequence[NodeSpec]) -> Self:
         """The attempt whose nodes were started with these specs."""
-        nodes = [LocalNode(spec.node, tuple(rank.rank for rank in spec.ranks), folder) for spec in specs]
-        return cls(folder, nodes, warnings)
+        return cls(folder, [LocalNode(one.node, tuple(rank.rank for rank in one.ranks), folder) for one in specs])
 
     def close(self) -> None:
         """Collect the workers that are our children."""

@@ -13,7 +13,7 @@ from typing import Final
 import windlass.worker
 from windlass.code.unpack import extract
 from windlass.engines.sagemaker import layout
-from windlass.errors import EngineError, StorageError
+from windlass.errors import EngineError
 from windlass.storage.address import Address
 from windlass.storage.files import write_whole
 
@@ -102,23 +102,23 @@ def fetch_model(address: str, into: Path, home: Path) -> None:
 
 
 def _bring(address: str, archive: Path, home: Path) -> bool:
-    """Copy the model that is below an address; returns whether there is one. Raises StorageError, OSError."""
+    """Copy the model that is below an address; returns whether there is one. Raises OSError."""
     found = Address.parse(address, home)
     if found.is_folder:
         there = Path(found.path, MODEL).is_file()
         if there:
             shutil.copyfile(Path(found.path, MODEL), archive)
         return there
-    import asyncio
+    from windlass.s3.errors import Missing, MissingBucket
+    from windlass.s3.fetch import fetch
 
-    from windlass.storage.opening import open_place
-
-    place = open_place(found, home)
-    model = next((one for one in asyncio.run(place.listed()) if one.name == MODEL), None)
-    if model is not None:
-        with archive.open("wb") as file:
-            file.writelines(place.pieces(model, 0, model.size))
-    return model is not None
+    try:
+        fetch(f"{address}{MODEL}", str(archive))
+    except MissingBucket:
+        raise
+    except Missing:
+        return False
+    return True
 
 
 def remove(address: str, home: Path) -> None:
@@ -142,7 +142,5 @@ def _said(what: str) -> Iterator[None]:
     """Errors of a store as ours; those of S3 are errors of the system too."""
     try:
         yield
-    except StorageError as error:
-        raise EngineError(f"{what}: {error.message}", error.hint or HINT) from error
     except OSError as error:
         raise EngineError(f"{what}: {error.strerror or error}", HINT) from error

@@ -1,7 +1,7 @@
 """Runs phases of training, each as some ranks forked from here, and prints what each found: torch is imported once.
 
 `worlds.py FOLDER` plays all phases; a line of JSON for each rank of each phase. Nothing is computed before the forks.
-Where the library of `tests/helpers/read_errors.c` is preloaded, reads fail in some.
+Where the library of `read_errors.c` is preloaded, reads fail in some.
 """
 
 from __future__ import annotations
