@@ -325,13 +325,9 @@ class _Batch:
 
 def _append(path: Path, data: bytes | bytearray) -> None:
     """Write all of it, or raise OSError: a partial write is cut off when the cursor is loaded again."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(file, left) :]
-    finally:
-        os.close(file)
+    with open(path, "r+b") as file:
+        file.seek(0, os.SEEK_END)
+        file.write(data)
 
 
 def _cursor(path: Path) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Folder:
 
     def discard(self, checkpoint: str, file: str) -> None:
         """Remove a file, if it is there."""
-        unlink(self._within(checkpoint, file))
+        Path(self._within(checkpoint, file)).unlink(missing_ok=True)
 
     def sync(self, checkpoint: str) -> None:
         """Make the names of the files durable: sync the folder of the checkpoint, and the one that contains it."""
@@ -115,7 +115,7 @@ class Folder:
     def remove(self, checkpoint: str, first: str) -> None:
         """Remove a checkpoint, the file `first` before all others; hidden by a rename, so that no writer adds to it."""
         path, hidden = self._within(checkpoint), self._within(f".{checkpoint}.removed")
-        unlink(os.path.join(path, first))
+        Path(path, first).unlink(missing_ok=True)
         shutil.rmtree(hidden, ignore_errors=True)
         os.rename(path, hidden)
         shutil.rmtree(hidden, ignore_errors=True)
@@ -158,14 +158,8 @@ def replacing(path: str) -> Iterator[BinaryIO]:
             os.fsync(descriptor)
         os.rename(partial, path)
     except BaseException:
-        unlink(partial)
+        Path(partial).unlink(missing_ok=True)
         raise
-
-
-def unlink(path: str) -> None:
-    """Remove a file if it is there. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
 
 
 def _write(descriptor: int, pieces: Iterable[bytes | memoryview]) -> None:
