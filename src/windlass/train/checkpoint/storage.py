@@ -92,8 +92,14 @@ class Folder:
 
     def put(self, checkpoint: str, file: str, pieces: Iterable[bytes | memoryview]) -> None:
         """Write a file, as `replacing` does."""
+        done = 0
         with replacing(self._within(checkpoint, file)) as written:
-            _write(written.fileno(), pieces)
+            for piece in pieces:
+                written.write(piece)
+                # Start writing to the disk now, so that the fsync at the end finds little left to do.
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(written.fileno(), done, len(piece), os.POSIX_FADV_DONTNEED)
+                done += len(piece)
 
     def discard(self, checkpoint: str, file: str) -> None:
         """Remove a file, if it is there."""
@@ -160,15 +166,3 @@ def replacing(path: str) -> Iterator[BinaryIO]:
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise
-
-
-def _write(descriptor: int, pieces: Iterable[bytes | memoryview]) -> None:
-    done = 0
-    for piece in pieces:
-        left = memoryview(piece)
-        while left:
-            left = left[os.write(descriptor, left) :]
-        # Start writing to the disk now, so that the fsync at the end finds little left to do.
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(descriptor, done, len(piece), os.POSIX_FADV_DONTNEED)
-        done += len(piece)
