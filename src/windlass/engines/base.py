@@ -421,19 +421,13 @@ class Engine:
                     return str(folder)
         return str(self.store.run_dir(run_id) / "checkpoints")
 
-    def wait(
-        self, run_id: str, timeout: float | None = None, on_change: Callable[[Status], None] | None = None
-    ) -> Status:
+    def wait(self, run_id: str, timeout: float | None = None) -> Status:
         """Block until the run has ended, at most `timeout` seconds; returns the last status either way."""
         give_up = None if timeout is None else time.monotonic() + timeout
-        seen = None
         while True:
             status = self.status(run_id)
-            if on_change is not None and status != seen:
-                on_change(status)
             if status.phase in self.final_phases or (give_up is not None and time.monotonic() >= give_up):
                 return status
-            seen = status
             time.sleep(POLL_SECONDS)
 
     # -- runs: what an engine may lack --------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from tests.engines import behaviours
 from tests.engines.contract import Contract
 from tests.engines.harness import Can, Way
+from tests.helpers.until import until
 
 from windlass.engines.fake import FakeEngine, FakeRank, FakeTarget, plan
 from windlass.errors import StoreError
@@ -20,7 +21,6 @@ from windlass.runs import crash
 from windlass.runs.crash import LOST
 from windlass.runs.logs import RunLogs
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.runs.store import Store
 from windlass.spec.job import Job
@@ -145,12 +145,9 @@ def test_a_killed_rank_writes_no_more(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         engine = FakeEngine(store, play)
         engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), str(tmp_path), "case-1"))
-
-        def stop_when_it_trains(status: Status) -> None:
-            if status.phase is Phase.TRAINING:
-                engine.stop("case-1", now=True)
-
-        status = engine.wait("case-1", 100, stop_when_it_trains)
+        until(lambda: engine.status("case-1").phase is Phase.TRAINING)
+        engine.stop("case-1", now=True)
+        status = engine.wait("case-1", 100)
         go_on.set()
         assert ended.wait(100)
         assert (status.phase, status.ranks[0].exit_code) == (Phase.STOPPED, -9)

@@ -210,9 +210,7 @@ class ClusterRuns(TargetRuns):
             if discovery.one(client, run_id).phase not in self.final_phases:
                 shutdown.stop(client, run_id, now=now)
 
-    def wait(
-        self, run_id: str, timeout: float | None = None, on_change: Callable[[Status], None] | None = None
-    ) -> Status:
+    def wait(self, run_id: str, timeout: float | None = None) -> Status:
         """See `Engine`. Pods take some seconds more than their grace, `END_SECONDS`."""
         from windlass.engines.kubernetes.manifests import END_SECONDS
 

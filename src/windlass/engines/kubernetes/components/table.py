@@ -144,9 +144,9 @@ COMPONENTS: Final = (STORAGE, JOBSET, TRAINER, MPI_OPERATOR, KUEUE, DEVICE_PLUGI
 """In the order of installation where nothing else orders them."""
 
 
-def default(values: ClusterValues, table: Sequence[Component] = COMPONENTS) -> tuple[str, ...]:
+def default(values: ClusterValues) -> tuple[str, ...]:
     """Those that a cluster with these outputs is to have."""
-    return tuple(one.name for one in table if one.is_wanted(values))
+    return tuple(one.name for one in COMPONENTS if one.is_wanted(values))
 
 
 def ordered(names: Iterable[str], table: Sequence[Component] = COMPONENTS) -> tuple[Component, ...]:
