@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 from tests.helpers.until import until
 
+from windlass.diagnose.diagnose import diagnose
+from windlass.diagnose.verdict import Verdict
 from windlass.engines.base import Engine
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.events import Event
 from windlass.runs.logs import LogLine, RunLogs
+from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
 from windlass.spec.job import Job
@@ -130,6 +133,17 @@ class Run:
         status = self.harness.engine.wait(self.id, patience)
         assert status.phase.is_terminal, f"{self.id} is {status.phase} after {patience:g} s\n{self.text()}"
         return status
+
+    def succeeded(self) -> Run:
+        """Itself, once it has ended. A run that ends otherwise is a failed test."""
+        status = self.wait()
+        assert status.phase is Phase.SUCCEEDED, f"{status}\n{self.text()}"
+        return self
+
+    @property
+    def verdict(self) -> Verdict:
+        """What `why` says of it."""
+        return diagnose(self.harness.engine.observe(self.id)).verdict
 
     def until(self, happened: Callable[[Run], object], seconds: float | None = None) -> Run:
         """Wait until something can be seen; without `seconds`, for as long as the way is waited for."""

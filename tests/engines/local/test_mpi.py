@@ -14,7 +14,6 @@ from tests.engines.contract import Contract
 from tests.engines.harness import OF_OPEN_MPI, SCRIPTS, Aspect, Can, Harness, Way, files_of_mpi
 from tests.engines.local.planning import plan_local
 
-from windlass.diagnose.diagnose import diagnose
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.phase import Phase
 
@@ -71,7 +70,7 @@ class TestMpi(Contract):
     def test_a_process_that_a_rank_spawned_and_that_fails_is_no_signal_from_outside(self, harness: Harness) -> None:
         run = harness.finish("mpi_spawn.py", base=SCRIPTS)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 1)
-        verdict = diagnose(harness.engine.observe(run.id)).verdict
+        verdict = run.verdict
         assert (verdict.code, verdict.rank) == ("exit-code", 0)
         assert "mpirun ended" in verdict.summary
 

@@ -22,7 +22,6 @@ from tests.engines.local.planning import plan_local
 from tests.helpers.until import until
 from tests.worker.metadata import INTERRUPTION, Service, metadata_service
 
-from windlass.diagnose.diagnose import diagnose
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
@@ -102,7 +101,7 @@ def test_a_node_that_has_not_started_is_not_lost_when_another_one_fails(harness:
     assert (run.status.cause["rank"], run.status.cause["victims"]) == (0, [])
     assert "node_lost" not in run.status.cause
     assert [event.data["node"] for event in run.events if event.kind == "not-started"] == [1]
-    found = diagnose(harness.engine.observe(run.id)).verdict
+    found = run.verdict
     assert (found.code, found.rank) == ("exit-without-output", 0)
 
 

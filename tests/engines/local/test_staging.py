@@ -15,7 +15,6 @@ from tests.engines.harness import Can, Case, Harness, Run, Way
 from tests.engines.local.planning import plan_local
 from tests.helpers.until import until
 
-from windlass.diagnose.diagnose import diagnose
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.phase import Phase
 from windlass.storage.address import Address
@@ -104,7 +103,7 @@ class TestStaging(Case):
         assert (status.phase, status.exit_code) == (Phase.FAILED, 127)
         assert status.root_cause is not None
         assert f"{source}: there is no such folder" in status.root_cause.summary
-        assert diagnose(harness.engine.observe(run.id)).verdict.code == "data-not-staged"
+        assert run.verdict.code == "data-not-staged"
         source.with_name("away").rename(source)
         harness.engine.resume(run.id)
         assert run.wait().phase is Phase.SUCCEEDED

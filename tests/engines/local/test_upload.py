@@ -11,7 +11,6 @@ from tests.engines.local.planning import plan_local
 from tests.engines.local.test_staging import held, kill_supervisor, processes_of
 from tests.helpers.until import until
 
-from windlass.diagnose.diagnose import diagnose
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.phase import Phase
 from windlass.storage.manifest import IN_FOLDER, Manifest
@@ -84,7 +83,7 @@ class TestUpload(Case):
         store.write_text("a file")
         run = harness.start("write.py", "0", **job)
         assert (run.wait().phase, run.status.exit_code) == (Phase.FAILED, 0)
-        verdict = diagnose(harness.engine.observe(run.id)).verdict
+        verdict = run.verdict
         assert (verdict.code, f"windlass resume {run.id}" in verdict.fix) == ("outputs-not-uploaded", True)
         store.unlink()
         harness.engine.resume(run.id)

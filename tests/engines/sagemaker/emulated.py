@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from tests.engines.harness import Harness, Way
-from tests.engines.sagemaker.planning import BUCKET
+from tests.engines.sagemaker.planning import BUCKET, EMULATED
 from tests.fakeaws.control_plane import ControlPlane
 from tests.servers.s3 import s3_server
 
 
 @contextmanager
-def emulated(way: Way, folder: Path) -> Iterator[tuple[Harness, ControlPlane]]:
+def emulated(folder: Path, way: Way = EMULATED) -> Iterator[tuple[Harness, ControlPlane]]:
     """Runs of a way, with their records below a folder, and the control plane of their training jobs."""
     with s3_server(folder / "s3") as server, pytest.MonkeyPatch.context() as patch:
         server.client().create_bucket(Bucket=BUCKET)

@@ -12,8 +12,10 @@ from typing import Any
 
 from botocore.session import Session
 from botocore.validate import ParamValidator
+from tests.engines.harness import Can, Way
 
 from windlass.code.pack import Packed
+from windlass.engines.sagemaker.engine import SageMakerEngine, SageMakerLocalEngine
 from windlass.engines.sagemaker.facts import Facts, read_facts
 from windlass.engines.sagemaker.plan import plan
 from windlass.engines.travel import CodeFacts
@@ -61,6 +63,10 @@ def plan_emulated(job: Job, base: Path, home: Path, run_id: str) -> Plan:
 def _sharing(job: Job, home: Path) -> Job:
     """The job with a folder for its ranks to meet in: hosts share none, but these are on this machine."""
     return job.model_copy(update={"env": {**job.env, "CASE_FOLDER": str(home / "cases")}})
+
+
+HERE = Way("sagemaker-local", SageMakerLocalEngine, plan_here, frozenset(Can))
+EMULATED = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
 
 
 def request(made: Plan) -> Mapping[str, Any]:

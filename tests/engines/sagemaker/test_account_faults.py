@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.harness import Can, Harness, Run, Way
-from tests.engines.sagemaker.emulated import emulated
-from tests.engines.sagemaker.planning import FIELDS, ROLE, plan_emulated
+from tests.engines.harness import Harness, Run
+from tests.engines.sagemaker.planning import FIELDS, ROLE
 from tests.fakeaws.control_plane import ACCOUNT, ControlPlane
 from tests.helpers.until import until
 
-from windlass.diagnose.diagnose import diagnose
-from windlass.diagnose.verdict import Verdict
 from windlass.engines.sagemaker import layout
-from windlass.engines.sagemaker.engine import SageMakerEngine
 from windlass.engines.sagemaker.preflight import policies
 from windlass.engines.sagemaker.twin.service import Twin
 from windlass.errors import UsageError
@@ -27,7 +23,6 @@ from windlass.runs.ledger import Cost
 from windlass.runs.phase import Phase
 from windlass.spec.targets import SageMakerTarget
 
-WAY = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
 INSTANCE = "ml.m5.xlarge"
 USE = f"{INSTANCE} for training job usage"
 NO_CAPACITY = ("Starting", "Insufficient capacity error from EC2 while launching instances, retrying!")
@@ -36,17 +31,6 @@ QUOTED = 'it\'s; touch /tmp/never "$(id)" `id`'
 WORDS = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['SM_HP_TITLE']]))\n"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, ControlPlane]]:
-    with emulated(WAY, tmp_path_factory.mktemp("aws")) as made:
-        yield made
-
-
-@pytest.fixture
-def harness(world: tuple[Harness, ControlPlane]) -> Harness:
-    return world[0]
 
 
 @pytest.fixture
@@ -58,10 +42,6 @@ def plane(world: tuple[Harness, ControlPlane]) -> Iterator[ControlPlane]:
     account.caller = ""
     for named in (account.roles, account.policies, account.quotas, account.images):
         named.clear()
-
-
-def why(run: Run) -> Verdict:
-    return diagnose(run.harness.engine.observe(run.id)).verdict
 
 
 def run_windlass(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -108,7 +88,7 @@ def test_what_the_account_lacks(harness: Harness, plane: ControlPlane, cause: An
     cause(plane)
     run = harness.start("leave", "0")
     assert run.wait().phase is Phase.FAILED
-    found = why(run)
+    found = run.verdict
     assert (found.code, part in f"{found.summary} {found.evidence}", bool(found.fix)) == (verdict, True, True), found
     assert job_of(run) not in plane.jobs()
 
@@ -121,7 +101,7 @@ def test_a_role_without_rights_on_the_store(harness: Harness, plane: ControlPlan
         assert run.wait().phase.is_terminal
     finally:
         plane.twin = whole
-    found = why(run)
+    found = run.verdict
     assert (found.code, ROLE in found.summary) == ("s3-denied", True), found
 
 
@@ -129,7 +109,7 @@ def test_a_disk_that_is_full(harness: Harness, plane: ControlPlane, tmp_path: Pa
     (tmp_path / "full.py").write_text(FULL)
     run = harness.start("full.py", base=tmp_path)
     assert run.wait().phase is Phase.FAILED
-    assert (why(run).code, why(run).rank) == ("disk-full", 0), why(run)
+    assert (run.verdict.code, run.verdict.rank) == ("disk-full", 0), run.verdict
 
 
 def test_a_hyperparameter_with_quotes_is_a_word_of_the_script_and_nothing_else(
@@ -150,7 +130,7 @@ def test_a_job_that_waits_for_capacity_is_explained_and_trains_once_there_is_som
 ) -> None:
     plane.waits_with = NO_CAPACITY
     run = harness.start("leave", "0").until(lambda run: run.status.phase is Phase.PROVISIONING)
-    found = why(run)
+    found = run.verdict
     assert (found.code, found.evidence, INSTANCE in found.summary) == ("no-capacity-yet", (NO_CAPACITY[1],), True)
     plane.provide()
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
@@ -162,7 +142,7 @@ def test_a_job_that_waits_for_its_training_plan_is_told_from_one_without_capacit
 ) -> None:
     plane.waits_with = ("Pending", "")
     run = harness.start("leave", "0").until(lambda run: job_of(run) in plane.waiting)
-    run.until(lambda run: why(run).code == "waiting-for-capacity")
+    run.until(lambda run: run.verdict.code == "waiting-for-capacity")
     plane.provide()
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
 
@@ -173,7 +153,7 @@ def test_a_job_that_waits_can_be_stopped(harness: Harness, plane: ControlPlane) 
     harness.engine.stop(run.id)
     assert run.wait().phase is Phase.STOPPED
     assert plane.waiting[job_of(run)]["TrainingJobStatus"] == "Stopped"
-    assert why(run).code == "stopped"
+    assert run.verdict.code == "stopped"
 
 
 # -- logs that lag ----------------------------------------------------------------------------------------------------
@@ -214,7 +194,7 @@ def test_a_stop_in_mid_run_leaves_the_checkpoint_that_was_saved_within_the_grace
     run = harness.start("save.py", base=tmp_path, grace=60).until_ready()
     harness.engine.stop(run.id)
     assert run.wait().phase is Phase.STOPPED, run.text()
-    assert why(run).code == "stopped"
+    assert run.verdict.code == "stopped"
     harness.engine.resume(run.id)
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     assert run.text(attempt=2) == "resumed step 7\n"

@@ -49,5 +49,5 @@ class TestEmulated(Contract):
     @classmethod
     def harness(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
         """Runs whose supervisors reach an emulated control plane, and a real S3 server."""
-        with emulated(cls.way, tmp_path_factory.mktemp("aws")) as (harness, _):
+        with emulated(tmp_path_factory.mktemp("aws"), cls.way) as (harness, _):
             yield harness

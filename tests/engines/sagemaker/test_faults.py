@@ -10,21 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.harness import Can, Harness, Run, Way
-from tests.engines.sagemaker.emulated import emulated
-from tests.engines.sagemaker.planning import plan_emulated
+from tests.engines.harness import Harness, Run
 from tests.fakeaws.control_plane import CAPACITY, ControlPlane
 from tests.helpers import machine
 from tests.helpers.until import until
 
-from windlass.diagnose.diagnose import diagnose
-from windlass.diagnose.verdict import Verdict
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.attempt import LOG_SECONDS
-from windlass.engines.sagemaker.engine import SageMakerEngine
 from windlass.runs.phase import Phase
 
-WAY = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
 CREATE = "CreateTrainingJob"
 QUOTA = (
     "The account-level service limit 'ml.m5.xlarge for training job usage' is 0 Instances, with current utilization "
@@ -34,17 +28,6 @@ NO_ROLE = "Could not assume role arn:aws:iam::123456789012:role/training. Please
 UNTIL_TERM = "sleep", "600"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, ControlPlane]]:
-    with emulated(WAY, tmp_path_factory.mktemp("aws")) as made:
-        yield made
-
-
-@pytest.fixture
-def harness(world: tuple[Harness, ControlPlane]) -> Harness:
-    return world[0]
 
 
 @pytest.fixture
@@ -57,14 +40,10 @@ def plane(world: tuple[Harness, ControlPlane]) -> Iterator[ControlPlane]:
     plane.on_call = plane.on_answer = lambda operation: None
 
 
-def why(run: Run) -> Verdict:
-    return diagnose(run.harness.engine.observe(run.id)).verdict
-
-
 def assert_time_was_over(run: Run) -> None:
     """Its ranks may not have come so far on a busy machine, which is another verdict on the same end."""
     expected = ("timeout",) if "ready" in run.text() else ("never-started", "never-printed")
-    assert why(run).code in expected, (why(run), run.text())
+    assert run.verdict.code in expected, (run.verdict, run.text())
 
 
 def assert_known_at_once(run: Run, plane: ControlPlane) -> None:
@@ -103,7 +82,7 @@ def test_a_job_that_is_refused_fails_at_once(
     plane.refuse(CREATE, code, message)
     run = harness.start("leave", "0")
     assert run.wait().phase is Phase.FAILED
-    found = why(run)
+    found = run.verdict
     assert (found.code, message in found.evidence[0]) == (verdict, True), found
     assert plane.calls[CREATE] == 1
 
@@ -126,7 +105,7 @@ def test_a_job_that_fails_before_it_trains(
     plane.fails_with = reason
     run = harness.start("leave", "0")
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
-    found = why(run)
+    found = run.verdict
     assert (found.code, found.evidence[0]) == (verdict, reason), found
     assert (run.status.cause or {}).get("rank") is None
 
@@ -148,7 +127,7 @@ def test_data_that_is_not_there(harness: Harness, plane: ControlPlane) -> None:
     data = [{"name": "train", "source": "s3://no-such-bucket-of-ours/train/"}]
     run = harness.start("leave", "0", data=data)
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
-    assert why(run).code == "data-missing", why(run)
+    assert run.verdict.code == "data-missing", run.verdict
 
 
 def test_secrets_reach_the_ranks_and_nothing_else(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
@@ -169,7 +148,7 @@ def test_secrets_reach_the_ranks_and_nothing_else(harness: Harness, plane: Contr
 def test_a_secret_that_is_not_there(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("leave", "0", secrets=["none"])
     assert run.wait().phase is Phase.FAILED
-    found = why(run)
+    found = run.verdict
     assert (found.code, "there is none of that name" in found.summary) == ("secret-missing", True), found
     assert "secret none: there is none" in str((run.status.cause or {})["summary"])
     assert_known_at_once(run, plane)
@@ -187,7 +166,7 @@ def test_hosts_that_cannot_read_the_code(harness: Harness, plane: ControlPlane, 
     plane.on_call = damage
     run = harness.start("alone.py", base=tmp_path, nodes=2)
     assert run.wait().phase is Phase.FAILED
-    found = why(run)
+    found = run.verdict
     assert (found.code, "the code is damaged" in found.summary) == ("host-failed", True), found
     assert any("has failed: the code is damaged" in one for one in warnings(run)), warnings(run)
     assert_known_at_once(run, plane)
@@ -200,7 +179,7 @@ def test_the_first_rank_that_fails_is_the_cause(harness: Harness, plane: Control
     run = harness.start("one_raises", "1", nodes=2, launcher="plain")
     status = run.wait()
     assert (status.phase, status.root_cause and status.root_cause.rank) == (Phase.FAILED, 1), run.text()
-    assert why(run).rank == 1
+    assert run.verdict.rank == 1
     name = layout.job_name(run.id, 1)
     assert plane.twin.describe(name)["FailureReason"].startswith("AlgorithmError")
 
@@ -227,7 +206,7 @@ def test_a_host_that_is_killed(harness: Harness, plane: ControlPlane, host: str)
     for pid in _containers(run, host):
         machine.kill(pid)  # one of them ends the others: it is the first of their namespace
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
-    assert why(run).code == "host-killed", why(run)
+    assert run.verdict.code == "host-killed", run.verdict
     assert_known_at_once(run, plane)
 
 
@@ -236,14 +215,14 @@ def test_a_job_that_another_stops_is_said_to_be(harness: Harness, plane: Control
     run = harness.start(*words).until_ready()
     plane.twin.stop(layout.job_name(run.id, 1))
     assert run.wait().phase is Phase.FAILED
-    assert why(run).code == "stopped-outside", why(run)
+    assert run.verdict.code == "stopped-outside", run.verdict
 
 
 def test_a_stop_lets_ranks_save(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("last_words", "0").until_ready()
     harness.engine.stop(run.id)
     assert run.wait().phase is Phase.STOPPED
-    assert why(run).code == "stopped"
+    assert run.verdict.code == "stopped"
 
 
 def test_what_a_run_has_saved_in_the_store_keeps_it_from_being_removed(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.engines.harness import Can, Harness, Way
-from tests.engines.sagemaker.planning import plan_here
+from tests.engines.harness import Harness
+from tests.engines.sagemaker.planning import HERE
 
-from windlass.engines.sagemaker.engine import SageMakerLocalEngine
-from windlass.runs.phase import Phase
-
-HERE = Way("sagemaker-local", SageMakerLocalEngine, plan_here, frozenset(Can))
 SCRIPT = textwrap.dedent(
     """
     import json, os, socket
@@ -38,10 +35,6 @@ def test_the_port_of_an_attempt_is_kept_from_all_but_its_ranks(
 ) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code/script.py").write_text(SCRIPT)
-    harness = Harness(HERE, tmp_path / "home")
-    try:
-        run = harness.start("script.py", base=tmp_path / "code", launcher=launcher)
-        assert run.wait().phase is Phase.SUCCEEDED, run.text()
+    with closing(Harness(HERE, tmp_path / "home")) as harness:
+        run = harness.start("script.py", base=tmp_path / "code", launcher=launcher).succeeded()
         assert run.json_of_ranks() == {0: expected}
-    finally:
-        harness.close()

@@ -16,15 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines.harness import Can, Harness, Way
+from tests.engines.harness import Harness
 from tests.engines.sagemaker.emulated import emulated
-from tests.engines.sagemaker.planning import BUCKET, ROLE, plan_emulated
+from tests.engines.sagemaker.planning import BUCKET, ROLE
 from tests.fakeaws.control_plane import REGION, ControlPlane
 
-from windlass.engines.sagemaker.engine import SageMakerEngine
 from windlass.runs.phase import Phase
 
-WAY = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
 WINDLASS = Path(sys.executable).with_name("windlass")
 SEED, POINTS = 20_261_124, 10
 
@@ -34,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, ControlPlane, Path]]:
     folder = tmp_path_factory.mktemp("kills")
-    with emulated(WAY, folder) as (harness, plane):
+    with emulated(folder) as (harness, plane):
         target = {
             "kind": "sagemaker", "region": REGION, "role": ROLE, "storage": f"s3://{BUCKET}/kills",
             "image": "images/train:1", "instance": "ml.m5.xlarge", "python": sys.executable,

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.harness import Can, Harness, Way
+from tests.engines.harness import Harness
 from tests.engines.sagemaker.emulated import emulated
-from tests.engines.sagemaker.planning import FIELDS, ROLE, plan_emulated
+from tests.engines.sagemaker.planning import FIELDS, ROLE
 from tests.fakeaws.control_plane import ACCOUNT, ControlPlane
 from tests.helpers.machine import Machine
 
 from windlass.engines.sagemaker import layout, objects
-from windlass.engines.sagemaker.engine import SageMakerEngine
 from windlass.engines.sagemaker.preflight import policies
 from windlass.engines.sagemaker.target import AccountRuns, runs
 from windlass.errors import EngineError, NoSuchRun, UsageError
@@ -25,8 +24,6 @@ from windlass.runs.logs import RunLogs
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.spec.targets import SageMakerTarget
-
-WAY = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
 
 
 def job(name: str, run_id: str, created: float, status: str = "InProgress", second: str = "Training") -> dict[str, Any]:
@@ -80,7 +77,7 @@ def test_the_phase_of_a_run(status: str, second: str, phase: Phase) -> None:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[tuple[Harness, ControlPlane]]:
-    with emulated(WAY, tmp_path / "aws") as made:
+    with emulated(tmp_path / "aws") as made:
         yield made
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,13 @@ import pytest
 from tests.engines.harness import Can, Harness, Run, Way
 from tests.engines.local.planning import plan_local
 from tests.engines.sagemaker.emulated import emulated
-from tests.engines.sagemaker.planning import plan_emulated, plan_here
+from tests.engines.sagemaker.planning import HERE
 
 from windlass.engines.local.engine import LocalEngine
-from windlass.engines.sagemaker.engine import SageMakerEngine, SageMakerLocalEngine
 from windlass.runs.phase import Phase
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LOCAL = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
-HERE = Way("sagemaker-local", SageMakerLocalEngine, plan_here, frozenset(Can))
-EMULATED = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(Can))
 SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 1}
 SLOW = """
 import os, runpy, sys, time
@@ -37,34 +33,17 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@contextmanager
-def opened(way: Way, home: Path) -> Iterator[Harness]:
-    harness = Harness(way, home)
-    try:
-        yield harness
-    finally:
-        harness.close()
-
-
 def digest(run: Run, name: str) -> str:
     """SHA-256 of a file that the run has brought home."""
     return hashlib.sha256((Path(run.status.output_dir) / name).read_bytes()).hexdigest()
 
 
-def succeeded(run: Run) -> Run:
-    status = run.wait()
-    assert status.phase is Phase.SUCCEEDED, f"{status}\n{run.text()}"
-    return run
-
-
 def test_digits_end_with_the_weights_of_this_machine(tmp_path: Path) -> None:
-    with (
-        opened(LOCAL, tmp_path / "local") as local,
-        emulated(EMULATED, tmp_path / "aws") as (aws, _),
-    ):
+    with closing(Harness(LOCAL, tmp_path / "local")) as local, emulated(tmp_path / "aws") as (aws, _):
         words = ("train.py", "--epochs", "1")
         base = EXAMPLES / "01-digits"
-        expected, found = [digest(succeeded(one.start(*words, base=base, **SHAPE)), "model.pt") for one in (local, aws)]
+        runs = [one.start(*words, base=base, **SHAPE).succeeded() for one in (local, aws)]
+        expected, found = [digest(run, "model.pt") for run in runs]
         assert found == expected
 
 
@@ -74,14 +53,14 @@ def test_a_run_that_was_stopped_goes_on_from_the_checkpoints_in_the_store(tmp_pa
     (code / "slow.py").write_text(SLOW)
     fields: dict[str, Any] = {"checkpoint": {"every": "20 steps"}, "grace": 60, "base": code, **SHAPE}
     words = ("slow.py", "train.py", "--epochs", "3")
-    with opened(LOCAL, tmp_path / "local") as local, opened(HERE, tmp_path / "here") as here:
-        expected = digest(succeeded(local.start(*words[1:], **fields)), "model.safetensors")
+    with closing(Harness(LOCAL, tmp_path / "local")) as local, closing(Harness(HERE, tmp_path / "here")) as here:
+        expected = digest(local.start(*words[1:], **fields).succeeded(), "model.safetensors")
         run = here.start(*words, **fields)
         run.until(lambda run: [one for one in run.events if one.kind == "checkpoint"])
         here.engine.stop(run.id)
         assert run.wait().phase is Phase.STOPPED, run.text()
         here.engine.resume(run.id)
-        succeeded(run)
+        run.succeeded()
         restored = [one for one in run.events if one.kind == "checkpoint" and one.data["action"] == "restored"]
         assert restored, "the second attempt has begun from nothing"
         assert digest(run, "model.safetensors") == expected

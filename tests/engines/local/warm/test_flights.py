@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.engines.harness import Harness, Run
 
-from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.verdict import Verdict
 
 pytest.importorskip("torch")
@@ -64,13 +63,9 @@ def flights(run: Run) -> list[Any]:
     return [rank["flight"] for rank in hangs[-1].data["ranks"] if "flight" in rank] if hangs else []
 
 
-def verdict(run: Run) -> Verdict:
-    return diagnose(run.harness.engine.observe(run.id)).verdict
-
-
 def hung(harness: Harness, folder: Path, name: str) -> tuple[Run, Verdict]:
     run = start(harness, folder, name, hang=2).until(lambda run: len(flights(run)) == 2)
-    found = verdict(run)
+    found = run.verdict
     harness.engine.stop(run.id, now=True)
     run.wait()
     return run, found
@@ -105,7 +100,7 @@ def test_process_groups_in_different_order_are_told(harness: Harness, tmp_path: 
 def test_a_rank_that_leaves_is_told_with_how_far_it_came(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "leaves")
     run.wait()
-    found = verdict(run)
+    found = run.verdict
     assert (found.code, found.rank) == ("rank-left-early", 1)
     assert "flight recorder: rank 0 called all_reduce [4] Float as #6 of the default process group" in found.evidence
     assert "flight recorder: rank 1 came to #5" in found.evidence
@@ -116,7 +111,7 @@ def test_a_collective_that_torch_gives_up_is_told_with_the_rank_that_is_missing(
 ) -> None:
     run = start(harness, tmp_path, "skips", env={"PATIENCE": "4"})
     run.wait()
-    found = verdict(run)
+    found = run.verdict
     assert (found.code, found.rank) == ("collective-not-joined", 1)
     assert "all_reduce #6 of the default process group" in found.summary
     assert "flight recorder: rank 1 came to #5, all_reduce [4] Float" in found.evidence
@@ -125,7 +120,7 @@ def test_a_collective_that_torch_gives_up_is_told_with_the_rank_that_is_missing(
 def test_without_a_recorder_the_stacks_say_it_as_before(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "skips", env={"PATIENCE": "4", "TORCH_FR_BUFFER_SIZE": "0"})
     run.wait()
-    found = verdict(run)
+    found = run.verdict
     assert (found.code, found.rank) == ("collective-not-joined", 1)
     assert not any("flight recorder" in line for line in found.evidence)
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.harness import Can, Harness, Way
-from tests.engines.sagemaker.planning import plan_here
+from tests.engines.harness import Harness
+from tests.engines.sagemaker.planning import HERE
 
-from windlass.engines.sagemaker.engine import SageMakerLocalEngine
-from windlass.runs.phase import Phase
-
-HERE = Way("sagemaker-local", SageMakerLocalEngine, plan_here, frozenset(Can))
 SCRIPT = textwrap.dedent(
     """
     import json, os, sys
@@ -34,17 +31,14 @@ def test_ranks_are_forked_from_a_process_that_has_done_their_imports(
 ) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code/script.py").write_text(SCRIPT)
-    harness = Harness(HERE, tmp_path / "home")
-    try:
+    with closing(Harness(HERE, tmp_path / "home")) as harness:
         run = harness.start(
             "script.py", base=tmp_path / "code", nodes=2, procs_per_node=2, launcher="plain", warm=["sqlite3"], **fields
         )
-        assert run.wait().phase is Phase.SUCCEEDED, run.text()
+        run.succeeded()
         found = run.json_of_ranks()
         for node in (0, 1):
             events = [json.loads(line) for line in (run.dir / f"attempt-1/node-{node}.events").read_text().splitlines()]
             assert [one["start"] for one in events if one["kind"] == "node"] == [start]
-    finally:
-        harness.close()
     assert [found[rank]["imported"] for rank in range(4)] == [start == "warm"] * 4
     assert len({(one["host"], one["parent"]) for one in found.values()}) == 2

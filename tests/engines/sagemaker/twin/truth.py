@@ -12,21 +12,20 @@ import shutil
 import tarfile
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.engines.harness import Can, Harness, Way
-from tests.engines.sagemaker.planning import plan_here
+from tests.engines.harness import Harness
+from tests.engines.sagemaker.planning import HERE
 from tests.engines.sagemaker.twin.conftest import GRACE_SECONDS
 from tests.engines.sagemaker.twin.jobs import ROLE, ended, output
 from tests.helpers.golang import locked
 from tests.helpers.ports import quiet_port
 
-from windlass.engines.sagemaker.engine import SageMakerLocalEngine
 from windlass.engines.sagemaker.twin.service import Twin
-from windlass.runs.phase import Phase
 
 GROUP = "homogeneousCluster"
 PATIENCE_SECONDS = 600.0
@@ -166,19 +165,14 @@ def run_twin(home: Home, environment: Path, request: Mapping[str, Any]) -> tuple
 
 def run_worker(home: Home, hosts: int, procs: int) -> Ranks:
     """What the script finds as a job of ours, on the target `sagemaker-local`."""
-    way = Way("sagemaker-local", SageMakerLocalEngine, plan_here, frozenset(Can), patience_seconds=PATIENCE_SECONDS)
-    harness = Harness(way, home.path / "worker")
-    try:
+    way = replace(HERE, patience_seconds=PATIENCE_SECONDS)
+    with closing(Harness(way, home.path / "worker")) as harness:
         words = [word for name, value in HYPERPARAMETERS.items() for word in (f"--{name}", _text(value))]
         run = harness.start(
             "train.py", *words, base=home.path / "code", nodes=hosts, procs_per_node=procs,
             resources={"instance": INSTANCE}, data=[{"name": "train", "source": f"file://{home.path}/data"}],
         )  # fmt: skip
-        status = run.wait()
-        assert status.phase is Phase.SUCCEEDED, f"{status}\n{run.text()}"
-        return ranks_in(Path(status.output_dir))
-    finally:
-        harness.close()
+        return ranks_in(Path(run.succeeded().status.output_dir))
 
 
 def _request(home: Home, name: str, hosts: int) -> dict[str, Any]:
