@@ -226,13 +226,7 @@ def read_small(folder: Folder, checkpoint: str, file: str) -> bytes:
         if size > JSON_BYTES:
             raise BadCheckpoint(f"{file} has {size} bytes, more than such a file may have")
         opened.seek(0)
-        data = bytearray()
-        while len(data) < size:
-            more = opened.read(size - len(data))
-            if not more:
-                break
-            data += more
-    return bytes(data)
+        return opened.read()
 
 
 # -- verifying --------------------------------------------------------------------------------------------------------
