@@ -33,7 +33,7 @@ from windlass.errors import StorageError
 from windlass.storage.address import Address
 from windlass.storage.digest import PART_BYTES
 from windlass.storage.objects import ObjectStore
-from windlass.storage.place import Entry, SourceChanged
+from windlass.storage.place import SourceChanged
 
 pytestmark = pytest.mark.slow
 NUM_SMALL, SMALL_BYTES, LARGE_BYTES = 20, 10_000, 30_000_000
@@ -276,7 +276,7 @@ def test_an_object_written_since_the_listing_is_never_mixed(store: Store, monkey
     size = 3_000_000
     store.put("set/a.bin", b"a" * size)
     place = opened(store, monkeypatch)
-    (entry,) = entries(place)
+    (entry,) = asyncio.run(place.listed())
     assert b"".join(place.pieces(entry, 5, 1_500_000)) == b"a" * 1_500_000
     store.put("set/a.bin", b"b" * size)
     for start, length in ((0, size), (1_500_000, 1_500_000), (10, 10)):
@@ -295,7 +295,7 @@ def test_a_stream_that_fails_leaves_no_object(store: Store, monkeypatch: pytest.
         place.put_stream("a.bin", pieces(), 5 << 20)
     assert store.listed() == set()
     place.put_stream("a.bin", iter([b"x" * (6 << 20)]), 5 << 20)
-    assert [(one.name, one.size) for one in entries(place)] == [("a.bin", 6 << 20)]
+    assert [(one.name, one.size) for one in asyncio.run(place.listed())] == [("a.bin", 6 << 20)]
 
 
 def opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
@@ -303,13 +303,6 @@ def opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     for name, value in store.server.environ().items():
         monkeypatch.setenv(name, value)
     return ObjectStore(Address(store.kind, store.bucket, "set"))
-
-
-def entries(place: ObjectStore) -> list[Entry]:
-    async def find() -> list[Entry]:
-        return [one async for batch in place.entries() for one in batch]
-
-    return asyncio.run(find())
 
 
 def test_a_file_that_is_truncated_while_it_is_uploaded_leaves_no_object(

@@ -14,7 +14,7 @@ from windlass.s3.bucket import Answer, Bucket
 from windlass.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
 from windlass.storage.address import Address
 from windlass.storage.multipart import NoUpload
-from windlass.storage.place import Entry, Fatal, SourceChanged, Throttled
+from windlass.storage.place import Fatal, SourceChanged, Throttled
 from windlass.storage.s3_store import S3Store, Uploads
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -51,13 +51,6 @@ def place(*answers: Given) -> S3Store:
     return found
 
 
-def entries(store: S3Store) -> list[Entry]:
-    async def find() -> list[Entry]:
-        return [one async for batch in store.entries() for one in batch]
-
-    return asyncio.run(find())
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [(Busy("503", "x"), Throttled), (Denied("403 AccessDenied", "x"), Fatal), (Changed("412", "x"), SourceChanged),
@@ -81,16 +74,16 @@ def test_a_listing_of_several_pages_names_what_is_below_the_prefix() -> None:
             "</ListBucketResult>")  # fmt: skip
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
     pages = [page.format(".windlass/manifest.jsonl", more).encode(), page.format("b", "").encode()]
-    assert [one.name for one in entries(place(*pages))] == ["b"]
+    assert [one.name for one in asyncio.run(place(*pages).listed())] == ["b"]
 
 
 def test_a_page_that_is_no_listing_is_no_empty_one() -> None:
     with pytest.raises(StorageError, match="the listing is not that of S3: it is a html"):
-        entries(place(b"<html/>"))
+        asyncio.run(place(b"<html/>").listed())
 
 
 def test_a_page_that_was_cut_off_is_asked_for_again() -> None:
-    assert entries(place(b"<ListBucketResult", f"<ListBucketResult {SPACE}/>".encode())) == []
+    assert asyncio.run(place(b"<ListBucketResult", f"<ListBucketResult {SPACE}/>".encode()).listed()) == []
 
 
 def test_parts_of_several_pages_are_listed() -> None:

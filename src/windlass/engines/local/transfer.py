@@ -8,14 +8,12 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from windlass.errors import EngineError
 from windlass.supervise.clock import Clock
 from windlass.supervise.transfers import CheckpointUploads, DataStaging, Line, Notes, OutputsUpload, Transfer
 from windlass.worker.root_cause import death_of
-
-OUTPUTS: Final = "outputs"
 
 
 def data_staging(requests: Sequence[Mapping[str, Any]], home: Path) -> DataStaging:
@@ -44,7 +42,7 @@ def checkpoint_uploads(requests: Sequence[Mapping[str, Any]], home: Path) -> Che
 
 
 def _upload_of(one: Mapping[str, Any], home: Path) -> ProcessTransfer:
-    words = [OUTPUTS, one["source"], one["destination"]]
+    words = ["outputs", one["source"], one["destination"]]
     program = [one["python"], "-P", "-m", "windlass.storage.upload", str(home), *words]
     return ProcessTransfer(program, "process that uploads the outputs")
 

@@ -120,7 +120,7 @@ def _notes(plan: Plan, body: Request) -> Iterator[Note]:
         "written-model",
         "no run is recorded here: nothing brings the model home, and windlass ps, status, logs and stop find the job "
         f"with --on {plan.target} alone",
-        f"aws s3 cp {output}/{name}/output/model.tar.gz .",
+        f"aws s3 cp {output}/{name}/output/{layout.MODEL_ARCHIVE} .",
     )
 
 

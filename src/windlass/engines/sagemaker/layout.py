@@ -17,6 +17,8 @@ WORK: Final = f"{OPT}/windlass"
 CODE: Final = f"{WORK}/code"
 TRAVEL: Final = f"{WORK}/travel"
 MODEL: Final = f"{OPT}/model"
+MODEL_ARCHIVE: Final = "model.tar.gz"
+"""In which SageMaker stores what is there."""
 CHECKPOINTS: Final = f"{OPT}/checkpoints"
 
 DIGEST_VARIABLE: Final = "WINDLASS_CODE_DIGEST"
@@ -58,8 +60,3 @@ def attempt_folder(storage: str, run_id: str, attempt: int) -> str:
 def code_folder(storage: str, digest: str) -> str:
     """Address of the channel with the code, for all runs that have the same."""
     return f"{storage.rstrip('/')}/code/{digest}/"
-
-
-def data_channel(name: str) -> str:
-    """Where ranks find a data set."""
-    return f"{CHANNELS}/{name}"

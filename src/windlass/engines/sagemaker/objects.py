@@ -18,7 +18,6 @@ from windlass.storage.address import Address
 from windlass.storage.files import write_whole
 
 HINT: Final = "the store is storage: of the target"
-MODEL: Final = "model.tar.gz"
 
 
 def is_there(address: str, name: str, size: int, home: Path) -> bool:
@@ -105,15 +104,15 @@ def _bring(address: str, archive: Path, home: Path) -> bool:
     """Copy the model that is below an address; returns whether there is one. Raises OSError."""
     found = Address.parse(address, home)
     if found.is_folder:
-        there = Path(found.path, MODEL).is_file()
-        if there:
-            shutil.copyfile(Path(found.path, MODEL), archive)
-        return there
+        model = Path(found.path, layout.MODEL_ARCHIVE)
+        if is_there := model.is_file():
+            shutil.copyfile(model, archive)
+        return is_there
     from windlass.s3.errors import Missing, MissingBucket
     from windlass.s3.fetch import fetch
 
     try:
-        fetch(f"{address}{MODEL}", str(archive))
+        fetch(f"{address}{layout.MODEL_ARCHIVE}", str(archive))
     except MissingBucket:
         raise
     except Missing:

@@ -152,5 +152,5 @@ def _lone_ranks(shape: Shape, job: Job, target: Target, facts: Facts, procs: int
 def _data_path(data: Data, facts: Facts) -> str:
     """Where the ranks read it, or the address of its source."""
     if is_channel(data):
-        return layout.data_channel(data.name)
+        return f"{layout.CHANNELS}/{data.name}"
     return data.source if data.is_remote else str(PurePosixPath(facts.code.folder) / data.source)

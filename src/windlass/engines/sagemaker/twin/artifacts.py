@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from windlass.engines.sagemaker.layout import MODEL_ARCHIVE
 from windlass.engines.sagemaker.service import Request
 from windlass.engines.sagemaker.twin.layout import ML, is_plain
 from windlass.engines.sagemaker.twin.transfer import Transfers, folder_address, listed, parse
@@ -23,7 +24,6 @@ from windlass.worker.tarpipe import leads_out
 
 MODEL, DATA = "model", "output/data"
 """Below /opt/ml."""
-ARCHIVE: Final = "model.tar.gz"
 GZIP_LEVEL: Final = 1
 """Weights hardly get smaller, and each higher level takes longer."""
 MAX_FAILURE: Final = 1024
@@ -39,7 +39,7 @@ class Artifacts:
         self._hosts, self._transfers, self._scratch = hosts, transfers, scratch
         base = f"{request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"
         self._destination = parse(base)
-        self.model_uri = f"{base}/{ARCHIVE}"
+        self.model_uri = f"{base}/{MODEL_ARCHIVE}"
         """Where the model is."""
         self.left_out: list[str] = []
         """What could not be uploaded, each with the reason."""
@@ -49,7 +49,7 @@ class Artifacts:
         with system_errors(str(self._scratch)):
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch.mkdir()
-            await asyncio.to_thread(self._pack, MODEL, self._scratch / ARCHIVE)
+            await asyncio.to_thread(self._pack, MODEL, self._scratch / MODEL_ARCHIVE)
             if any(any(folder.iterdir()) for folder in self._folders(DATA)):
                 await asyncio.to_thread(self._pack, DATA, self._scratch / "output.tar.gz")
             packed = Folder(folder_address(self._scratch))

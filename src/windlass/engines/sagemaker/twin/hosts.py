@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from windlass.engines import netns
+from windlass.engines.sagemaker.layout import OPT
 from windlass.engines.sagemaker.service import Request
 from windlass.engines.sagemaker.twin import layout
 from windlass.engines.sagemaker.twin.host import REPORT, HostSpec
@@ -111,7 +112,7 @@ class HostStarter:
 
     def _start(self, number: int, folder: Path, second: int) -> RunningHost:
         is_isolated = self._settings.isolation == NAMESPACES
-        place = layout.OPT if is_isolated else str(folder.resolve() / layout.ML)
+        place = OPT if is_isolated else str(folder.resolve() / layout.ML)
         base = {} if is_isolated else {BASE_DIR: place}
         spec = HostSpec(
             folder.name, str(folder), str(self._job.logs / f"{folder.name}-{second}"),

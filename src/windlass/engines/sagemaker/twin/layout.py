@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from windlass.engines.sagemaker.layout import OPT
 from windlass.engines.sagemaker.service import Request
 
 FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code", "checkpoints")
 GROUP: Final = "homogeneousCluster"
 """Name that SageMaker gives the only group of a job whose instances are all of one type."""
-OPT: Final = "/opt/ml"
 ML: Final = Path("opt/ml")
 """Below the folder of a host."""
 
@@ -52,7 +52,7 @@ def environment(request: Request, arn: str, python: str, environ: Mapping[str, s
     }
 
 
-def command(request: Request, base: str = OPT) -> list[str]:
+def command(request: Request, base: str) -> list[str]:
     """Entry point of the container and its arguments, with `base` in place of /opt/ml at the beginning of a word."""
     algorithm = request["AlgorithmSpecification"]
     words = [*algorithm.get("ContainerEntrypoint", ["train"]), *algorithm.get("ContainerArguments", [])]
