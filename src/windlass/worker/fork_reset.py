@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import resource
 import signal
@@ -13,7 +14,8 @@ import sys
 import time
 from typing import Any
 
-from windlass.worker.fork_safety import OVERWRITTEN_SIGNALS, Imports, mapped, process_state
+from windlass.worker import blas_threads
+from windlass.worker.fork_safety import OVERWRITTEN_SIGNALS, Imports, process_state
 
 _CHOSEN_SEEDS = 1 << 32
 """Below are seeds that people choose; torch draws its own from 53 bits."""
@@ -56,6 +58,9 @@ class ForkReset:
         self._variables = imports.variables_changed()
         self._handlers = {number: signal.getsignal(number) for number in OVERWRITTEN_SIGNALS}
         self._kept: list[object] = []
+        self._own = [name for name in sys.modules if _is_own(name)]
+        self._last = next(reversed(sys.modules))
+        """What was imported last: a fork that looked at the names before it, too, would copy the page of each."""
 
     def __call__(self, argv: list[str]) -> None:
         """In a rank that was forked to be `argv`: interpreter, script, arguments."""
@@ -74,10 +79,15 @@ class ForkReset:
         _own_randomness()
         _own_thread()
         _own_clock()
-        _set_blas_threads()
+        blas_threads.set_threads(os.environ)
         # The script may bring a Windlass of its own; ours runs on without being found.
-        for name in [name for name in sys.modules if name.split(".")[0] == "windlass"]:
-            self._kept.append(sys.modules.pop(name))
+        since = itertools.takewhile(lambda name: name != self._last, reversed(sys.modules))
+        for name in [*self._own, *filter(_is_own, since)]:
+            self._kept.append(sys.modules.pop(name, None))
+
+
+def _is_own(module: str) -> bool:
+    return module.split(".")[0] == "windlass"
 
 
 def _reopen(stream: Any, name: str, number: int, mode: str) -> None:
@@ -127,22 +137,3 @@ def _own_clock() -> None:
     began = getattr(logging, "_startTime", None)
     if began is not None:
         logging._startTime = time.time_ns() if isinstance(began, int) else time.time()  # type: ignore[union-attr]
-
-
-def _set_blas_threads() -> None:
-    """Give OpenBLAS the threads it would have taken by itself; in the warm process it was held to one."""
-    names = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-    wanted = [int(value) for value in map(os.environ.get, names) if value and value.isdigit() and int(value) > 0]
-    threads = min([*wanted[:1], len(os.sched_getaffinity(0))])
-    if threads <= 1:
-        return
-    import ctypes
-
-    for path in mapped("openblas"):
-        library = ctypes.CDLL(path)
-        for prefix in ("scipy_openblas_", "openblas_"):
-            for suffix in ("set_num_threads64_", "set_num_threads"):
-                setter = getattr(library, prefix + suffix, None)
-                if setter is not None:
-                    setter(threads)
-                    break

@@ -15,6 +15,7 @@ import sys
 import time
 from typing import Any
 
+from windlass.worker import blas_threads, process
 from windlass.worker.environ_watch import EnvironWatch
 
 OVERWRITTEN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGPIPE)
@@ -65,7 +66,8 @@ class Imports:
             return f"the imports made shared memory ({min(shared)}), which ranks would share"
         if any(signal.getsignal(number) is None for number in OVERWRITTEN_SIGNALS):
             return "the imports set a native signal handler"
-        return _trial()
+        blas_threads.set_threads(self.watch.initial)  # a fork ends them here too
+        return _trial() or why_unsafe(THREAD_PATIENCE_SECONDS)
 
 
 def why_unsafe(patience_seconds: float = 0.0) -> str:
@@ -166,7 +168,7 @@ def package_fingerprint(known: dict[str, tuple[int, int]] | None = None) -> dict
 
     With `known`, of the same paths as there.
     """
-    paths = set(known) if known is not None else {*_imported_files(), *mapped("/"), *package_folders()}
+    paths = set(known) if known is not None else {*_imported_files(), *process.mapped("/"), *package_folders()}
     found = {}
     for path in paths:
         try:
@@ -175,13 +177,6 @@ def package_fingerprint(known: dict[str, tuple[int, int]] | None = None) -> dict
         except OSError:
             found[path] = (0, 0)
     return found
-
-
-def mapped(part: str) -> list[str]:
-    """Files in the memory of this process with `part` in their path."""
-    with open("/proc/self/maps") as file:
-        paths = {line.split(None, 5)[-1].strip() for line in file if "/" in line}
-    return sorted(path for path in paths if part in path)
 
 
 def _imported_files() -> set[str]:
@@ -214,14 +209,13 @@ def shadowed(script: str) -> str:
             if _is_installed(path):
                 break
             folders.append(path)
-    loaded = {name for name in list(sys.modules) if "." not in name} - {"__main__"}
     for number, folder in enumerate(folders):
         try:
             names = {name.split(".")[0] for name in os.listdir(folder)}
         except OSError:
             continue
-        for name in sorted(names & loaded):
-            if found := _would_be_found(name, folder, folders[: number + 1]):
+        for name in sorted(names - {"__main__"}):  # to go through all modules would copy the page of each
+            if name in sys.modules and (found := _would_be_found(name, folder, folders[: number + 1])):
                 return found
     return ""
 

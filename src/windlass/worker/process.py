@@ -158,6 +158,13 @@ def end_descendants(patience_seconds: float = 5.0) -> None:
         time.sleep(0.002)
 
 
+def mapped(part: str) -> list[str]:
+    """Files in the memory of this process with `part` in their path."""
+    with open("/proc/self/maps") as file:
+        paths = {line.split(None, 5)[-1].strip() for line in file if "/" in line}
+    return sorted(path for path in paths if part in path)
+
+
 def children(parent: int) -> list[int]:
     """The processes that have this one as their parent."""
     return [line.pid for line in every() if line.parent == parent]

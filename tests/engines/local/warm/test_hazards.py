@@ -173,9 +173,14 @@ def test_gradients_ahead_on_one_thread_are_harmless_or_refused(forks: Forks) -> 
 @pytest.mark.slow
 def test_openblas_and_scikit_learn_leave_no_thread(forks: Forks) -> None:
     """Though OPENBLAS_NUM_THREADS is not set; the rank then has the threads that it would have had."""
-    forks.script("look.py", "import numpy, os, threadpoolctl\nnumpy.ones((300, 300)) @ numpy.ones((300, 300))\n"
-                 "print({lib['num_threads'] for lib in threadpoolctl.threadpool_info() "
-                 "if lib['internal_api'] == 'openblas'}, os.environ.get('OPENBLAS_NUM_THREADS'))")  # fmt: skip
+    forks.script(
+        "look.py",
+        "import numpy, os, threadpoolctl\n"
+        "assert len(os.listdir('/proc/self/task')) == 1\n"
+        "numpy.ones((300, 300)) @ numpy.ones((300, 300))\n"
+        "print({lib['num_threads'] for lib in threadpoolctl.threadpool_info() if lib['internal_api'] == 'openblas'}, "
+        "os.environ.get('OPENBLAS_NUM_THREADS'))",
+    )
     cores = len(os.sched_getaffinity(0))
     assert forks.works("look.py", "numpy", "scipy", "sklearn") == f"{{{cores}}} None\n"
     assert forks.works("look.py", "numpy", "scipy", "sklearn", OPENBLAS_NUM_THREADS="1") == "{1} 1\n"
