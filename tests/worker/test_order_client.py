@@ -113,7 +113,7 @@ def test_a_node_ends_what_its_ranks_leave_and_not_the_client(
 ) -> None:
     pods.append(one := start(tmp_path, server.port, "leaves"))
     one.wait_for("[a] over")
-    assert nodes_of(one) == set()
+    until(lambda: nodes_of(one) == set())
     assert len(process.children(one.process.pid)) == 1
     assert call(server, Request.order(2, one.spec(2, "succeeds"))) == pod_reuse.TAKEN
     assert one.wait() == 0

@@ -98,6 +98,20 @@ def test_it_waits_for_the_next_attempt_when_its_supervisor_ends_the_ranks(tmp_pa
     assert one.wait() == 0
 
 
+def test_a_signal_whose_mark_was_seen_as_the_node_ended_is_still_the_supervisors(
+    tmp_path: Path, pods: list[Pod]
+) -> None:  # fmt: skip
+    (tmp_path / pod_reuse.TOLD).touch()
+    pods.append(one := Pod(tmp_path, "fails"))
+    one.wait_for("[a] over")
+    one.process.send_signal(signal.SIGTERM)  # comes after its mark
+    assert one.order(2, "fails") == pod_reuse.TAKEN
+    until(lambda: one.text().count("[a] over") == 2 or one.process.poll() is not None)
+    one.process.send_signal(signal.SIGTERM)  # has no mark, and is that of a machine
+    assert one.wait() == 1
+    assert one.text().count("[a] over") == 2
+
+
 def test_it_goes_when_its_machine_does(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "sleeps"))
     one.wait_for("[0] attempt 1")

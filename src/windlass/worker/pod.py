@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,8 @@ FOR_EVER = float("inf")
 PRELOAD = "WINDLASS_PRELOAD"
 """Variable: several ranks are forks of this process in its only attempt too."""
 TOLD_BYTES = 1 << 20
+REAP_MS = 1000
+"""How often orphans are collected while a node runs."""
 
 
 class Pod:
@@ -54,6 +57,8 @@ class Pod:
         """Pid of the node's process; 0 before an attempt has one, None between attempts."""
         self._is_signalled = False
         """Whether the node of the attempt was asked to end."""
+        self._is_expected = False
+        """Whether the supervisor has marked a signal that has not come yet."""
         self._is_leaving = False
         self._keeps_outputs = False
         """Whether the pod waits until the supervisor has its outputs."""
@@ -86,13 +91,22 @@ class Pod:
         elif number != STACKS_SIGNAL:
             if self._node == 0:
                 raise SystemExit(128 + number)
-            if pod_reuse.clear_mark(self.base):
+            if self._is_expected or pod_reuse.clear_mark(self.base):
+                self._is_expected = False
                 return
             # Where one pod of a Job was lost, the others are deleted: the supervisor may still take their outputs.
             if self._keeps_outputs and not pod_reuse.is_released(self.base):
                 self._is_deleted = True
             else:
                 self._is_leaving = True
+
+    def _take_mark(self) -> bool:
+        """Whether the last signal was the supervisor's, or the next one is: it marks each before it sends it."""
+        pod_reuse.block()
+        is_marked = pod_reuse.clear_mark(self.base)
+        self._is_expected = is_marked and not self._is_signalled
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
+        return is_marked
 
     def _take_order(self, path: str) -> str:
         """Take the next attempt as ours; gives the file of its nodes."""
@@ -112,15 +126,14 @@ class Pod:
         log = self.log
         log.attempt, log.token = spec.attempt, os.urandom(TOKEN_BYTES).hex()
         log.feed = event_feed.FeedWriter(self.base, spec.attempt, log.token) if self.client else None
-        status, lines = self._run_node(spec)
-        code = os.waitstatus_to_exitcode(status)
+        pid, code, lines = self._run_node(spec)
         if lines is None:
             if code < 0:
                 log.line(f"the process of the node was killed by {signal.Signals(-code).name}")
             pod_node.report_failure(log)
             return (128 - code if code < 0 else code), 0.0
         log.lines = lines
-        goes_away = not pod_reuse.clear_mark(self.base) and self._is_signalled
+        goes_away = not self._take_mark() and self._is_signalled
         self._keeps_outputs = not goes_away and _has_outputs(spec)
         stay_seconds = spec.stay_seconds if code and not goes_away else 0.0
         if self._keeps_outputs:
@@ -132,29 +145,55 @@ class Pod:
             log.feed = None
             if not stay_seconds:
                 self._await_delivery()
+        os.waitpid(pid, 0)  # its exit takes as long as a fork, and the supervisor begins the next attempt meanwhile
         return code, stay_seconds
 
-    def _run_node(self, spec: NodeSpec) -> tuple[int, dict[str, int] | None]:
-        """Run the node in a child; gives its wait status and how many lines were written, None if it did not end."""
+    def _run_node(self, spec: NodeSpec) -> tuple[int, int, dict[str, int] | None]:
+        """Run the node in a child until it has ended its ranks; gives its pid, its exit code, and how many lines were
+        written, None if it has not ended them.
+        """
         read, write = os.pipe()
-        os.set_blocking(read, False)
         self._is_signalled = False
         pod_reuse.block()
         try:
-            self._node = pod_node.start(spec, self.base, self.log, self.imports, write)
+            self._node = pid = pod_node.start(spec, self.base, self.log, self.imports, write)
         finally:
             os.close(write)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
-        while (found := os.waitpid(-1, 0))[0] != self._node:
-            pass  # the order client, or an orphan: the first process of a container is the parent of all
-        self._node = None
         try:
-            told = os.read(read, TOLD_BYTES)
-        except BlockingIOError:  # what it has left holds the pipe
-            told = b""
+            code, told = self._await_node(read)
         finally:
             os.close(read)
-        return found[1], json.loads(told) if told else None
+        self._node = None
+        if not told:
+            return pid, code, None
+        found = json.loads(told)
+        return pid, found["code"], found["lines"]
+
+    def _await_node(self, source: int) -> tuple[int, bytes]:
+        """Wait until the node has ended its ranks and has written that to this pipe; gives what it has written.
+
+        Before it stands the exit code of a node that was killed.
+        """
+        told, poll = b"", select.poll()
+        poll.register(source, select.POLLIN)
+        while not told.endswith(b"\n"):
+            is_ready = bool(poll.poll(REAP_MS))
+            data = os.read(source, TOLD_BYTES) if is_ready else b""
+            told += data
+            if not data and (code := self._collect(wait=is_ready)) is not None:
+                return code, b""
+        return 0, told
+
+    def _collect(self, *, wait: bool) -> int | None:
+        """Collect children that have exited, at least until that is the node where `wait`; gives the node's exit code.
+
+        The first process of a container is the parent of all: the order client, and orphans too.
+        """
+        while (found := os.waitpid(-1, 0 if wait else os.WNOHANG))[0]:
+            if found[0] == self._node:
+                return os.waitstatus_to_exitcode(found[1])
+        return None
 
     def _await_delivery(self) -> None:
         """Wait until the order client has sent the last events, which would be killed with this process; it then

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from windlass.worker import fork_safety, pod_reuse, process, resume
@@ -29,7 +30,7 @@ NAME_SECONDS = 600.0
 NAME_PAUSE_SECONDS = 0.2
 STORE_SECONDS = 2.0
 """How long forks of another node than the first wait for rank 0; a script may meet elsewhere, or later."""
-STORE_PAUSES = (0.01, 0.1)
+STORE_PAUSES = (0.005, 0.1)
 """Between two looks for it: first, and at most. A thousand pods may look at once."""
 LOG_SECONDS = 5.0
 OF_OPERATORS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -50,14 +51,17 @@ class Imports:
         other = self.reset.watch.differs({**os.environ, **spec.env})
         if other or spec.launch is not None or fork_safety.why_unsafe() or fork_safety.shadowed(spec.script):
             return ColdStart()
+        first, port = spec.env.get("MASTER_ADDR", ""), spec.env.get("MASTER_PORT")
+        if spec.ranks[0].rank and "torch" in sys.modules and port is not None:
+            return WarmStart(self.reset, partial(_wait_for_store, first, int(port)))
         return WarmStart(self.reset)
 
 
 def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, told: int) -> int:
     """Start the node as a child of this process; gives its pid. Raises OSError.
 
-    Once it has ended its ranks, it writes to descriptor `told` how many lines of the log were written, as JSON, and
-    exits with 0 if all of them succeeded. Signals must be blocked.
+    Once it has ended its ranks, it writes a line of JSON to descriptor `told`: its exit code, 0 if all of them have
+    succeeded, and how many lines of the log were written. Then it exits. Signals must be blocked.
     """
     birth = process.Birth()
     pid = os.fork()
@@ -70,7 +74,7 @@ def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, told:
             signal.signal(number, signal.SIG_IGN if number == STACKS_SIGNAL else _leave)  # until there are ranks
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
         code = _run(spec, base, log, imports)
-        os.write(told, json.dumps(log.lines).encode())
+        os.write(told, json.dumps({"code": code, "lines": log.lines}).encode() + b"\n")
     except SystemExit as error:
         code = int(error.code or 0)
     except BaseException as error:
@@ -99,8 +103,6 @@ def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int
             _wait_for_port(peer, spec.launch.port, log)
     [spec] = resume.add_resume_arguments([spec])  # each pod finds the checkpoint by itself
     how = imports.start(spec) if imports is not None else ColdStart()
-    if isinstance(how, WarmStart) and spec.ranks[0].rank and "torch" in sys.modules and "MASTER_PORT" in spec.env:
-        _wait_for_store(spec.env["MASTER_ADDR"], int(spec.env["MASTER_PORT"]))
     node = (LaunchedNode if spec.launch is not None else Node)(spec, None, how, log.put)
     code = node.run()
     if code and (path := os.environ.get(FAILURE_FILE)):
@@ -165,7 +167,7 @@ def _wait_for_name(spec: NodeSpec, base: str, log: PodLog) -> None:
 
     def look() -> None:
         if not os.path.exists(first_ended):
-            socket.getaddrinfo(first, None)
+            socket.getaddrinfo(first.encode(), None)  # for a string, the codec of other names would be imported
 
     _wait(look, f"the name {first}", "is not known", log)
 
@@ -186,10 +188,11 @@ def _wait_for_store(host: str, port: int) -> None:
     """
     give_up, (pause, most) = time.monotonic() + STORE_SECONDS, STORE_PAUSES
     with contextlib.suppress(OSError):  # without an address the ranks fail by themselves
-        host = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])  # once, for the sake of the DNS
+        found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)  # once, for the sake of the DNS
+        address = str(found[0][4][0])
         while time.monotonic() < give_up:
             try:
-                socket.create_connection((host, port), STORE_SECONDS).close()
+                socket.create_connection((address, port), STORE_SECONDS).close()
                 return
             except OSError:
                 time.sleep(pause)

@@ -38,6 +38,8 @@ from collections.abc import Callable, Sequence
 TOLD, STAYS, NEXT, HELD, RELEASED = "told", "stays", "next.json.gz", "held", "released"
 FIRST_ENDED = "first-ended-"
 PAUSE_SECONDS = 0.01
+FIRST_PAUSE_SECONDS = 0.001
+"""Of a pod that begins to wait: mostly the next attempt follows within a twentieth of a second."""
 STILL_ENDING_SECONDS = 5.0
 """How long the process of a pod may take from the end of its node until it waits for the next attempt."""
 OUTPUTS_SECONDS = 60.0
@@ -53,8 +55,10 @@ def wait(folder: str, seconds: float, is_leaving: Callable[[], bool]) -> str | N
     give_up = time.monotonic() + seconds
     with open(stays, "w"):
         pass
+    pause = FIRST_PAUSE_SECONDS
     while not (is_leaving() or os.path.exists(path)) and time.monotonic() < max(give_up, _held_until(folder)):
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(pause)
+        pause = min(PAUSE_SECONDS, 1.05 * pause)
     if not _remove(stays):  # `order` has removed it, and brings the attempt
         give_up = time.monotonic() + STILL_ENDING_SECONDS
         while not (is_leaving() or os.path.exists(path)) and time.monotonic() < give_up:

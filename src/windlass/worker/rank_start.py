@@ -63,10 +63,14 @@ class WarmStart:
 
     name = "warm"
 
-    def __init__(self, prepare: Callable[[list[str]], None]) -> None:
-        """`prepare` runs in the child with its command line, and resets it to a new interpreter (`fork_reset.py`)."""
+    def __init__(self, prepare: Callable[[list[str]], None], wait: Callable[[], None] = lambda: None) -> None:
+        """`prepare` runs in the child with its command line, and resets it to a new interpreter (`fork_reset.py`).
+
+        `wait` runs in it then, before the script.
+        """
         self._birth = process.Birth()
         self._prepare = prepare
+        self._wait = wait
 
     def __call__(self, argv: list[str], cwd: str, env: dict[str, str], output: int, beside: int = 0) -> int:
         """See `Start`."""
@@ -87,6 +91,7 @@ class WarmStart:
                 _become(argv, cwd, env, output)
                 self._prepare([argv[0], *argv[2:]])
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                self._wait()
                 done = os.environ.pop(DONE_VARIABLE, None)
                 code = run(argv[2:], done)
                 end(code, done)
