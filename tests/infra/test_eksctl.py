@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from windlass.engines.kubernetes.components.table import KARPENTER
 from windlass.infra.eksctl import cluster_config
 from windlass.spec.parse import parse_cluster
 
@@ -71,3 +72,7 @@ def test_what_eksctl_cannot_make_is_named() -> None:
     left_out = made(WHOLE)[1]
     for what in ("bucket", "repositories", "EFS", "FSx", "S3 Files", "SageMaker", "budget", "NodePools", "operators"):
         assert any(what in one for one in left_out), what
+
+
+def test_eksctl_installs_the_karpenter_that_windlass_does() -> None:
+    assert made(WHOLE)[0]["karpenter"]["version"] == KARPENTER.version

@@ -14,7 +14,8 @@ from windlass.spec.cluster import GIB, Cluster, GpuPool
 API: Final = "eksctl.io/v1alpha5"
 FAMILY: Final = "AmazonLinux2023"
 """Of images; eksctl chooses their drivers by the instance types."""
-KARPENTER_VERSION: Final = "1.8.1"
+KARPENTER_VERSION: Final = "1.14.1"
+"""That of the component, which a test compares."""
 ADDONS: Final = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-ebs-csi-driver")
 
 

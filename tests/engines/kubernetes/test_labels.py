@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,16 @@ from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
 
 from windlass.engines.kubernetes import labels, layout
 from windlass.engines.kubernetes.plan import attempt_objects
+from windlass.engines.kubernetes.pods import probe_pods
+from windlass.engines.kubernetes.pods.claim_files import claim_files
+from windlass.engines.kubernetes.pods.exec_copy import RunPods
 from windlass.engines.kubernetes.preflight import capacity, network, rbac
 from windlass.engines.kubernetes.supervisor.record import Head, head_manifest
 from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
 
 RECOMMENDED = {
     f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "part-of", "managed-by", "version")
@@ -97,3 +104,26 @@ def test_objects_that_are_of_no_run_have_those_that_kubernetes_recommends() -> N
 )
 def test_a_name_becomes_the_value_of_a_label(text: str, wanted: str) -> None:
     assert labels.value(text) == wanted
+
+
+def test_the_jobs_of_commands_have_the_queue_and_the_secrets_of_their_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TARGET.model_copy(update={"supervisor_queue": "small", "image_pull_secrets": ("registry",)})
+    made: list[Mapping[str, Any]] = []
+
+    def takes(_client: Any, job: Mapping[str, Any]) -> Any:
+        made.append(job)
+        raise EngineError("the cluster is not asked")
+
+    monkeypatch.setattr(probe_pods, "made", takes)
+    client: Any = SimpleNamespace(namespace="research", get_if_exists=lambda *_: {})
+    with pytest.raises(EngineError), claim_files(client, target, "data"):
+        pass
+    plan = planned(FACTS, target, kubernetes={"results": {"size": "1GiB"}})
+    ended = Status(plan.run_id, plan.name, plan.target, Phase.SUCCEEDED, 0.0, 0.0, plan.output_dir)
+    with pytest.raises(EngineError):
+        RunPods(client, plan, ended).list_checkpoints(f"{layout.RESULTS}/checkpoints")
+    made.append(network.objects(target, "probe")[-1])
+    for job in made:
+        assert job["metadata"]["labels"][layout.QUEUE_LABEL] == "small"
+        assert job["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert len(made) == 3

@@ -100,6 +100,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             Step("cluster", f"{why}: {WORKLOADS[via].api} in namespace {shape.namespace} of context {target.context}", {
                 "context": target.context, "namespace": shape.namespace, "via": via, "why": why,
                 **({} if expires is None else {expiry.AFTER: expires}),
+                **({"supervisor_queue": target.supervisor_queue} if target.supervisor_queue else {}),
                 "kubeconfig": facts.kubeconfig, **(image_and_user(seen, shape.image, shape.user) if runtime else {}),
             }),
             *planning.staging_steps(shape, job, target, facts),

@@ -72,9 +72,10 @@ def claim_files(client: Client, target: KubernetesTarget, claim: str) -> Iterato
     spec = probe_pods.pod_spec(target.image or IMAGE, target.user, wait)
     spec["containers"][0]["volumeMounts"] = [{"name": "claim", "mountPath": MOUNT}]
     spec["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
-    spec["imagePullSecrets"] = [{"name": secret} for secret in target.image_pull_secrets]
-    its = labels.of_helper(name, "copy")
-    made = probe_pods.job(name, POD_SECONDS, 1, spec, namespace=client.namespace, labels=its)
+    made = probe_pods.job(
+        name, POD_SECONDS, 1, spec, namespace=client.namespace, labels=labels.of_helper(name, "copy"),
+        pull_secrets=target.image_pull_secrets, queue=target.supervisor_queue,
+    )  # fmt: skip
     with probe_pods.made(client, made):
         [pod] = probe_pods.running(client, name, 1, START_SECONDS, lambda _text: None)
         yield ClaimFiles(client, python, pod)

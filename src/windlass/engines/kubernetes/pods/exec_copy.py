@@ -143,8 +143,12 @@ class RunPods:
         made = probe_pods.pod_spec(image, user, wait)
         made["containers"][0]["volumeMounts"] = [claim["mount"]]
         made["volumes"] = [claim["volume"]]
-        its = labels.of_helper(name, "copy", attempt_objects(self._plan)[-1]["metadata"]["labels"])
-        return probe_pods.job(name, HELPER_SECONDS, 1, made, namespace=self._client.namespace, labels=its)
+        return probe_pods.job(
+            name, HELPER_SECONDS, 1, made, namespace=self._client.namespace,
+            labels=labels.of_helper(name, "copy", attempt_objects(self._plan)[-1]["metadata"]["labels"]),
+            pull_secrets=probe_pods.secrets_of(spec),
+            queue=cluster.get("supervisor_queue"),
+        )  # fmt: skip
 
 
 def _absolute(path: str) -> str:

@@ -9,10 +9,10 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from windlass.engines.kubernetes import manifests
+from windlass.engines.kubernetes import layout, manifests
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.labels import HELPER
 from windlass.engines.kubernetes.pods.nodes import Pod, has_ended
@@ -65,10 +65,16 @@ def sweep(client: Client) -> list[str]:
 
 
 def job(
-    name: str, seconds: int, num_pods: int, spec: Manifest, *, namespace: str, labels: Mapping[str, str]
-) -> Manifest:
-    """A Job whose pods the cluster itself ends, and removes, after so many seconds. `spec` is that of its pods."""
-    meta = {"name": name, "namespace": namespace, "labels": dict(labels), "annotations": made_by(seconds)}
+    name: str, seconds: int, num_pods: int, spec: Manifest, *, namespace: str, labels: Mapping[str, str],
+    pull_secrets: Iterable[str], queue: str | None,
+) -> Manifest:  # fmt: skip
+    """A Job whose pods the cluster itself ends, and removes, after so many seconds. `spec` is that of its pods.
+
+    A Kueue that manages all Jobs starts none without a `queue`.
+    """
+    queued = {**labels, layout.QUEUE_LABEL: queue} if queue else dict(labels)
+    meta = {"name": name, "namespace": namespace, "labels": queued, "annotations": made_by(seconds)}
+    spec = {**spec, "imagePullSecrets": [{"name": secret} for secret in pull_secrets]}
     return {
         "apiVersion": BATCH,
         "kind": "Job",
@@ -83,6 +89,11 @@ def job(
             "template": {"metadata": {"labels": dict(labels)}, "spec": spec},
         },
     }
+
+
+def secrets_of(spec: Mapping[str, Any]) -> list[str]:
+    """Names of the secrets by which a pod pulls its image."""
+    return [str(one["name"]) for one in spec.get("imagePullSecrets", ())]
 
 
 def pod_spec(image: str, user: int, command: list[str]) -> Manifest:

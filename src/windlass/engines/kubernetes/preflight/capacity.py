@@ -98,9 +98,8 @@ def waiting(made: Sequence[Mapping[str, Any]], name: str, num_pods: int) -> Mani
         **{key: like[key] for key in LIKE_A_NODE if key in like},
         "containers": [{**asks, "command": [container["command"][0], "-c", WAIT]}],
     }
-    its = labels.of_helper(name, "capacity-probe", meta["labels"])
-    found = probe_pods.job(name, HOLD_SECONDS, num_pods, pod, namespace=meta["namespace"], labels=its)
-    queue = meta["labels"].get(layout.QUEUE_LABEL)
-    if queue is not None:
-        found["metadata"]["labels"][layout.QUEUE_LABEL] = queue
-    return found
+    return probe_pods.job(
+        name, HOLD_SECONDS, num_pods, pod, namespace=meta["namespace"],
+        labels=labels.of_helper(name, "capacity-probe", meta["labels"]),
+        pull_secrets=probe_pods.secrets_of(like), queue=meta["labels"].get(layout.QUEUE_LABEL),
+    )  # fmt: skip

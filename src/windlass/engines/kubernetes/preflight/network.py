@@ -85,8 +85,11 @@ def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
     return [
         program,
         manifests.naming_service(name, target.namespace, its, pods, "master", layout.MASTER_PORT),
-        probe_pods.job(name, PROBE_SECONDS, 2, spec, namespace=target.namespace, labels=its),
-    ]
+        probe_pods.job(
+            name, PROBE_SECONDS, 2, spec, namespace=target.namespace, labels=its,
+            pull_secrets=target.image_pull_secrets, queue=target.supervisor_queue,
+        ),
+    ]  # fmt: skip
 
 
 def probe(client: Client, target: KubernetesTarget, told: Told) -> Findings:

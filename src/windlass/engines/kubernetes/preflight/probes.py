@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes import labels, layout
+from windlass.engines.kubernetes import labels
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.package import RUNNER, packed
 from windlass.engines.kubernetes.plan import PYTHON
@@ -179,15 +179,14 @@ def _job(client: Client, target: KubernetesTarget, asked: Asked, name: str, clai
     spec = probe_pods.pod_spec(asked.image, target.user, wait)
     container = spec["containers"][0]
     container["env"] += [{"name": key, "value": value} for key, value in target.env.items()]
-    spec["imagePullSecrets"] = [{"name": secret} for secret in target.image_pull_secrets]
     spec["serviceAccountName"] = asked.wanted.service_account
     if claim:
         container["volumeMounts"] = [{"name": "claim", "mountPath": MOUNT}]
         spec["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
-    its = labels.of_helper(name, "doctor")
-    if target.supervisor_queue is not None:  # a Kueue that manages all Jobs starts none without a queue
-        its[layout.QUEUE_LABEL] = target.supervisor_queue
-    return probe_pods.job(name, POD_SECONDS, 1, spec, namespace=client.namespace, labels=its)
+    return probe_pods.job(
+        name, POD_SECONDS, 1, spec, namespace=client.namespace, labels=labels.of_helper(name, "doctor"),
+        pull_secrets=target.image_pull_secrets, queue=target.supervisor_queue,
+    )  # fmt: skip
 
 
 def _running(client: Client, name: str, told: Callable[[str], None]) -> Json:
