@@ -193,9 +193,11 @@ def test_a_login_that_has_expired_is_waited_for_and_noted_once(run: FakeRun) -> 
 
 
 def test_a_refusal_at_the_start_is_final(run: FakeRun) -> None:
-    run.backend.starts = [EngineError("the cluster refused: pods is forbidden")]
+    run.backend.starts = [EngineError("the cluster refused: pods is forbidden", "windlass check")]
     run.supervisor().run()
     assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 127)
+    assert run.status.cause is not None
+    assert run.status.cause["summary"] == "could not start: the cluster refused: pods is forbidden (windlass check)"
 
 
 def test_an_unavailable_target_is_waited_for_no_longer_than_the_job_may_take(make_run: MakeRun) -> None:

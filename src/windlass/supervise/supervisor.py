@@ -194,9 +194,7 @@ class Supervisor:
         except TargetUnavailable as error:
             self.next_at = self._retry_at(error)
         except (OSError, EngineError) as error:
-            hint = f" ({error.hint})" if isinstance(error, EngineError) and error.hint else ""
-            words = error.message if isinstance(error, EngineError) else str(error)
-            cause = RootCause(f"the data could not be staged: {words}{hint}")
+            cause = RootCause(f"the data could not be staged: {_in_a_line(error)}")
             self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
         return False
 
@@ -274,7 +272,7 @@ class Supervisor:
             if attempt is not None:
                 attempt.kill()
             self.monitor = None
-            cause = RootCause(f"could not start: {error}")
+            cause = RootCause(f"could not start: {_in_a_line(error)}")
             self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
 
     # -- one iteration
@@ -405,8 +403,7 @@ class Supervisor:
             self._upload_at = self._retry_at(error)
             return False
         except (OSError, EngineError) as error:
-            hint = f" ({error.hint})" if isinstance(error, EngineError) and error.hint else ""
-            self.end_uploading(f"{error.message if isinstance(error, EngineError) else error}{hint}")
+            self.end_uploading(_in_a_line(error))
             return True
         if is_uploaded:
             self.end_uploading()
@@ -452,3 +449,9 @@ class Supervisor:
                 if self.clock.monotonic() > give_up:
                     raise
                 self.clock.wait(1.0)
+
+
+def _in_a_line(error: OSError | EngineError) -> str:
+    """What went wrong, and what to do about it in brackets."""
+    hint = f" ({error.hint})" if isinstance(error, EngineError) and error.hint else ""
+    return f"{error.message if isinstance(error, EngineError) else error}{hint}"
