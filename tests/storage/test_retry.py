@@ -9,7 +9,7 @@ import pytest
 from windlass.errors import StorageError
 from windlass.storage.place import Throttled, Unreachable
 from windlass.storage.retry import FEW_TRIES, TRIES, repeated
-from windlass.storage.window import FIRST, Window
+from windlass.storage.window import Window
 
 
 @pytest.fixture
@@ -37,11 +37,11 @@ class Store:
 
 
 def test_a_busy_store_is_asked_again_later_and_with_fewer_requests_at_once(pauses: list[float]) -> None:
-    store, window = Store(3, Throttled("busy")), Window()
+    store, window = Store(3, Throttled("busy")), Window(first=16)
     assert asyncio.run(repeated(store.ask, window)) == "answer"
     assert len(pauses) == 3
     assert all(0.05 * 2**number <= pause <= 0.15 * 2**number for number, pause in enumerate(pauses))
-    assert window.size < FIRST / 4
+    assert window.size < 4
 
 
 def test_it_is_given_up_after_some_tries(pauses: list[float]) -> None:

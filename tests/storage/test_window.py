@@ -4,22 +4,57 @@ from __future__ import annotations
 
 import asyncio
 
-from windlass.storage.window import LEAST, Window
+from windlass.storage.window import LARGE_BYTES, LEAST, PERIOD_SECONDS, Window
 
 
-def test_it_grows_while_the_store_answers_and_halves_where_it_is_busy() -> None:
-    window = Window(first=4, most=8)
-    for _ in range(4):
-        window.answered()
-    assert 4 < window.size <= 5.1
-    for _ in range(100):
-        window.answered()
-    assert window.size == 8
+class Clocks:
+    """Clocks that a test sets: of the wall, and of the processor time of this process."""
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = 0.0
+
+    def window(self, first: int, most: int) -> Window:
+        return Window(first, most, clock=lambda: self.wall, cpu_clock=lambda: self.cpu)
+
+    def answers(self, window: Window, number: int, cpu: float = 0.0) -> None:
+        """So many answers, each in a new period in which the process has taken a share of a processor."""
+        for _ in range(number):
+            self.wall += PERIOD_SECONDS
+            self.cpu += cpu * PERIOD_SECONDS
+            window.answered()
+
+
+def test_it_doubles_until_the_store_is_busy_which_halves_it_and_then_grows_by_one_for_each_window_of_answers() -> None:
+    clocks = Clocks()
+    window = clocks.window(first=4, most=20)
+    window.answered()
+    assert window.size == 4, "the period is not over"
+    clocks.answers(window, 2)
+    assert window.size == 16
+    clocks.answers(window, 9)
+    assert window.size == 20
     window.throttled()
-    assert window.size == 4
+    assert window.size == 10
+    clocks.answers(window, 10)
+    assert 10.9 < window.size <= 11
     for _ in range(10):
         window.throttled()
     assert window.size == LEAST
+
+
+def test_it_does_not_grow_while_small_requests_keep_the_interpreter_busy() -> None:
+    clocks = Clocks()
+    window = clocks.window(first=4, most=64)
+    asyncio.run(window.run(LARGE_BYTES - 1, int))
+    clocks.answers(window, 9, cpu=1.1)
+    assert window.size == 4
+    window.throttled()
+    clocks.answers(window, 9, cpu=1.1)
+    assert window.size == 2
+    asyncio.run(window.run(LARGE_BYTES, int))
+    clocks.answers(window, 9, cpu=1.9)
+    assert window.size > 4, "large ones leave it to others most of the time"
+    window.close()
 
 
 def test_no_more_requests_and_bytes_are_under_way_than_it_allows() -> None:

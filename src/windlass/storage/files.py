@@ -7,8 +7,11 @@ import errno
 import os
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from windlass.storage.place import Buffer
+
+SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 def version(found: os.stat_result) -> str:
@@ -54,6 +57,11 @@ def reserve(descriptor: int, size: int) -> None:
             return
         if number != errno.EINTR:
             raise OSError(number, os.strerror(number))
+
+
+def begin_writing(descriptor: int, start: int, length: int) -> None:
+    """Have the kernel send to the disk what was written there, and do not wait for it. Errors are told by `fsync`."""
+    _libc().sync_file_range(descriptor, ctypes.c_longlong(start), ctypes.c_longlong(length), SYNC_FILE_RANGE_WRITE)
 
 
 def write_at(descriptor: int, start: int, data: Buffer) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from windlass.storage.digest import Parts
-from windlass.storage.files import reserve, version, write_at, write_whole
+from windlass.storage.files import begin_writing, reserve, version, write_at, write_whole
 from windlass.storage.journal import boot_id
 from windlass.storage.place import Buffer, Entry, PartialFile, system_errors
 
@@ -61,6 +61,7 @@ class FolderFile(PartialFile):
                 self._kept[number] = kept = kept + len(piece)
                 journal.write(f"{number} +{kept}\n".encode())
             journal.write(f"{number} {digest.hexdigest()}\n".encode())
+            begin_writing(file.fileno(), start, kept)
         return digest.digest()
 
     async def finish(self, digests: list[bytes]) -> str:

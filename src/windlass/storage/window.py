@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
-FIRST, MOST, LEAST = 16, 64, 1
+FIRST, MOST, LEAST = 4, 64, 1
 MAX_BYTES: Final = 48 << 20
 """Held in memory at once."""
+PERIOD_SECONDS: Final = 0.05
+"""After which the first requests are doubled: 0.2 seconds to all of them."""
+BUSY: Final = 0.9
+"""Processors that this process may take before more threads only wait for each other, to run in the interpreter."""
+LARGE_BYTES: Final = 1 << 20
+"""Requests from this size on leave the interpreter to the other threads most of the time."""
 
 
 Answer = TypeVar("Answer")
 
 
 class Window:
-    """Grows by one for each window of answers, and halves where the store asks for fewer requests."""
+    """Doubles until the store asks for fewer requests, which halves it; from then on it grows by one for each window of
+    answers. It does not grow while small requests keep the interpreter busy.
+    """
 
-    def __init__(self, first: int = FIRST, most: int = MOST, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, first: int = FIRST, most: int = MOST, max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.process_time,
+    ) -> None:  # fmt: skip
         self.size = float(first)
         self._most = most
         self._max_bytes = max_bytes
+        self._clock, self._cpu_clock = clock, cpu_clock
+        self._was_throttled = self._is_busy = False
+        self._since, self._cpu_since = clock(), cpu_clock()
+        """When a period began, and the processor time that had been taken."""
+        self._latest_bytes = 0
+        """Of the last request that was let in."""
         self._requests = 0
         self._bytes = 0
         self._threads = ThreadPoolExecutor(most, "transfer")
@@ -51,6 +69,7 @@ class Window:
             if not turn.cancelled():
                 self._requests += 1
                 self._bytes += num_bytes
+                self._latest_bytes = num_bytes
                 turn.set_result(None)
 
     async def run(self, num_bytes: int, work: Callable[[], Answer]) -> Answer:
@@ -68,10 +87,20 @@ class Window:
 
     def answered(self) -> None:
         """A request was answered."""
-        self.size = min(float(self._most), self.size + 1 / self.size)
+        now = self._clock()
+        is_over = now - self._since >= PERIOD_SECONDS
+        if is_over:
+            cpu = self._cpu_clock()
+            is_small, taken = self._latest_bytes < LARGE_BYTES, cpu - self._cpu_since
+            self._is_busy = is_small and taken > BUSY * (now - self._since)
+            self._since, self._cpu_since = now, cpu
+        if not self._is_busy:
+            more = 1 / self.size if self._was_throttled else self.size if is_over else 0.0
+            self.size = min(float(self._most), self.size + more)
 
     def throttled(self) -> None:
         """The store asked for fewer requests, or did not answer."""
+        self._was_throttled = True
         self.size = max(float(LEAST), self.size / 2)
 
     def _fits(self, num_bytes: int) -> bool:
