@@ -136,6 +136,12 @@ class RunStopped(RunEnded):
     exit_code = 103
 
 
+def in_a_line(error: Exception) -> str:
+    """What went wrong, and what to do about it in brackets."""
+    hint = f" ({error.hint})" if isinstance(error, WindlassError) and error.hint else ""
+    return f"{error.message if isinstance(error, WindlassError) else error}{hint}"
+
+
 def near(word: str, choices: Iterable[str]) -> str:
     """`did you mean nodes?`; empty if no choice is similar."""
     import difflib  # most commands fail without a misspelled name

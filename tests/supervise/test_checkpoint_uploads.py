@@ -106,9 +106,10 @@ def test_a_set_that_is_there_already_is_not_recorded_again(scene: Scene) -> None
 def test_a_failure_is_a_warning_and_the_next_checkpoint_is_tried(scene: Scene) -> None:
     scene.save(1)
     scene.turn()
-    scene.turn(EngineError("s3://bucket: access denied", ""))
+    scene.turn(EngineError("s3://bucket: access denied", "check the role"))
     [warned] = scene.events(Warned)
-    assert warned.message == "the outputs could not be uploaded at a checkpoint: s3://bucket: access denied"
+    failed = "the outputs could not be uploaded at a checkpoint"
+    assert warned.message == f"{failed}: s3://bucket: access denied (check the role)"
     assert scene.made[1].has_ended
     scene.turn()
     assert list(scene.made) == [1]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from windlass.errors import EngineError, StoreFull
+from windlass.errors import EngineError, StoreFull, in_a_line
 from windlass.plan.compose import ranks_by_node
 from windlass.plan.plan import Plan
 from windlass.runs import crash
@@ -194,7 +194,7 @@ class Supervisor:
         except TargetUnavailable as error:
             self.next_at = self._retry_at(error)
         except (OSError, EngineError) as error:
-            cause = RootCause(f"the data could not be staged: {_in_a_line(error)}")
+            cause = RootCause(f"the data could not be staged: {in_a_line(error)}")
             self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
         return False
 
@@ -272,7 +272,7 @@ class Supervisor:
             if attempt is not None:
                 attempt.kill()
             self.monitor = None
-            cause = RootCause(f"could not start: {_in_a_line(error)}")
+            cause = RootCause(f"could not start: {in_a_line(error)}")
             self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
 
     # -- one iteration
@@ -403,7 +403,7 @@ class Supervisor:
             self._upload_at = self._retry_at(error)
             return False
         except (OSError, EngineError) as error:
-            self.end_uploading(_in_a_line(error))
+            self.end_uploading(in_a_line(error))
             return True
         if is_uploaded:
             self.end_uploading()
@@ -449,9 +449,3 @@ class Supervisor:
                 if self.clock.monotonic() > give_up:
                     raise
                 self.clock.wait(1.0)
-
-
-def _in_a_line(error: OSError | EngineError) -> str:
-    """What went wrong, and what to do about it in brackets."""
-    hint = f" ({error.hint})" if isinstance(error, EngineError) and error.hint else ""
-    return f"{error.message if isinstance(error, EngineError) else error}{hint}"

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from windlass.errors import EngineError
+from windlass.errors import EngineError, in_a_line
 from windlass.runs.events import DataStaged, Entry, OutputsUploaded, PhaseEntered, Warned
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -192,7 +192,7 @@ class CheckpointUploads:
         except (TargetUnavailable, HeldElsewhere):  # another supervisor alone may write then
             return
         except (OSError, EngineError) as error:
-            record.note(Warned(f"the outputs could not be uploaded at a checkpoint: {error}"))
+            record.note(Warned(f"the outputs could not be uploaded at a checkpoint: {in_a_line(error)}"))
             self.end()
             return
         if self._transfer.is_done:
