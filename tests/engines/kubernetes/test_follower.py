@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,13 @@ from tests.helpers.until import until
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.kubeconfig import Context, read_context
 from windlass.engines.kubernetes.api.login import AGAIN_SECONDS, Credentials, Login
-from windlass.engines.kubernetes.logs.follower import MAX_FOLLOWED, Connections, Follower, max_followed_now
+from windlass.engines.kubernetes.logs.follower import (
+    MAX_FOLLOWED,
+    RESERVED_FILES,
+    Connections,
+    Follower,
+    max_followed_now,
+)
 from windlass.supervise.log_tail import LogTail
 
 
@@ -182,5 +189,18 @@ def open_files(folder: Path) -> int:
     return found
 
 
-def test_how_many_logs_are_followed_depends_on_the_limit_on_open_files() -> None:
-    assert 1 <= max_followed_now() <= MAX_FOLLOWED
+@pytest.mark.parametrize(
+    ("soft", "most"),
+    [
+        (resource.RLIM_INFINITY, MAX_FOLLOWED),
+        (100_000, MAX_FOLLOWED),
+        (1024, MAX_FOLLOWED),
+        (RESERVED_FILES + 20, 10),
+        (16, 1),
+    ],
+)
+def test_how_many_logs_are_followed_depends_on_the_limit_on_open_files(
+    soft: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: {resource.RLIMIT_NOFILE: (soft, soft)}[which])
+    assert max_followed_now() == most
