@@ -161,6 +161,15 @@ def test_an_interpreter_that_is_too_old_for_ranks_is_refused_by_the_name_of_its_
     assert "python-too-old" not in notes(plan_of(tmp_path, python="./python", setup="./make-environment.sh"))
 
 
+@pytest.mark.parametrize(("is_ours", "refused"), [(True, False), (False, True)])
+def test_a_home_with_a_colon_is_refused_where_ranks_import_from_it(
+    tmp_path: Path, is_ours: bool, refused: bool
+) -> None:
+    known = {"home": f"{tmp_path}/a:b", "python": "/opt/python", "python_is_ours": is_ours}
+    found = notes(plan_of(tmp_path, known=known)).get("home-colon", "")
+    assert found.startswith(f"/opt/python imports nothing from below {tmp_path}/a:b:") == refused
+
+
 @pytest.mark.parametrize("outputs", ["out", "new/out", "a-file", "a-file/out", "loop", "/proc/out"])
 def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, outputs: str) -> None:
     (tmp_path / "out").mkdir()

@@ -324,6 +324,9 @@ def _interpreter_refusals(facts: Facts) -> Iterator[Note]:
     elif version is not None and version < OLDEST_PYTHON:
         found = f"{facts.python} is Python {version[0]}.{version[1]}, and ranks need Python 3.9 or newer"
         yield blocker("python-too-old", found, "set python: to a newer one that has your packages")
+    if ":" in facts.home and not facts.python_is_ours:
+        found = f"{facts.python} imports nothing from below {facts.home}: a colon parts the folders of PYTHONPATH"
+        yield blocker("home-colon", found, "set WINDLASS_HOME to a folder without a colon in its path")
 
 
 def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:
