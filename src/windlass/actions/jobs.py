@@ -36,6 +36,16 @@ class ReadyJob:
     path_python: str | None = None
     """The interpreter of a command line that names it, or its launcher, without a folder: that of this PATH."""
 
+    def __post_init__(self) -> None:
+        """Raises JobFileError, without the value, for a command or a `setup` that a record must not hold."""
+        from windlass.spec.names import has_secret
+
+        job, hint = self.job, "let the script read a variable, such as HF_TOKEN, and name it in secrets:"
+        for field, text in (("run", job.run), ("command", "\n".join(job.command or ())), ("setup", job.setup)):
+            if has_secret(text or ""):
+                problem = Problem(self.origin, field, "holds what looks like a secret, which a run records", hint)
+                raise JobFileError([problem])
+
     @property
     def local_job(self) -> Job:
         """The job as it is on this machine."""

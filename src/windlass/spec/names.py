@@ -205,6 +205,12 @@ def looks_secret(name: str, value: str) -> bool:
     return bool(match["sure"]) or not (value.isdigit() or value.lower() in ("true", "false", "none", "null"))
 
 
+def has_secret(text: str) -> bool:
+    """Whether a command or a script holds a token of a well-known form, or an address with a password."""
+    logins = (match.group() for word in re.split(r"[\s=\"']+", text) if (match := _URL_PASSWORD.match(word)))
+    return _SECRET_VALUE.search(text) is not None or any("$" not in one for one in logins)
+
+
 Env = Annotated[
     dict[str, str],
     BeforeValidator(check_env),

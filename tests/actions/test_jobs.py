@@ -1,0 +1,56 @@
+"""What is refused of a job before it runs, wherever the job comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from windlass.actions.jobs import read_job
+from windlass.errors import JobFileError
+from windlass.runs.context import Context
+
+TOKEN = "hf_neverinanyrecord0000000000000000000"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    (tmp_path / "train.py").touch()
+    return Context({"WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("run", f"run: train.py --hub-token {TOKEN}"),
+        ("run", "run: train.py --db=postgres://me:hunter2@db.example.org/runs"),
+        ("command", f"command: [python, train.py, --token={TOKEN}]"),
+        ("setup", f"run: train.py\nsetup: |\n  pip install x\n  huggingface-cli login --token {TOKEN}"),
+        ("setup", 'run: train.py\nsetup: pip install --index-url "https://me:hunter2@pypi.example.org/simple" x'),
+    ],
+)
+def test_a_job_file_with_a_secret_in_a_command_is_refused_without_it(context: Context, field: str, text: str) -> None:
+    (context.cwd / "job.yaml").write_text(f"name: a\n{text}\n")
+    with pytest.raises(JobFileError) as raised:
+        read_job(None, (), {}, context)
+    assert str(raised.value).startswith(f"job.yaml: {field}: holds what looks like a secret")
+    assert TOKEN not in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_so_are_the_arguments_after_the_dashes_of_a_script_of_a_file_and_of_a_command_line(context: Context) -> None:
+    (context.cwd / "job.yaml").write_text("name: a\nrun: train.py\n")
+    for what, rest in (
+        ("train.py", ["--key", TOKEN]),
+        ("job.yaml", ["--key", TOKEN]),
+        (None, ["python", "x.py", TOKEN]),
+    ):
+        with pytest.raises(JobFileError, match="holds what looks like a secret"):
+            read_job(what, rest, {}, context, rest_given=True)
+
+
+def test_names_of_variables_and_what_only_looks_like_a_secret_are_no_secrets(context: Context) -> None:
+    run = "train.py --tokenizer meta-llama/Llama-3-8B --eos-token '</s>' --url http://host:8080/a@b --key $HF_TOKEN"
+    setup = "pip install git+https://x:${GH_TOKEN}@github.com/me/private; huggingface-cli login --token $HF_TOKEN"
+    (context.cwd / "job.yaml").write_text(f'name: a\nrun: "{run}"\nsetup: "{setup}"\nsecrets: [hf-token]\n')
+    assert read_job(None, (), {}, context).job.setup == setup
