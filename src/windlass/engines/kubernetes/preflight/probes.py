@@ -11,6 +11,7 @@ import functools
 import io
 import json
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.checks import Check
 from windlass.engines.kubernetes import labels
-from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.package import RUNNER, packed
 from windlass.engines.kubernetes.plan import PYTHON
 from windlass.engines.kubernetes.pods import exec_stream, probe_pods
@@ -41,6 +42,8 @@ START_SECONDS: Final = 600.0
 CLAIM_SECONDS: Final = 180.0
 """How long a volume may take to be mounted, in a pod whose image is there."""
 ASK_SECONDS: Final = 150.0
+BROKEN_SECONDS, AGAIN_SECONDS = 15.0, 1.0
+"""For which a question is asked again whose connection breaks, and the pause before."""
 MOUNT: Final = "/claim"
 KEY: Final = "doctor/"
 PARTS: Final = ("__init__.py", "errors.py", "s3")
@@ -160,8 +163,24 @@ def _of_claim(client: Client, target: KubernetesTarget, claim: str, name: str) -
     return pod_findings.folder_check(claim, answer["folder"])
 
 
-def ask(client: Client, pod: Json, python: str, question: Json) -> Json:
-    """What the program answers in a pod. Raises EngineError."""
+def ask(
+    client: Client, pod: Json, python: str, question: Json, clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Json:  # fmt: skip
+    """What the program answers in a pod; asked again where the connection broke, as with the API server that carries
+    it. Raises EngineError.
+    """
+    give_up = clock() + BROKEN_SECONDS
+    while True:
+        try:
+            return _answer(client, pod, python, question)
+        except Unreachable:
+            if clock() >= give_up:
+                raise
+            sleep(AGAIN_SECONDS)
+
+
+def _answer(client: Client, pod: Json, python: str, question: Json) -> Json:
     program, out, err = archive(), io.BytesIO(), io.BytesIO()
     words = [python, "-I", "-S", "-c", RUNNER, str(len(program)), "{}", json.dumps(question)]
     with contextlib.closing(Stream(client, pod, words, stdin=True, silence_seconds=ASK_SECONDS)) as stream:

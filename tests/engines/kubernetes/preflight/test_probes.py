@@ -1,0 +1,47 @@
+"""Questions to the program of a check, in a pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.engines.kubernetes.api.client import Client, Unreachable
+from windlass.engines.kubernetes.preflight import probes
+
+
+class Pod:
+    """Answers a question after its connection broke some times; a second goes by with each pause."""
+
+    def __init__(self, breaks: int, lasts: float = 0.0) -> None:
+        self.breaks, self.lasts = breaks, lasts
+        self.now, self.asked = 0.0, 0
+
+    def answer(self, *_: object) -> dict[str, Any]:
+        self.asked += 1
+        self.now += self.lasts
+        if self.asked <= self.breaks:
+            raise Unreachable("the connection was closed", "")
+        return {"folder": "/claim"}
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def ask(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(probes, "_answer", pod.answer)
+    client: Any = object.__new__(Client)
+    return dict(probes.ask(client, {}, "python3", {}, lambda: pod.now, pod.sleep))
+
+
+def test_a_question_whose_connection_breaks_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ask(pod := Pod(breaks=3), monkeypatch) == {"folder": "/claim"}
+    assert (pod.asked, pod.now) == (4, 3.0)
+
+
+@pytest.mark.parametrize(("lasts", "asked"), [(0.0, 16), (probes.ASK_SECONDS, 1)], ids=["at once", "by silence"])
+def test_one_that_is_never_answered_is_given_up(monkeypatch: pytest.MonkeyPatch, lasts: float, asked: int) -> None:
+    pod = Pod(breaks=1000, lasts=lasts)
+    with pytest.raises(Unreachable):
+        ask(pod, monkeypatch)
+    assert pod.asked == asked
