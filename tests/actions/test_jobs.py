@@ -51,6 +51,7 @@ def test_so_are_the_arguments_after_the_dashes_of_a_script_of_a_file_and_of_a_co
 
 def test_names_of_variables_and_what_only_looks_like_a_secret_are_no_secrets(context: Context) -> None:
     run = "train.py --tokenizer meta-llama/Llama-3-8B --eos-token '</s>' --url http://host:8080/a@b --key $HF_TOKEN"
+    run += " --name=disk-usage-of-a-long-experiment --model sk-learn-gradient-boosting-v2"
     setup = "pip install git+https://x:${GH_TOKEN}@github.com/me/private; huggingface-cli login --token $HF_TOKEN"
     (context.cwd / "job.yaml").write_text(f'name: a\nrun: "{run}"\nsetup: "{setup}"\nsecrets: [hf-token]\n')
     assert read_job(None, (), {}, context).job.setup == setup

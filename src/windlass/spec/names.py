@@ -34,8 +34,9 @@ _SECRET_NAME = re.compile(
     r"|(?:^|_)(?:TOKEN|API_?KEY|ACCESS_KEY|SECRET_KEY|AUTH_KEY)$"
 )
 _SECRET_VALUE = re.compile(
-    r"(?:AKIA|ASIA)[A-Z0-9]{16}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|xox[abprs]-[-\w]{10,}"
-    r"|sk-[-\w]{20,}|glpat-[-\w]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA)[A-Z0-9]{16}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}"
+    r"|github_pat_\w{30,}|xox[abprs]-[-\w]{10,}|sk-(?=[-\w]*\d)[-\w]{32,}|glpat-[-\w]{20,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----)"
 )
 _URL_PASSWORD = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@\s]*:[^/@\s]+@")
 
