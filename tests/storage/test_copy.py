@@ -201,7 +201,7 @@ def test_a_busy_store_is_asked_again_with_fewer_requests(tmp_path: Path) -> None
             raise Throttled("SlowDown")
 
     store = Scripted({f"{number}": rng.randbytes(100) for number in range(300)}, sometimes)
-    window = Window()
+    window = Window(first=16)
     done = copied(store, tmp_path / "to", window)
     assert (done.num_copied, done.refused) == (300, ())
     assert contents(tmp_path / "to") == store.files

@@ -87,13 +87,13 @@ class Window:
 
     def answered(self) -> None:
         """A request was answered."""
-        now = self._clock()
-        is_over = now - self._since >= PERIOD_SECONDS
+        now, since = self._clock(), self._since
+        is_over = now - since >= PERIOD_SECONDS
         if is_over:
+            self._since = now  # at once: other threads are answered too
             cpu = self._cpu_clock()
-            is_small, taken = self._latest_bytes < LARGE_BYTES, cpu - self._cpu_since
-            self._is_busy = is_small and taken > BUSY * (now - self._since)
-            self._since, self._cpu_since = now, cpu
+            taken, self._cpu_since = cpu - self._cpu_since, cpu
+            self._is_busy = self._latest_bytes < LARGE_BYTES and taken > BUSY * (now - since)
         if not self._is_busy:
             more = 1 / self.size if self._was_throttled else self.size if is_over else 0.0
             self.size = min(float(self._most), self.size + more)
