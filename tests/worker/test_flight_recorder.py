@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.worker import rank
 from windlass.worker.flight_recorder import MAX_CALLS, MAX_GROUPS, Flight, condense
 from windlass.worker.stack_dump import ask_flight, read_flight, take_flights
 
@@ -123,3 +124,22 @@ def test_torchs_own_records_are_read_as_json_and_as_a_pickle(tmp_path: Path) -> 
     ]
     assert read["calls"] == told["calls"]
     assert told["ranks"] == [0]
+
+
+VARIABLES = {"TORCH_FR_BUFFER_SIZE": "10", "TORCH_FR_DUMP_TEMP_FILE": "/run/nccl-trace-rank-"}
+
+
+@pytest.mark.parametrize("version", ["2.5.1+cu124", "2.8.0a0+git1234"])
+def test_an_older_torch_finds_the_variables_of_its_recorder_by_their_old_names(version: str) -> None:
+    env = {**VARIABLES, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/mine"}
+    rank._name_recorder(version, env)
+    assert {name: value for name, value in env.items() if name not in VARIABLES} == {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "10", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/mine",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["2.9.0", "2.15.0+cpu", "3.0", "", "unknown"])
+def test_a_newer_one_would_warn_of_them(version: str) -> None:
+    env = dict(VARIABLES)
+    rank._name_recorder(version, env)
+    assert env == VARIABLES

@@ -93,5 +93,5 @@ def _defaults(job: Job, folders: Folders, threads: int | None) -> dict[str, str]
     if threads is not None:  # ranks must not fight for the cores of their machine
         env["OMP_NUM_THREADS"] = str(max(1, threads))
     if job.resources.gpus:
-        env |= {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+        env |= {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     return env

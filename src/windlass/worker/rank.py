@@ -25,6 +25,10 @@ _prepared = None
 _is_watched = _has_group = False
 """Whether process groups of torch's are noticed, and whether there was one: see `rendezvous_check.py`."""
 _C10D = "torch.distributed.distributed_c10d"
+_RECORDER = (
+    ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+    ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+)
 _pid = 0
 """The rank's process; a child that the script forks leaves through the same functions, and marks nothing."""
 _flight: Any = None
@@ -171,8 +175,20 @@ class _Imported:
         return spec
 
 
+def _name_recorder(version: str, env: Any) -> None:
+    """Give torch before 2.9 the variables of its recorder by the names it knows; a newer one warns of these."""
+    try:
+        is_older = tuple(map(int, version.split(".")[:2])) < (2, 9)
+    except ValueError:
+        return
+    for name, before in _RECORDER if is_older else ():
+        if name in env:
+            env.setdefault(before, env[name])
+
+
 def _await_process_group(module: Any, done: str) -> None:
     """Begin when the script makes its first process group: before, it may fork, and count its threads."""
+    _name_recorder(getattr(sys.modules.get("torch.version"), "__version__", ""), os.environ)
     plain = getattr(module, "_update_default_pg", None)
     if plain is None or not hasattr(os, "mkfifo"):
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,17 @@ def test_nodes_share_the_gpus_that_the_user_has_chosen(tmp_path: Path, where: st
         fields["env"] = {"CUDA_VISIBLE_DEVICES": "3"}
     made = plan_of(tmp_path, nodes=2, known=known, **fields)
     assert "CUDA_VISIBLE_DEVICES is set" in notes(made)["gpus-shared"]
+
+
+def test_torch_warns_of_no_variable_that_ranks_get(tmp_path: Path) -> None:
+    """With an NVIDIA GPU they get most; which names torch calls deprecated changes with its releases."""
+    made = plan_of(tmp_path, known={"gpus": ("T4",)})
+    group = "import torch.distributed as d\nd.init_process_group('gloo', store=d.HashStore(), rank=0, world_size=1)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{group}\nimport os; os._exit(0)"], env={**os.environ, **made.nodes.common},
+        capture_output=True, text=True, check=True, timeout=240,
+    )  # fmt: skip
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("fields", [{"nodes": 1, "procs_per_node": 4}, {"nodes": 2, "procs_per_node": 1}])

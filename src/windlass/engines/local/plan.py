@@ -200,9 +200,8 @@ def _defaults(job: Job, facts: Facts, num_ranks: int, run_dir: str) -> dict[str,
     }
     if facts.gpus:  # which collectives were begun and not ended, written when NCCL's watchdog gives up
         defaults |= {
-            "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{run_dir}/nccl-trace-rank-",
+            "TORCH_FR_DUMP_TEMP_FILE": f"{run_dir}/nccl-trace-rank-",
         }
     env = {name: value for name, value in defaults.items() if name not in facts.environ}
     if job.local.netns:  # whatever the device of this machine is called
