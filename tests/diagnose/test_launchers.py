@@ -209,3 +209,10 @@ def test_an_error_file_has_the_cause_where_the_output_has_not(tmp_path: Path) ->
     path.write_text("{")
     assert with_error_file(tail) == tail
     assert with_error_file(RECORDED) == RECORDED
+
+
+@pytest.mark.parametrize("error", ["invalid usage", "invalid argument", "unhandled cuda error"])
+def test_an_error_of_nccl_that_no_peer_has_caused_is_the_ranks_own(error: str) -> None:
+    own = NCCL.replace("remote process exited or there was a network error", f"{error} (run with NCCL_DEBUG=WARN)")
+    assert not is_victim(1, trace(own))
+    assert is_victim(1, trace(NCCL))

@@ -23,6 +23,12 @@ TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in 
 PEER_GONE = TRACE + "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:4\n"
 
 
+NCCL = (
+    "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:94, invalid usage "
+    "(run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
+)
+
+
 def seen(
     phase: Phase = Phase.FAILED, *, ranks: Sequence[RankSeen] = (), cause: dict[str, Any] | None = None,
     exit_code: int = 1, more: Sequence[tuple[str, dict[str, Any]]] = (), facts: dict[str, Any] | None = None,
@@ -66,6 +72,12 @@ def failed(tail: str = "", exit_code: int = 1, **fields: Any) -> Diagnosis:
         ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "gpu-driver-mismatch",
          "update the driver"),
         ("RuntimeError: CUDA error: device-side assert triggered", "gpu-error", "CUDA_LAUNCH_BLOCKING"),
+        (f"{NCCL}ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+         "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 61000", "gpu-shared", "LOCAL_RANK"),
+        (f"{NCCL}ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'",
+         "gpu-out-of-memory", "smaller batch"),
+        (f"{NCCL}ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 719 'unspecified "
+         "launch failure'", "gpu-error", "CUDA_LAUNCH_BLOCKING"),
         ("RuntimeError: Cannot re-initialize CUDA in forked subprocess.", "cuda-after-fork", "spawn"),
         ("ModuleNotFoundError: No module named 'sklearn.svm'", "module-missing", "pip install scikit-learn"),
         ("ModuleNotFoundError: Requirement 'jsonargparse[signatures]>=4.27.7' not met. HINT: Try running "

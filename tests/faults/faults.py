@@ -18,6 +18,7 @@ from tests.faults.scene import (
     has_module,
     kill_everything,
     kill_node,
+    no_gpu,
     no_memory_group,
     no_mounts,
     no_torch,
@@ -598,6 +599,63 @@ FAULTS = (
         ("gloo",),
         {"launcher": "torchrun"},
         needs=lambda: no_torch() or has_gpu(),
+    ),
+    Fault(
+        "more than the GPU's memory",
+        "import torch\ntorch.empty(1 << 42, device='cuda')\n",
+        "gpu-out-of-memory",
+        0,
+        ("16384.00 GiB", "train.py:2"),
+        needs=no_gpu,
+    ),
+    Fault(
+        "an index out of range in a CUDA kernel",
+        "import torch\ntable, index = torch.ones(4, device='cuda'), torch.tensor([9], device='cuda')\n"
+        "print(table[index].sum().item())\n",
+        "gpu-error",
+        0,
+        ("CUDA_LAUNCH_BLOCKING", "train.py:3"),
+        needs=no_gpu,
+    ),
+    Fault(
+        "two ranks of NCCL on one GPU",
+        "import torch, torch.distributed as dist\ntorch.cuda.set_device(0)\ndist.init_process_group('nccl')\n"
+        "dist.all_reduce(torch.ones(1, device='cuda'))\ntorch.cuda.synchronize()\n",
+        "gpu-shared",
+        None,
+        ("LOCAL_RANK",),
+        TWO,
+        needs=no_gpu,
+    ),
+    Fault(
+        "more ranks than GPUs",
+        "import os, torch\ntorch.cuda.set_device(int(os.environ['LOCAL_RANK']))\ntorch.ones(1).cuda()\n",
+        "gpu-not-visible",
+        None,
+        ("train.py:2",),
+        {"procs_per_node": 16},
+        needs=no_gpu,
+    ),
+    Fault(
+        "CUDA in a worker that was forked",
+        "import torch\nfrom torch.utils.data import DataLoader\n\n\nclass Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n        return 8\n\n    def __getitem__(self, at):\n"
+        "        return torch.ones(1, device='cuda')\n\n\n"
+        "torch.ones(1, device='cuda')\nfor batch in DataLoader(Data(), num_workers=1):\n    pass\n",
+        "cuda-after-fork",
+        0,
+        ("spawn",),
+        needs=no_gpu,
+    ),
+    Fault(
+        "a CUDA kernel that does not end",
+        "import torch\nprint('ready', flush=True)\ntorch.cuda._sleep(1 << 42)\ntorch.cuda.synchronize()\n",
+        "hang",
+        0,
+        ("train.py:4",),
+        {"hang": "1s", "timeout": "15s"},
+        needs=no_gpu,
+        slow=True,
     ),
     # -- ends from outside, and silence --
     Fault("a stop by the user", READY_AND_WAIT, "stopped", None, ("stopped by the user",), act=stop),

@@ -131,6 +131,10 @@ def has_gpu() -> str:
     return "there is a GPU" if Path("/proc/driver/nvidia").exists() else ""
 
 
+def no_gpu() -> str:
+    return "" if has_gpu() else "there is no GPU"
+
+
 def has_module(name: str) -> Callable[[], str]:
     import importlib.util
 

@@ -36,8 +36,11 @@ _VICTIM = re.compile(
     r"horovod.*(?:shut ?down|has been shut down)|DistBackendError|DistNetworkError|MPI_ABORT",
     re.IGNORECASE,
 )
-_OWN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
-"""Errors of the network that are the rank's own."""
+_OWN = re.compile(
+    r"EADDRINUSE|address already in use|NCCL error.*(?:invalid usage|invalid argument|unhandled cuda error)",
+    re.IGNORECASE,
+)
+"""Errors of the network, and of NCCL, that are the rank's own."""
 _LATE = re.compile(r"timed? ?out|wait timeout", re.IGNORECASE)
 _OF_LAUNCHER = re.compile(
     r"\b(?:ChildFailedError|SignalException|ProcessRaisedException|ProcessExitedException|CalledProcessError|"

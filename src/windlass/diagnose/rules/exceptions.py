@@ -36,8 +36,8 @@ OWN_PARTS: Final = (
 KNOWN: Final = (
     # -- the GPU --
     (r"CUDA out of memory(?:.*?Tried to allocate ([\d.]+ \w+))?|CUDA error: out of memory|"
-     r"CUBLAS_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|OOM when allocating tensor .*device:GPU|"
-     r"RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
+     r"CUBLAS_STATUS_ALLOC_FAILED|Cuda failure (?:\d+ )?'out of memory'|hipErrorOutOfMemory|"
+     r"OOM when allocating tensor .*device:GPU|RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
      Advice("gpu-out-of-memory", "{who} ran out of GPU memory",
            "a smaller batch, gradient accumulation, activation checkpointing or a lower precision; check that no other "
            "process holds the GPU: nvidia-smi", 95)),
@@ -57,7 +57,11 @@ KNOWN: Final = (
      Advice("gpu-not-visible", "{who} needs a GPU and sees none",
            "run it on a node with enough GPUs (resources: {{gpus: 1}}), or let the script take the CPU: "
            "device = 'cuda' if torch.cuda.is_available() else 'cpu', backend gloo", 93)),
-    (r"CUDA error: ([^\n]*)|device-side assert",
+    (r"Duplicate GPU detected ?: rank (\d+) and rank (\d+)",
+     Advice("gpu-shared", "ranks {1} and {2} use the same GPU, and NCCL takes no two ranks on one",
+           "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective, and no more ranks on a "
+           "node (procs_per_node) than it has GPUs; or gloo", 94)),
+    (r"CUDA error: ([^\n]*)|device-side assert|Cuda failure (?:\d+ )?'",
      Advice("gpu-error", "a CUDA kernel failed in {who}",
            "run once with env: {{CUDA_LAUNCH_BLOCKING: '1'}} to see the line; an index out of range is the usual "
            "reason")),
