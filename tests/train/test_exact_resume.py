@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.helpers.machine import Machine, machine_in
 
+from windlass.engines.local.facts import find_gpus
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).with_name("scripts") / "exact.py"
 LAST_STEP = 3 * 15
@@ -60,7 +62,7 @@ def under_windlass(
         "job.yaml",
         json.dumps({
             "name": "exact", "run": " ".join(words), "nodes": nodes, "procs_per_node": procs,
-            "python": sys.executable, "restarts": 5,
+            "python": sys.executable, "restarts": 5, "env": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
         }),
     )  # fmt: skip
     done = machine.windlass("run", str(job))
@@ -147,3 +149,15 @@ def test_kills_under_torchrun_leave_no_trace_in_the_weights(
     assert code == 0, said
     assert len(list(tmp_path.glob("killed-*"))) == len(kills)
     assert (tmp_path / "digest").read_text() == undisturbed(loader)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not find_gpus(), reason="there is no GPU")
+def test_kills_of_ranks_on_a_gpu_leave_no_trace_in_the_weights(machine: Machine, tmp_path: Path) -> None:
+    """Two ranks on one GPU, by gloo. Dropout draws on the GPU."""
+    (tmp_path / "undisturbed").mkdir()
+    expected = under_windlass(machine, tmp_path / "undisturbed", "sampler", [], 1, 2, "--device", "cuda")
+    words = ["--device", "cuda", "--patient"]
+    assert under_windlass(machine, tmp_path, "sampler", ["10:1", "33:0"], 1, 2, *words) == expected
+    restored = [event["step"] for event in machine.events() if event.get("action") == "restored"]
+    assert restored == [7, 28]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 
+from windlass.engines.local.facts import find_gpus
+from windlass.train.checkpoint import Checkpoint
 from windlass.train.checkpoint.snapshot import copy_into
 
 
@@ -45,3 +48,23 @@ def test_only_cuda_is_copied_from_without_waiting(device: str) -> None:
     copy_into(memory, cast(torch.Tensor, OnDevice(torch.device(device))))
     copy_into(memory, cast(torch.Tensor, OnDevice(torch.device("cuda", 1))))
     assert memory.asked == [False, True]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not find_gpus(), reason="there is no GPU")
+def test_memory_that_a_gpu_copies_to_is_pinned_also_once_it_has_grown(tmp_path: Path) -> None:
+    model = torch.nn.Linear(64, 64, device="cuda")
+    more: dict[str, torch.Tensor] = {"kept": torch.zeros(10, device="cuda")}
+    saved = Checkpoint(model=model, more=more, folder=tmp_path, every=10**6)
+    memory = saved._saver._memory
+    for size in (10, 1 << 20, 1 << 20, 5 << 20):
+        more["kept"] = torch.full((size,), float(size), device="cuda")
+        saved.step()
+        assert saved.save(wait=True)
+        memory.await_prepared()
+        assert torch.frombuffer(memory.mapped, dtype=torch.uint8).is_pinned()
+    more["kept"] = torch.zeros(5 << 20, device="cuda")
+    saved.restore()
+    assert bool((more["kept"] == 5 << 20).all())
+    assert torch.ones(3, device="cuda").sum().item() == 3, "no error of CUDA is left"
+    saved.close()

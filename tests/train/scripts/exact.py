@@ -1,6 +1,6 @@
 """Trains with every source of randomness there is, is killed where it is told to, and prints the digest of its weights.
 
-    exact.py FOLDER [--loader sampler|stateful] [--every 7] [--kill STEP:RANK ...] [--patient]
+    exact.py FOLDER [--loader sampler|stateful] [--every 7] [--kill STEP:RANK ...] [--patient] [--device cuda]
 
 Each kill happens once: a file in FOLDER says that it has.
 """
@@ -70,7 +70,9 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=7)
     parser.add_argument("--kill", nargs="*", default=[])
     parser.add_argument("--patient", action="store_true", help="killed only once the checkpoint before is whole")
+    parser.add_argument("--device", default="cpu", help="of the weights; dropout draws there too")
     args = parser.parse_args()
+    torch.use_deterministic_algorithms(args.device == "cuda")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -81,14 +83,14 @@ def main() -> None:
     if rank == 0:
         digest = hashlib.sha256()
         for tensor in network.state_dict().values():
-            digest.update(tensor.numpy().tobytes())
+            digest.update(tensor.cpu().numpy().tobytes())
         (args.folder / "digest").write_text(digest.hexdigest())
     dist.destroy_process_group()
 
 
 def train(args: argparse.Namespace, rank: int) -> nn.Module:
     layers = [nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(288, 10)]
-    network = nn.Sequential(*layers)
+    network = nn.Sequential(*layers).to(args.device)
     ddp = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=9, gamma=0.7)
@@ -110,7 +112,8 @@ def train(args: argparse.Namespace, rank: int) -> nn.Module:
             common["steps"] += 1
             scale = 1 + 0.1 * random.random() + 0.1 * float(np.random.rand())
             noise = torch.randn(images.shape) * 0.1 + own["sum"] * 1e-3 + common["steps"] * 1e-4
-            loss = nn.functional.cross_entropy(ddp(images * scale + noise), labels)
+            logits = ddp((images * scale + noise).to(args.device))
+            loss = nn.functional.cross_entropy(logits, labels.to(args.device))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -68,7 +68,6 @@ class Saver:
     def prepare(self) -> None:
         """Plan and reserve memory. A collective. Raises TypeError that names what cannot be kept."""
         self._copier.plan(self._take())
-        self._memory.populate()
 
     def restored(self, found: files.Found) -> None:
         """The state is that of a checkpoint, which need not be saved again."""

@@ -87,6 +87,7 @@ class Copier:
         self._signature: list[Any] | None = None
         self._layout: Layout
         self._views: list[torch.Tensor] = []
+        self._gpu: torch.device | None = None
 
     def is_planned(self, snapshot: Snapshot) -> bool:
         """Whether the current plan fits the snapshot."""
@@ -101,6 +102,8 @@ class Copier:
             mine = [chunk for chunk in chunks if rank == 0 or chunk.name.startswith(f"rank{rank}:")]
         self._layout = lay_out(mine)
         self._signature = snapshot.signature()
+        devices = (tensor.device for tensor in snapshot.tensors.values())
+        self._gpu = next((device for device in devices if device.type == "cuda"), None)
         self._memory.grow(self._layout.end + _OWN_STATE_BYTES)
         self._use_memory()
 
@@ -108,6 +111,7 @@ class Copier:
         layout, mapped = self._layout, self._memory.mapped
         mapped[: len(layout.header)] = layout.header
         self._views = [_view(mapped, chunk, begin) for chunk, begin in zip(layout.chunks, layout.begins, strict=True)]
+        self._memory.prepare(self._gpu)
 
     def copy(self, snapshot: Snapshot) -> dict[str, int]:
         """Copy this rank's share; returns where in the memory it is, for the writer. Raises OSError."""
@@ -119,6 +123,7 @@ class Copier:
         end = layout.end + len(text)
         if self._memory.grow(end):
             self._use_memory()
+        self._memory.await_prepared()
         devices = set()
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()  # the script may have begun copies to tensors on the CPU
