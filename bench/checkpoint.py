@@ -6,7 +6,10 @@ how many times one memcpy of the rank's half of the state that is, the ranks cop
 all is on the disk, the first save apart, how much later 6 steps and the save are done than 6 steps alone, and how long
 a restore takes, ours with every checksum verified. The page cache is warm.
 
-    python bench/checkpoint.py [--runs 5] [--megabytes 500] [--smoke]
+With `--gpu` one rank has all of the state on an NVIDIA GPU, and the memcpy is one to pinned memory; `dcp async, pinned`
+copies to such memory too.
+
+    python bench/checkpoint.py [--runs 5] [--megabytes 500] [--gpu] [--smoke]
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ COLUMNS = {
     "held": "held, s", "memcpy": "one memcpy, s", "ratio": "held ÷ memcpy", "first": "first save",
     "total": "durable, s", "lost": "lost, s", "restore": "restore, s", "step": "step, s",
 }  # fmt: skip
-WAYS = ("torch.save", "dcp", "dcp async, thread", "dcp async, process", "windlass")
-PEER = "torch.save"
+WAYS = ("torch.save", "dcp", "dcp async, thread", "dcp async, process", "dcp async, pinned", "windlass")
+PEER, PINNED = "torch.save", "dcp async, pinned"
 SCRIPT = '''
 import ctypes
 import gc
@@ -51,14 +54,22 @@ from torch import nn
 def main():
     warnings.simplefilter("ignore")
     way, folder, megabytes, saves = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    device = torch.device(sys.argv[5])
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
     width = 1024
     layers = round(megabytes * 1e6 / 3 / 4 / width / width)
-    model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(layers)])
+    model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(layers)]).to(device)
     optimizer = torch.optim.Adam(model.parameters())
-    samples, small = torch.randn(8, width), torch.zeros(1000)
+    samples, small = torch.randn(8, width, device=device), torch.zeros(1000)
+
+
+    def ready():
+        """All ranks, and their GPUs, have done what they were given."""
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        dist.barrier()
 
 
     def passes():
@@ -105,7 +116,7 @@ def main():
             return done
 
         def load(self, path):
-            loaded = torch.load(f"{path}/state.pt", mmap=True, weights_only=True)
+            loaded = torch.load(f"{path}/state.pt", mmap=True, weights_only=True, map_location=device)
             model.load_state_dict(loaded["model"])
             optimizer.load_state_dict(loaded["optimizer"])
             dist.barrier()
@@ -156,6 +167,20 @@ def main():
             ).result
 
 
+    class DcpPinned(Dcp):
+        """With a stager that keeps pinned memory from save to save: its fastest from a GPU."""
+
+        def __init__(self):
+            from torch.distributed.checkpoint.staging import BlockingAsyncStager
+
+            self.stager = BlockingAsyncStager(cache_staged_state_dict=True)
+
+        def write(self, whole, writer):
+            return dcp.async_save(
+                whole, storage_writer=writer, process_group=group, async_stager=self.stager
+            ).result
+
+
     class Windlass:
         """Its own names for checkpoints; `path` only says which."""
 
@@ -181,7 +206,7 @@ def main():
 
     ways = {
         "torch.save": TorchSave, "dcp": Dcp, "dcp async, thread": DcpThread, "dcp async, process": DcpProcess,
-        "windlass": Windlass,
+        "dcp async, pinned": DcpPinned, "windlass": Windlass,
     }
     group = dist.new_group(backend="gloo")
     chosen = ways[way]()
@@ -197,7 +222,7 @@ def main():
     def one_save(number):
         path = f"{folder}/{number}"
         os.sync() if rank == 0 else None
-        dist.barrier()
+        ready()
         began = time.perf_counter()
         wait = chosen.save(path)
         held = total = time.perf_counter() - began
@@ -213,17 +238,28 @@ def main():
     tensors = [tensor for tensor in tensors if tensor.dim()]
     tensors = tensors[rank :: dist.get_world_size()]
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
-    memory = mmap.mmap(-1, sum(sizes))
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    if device.type == "cuda":
+        pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+        places = [place.view(one.dtype).view(one.shape) for place, one in zip(pinned.split(sizes), tensors)]
+    else:
+        memory = mmap.mmap(-1, sum(sizes))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
     def memcpy():
-        """One copy of this rank's half of the state to memory whose pages are there."""
-        dist.barrier()
-        began, at = time.perf_counter(), address
-        for tensor, size in zip(tensors, sizes):
-            ctypes.memmove(at, tensor.data_ptr(), size)
-            at += size
+        """One copy of this rank's share of the state to memory whose pages are there."""
+        ready()
+        began = time.perf_counter()
+        if device.type == "cuda":
+            with torch.no_grad():
+                for place, tensor in zip(places, tensors):
+                    place.copy_(tensor, non_blocking=True)
+            torch.cuda.synchronize()
+        else:
+            at = address
+            for tensor, size in zip(tensors, sizes):
+                ctypes.memmove(at, tensor.data_ptr(), size)
+                at += size
         return slowest(time.perf_counter() - began)
 
 
@@ -242,7 +278,7 @@ def main():
 
 
     def steps(count, save_at, path):
-        dist.barrier()
+        ready()
         began = time.perf_counter()
         for number in range(count):
             if number == save_at:
@@ -250,7 +286,7 @@ def main():
             step()
         if save_at >= 0:
             wait()
-        dist.barrier()
+        ready()
         return slowest(time.perf_counter() - began)
 
 
@@ -264,9 +300,10 @@ def main():
             shutil.rmtree(before, ignore_errors=True)
     gc.collect()
     for _ in range(3):
-        dist.barrier()
+        ready()
         began = time.perf_counter()
         chosen.load(path)
+        ready()
         found["restore"].append(slowest(time.perf_counter() - began))
     if rank == 0:
         print("\\n>>" + json.dumps({name: statistics.median(values) for name, values in found.items()}), flush=True)
@@ -279,15 +316,16 @@ if __name__ == "__main__":  # the process of DCP imports this file
 '''
 
 
-def trial(way: str, folder: Path, script: Path, megabytes: int, saves: int) -> dict[str, float]:
+def trial(way: str, folder: Path, script: Path, megabytes: int, saves: int, device: str) -> dict[str, float]:
     """One job of this way, which saves so often. Raises RuntimeError if it fails."""
     work = folder / "work"
     work.mkdir()
-    words = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", str(script), way, str(work)]
+    num_ranks = "1" if device == "cuda" else "2"
+    words = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", num_ranks, str(script), way, str(work)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [*words, str(megabytes), str(saves)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        check=False, timeout=400, stdin=subprocess.DEVNULL,
+        [*words, str(megabytes), str(saves), device], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, check=False, timeout=400, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     shutil.rmtree(work)
     said = re.search(r"^>>(.*)$", done.stdout, re.MULTILINE)
@@ -302,11 +340,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--way", choices=WAYS, action="append", help="only these")
+    parser.add_argument("--gpu", action="store_true", help="the state of one rank on an NVIDIA GPU")
     add_smoke(parser)
     given = parser.parse_args()
+    device = "cuda" if given.gpu else "cpu"
+    ways = given.way or [way for way in WAYS if given.gpu or way != PINNED]
     if given.smoke:
-        given.runs, given.megabytes, given.way = 0, 26, ["windlass"]
-    print(f"checkpoint: {machine()}, {given.megabytes} MB on 2 ranks, {medians(given.runs)}")
+        given.runs, given.megabytes, ways = 0, 26, ["windlass"]
+    where = "1 rank's GPU" if given.gpu else "2 ranks"
+    print(f"checkpoint: {machine()}, {given.megabytes} MB on {where}, {medians(given.runs)}")
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="bench-checkpoint-") as name:
         folder = Path(name)
@@ -314,7 +356,7 @@ def main() -> None:
         script.write_text(SCRIPT)
         saves = 1 if given.smoke else 5
         trials: Mapping[str, Callable[[], object]] = {
-            way: partial(trial, way, folder, script, given.megabytes, saves) for way in given.way or WAYS
+            way: partial(trial, way, folder, script, given.megabytes, saves, device) for way in ways
         }
         title = f"{given.megabytes} MB of state, ratios to torch.save with fsync"
         report_columns(in_turn(trials, given.runs), peer=PEER, title=title, columns=COLUMNS)

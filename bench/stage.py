@@ -178,15 +178,12 @@ def main() -> None:
             server = stack.enter_context(s3_server(folder / "s3"))
             (server.folder / BUCKET).mkdir()
             bench = Bench(folder, server.folder / BUCKET, server.environ())
-            every, skipped = tools(BUCKET, server.endpoint, folder, only_built=chosen.smoke)
+            kept, skipped = tools(BUCKET, server.endpoint, folder, chosen.only, only_built=chosen.smoke)
             if skipped:
                 print(f"left out, as they are not built: {', '.join(skipped)}")
             if chosen.smoke:
                 print("left out, as they take minutes: resume, again")
                 chosen.parts = ["small", "large"]
-            kept = {
-                name: tool for name, tool in every.items() if not chosen.only or any(w in name for w in chosen.only)
-            }
             shapes = (SMOKE_SMALL, SMOKE_LARGE) if chosen.smoke else (SMALL, LARGE)
             for name, shape in zip(("small", "large"), shapes, strict=True):
                 if name in chosen.parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,25 +98,34 @@ def windlass(bucket: str) -> Tool:
     return Tool(copy, lambda folder, prefix: copy("up", folder, prefix))
 
 
-def tools(bucket: str, endpoint: str, scripts: Path, only_built: bool) -> tuple[dict[str, Tool], list[str]]:
-    """All of them, s5cmd first, as all others are compared with it; and those that are not built, where none is to be.
+def tools(
+    bucket: str, endpoint: str, scripts: Path, only: Sequence[str] = (), *, only_built: bool
+) -> tuple[dict[str, Tool], list[str]]:
+    """Those whose name contains one of the words of `only`, all if there are none: s5cmd first, as all others are
+    compared with it; and those that are not built, where none is to be.
 
     Neither s5cmd nor obstore verifies what it fetches; aws and boto3 compare CRCs where S3 keeps them.
     """
     found, skipped = {}, []
-    if only_built and not S5CMD.is_built():
-        skipped.append("s5cmd")
-    else:
-        golang.build([S5CMD])
-        found["s5cmd"] = _s5cmd(bucket, endpoint)
-    found["windlass"] = windlass(bucket)
-    if only_built and not (CACHE / AWS_ENV / "packages.json").exists():
-        skipped.append("aws s3 sync")
-    else:
-        found["aws s3 sync"] = _aws(bucket, peers("awscli", env=AWS_ENV) / "aws")
+    names = ("s5cmd", "windlass", "aws s3 sync", "boto3", "obstore")
+    chosen = [name for name in names if not only or any(word in name for word in only)]
+    if "s5cmd" in chosen:
+        if only_built and not S5CMD.is_built():
+            skipped.append("s5cmd")
+        else:
+            golang.build([S5CMD])
+            found["s5cmd"] = _s5cmd(bucket, endpoint)
+    if "windlass" in chosen:
+        found["windlass"] = windlass(bucket)
+    if "aws s3 sync" in chosen:
+        if only_built and not (CACHE / AWS_ENV / "packages.json").exists():
+            skipped.append("aws s3 sync")
+        else:
+            found["aws s3 sync"] = _aws(bucket, peers("awscli", env=AWS_ENV) / "aws")
     for name, script in (("boto3", BOTO3), ("obstore", OBSTORE)):
-        (scripts / f"{name}-copy.py").write_text(script)
-        found[name] = _script(scripts / f"{name}-copy.py", bucket)
+        if name in chosen:
+            (scripts / f"{name}-copy.py").write_text(script)
+            found[name] = _script(scripts / f"{name}-copy.py", bucket)
     return found, skipped
 
 

@@ -4,6 +4,7 @@ Two or four ranks train a small convolutional network by DDP over gloo. The cloc
 prints the time of its first optimizer step. All ways run in turn, so that a slow minute slows all of them.
 
     python bench/start.py [--runs 5] [--ranks 2 4] [--only warm torchrun] [--smoke]
+    python bench/start.py --gpu --only "windlass, warm" cold torchrun    # one rank of NCCL on an NVIDIA GPU
     python bench/start.py --unsafe      # a script that imports what cannot be forked, beside --cold; and memory
     python bench/start.py --kubeflow    # the Kubeflow SDK's local back end alone: one rank, minutes, gigabytes
 """
@@ -54,15 +55,18 @@ import torch.distributed.nn  # imported later, by DDP, it keeps the process grou
 from torch import nn
 
 torch.manual_seed(0)
-dist.init_process_group("gloo")
+device = os.environ.get("BENCH_DEVICE", "cpu")
+dist.init_process_group("gloo" if device == "cpu" else "nccl")
 layers = [nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)]
-model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers))
+model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers).to(device))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-images, labels = torch.rand(64, 1, 8, 8), torch.randint(0, 10, (64,))
+images, labels = torch.rand(64, 1, 8, 8, device=device), torch.randint(0, 10, (64,), device=device)
 for step in range(10):
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(images), labels).backward()
     optimizer.step()
+    if device != "cpu":
+        torch.cuda.synchronize()
     if step == 0 and dist.get_rank() == 0:
         print(f"first step at {time.time():.6f}", flush=True)
 del model
@@ -141,7 +145,7 @@ def ways(ranks: int, folder: Path, home: Path, others: Path) -> dict[str, Callab
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     mpi = {**own, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533", "OMPI_ALLOW_RUN_AS_ROOT": "1",
            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # fmt: skip
-    run = [WINDLASS, "run", "train.py", "--procs-per-node", str(ranks)]
+    run = [WINDLASS, "run", "train.py", "--procs-per-node", str(ranks), "--set", "launcher=torchrun"]
 
     accelerate = [str(others / "python"), "-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1",
                   "--mixed_precision", "no", "--dynamo_backend", "no", "--num_processes", str(ranks),
@@ -237,8 +241,11 @@ def main() -> None:
     parser.add_argument(
         "--kubeflow", action="store_true", help="the Kubeflow SDK's local back end, which takes minutes"
     )
+    parser.add_argument("--gpu", action="store_true", help="one rank on an NVIDIA GPU")
     add_smoke(parser)
     chosen = parser.parse_args()
+    if chosen.gpu:
+        chosen.ranks, os.environ["BENCH_DEVICE"] = [1], "cuda"
     if chosen.smoke:
         chosen.runs, chosen.ranks, chosen.only = 0, [2], ["windlass, warm"]
     print(f"start: {machine()}, {medians(chosen.runs)}, seconds")
@@ -259,7 +266,7 @@ def main() -> None:
             trials = ways(ranks, folder, home, peers("torchx", "accelerate") if has_peers else BIN)
             if chosen.only:
                 trials = {name: run for name, run in trials.items() if any(word in name for word in chosen.only)}
-            report(f"{ranks} ranks", in_turn(trials, chosen.runs))
+            report(f"{ranks} {'rank' if ranks == 1 else 'ranks'}", in_turn(trials, chosen.runs))
     if chosen.smoke:
         require_figures()
         return
