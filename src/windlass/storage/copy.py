@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Final
 
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.digest import PART_BYTES, Parts, StreamDigest, combined
 from windlass.storage.folder import Folder
+from windlass.storage.helpers import MIN_FILES, Helpers, Outcome, check, move
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import clashes, problem
 from windlass.storage.note import Note, Noted, cuts
-from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled, joined
+from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled
 from windlass.storage.progress import Copied, Progress, Refusal
 from windlass.storage.retry import repeated
 from windlass.storage.walk import digest_of
@@ -53,11 +54,12 @@ class Copy:
     def __init__(
         self, source: Place, destination: Place, journal: Journal, progress: Progress | None = None,
         window: Window | None = None, clock: Callable[[], float] = time.monotonic, noted: Noted = NOTHING,
-        has_manifest: bool = True,
+        has_manifest: bool = True, max_helpers: int = 0,
     ) -> None:  # fmt: skip
         """`noted` is where it notes that nothing is left to do, for the next copy between these places.
 
         `has_manifest`: whether the destination has a manifest; without one, files that it has are copied anew.
+        `max_helpers`: processes that may move many small files beside this one.
         """
         self.progress = progress or Progress()
         self._source, self._destination = source, destination
@@ -74,6 +76,8 @@ class Copy:
         self._expected: dict[str, File] = {}
         """Of the source, by its own manifest."""
         self._noted = noted
+        self._max_helpers = max_helpers
+        self._helpers: Helpers | None = None
         self._has_manifest = has_manifest
         self._there: list[Entry] | None = None
         """What a store at the destination lists, where it was asked."""
@@ -102,6 +106,7 @@ class Copy:
         self.progress.is_listing = False
         settling = asyncio.create_task(self._settle_now_and_then())
         try:
+            self._start_helpers(todo)
             await self._all(self._units(todo))
         except asyncio.CancelledError:
             self._window.abandon()
@@ -109,6 +114,8 @@ class Copy:
         finally:
             settling.cancel()
             self._window.close()
+            if self._helpers is not None:
+                self._helpers.close()
             with suppress(asyncio.CancelledError):
                 await settling
             await self._settle()
@@ -223,37 +230,71 @@ class Copy:
             for _ in range(MOST):
                 group.create_task(work())
 
+    def _start_helpers(self, todo: Sequence[Entry]) -> None:
+        are_sent = self._source.is_sent and self._destination.is_sent
+        if self._max_helpers and are_sent and sum(one.size <= PART_BYTES for one in todo) >= MIN_FILES:
+            self._helpers = Helpers(self._source, self._destination, self._max_helpers)
+            self._window.processes += self._max_helpers
+
     async def _some(self, small: deque[Entry], size: int) -> None:
         """Small files one after the other in one thread: handing each to one takes as long as copying it."""
-        busy = await self._window.run(size, lambda: self._move_some(small))
-        if busy is not None:
-            self._window.throttled()
-            with self._refusing(busy):
-                await repeated(lambda: self._window.run(busy.size, lambda: self._move(busy)), self._window)
 
-    def _move_some(self, small: deque[Entry]) -> Entry | None:
-        """Move the first ones, for a while; returns one for which the store was busy."""
-        until = time.monotonic() + SLICE_SECONDS
-        while time.monotonic() < until:
-            try:
-                entry = small.popleft()
-            except IndexError:  # other threads take them too
-                return None
+        async def again(entry: Entry) -> None:
             with self._refusing(entry):
-                try:
-                    self._move(entry)
-                except Throttled:
-                    return entry
-                self._window.answered()
-        return None
+                await repeated(lambda: self._window.run(entry.size, lambda: self._move(entry)), self._window)
+
+        for entry in await self._window.run(size, lambda: self._move_some(small)):
+            await again(entry)
+
+    def _move_some(self, small: deque[Entry]) -> list[Entry]:
+        """Move the first ones, for a while; returns those that are to be moved again, as the store was busy."""
+        until, left = time.monotonic() + SLICE_SECONDS, list[Entry]()
+        while small and not left and time.monotonic() < until:
+            helpers = self._helpers
+            if helpers is not None and (thread := helpers.idle()) is not None:
+                left = self._move_by(helpers, thread, _taken(small, helpers.batch_size(len(small))))
+            else:
+                left = self._move_here(_taken(small, 1))
+        return left
+
+    def _move_by(self, helpers: Helpers, thread: Connection, batch: list[Entry]) -> list[Entry]:
+        told = helpers.ask(thread, [(entry, self._expectation(entry)) for entry in batch])
+        if told is None:
+            return batch
+        self._window.spent(told.cpu_seconds)
+        return [entry for entry, outcome in zip(batch, told.outcomes, strict=True) if not self._is_done(entry, outcome)]
+
+    def _move_here(self, batch: list[Entry]) -> list[Entry]:
+        left = []
+        for entry in batch:
+            outcome: Outcome
+            try:
+                outcome = move(self._source, self._destination, entry, self._expectation(entry))
+            except StorageError as error:
+                outcome = error
+            if not self._is_done(entry, outcome):
+                left.append(entry)
+        return left
+
+    def _is_done(self, entry: Entry, outcome: Outcome) -> bool:
+        """Write down what became of a file; returns whether that is all."""
+        if outcome is None:
+            return False
+        if isinstance(outcome, Throttled):
+            self._window.throttled()
+            return False
+        with self._refusing(entry):
+            if isinstance(outcome, StorageError):
+                raise outcome
+            self._moved(entry.size)
+            self._written(entry, *outcome)
+            self._window.answered()
+        return True
 
     def _move(self, entry: Entry) -> None:
-        data = joined(self._source.pieces(entry, 0, entry.size)) if entry.size else b""
-        digest = combined([hashlib.sha256(data).digest()])
-        self._check(entry, digest)
-        version = self._destination.put(entry.name, data)
+        moved = move(self._source, self._destination, entry, self._expectation(entry))
         self._moved(entry.size)
-        self._written(entry, digest, version)
+        self._written(entry, *moved)
 
     async def _whole(self, entry: Entry) -> None:
         """A large file as one stream."""
@@ -277,7 +318,7 @@ class Copy:
                     self._moved(len(piece))
                     came += len(piece)
                     yield piece
-            self._check(entry, digest.digest(), expected)  # before the file has its name
+            check(entry, digest.digest(), self._expectation(entry, expected))  # before the file has its name
 
         try:
             version = self._destination.put_stream(entry.name, pieces(), parts.part_bytes)
@@ -328,7 +369,7 @@ class Copy:
         digests = [large.digests[number] for number in range(len(large.parts))]
         expected = await repeated(lambda: self._source.expected(entry), self._window)
         try:
-            self._check(entry, combined(digests), expected)
+            check(entry, combined(digests), self._expectation(entry, expected))
         except StorageError:
             await partial.discard()
             raise
@@ -336,13 +377,11 @@ class Copy:
         self._written(entry, combined(digests), version)
         partial.forget()
 
-    def _check(self, entry: Entry, digest: str, expected: str = "") -> None:
-        """Compare with what the source says of itself. Raises StorageError."""
+    def _expectation(self, entry: Entry, expected: str = "") -> str:
+        """The digest that the source's own manifest has of a file, or else `expected`."""
         known = self._expected.get(entry.name)
-        if known is not None and known.size == entry.size and known.version == entry.version:
-            expected = known.digest
-        if expected and expected != digest:
-            raise StorageError(f"{entry.name} is damaged at its source: it should have {expected}, and has {digest}")
+        is_known = known is not None and (known.size, known.version) == (entry.size, entry.version)
+        return known.digest if known is not None and is_known else expected
 
     def _moved(self, num_bytes: int) -> None:
         with self._lock:
@@ -383,6 +422,15 @@ class Copy:
     async def _settle(self) -> None:
         with self._journal.settling():
             await self._destination.settle()
+
+
+def _taken(small: deque[Entry], number: int) -> list[Entry]:
+    """The first ones, fewer where other threads have taken them."""
+    found: list[Entry] = []
+    with suppress(IndexError):
+        while len(found) < number:
+            found.append(small.popleft())
+    return found
 
 
 def _first(small: deque[Entry]) -> Entry | None:

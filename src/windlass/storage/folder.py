@@ -37,6 +37,8 @@ MANY: Final = 20_000
 class Folder(Place):
     """Files below a folder. Symbolic links are followed where they stay below it, and refused by name where not."""
 
+    is_sent = True
+
     def __init__(self, address: Address, *, may_be_missing: bool = False) -> None:
         """One that `may_be_missing` has no files then; else it is refused."""
         self.address = address

@@ -89,6 +89,8 @@ class Place(ABC):
     address: Address
     takes_parts = True
     """Whether large files are written by `begin`, and gone on with; else by `put_stream`, from their beginning."""
+    is_sent = False
+    """Whether it can be pickled, for another process to use."""
 
     def check(self) -> None:
         """Ask a store once whether files can be listed there, as every copy does first."""

@@ -42,6 +42,7 @@ class S3Store(Place):
             raise UsageError(f"{address}: a bucket cannot have the name {address.bucket!r}")
         self.address = address
         self._state = state
+        self.is_sent = environ is None
         with _said(str(address)):
             self._bucket = Bucket(address.bucket, environ)
 

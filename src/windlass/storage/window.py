@@ -16,7 +16,7 @@ MAX_BYTES: Final = 48 << 20
 PERIOD_SECONDS: Final = 0.05
 """After which the first requests are doubled: 0.2 seconds to all of them."""
 BUSY: Final = 0.9
-"""Processors that this process may take before more threads only wait for each other, to run in the interpreter."""
+"""Processors that a process may take before more threads only wait for each other, to run in the interpreter."""
 LARGE_BYTES: Final = 1 << 20
 """Requests from this size on leave the interpreter to the other threads most of the time."""
 
@@ -34,6 +34,9 @@ class Window:
         clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:  # fmt: skip
         self.size = float(first)
+        self.processes = 1
+        """Of the copy, this one among them."""
+        self._spent = 0.0
         self._most = most
         self._max_bytes = max_bytes
         self._clock, self._cpu_clock = clock, cpu_clock
@@ -91,12 +94,16 @@ class Window:
         is_over = now - since >= PERIOD_SECONDS
         if is_over:
             self._since = now  # at once: other threads are answered too
-            cpu = self._cpu_clock()
+            cpu = self._cpu_clock() + self._spent
             taken, self._cpu_since = cpu - self._cpu_since, cpu
-            self._is_busy = self._latest_bytes < LARGE_BYTES and taken > BUSY * (now - since)
+            self._is_busy = self._latest_bytes < LARGE_BYTES and taken > BUSY * self.processes * (now - since)
         if not self._is_busy:
             more = 1 / self.size if self._was_throttled else self.size if is_over else 0.0
             self.size = min(float(self._most), self.size + more)
+
+    def spent(self, cpu_seconds: float) -> None:
+        """Another process of the copy has taken so much processor time."""
+        self._spent += cpu_seconds
 
     def throttled(self) -> None:
         """The store asked for fewer requests, or did not answer."""

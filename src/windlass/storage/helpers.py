@@ -1,0 +1,197 @@
+"""Processes beside a copy that move its small files: one interpreter makes some thousand requests a second, not more.
+
+A helper is sent both places by its standard input, and ends with it. Each of its threads has a connection of its own,
+by which it is sent some files and answers with what became of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple, TypeAlias
+
+from windlass.errors import StorageError
+from windlass.storage.digest import combined
+from windlass.storage.memory import return_freed_blocks
+from windlass.storage.place import Entry, Place, Throttled, joined
+
+MOST: Final = 4
+THREADS: Final = 16
+"""Of each helper: requests that it may have under way at once."""
+MIN_FILES: Final = 400
+"""Of which helpers move a part: fewer are copied in the time that these take to start."""
+MAX_BATCH: Final = 32
+"""Files that are sent to a thread at once."""
+_PROGRAM: Final = "import sys; sys.path[:] = sys.argv[1:]; from windlass.storage.helpers import serve; serve()"
+
+
+def most_here() -> int:
+    """How many helpers a copy on this machine may have: each takes a core, and the store may be on this machine too."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST, cores // 2) if cores >= 4 and sys.executable else 0
+
+
+class Moved(NamedTuple):
+    """A file is at its destination."""
+
+    digest: str
+    version: str
+
+
+Outcome: TypeAlias = Moved | StorageError | None
+"""Of a file that was sent to a helper; None if it was not begun."""
+
+
+class Told(NamedTuple):
+    """One answer of a helper."""
+
+    outcomes: list[Outcome]
+    cpu_seconds: float
+    """That its process has taken since its last answer, by whichever thread."""
+
+
+def move(source: Place, destination: Place, entry: Entry, expected: str) -> Moved:
+    """Move a small file, unless it has another digest than is `expected`. Raises StorageError."""
+    data = joined(source.pieces(entry, 0, entry.size)) if entry.size else b""
+    digest = combined([hashlib.sha256(data).digest()])
+    check(entry, digest, expected)
+    return Moved(digest, destination.put(entry.name, data))
+
+
+def check(entry: Entry, digest: str, expected: str) -> None:
+    """Compare with what the source says of itself, if it does. Raises StorageError."""
+    if expected and expected != digest:
+        raise StorageError(f"{entry.name} is damaged at its source: it should have {expected}, and has {digest}")
+
+
+class Helpers:
+    """Helpers of one copy. Until they have started, and where none can be, no thread of one is idle."""
+
+    def __init__(self, source: Place, destination: Place, number: int, threads: int = THREADS) -> None:
+        places = pickle.dumps((source, destination))
+        self._idle: SimpleQueue[Connection] = SimpleQueue()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        connections = [self._start(places, threads) for _ in range(number)]
+        self._connections = [one for of_thread in zip(*connections, strict=True) for one in of_thread]
+        """In turn of each helper, as they are to be given work."""
+        self._starting = threading.Thread(target=self._await_start, name="helpers")
+        self._starting.start()
+
+    def batch_size(self, num_files: int) -> int:
+        """How many of the files that are left one thread is sent: fewer near the end, for all to end at once."""
+        return max(1, min(MAX_BATCH, num_files // (2 * len(self._connections))))
+
+    def idle(self) -> Connection | None:
+        """A thread without work, to be asked for some."""
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            return None
+
+    def ask(self, thread: Connection, files: Sequence[tuple[Entry, str]]) -> Told | None:
+        """Have files moved, each unless it has another digest than is expected; None where the helper has ended."""
+        try:
+            thread.send(files)
+            told: Told = thread.recv()
+        except (EOFError, OSError):
+            return None  # its threads are given no more work
+        self._idle.put(thread)
+        return told
+
+    def close(self) -> None:
+        """End all of them, also in the middle of a file."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        self._starting.join()
+        for one in self._connections:
+            one.close()
+
+    def _start(self, places: bytes, threads: int) -> list[Connection]:
+        pairs = [socket.socketpair() for _ in range(threads)]
+        theirs = [pair[1].fileno() for pair in pairs]
+        command = [sys.executable, "-I", "-S", "-c", _PROGRAM, *sys.path]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=theirs)
+        self._processes.append(process)
+        for pair in pairs:
+            pair[1].close()
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps(theirs) + places)
+        process.stdin.flush()
+        return [Connection(pair[0].detach()) for pair in pairs]
+
+    def _await_start(self) -> None:
+        for one in self._connections:
+            try:
+                one.recv()
+            except (EOFError, OSError):
+                continue  # it has ended: the others do its work
+            self._idle.put(one)
+
+
+# -- in the helper ---------------------------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Be a helper, until the standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the copy, which ends its helpers
+    return_freed_blocks()
+    given = sys.stdin.buffer
+    descriptors = pickle.load(given)
+    source, destination = pickle.load(given)
+    account = _Account()
+    for descriptor in descriptors:
+        arguments = (Connection(descriptor), source, destination, account)
+        threading.Thread(target=_serve, args=arguments, daemon=True).start()
+    given.read()
+    os._exit(0)
+
+
+class _Account:
+    """Of the processor time that this process has told."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told = 0.0
+
+    def untold(self) -> float:
+        with self._lock:
+            now = time.process_time()
+            untold, self._told = now - self._told, now
+            return untold
+
+
+def _serve(asked: Connection, source: Place, destination: Place, account: _Account) -> None:
+    asked.send("ready")
+    while True:
+        try:
+            files = asked.recv()
+        except EOFError:
+            return
+        asked.send(Told(_outcomes(source, destination, files), account.untold()))
+
+
+def _outcomes(source: Place, destination: Place, files: Sequence[tuple[Entry, str]]) -> list[Outcome]:
+    """Of each file; none is begun after one for which the store was busy."""
+    found: list[Outcome] = []
+    for entry, expected in files:
+        try:
+            found.append(move(source, destination, entry, expected))
+        except StorageError as error:
+            found.append(error)
+            if isinstance(error, Throttled):
+                break
+    return found + [None] * (len(files) - len(found))
