@@ -21,7 +21,7 @@ from windlass.storage.address import Address
 from windlass.storage.cache import DataCache
 from windlass.storage.copy import Copy
 from windlass.storage.failure import first_of
-from windlass.storage.helpers import most_here
+from windlass.storage.helpers import number_here
 from windlass.storage.memory import return_freed_blocks
 from windlass.storage.opening import journal_for, note_of, open_place
 from windlass.storage.place import Place
@@ -62,7 +62,7 @@ def copy(source: str, destination: str, context: Context, progress: Progress | N
     home = _own_home(context)
     with journal_for(of, to, home) as journal:
         places, note = (open_place(of, home), open_place(to, home)), note_of(of, to, home)
-        done: Copied = _wait(Copy(*places, journal, progress, noted=note, max_helpers=most_here()).run())
+        done: Copied = _wait(Copy(*places, journal, progress, noted=note, num_helpers=number_here).run())
     refused = tuple(RefusedFile(one.name, one.why) for one in done.refused)
     return DataCopied(
         str(of), str(to), done.digest, done.num_files, done.set_bytes,

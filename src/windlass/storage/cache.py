@@ -20,7 +20,7 @@ from windlass.storage import manifest as manifests
 from windlass.storage.address import Address, key_of
 from windlass.storage.copy import Copy
 from windlass.storage.folder import Folder
-from windlass.storage.helpers import most_here
+from windlass.storage.helpers import number_here
 from windlass.storage.names import is_own
 from windlass.storage.note import cuts
 from windlass.storage.opening import journal_for, open_place
@@ -52,7 +52,7 @@ class DataCache:
         self._mode = SHARED if readers is None else PRIVATE
         self._sets = SetFolder(root, self._mode)
         self._readers = readers
-        self._max_helpers = 0 if readers is None else most_here()
+        self._num_helpers = None if readers is None else number_here
         """The memory of a pod has no room for any."""
         self._bound = bound or self._share
 
@@ -131,7 +131,7 @@ class DataCache:
         self._refuse_lack_of_space(source, self._sets.lacking_bytes(known, entries) - _fetched(files).num_bytes)
         target = Address("folder", "", str(files))
         with journal_for(source, target, self._root) as journal:
-            done = await Copy(place, Folder(target), journal, progress, max_helpers=self._max_helpers).run()
+            done = await Copy(place, Folder(target), journal, progress, num_helpers=self._num_helpers).run()
         if done.refused:
             named = "; ".join(f"{one.name}: {one.why}" for one in done.refused[:NAMED])
             more = f"; and {len(done.refused) - NAMED} more" if len(done.refused) > NAMED else ""

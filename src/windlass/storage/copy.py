@@ -16,7 +16,7 @@ from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.digest import PART_BYTES, Parts, StreamDigest, combined
 from windlass.storage.folder import Folder
-from windlass.storage.helpers import MIN_FILES, Helpers, Outcome, check, move
+from windlass.storage.helpers import Helpers, Outcome, check, move
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import clashes, problem
@@ -54,12 +54,12 @@ class Copy:
     def __init__(
         self, source: Place, destination: Place, journal: Journal, progress: Progress | None = None,
         window: Window | None = None, clock: Callable[[], float] = time.monotonic, noted: Noted = NOTHING,
-        has_manifest: bool = True, max_helpers: int = 0,
+        has_manifest: bool = True, num_helpers: Callable[[int], int] | None = None,
     ) -> None:  # fmt: skip
         """`noted` is where it notes that nothing is left to do, for the next copy between these places.
 
         `has_manifest`: whether the destination has a manifest; without one, files that it has are copied anew.
-        `max_helpers`: processes that may move many small files beside this one.
+        `num_helpers` says for a number of small files how many processes move them beside this one; default: none.
         """
         self.progress = progress or Progress()
         self._source, self._destination = source, destination
@@ -76,7 +76,7 @@ class Copy:
         self._expected: dict[str, File] = {}
         """Of the source, by its own manifest."""
         self._noted = noted
-        self._max_helpers = max_helpers
+        self._num_helpers = num_helpers
         self._helpers: Helpers | None = None
         self._has_manifest = has_manifest
         self._there: list[Entry] | None = None
@@ -231,10 +231,11 @@ class Copy:
                 group.create_task(work())
 
     def _start_helpers(self, todo: Sequence[Entry]) -> None:
-        are_sent = self._source.is_sent and self._destination.is_sent
-        if self._max_helpers and are_sent and sum(one.size <= PART_BYTES for one in todo) >= MIN_FILES:
-            self._helpers = Helpers(self._source, self._destination, self._max_helpers)
-            self._window.processes += self._max_helpers
+        if self._num_helpers is None or not (self._source.is_sent and self._destination.is_sent):
+            return
+        if number := self._num_helpers(sum(one.size <= PART_BYTES for one in todo)):
+            self._helpers = Helpers(self._source, self._destination, number, MOST)
+            self._window.processes += number
 
     async def _some(self, small: deque[Entry], size: int) -> None:
         """Small files one after the other in one thread: handing each to one takes as long as copying it."""

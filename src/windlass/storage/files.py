@@ -64,6 +64,17 @@ def begin_writing(descriptor: int, start: int, length: int) -> None:
     _libc().sync_file_range(descriptor, ctypes.c_longlong(start), ctypes.c_longlong(length), SYNC_FILE_RANGE_WRITE)
 
 
+def name_file(descriptor: int, path: str) -> None:
+    """Give an open file without a name this one. Raises OSError, FileExistsError where there is such a file."""
+    os.link(str(descriptor), path, src_dir_fd=_descriptors(os.getpid()), follow_symlinks=True)
+
+
+@cache
+def _descriptors(pid: int) -> int:
+    """The folder of the open files of a process, this one."""
+    return os.open(f"/proc/{pid}/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
 def write_at(descriptor: int, start: int, data: Buffer) -> None:
     """Write all of `data`. Raises OSError."""
     view = memoryview(data)

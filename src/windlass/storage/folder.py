@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import stat
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -14,7 +16,7 @@ from typing import Final
 from windlass.errors import StorageError
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts
-from windlass.storage.files import sync, version, write_at, write_whole
+from windlass.storage.files import name_file, sync, version, write_at, write_whole
 from windlass.storage.folder_file import FolderFile
 from windlass.storage.names import OWN, own_file
 from windlass.storage.place import (
@@ -30,6 +32,10 @@ from windlass.storage.walk import digest_beside, digest_of, walk
 PARTIAL: Final = "partial"
 """Folder, below ours, of files that are not whole yet."""
 LIST_BATCH: Final = 4096
+NO_NAMELESS: Final = frozenset({
+    errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS, errno.ENOENT, errno.EPERM, errno.EACCES, errno.EXDEV,
+})  # fmt: skip
+"""Where a file system, or a system without /proc, cannot make a file without a name, or not name it."""
 MANY: Final = 20_000
 """Files that a process of its own lists: it starts in some 50 ms."""
 
@@ -44,6 +50,8 @@ class Folder(Place):
         self.address = address
         self._root = Path(address.path)
         self._may_be_missing = may_be_missing
+        self._may_be_nameless = hasattr(os, "O_TMPFILE")
+        """Whether its file system may make files without a name."""
         self._made: set[str] = set()
         """Folders that are there."""
 
@@ -72,6 +80,13 @@ class Folder(Place):
         path, part = f"{self._root}/{name}", str(self._partial(name))
         with system_errors(path):
             self._folder_of(path)
+            if self._may_be_nameless:
+                try:
+                    return version(self._put_nameless(path, part, data))
+                except OSError as error:
+                    if error.errno not in NO_NAMELESS:
+                        raise
+                    self._may_be_nameless = False
             self._folder_of(part)
             file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
             try:
@@ -81,6 +96,26 @@ class Folder(Place):
                 os.close(file)
             os.replace(part, path)  # noqa: PTH105 - a Path takes as long as the system call
             return version(found)
+
+    def _put_nameless(self, path: str, part: str, data: Buffer) -> os.stat_result:
+        """Write a file that has no name before it is whole.
+
+        Threads that make files in one folder, or move them from one to another, wait for each other.
+        """
+        file = os.open(path.rpartition("/")[0], os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+        try:
+            write_at(file, 0, data)
+            try:
+                name_file(file, path)
+            except FileExistsError:
+                self._folder_of(part)
+                with suppress(FileNotFoundError):
+                    os.unlink(part)  # noqa: PTH108 - as below
+                name_file(file, part)
+                os.replace(part, path)  # noqa: PTH105 - a Path takes as long as the system call
+            return os.fstat(file)
+        finally:
+            os.close(file)
 
     async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
         """See `Place`."""

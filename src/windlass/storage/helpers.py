@@ -26,19 +26,17 @@ from windlass.storage.memory import return_freed_blocks
 from windlass.storage.place import Entry, Place, Throttled, joined
 
 MOST: Final = 4
-THREADS: Final = 16
-"""Of each helper: requests that it may have under way at once."""
-MIN_FILES: Final = 400
-"""Of which helpers move a part: fewer are copied in the time that these take to start."""
+FILES_ON_ONE_CORE: Final = 8000
+"""From which helpers pay off, divided by the cores: each takes a tenth of a second of one to start."""
 MAX_BATCH: Final = 32
 """Files that are sent to a thread at once."""
 _PROGRAM: Final = "import sys; sys.path[:] = sys.argv[1:]; from windlass.storage.helpers import serve; serve()"
 
 
-def most_here() -> int:
-    """How many helpers a copy on this machine may have: each takes a core, and the store may be on this machine too."""
+def number_here(num_files: int) -> int:
+    """How many helpers a copy of so many small files has on this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST, cores // 2) if cores >= 4 and sys.executable else 0
+    return min(MOST, cores) if cores > 1 and sys.executable and num_files * cores >= FILES_ON_ONE_CORE else 0
 
 
 class Moved(NamedTuple):
@@ -77,11 +75,12 @@ def check(entry: Entry, digest: str, expected: str) -> None:
 class Helpers:
     """Helpers of one copy. Until they have started, and where none can be, no thread of one is idle."""
 
-    def __init__(self, source: Place, destination: Place, number: int, threads: int = THREADS) -> None:
+    def __init__(self, source: Place, destination: Place, number: int, requests: int) -> None:
+        """So many helpers, which may have this number of requests under way together."""
         places = pickle.dumps((source, destination))
         self._idle: SimpleQueue[Connection] = SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
-        connections = [self._start(places, threads) for _ in range(number)]
+        connections = [self._start(places, -(-requests // number)) for _ in range(number)]
         self._connections = [one for of_thread in zip(*connections, strict=True) for one in of_thread]
         """In turn of each helper, as they are to be given work."""
         self._starting = threading.Thread(target=self._await_start, name="helpers")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from windlass.storage import child
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
 from windlass.storage.folder import Folder
-from windlass.storage.helpers import most_here
+from windlass.storage.helpers import number_here
 from windlass.storage.opening import journal_for, open_place
 
 
-def uploaded(home: str, name: str, folder: str, destination: str, *, max_helpers: int = 0) -> dict[str, Any]:
+def uploaded(
+    home: str, name: str, folder: str, destination: str, *, num_helpers: Callable[[int], int] | None = None
+) -> dict[str, Any]:
     """Copy what the destination lacks of a folder, and verify it; gives a line about it. Its progress is reported.
 
     A folder that is not there is an empty one: the run has written nothing. Raises StorageError, UsageError,
@@ -25,7 +28,7 @@ def uploaded(home: str, name: str, folder: str, destination: str, *, max_helpers
     places = Folder(of, may_be_missing=True), open_place(to, Path(home))
     # That of a supervisor which was killed just now may still have it.
     with child.reported(name) as progress, journal_for(of, to, Path(home), waits=True) as journal:
-        done = asyncio.run(Copy(*places, journal, progress, max_helpers=max_helpers).run())
+        done = asyncio.run(Copy(*places, journal, progress, num_helpers=num_helpers).run())
     return {
         "name": name, "digest": done.digest, "files": done.num_files,
         "bytes": done.set_bytes, "moved": done.num_bytes,
@@ -34,4 +37,4 @@ def uploaded(home: str, name: str, folder: str, destination: str, *, max_helpers
 
 
 if __name__ == "__main__":
-    sys.exit(child.run(lambda: child.say(uploaded(*sys.argv[1:], max_helpers=most_here()))))
+    sys.exit(child.run(lambda: child.say(uploaded(*sys.argv[1:], num_helpers=number_here))))
