@@ -16,7 +16,7 @@ from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.digest import PART_BYTES, Parts, StreamDigest, combined
 from windlass.storage.folder import Folder
-from windlass.storage.helpers import Helpers, Outcome, check, move
+from windlass.storage.helpers import Helpers, check, move
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import clashes, problem
@@ -234,68 +234,71 @@ class Copy:
         if self._num_helpers is None or not (self._source.is_sent and self._destination.is_sent):
             return
         if number := self._num_helpers(sum(one.size <= PART_BYTES for one in todo)):
-            self._helpers = Helpers(self._source, self._destination, number, MOST)
+            self._helpers = Helpers(self._source, self._destination, self._journal.descriptor, number, MOST)
             self._window.processes += number
 
     async def _some(self, small: deque[Entry], size: int) -> None:
         """Small files one after the other in one thread: handing each to one takes as long as copying it."""
+        mine: deque[Entry] = deque()
 
         async def again(entry: Entry) -> None:
+            self._window.throttled()
             with self._refusing(entry):
                 await repeated(lambda: self._window.run(entry.size, lambda: self._move(entry)), self._window)
 
-        for entry in await self._window.run(size, lambda: self._move_some(small)):
-            await again(entry)
+        while True:
+            busy = await self._window.run(size, lambda: self._move_some(small, mine))
+            if busy is not None:
+                await again(busy)
+            if not mine:
+                return
 
-    def _move_some(self, small: deque[Entry]) -> list[Entry]:
-        """Move the first ones, for a while; returns those that are to be moved again, as the store was busy."""
-        until, left = time.monotonic() + SLICE_SECONDS, list[Entry]()
-        while small and not left and time.monotonic() < until:
+    def _move_some(self, small: deque[Entry], mine: deque[Entry]) -> Entry | None:
+        """Move what is left of `mine`, and more, for a while; returns one for which the store was busy."""
+        until, busy = time.monotonic() + SLICE_SECONDS, None
+        while busy is None and time.monotonic() < until:
             helpers = self._helpers
+            with suppress(IndexError):  # other threads take them too
+                while len(mine) < (helpers.batch_size(len(small)) if helpers is not None else 1):
+                    mine.append(small.popleft())
+            if not mine:
+                break
             if helpers is not None and (thread := helpers.idle()) is not None:
-                left = self._move_by(helpers, thread, _taken(small, helpers.batch_size(len(small))))
+                busy = self._move_by(helpers, thread, mine)
             else:
-                left = self._move_here(_taken(small, 1))
-        return left
+                busy = self._move_here(mine.popleft())
+        return busy
 
-    def _move_by(self, helpers: Helpers, thread: Connection, batch: list[Entry]) -> list[Entry]:
-        told = helpers.ask(thread, [(entry, self._expectation(entry)) for entry in batch])
+    def _move_by(self, helpers: Helpers, thread: Connection, mine: deque[Entry]) -> Entry | None:
+        told = helpers.ask(thread, [(entry, self._expectation(entry)) for entry in mine])
         if told is None:
-            return batch
+            return None
         self._window.spent(told.cpu_seconds)
-        return [entry for entry, outcome in zip(batch, told.outcomes, strict=True) if not self._is_done(entry, outcome)]
+        for outcome in told.outcomes:
+            entry = mine.popleft()
+            if isinstance(outcome, Throttled):
+                return entry
+            with self._refusing(entry):
+                if isinstance(outcome, StorageError):
+                    raise outcome
+                self._moved(outcome.size)
+                self._written(outcome, is_in_journal=True)
+                self._window.answered()
+        return None
 
-    def _move_here(self, batch: list[Entry]) -> list[Entry]:
-        left = []
-        for entry in batch:
-            outcome: Outcome
-            try:
-                outcome = move(self._source, self._destination, entry, self._expectation(entry))
-            except StorageError as error:
-                outcome = error
-            if not self._is_done(entry, outcome):
-                left.append(entry)
-        return left
-
-    def _is_done(self, entry: Entry, outcome: Outcome) -> bool:
-        """Write down what became of a file; returns whether that is all."""
-        if outcome is None:
-            return False
-        if isinstance(outcome, Throttled):
-            self._window.throttled()
-            return False
+    def _move_here(self, entry: Entry) -> Entry | None:
         with self._refusing(entry):
-            if isinstance(outcome, StorageError):
-                raise outcome
-            self._moved(entry.size)
-            self._written(entry, *outcome)
+            try:
+                self._move(entry)
+            except Throttled:
+                return entry
             self._window.answered()
-        return True
+        return None
 
     def _move(self, entry: Entry) -> None:
-        moved = move(self._source, self._destination, entry, self._expectation(entry))
-        self._moved(entry.size)
-        self._written(entry, *moved)
+        one = move(self._source, self._destination, entry, self._expectation(entry))
+        self._moved(one.size)
+        self._written(one)
 
     async def _whole(self, entry: Entry) -> None:
         """A large file as one stream."""
@@ -327,7 +330,7 @@ class Copy:
             with self._lock:
                 self.progress.bytes_done -= came
             raise
-        self._written(entry, digest.digest(), version)
+        self._written(_file(entry, digest.digest(), version))
 
     async def _part(self, large: _Large, number: int) -> None:
         if large.is_over:
@@ -375,7 +378,7 @@ class Copy:
             await partial.discard()
             raise
         version = await repeated(lambda: partial.finish(digests), self._window)
-        self._written(entry, combined(digests), version)
+        self._written(_file(entry, combined(digests), version))
         partial.forget()
 
     def _expectation(self, entry: Entry, expected: str = "") -> str:
@@ -389,11 +392,13 @@ class Copy:
             self.progress.bytes_done += num_bytes
             self.progress.bytes_moved += num_bytes
 
-    def _written(self, entry: Entry, digest: str, version: str) -> None:
-        one = File(entry.name, entry.size, digest, entry.version, version)
+    def _written(self, one: File, *, is_in_journal: bool = False) -> None:
         with self._lock:
-            self._files[entry.name] = one
-            self._journal.add(one)
+            self._files[one.name] = one
+            if is_in_journal:
+                self._journal.added()
+            else:
+                self._journal.add(one)
             self.progress.files_done += 1
 
     # -- what fails ---------------------------------------------------------------------------------------------------
@@ -423,6 +428,11 @@ class Copy:
     async def _settle(self) -> None:
         with self._journal.settling():
             await self._destination.settle()
+
+
+def _file(entry: Entry, digest: str, version: str) -> File:
+    """A file that was copied."""
+    return File(entry.name, entry.size, digest, entry.version, version)
 
 
 def _taken(small: deque[Entry], number: int) -> list[Entry]:

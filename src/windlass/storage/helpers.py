@@ -1,7 +1,8 @@
 """Processes beside a copy that move its small files: one interpreter makes some thousand requests a second, not more.
 
 A helper is sent both places by its standard input, and ends with it. Each of its threads has a connection of its own,
-by which it is sent some files and answers with what became of each.
+by which it is sent some files and answers with what became of each. It adds those that it has written to the journal
+itself, so that none is written again where the copy is killed before it has the answer.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from windlass.errors import StorageError
 from windlass.storage.digest import combined
+from windlass.storage.journal import append
+from windlass.storage.manifest import File
 from windlass.storage.memory import return_freed_blocks
 from windlass.storage.place import Entry, Place, Throttled, joined
 
@@ -39,31 +42,25 @@ def number_here(num_files: int) -> int:
     return min(MOST, cores) if cores > 1 and sys.executable and num_files * cores >= FILES_ON_ONE_CORE else 0
 
 
-class Moved(NamedTuple):
-    """A file is at its destination."""
-
-    digest: str
-    version: str
-
-
-Outcome: TypeAlias = Moved | StorageError | None
-"""Of a file that was sent to a helper; None if it was not begun."""
+Outcome: TypeAlias = File | StorageError
+"""Of a file that was sent to a helper: as it is at the destination, or why not."""
 
 
 class Told(NamedTuple):
     """One answer of a helper."""
 
     outcomes: list[Outcome]
+    """Of the first files: none is begun after one for which the store was busy."""
     cpu_seconds: float
     """That its process has taken since its last answer, by whichever thread."""
 
 
-def move(source: Place, destination: Place, entry: Entry, expected: str) -> Moved:
+def move(source: Place, destination: Place, entry: Entry, expected: str) -> File:
     """Move a small file, unless it has another digest than is `expected`. Raises StorageError."""
     data = joined(source.pieces(entry, 0, entry.size)) if entry.size else b""
     digest = combined([hashlib.sha256(data).digest()])
     check(entry, digest, expected)
-    return Moved(digest, destination.put(entry.name, data))
+    return File(entry.name, entry.size, digest, entry.version, destination.put(entry.name, data))
 
 
 def check(entry: Entry, digest: str, expected: str) -> None:
@@ -75,12 +72,12 @@ def check(entry: Entry, digest: str, expected: str) -> None:
 class Helpers:
     """Helpers of one copy. Until they have started, and where none can be, no thread of one is idle."""
 
-    def __init__(self, source: Place, destination: Place, number: int, requests: int) -> None:
-        """So many helpers, which may have this number of requests under way together."""
-        places = pickle.dumps((source, destination))
+    def __init__(self, source: Place, destination: Place, journal: int, number: int, requests: int) -> None:
+        """So many helpers, which may have this number of requests under way together; `journal` is its descriptor."""
+        places = pickle.dumps((source, destination, journal))
         self._idle: SimpleQueue[Connection] = SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
-        connections = [self._start(places, -(-requests // number)) for _ in range(number)]
+        connections = [self._start(places, journal, -(-requests // number)) for _ in range(number)]
         self._connections = [one for of_thread in zip(*connections, strict=True) for one in of_thread]
         """In turn of each helper, as they are to be given work."""
         self._starting = threading.Thread(target=self._await_start, name="helpers")
@@ -119,11 +116,11 @@ class Helpers:
         for one in self._connections:
             one.close()
 
-    def _start(self, places: bytes, threads: int) -> list[Connection]:
+    def _start(self, places: bytes, journal: int, threads: int) -> list[Connection]:
         pairs = [socket.socketpair() for _ in range(threads)]
         theirs = [pair[1].fileno() for pair in pairs]
         command = [sys.executable, "-I", "-S", "-c", _PROGRAM, *sys.path]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=theirs)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[*theirs, journal])
         self._processes.append(process)
         for pair in pairs:
             pair[1].close()
@@ -150,47 +147,48 @@ def serve() -> None:
     return_freed_blocks()
     given = sys.stdin.buffer
     descriptors = pickle.load(given)
-    source, destination = pickle.load(given)
-    account = _Account()
+    work = _Work(*pickle.load(given))
     for descriptor in descriptors:
-        arguments = (Connection(descriptor), source, destination, account)
-        threading.Thread(target=_serve, args=arguments, daemon=True).start()
+        threading.Thread(target=work.serve, args=(Connection(descriptor),), daemon=True).start()
     given.read()
     os._exit(0)
 
 
-class _Account:
-    """Of the processor time that this process has told."""
+class _Work:
+    """What the threads of a helper do."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Place, destination: Place, journal: int) -> None:
+        self._source, self._destination, self._journal = source, destination, journal
         self._lock = threading.Lock()
-        self._told = 0.0
+        self._told_seconds = 0.0
 
-    def untold(self) -> float:
+    def serve(self, asked: Connection) -> None:
+        """Answer what comes by one connection."""
+        asked.send("ready")
+        while True:
+            try:
+                files = asked.recv()
+            except EOFError:
+                return
+            asked.send(Told(self._outcomes(files), self._untold_seconds()))
+
+    def _outcomes(self, files: Sequence[tuple[Entry, str]]) -> list[Outcome]:
+        """See `Told`."""
+        found: list[Outcome] = []
+        for entry, expected in files:
+            try:
+                one = move(self._source, self._destination, entry, expected)
+                append(self._journal, one)
+                found.append(one)
+            except StorageError as error:
+                found.append(error)
+                if isinstance(error, Throttled):
+                    break
+        return found
+
+    def _untold_seconds(self) -> float:
+        """Processor time that this process has taken since its last answer."""
         with self._lock:
             now = time.process_time()
-            untold, self._told = now - self._told, now
+            untold, self._told_seconds = now - self._told_seconds, now
             return untold
-
-
-def _serve(asked: Connection, source: Place, destination: Place, account: _Account) -> None:
-    asked.send("ready")
-    while True:
-        try:
-            files = asked.recv()
-        except EOFError:
-            return
-        asked.send(Told(_outcomes(source, destination, files), account.untold()))
-
-
-def _outcomes(source: Place, destination: Place, files: Sequence[tuple[Entry, str]]) -> list[Outcome]:
-    """Of each file; none is begun after one for which the store was busy."""
-    found: list[Outcome] = []
-    for entry, expected in files:
-        try:
-            found.append(move(source, destination, entry, expected))
-        except StorageError as error:
-            found.append(error)
-            if isinstance(error, Throttled):
-                break
-    return found + [None] * (len(files) - len(found))

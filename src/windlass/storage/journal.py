@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -44,8 +45,17 @@ class Journal:
 
     def add(self, one: File) -> None:
         """A file was written. Raises StorageError."""
+        append(self.descriptor, one)
+        self.added()
+
+    def added(self) -> None:
+        """A file was added by another process."""
         self._num_lines += 1
-        self._write(line(one))
+
+    @property
+    def descriptor(self) -> int:
+        """Of its file, for `append` by another process."""
+        return self._file.fileno()
 
     @contextmanager
     def settling(self) -> Iterator[None]:
@@ -62,7 +72,7 @@ class Journal:
 
     def _write(self, found: dict[str, object]) -> None:
         with system_errors(str(self._path)):
-            self._file.write(json.dumps(found, separators=(",", ":")).encode() + b"\n")
+            _write(self.descriptor, found)
 
     def _read(self) -> list[File]:
         try:
@@ -86,6 +96,16 @@ class Journal:
                 continue  # the end of a line that was cut off
         self._num_lines, self._num_settled = len(found), settled
         return found
+
+
+def append(descriptor: int, one: File) -> None:
+    """Add a file that was written to a journal. Raises StorageError."""
+    with system_errors("the journal of the copy"):
+        _write(descriptor, line(one))
+
+
+def _write(descriptor: int, found: Mapping[str, object]) -> None:
+    os.write(descriptor, json.dumps(found, separators=(",", ":")).encode() + b"\n")
 
 
 def boot_id() -> str:
