@@ -9,7 +9,7 @@ whole one takes, and made again. Of the second one's time, its share of the byte
 moved): what is left is the price of having been killed, as a share of starting anew. *Again*: a second upload of many
 small files of which none has changed.
 
-    python bench/stage.py [--runs 3] [--only windlass s5cmd] [--parts small large resume again] [--smoke]
+    python bench/stage.py [--runs 3] [--only windlass s5cmd] [--parts small tiny large resume again] [--smoke]
 
 With `--smoke` what is not built is left out, and named; without the server, a copy from folder to folder is measured.
 """
@@ -51,7 +51,7 @@ from tests.servers.s3 import VERSITYGW, s3_server
 
 BUCKET = "bench"
 PEER = "s5cmd"
-PARTS = ("small", "large", "resume", "again")
+PARTS = ("small", "tiny", "large", "resume", "again")
 WAYS = ("up", "down")
 
 
@@ -82,7 +82,13 @@ class Shape:
         return f"{self.num_files:,} × {size if kb else f'{self.file_bytes} bytes'}"
 
 
-SMALL, LARGE, ONE, MANY = Shape(2000, 100_000), Shape(2, 1_000_000_000), Shape(1, 1_000_000_000), Shape(100_000, 16)
+SMALL, TINY, LARGE, ONE, MANY = (
+    Shape(2000, 100_000),
+    Shape(20_000, 10_000),
+    Shape(2, 1_000_000_000),
+    Shape(1, 1_000_000_000),
+    Shape(100_000, 16),
+)
 MAX_KEPT_BYTES = 1_000_000_000
 """Of one copy, up to which it is kept until the end."""
 SMOKE_SMALL, SMOKE_LARGE = Shape(50, 100_000), Shape(1, 32_000_000)
@@ -197,9 +203,9 @@ def main() -> None:
                 print(f"left out, as they are not built: {', '.join(skipped)}")
             if chosen.smoke:
                 print("left out, as they take minutes: resume, again")
-                chosen.parts = ["small", "large"]
-            shapes = (SMOKE_SMALL, SMOKE_LARGE) if chosen.smoke else (SMALL, LARGE)
-            for name, shape in zip(("small", "large"), shapes, strict=True):
+                chosen.parts = [part for part in ("small", "large") if part in chosen.parts]
+            smoke = {"small": SMOKE_SMALL, "large": SMOKE_LARGE}
+            for name, shape in (smoke if chosen.smoke else {"small": SMALL, "tiny": TINY, "large": LARGE}).items():
                 if name in chosen.parts:
                     both_ways(bench, kept, shape, name, runs)
             if "resume" in chosen.parts:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.users import as_other_user, open_folder
@@ -139,6 +141,37 @@ def test_a_file_in_the_place_of_a_folder_is_named_and_the_others_are_copied(sour
     done = copied(folder(source), tmp_path / "to")
     assert len(done.refused) == 10
     assert done.num_copied == 32
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR])
+@pytest.mark.parametrize("name", ["open", "link"])
+def test_a_file_system_without_nameless_files_gets_small_files_under_other_names_first(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    """NFS refuses to make one, and others to name it; the system without /proc too."""
+    called, plain = [], getattr(os, name)
+
+    def refuse(*args: Any, **named: Any) -> Any:
+        if name == "link" or args[1] & os.O_TMPFILE == os.O_TMPFILE:
+            called.append(args)
+            raise OSError(number, os.strerror(number))
+        return plain(*args, **named)
+
+    monkeypatch.setattr(os, name, refuse)
+    done = copied(folder(source), tmp_path / "to", Window(first=1, most=1))
+    assert (contents(tmp_path / "to"), done.refused) == (contents(source), ())
+    assert len(called) == 1, "it is tried again for each file"
+    assert not list((tmp_path / "to").rglob("partial"))
+
+
+def test_a_file_that_is_there_is_replaced_whole(source: Path, tmp_path: Path) -> None:
+    copied(folder(source), tmp_path / "to")
+    with open(tmp_path / "to/f1/1.bin", "rb") as before:
+        (source / "f1/1.bin").write_bytes(b"new")
+        copied(folder(source), tmp_path / "to")
+        assert len(before.read()) == 1001, "who has opened the old one reads it to its end"
+    assert (tmp_path / "to/f1/1.bin").read_bytes() == b"new"
+    assert not list((tmp_path / "to").rglob("partial"))
 
 
 def test_two_copies_to_one_place_at_once_are_refused(source: Path, tmp_path: Path) -> None:
