@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
@@ -26,6 +25,9 @@ from windlass.storage.progress import Copied, Progress, Refusal
 from windlass.storage.retry import repeated
 from windlass.storage.walk import digest_of
 from windlass.storage.window import MOST, Window
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 NOTHING: Final = Noted()
 SETTLE_SECONDS: Final = 2.0

@@ -17,9 +17,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from windlass.errors import StorageError
 from windlass.storage.digest import combined
@@ -27,6 +26,9 @@ from windlass.storage.journal import append
 from windlass.storage.manifest import File
 from windlass.storage.memory import return_freed_blocks
 from windlass.storage.place import Entry, Place, Throttled, joined
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 MOST: Final = 4
 FILES_ON_ONE_CORE: Final = 8000
@@ -127,7 +129,7 @@ class Helpers:
         assert process.stdin is not None
         process.stdin.write(pickle.dumps(theirs) + places)
         process.stdin.flush()
-        return [Connection(pair[0].detach()) for pair in pairs]
+        return [_connection(pair[0].detach()) for pair in pairs]
 
     def _await_start(self) -> None:
         for one in self._connections:
@@ -136,6 +138,12 @@ class Helpers:
             except (EOFError, OSError):
                 continue  # it has ended: the others do its work
             self._idle.put(one)
+
+
+def _connection(descriptor: int) -> Connection:
+    from multiprocessing.connection import Connection  # 10 ms, which most copies do without
+
+    return Connection(descriptor)
 
 
 # -- in the helper ---------------------------------------------------------------------------------------------------
@@ -149,7 +157,7 @@ def serve() -> None:
     descriptors = pickle.load(given)
     work = _Work(*pickle.load(given))
     for descriptor in descriptors:
-        threading.Thread(target=work.serve, args=(Connection(descriptor),), daemon=True).start()
+        threading.Thread(target=work.serve, args=(_connection(descriptor),), daemon=True).start()
     given.read()
     os._exit(0)
 
