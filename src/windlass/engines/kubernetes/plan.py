@@ -23,7 +23,7 @@ from windlass.engines.kubernetes.workloads.runtime_findings import runtime_notes
 from windlass.engines.kubernetes.workloads.runtimes import Runtime
 from windlass.engines.kubernetes.workloads.spares import can_keep_others, spare_notes
 from windlass.plan import arguments
-from windlass.plan.accelerate import lone_ranks
+from windlass.plan.lone_ranks import lone_ranks
 from windlass.plan.plan import Note, Plan, Step, blocker
 from windlass.plan.policy import policy, secret_variable
 from windlass.plan.remote import Folders, remote_nodes
@@ -358,9 +358,9 @@ def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str
 
 def _lone_ranks(job: Job, target: KubernetesTarget, facts: Facts, num_ranks: int) -> Iterator[Note]:
     """A runtime may add GPUs to pods for which the job asks for none."""
-    if not job.resources.gpus and job.kubernetes.runtime is None:
-        env = {*target.env, *job.env}
-        yield from lone_ranks(job, num_ranks, facts.code.imports, env, no_gpus="the job asks for no GPUs")
+    asks_for_none = not job.resources.gpus and job.kubernetes.runtime is None
+    no_gpus, env = "the job asks for no GPUs" if asks_for_none else "", {*target.env, *job.env}
+    yield from lone_ranks(job, num_ranks, facts.code.imports, env, no_gpus=no_gpus)
 
 
 def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note]:

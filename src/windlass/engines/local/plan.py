@@ -15,8 +15,8 @@ from windlass.engines.travel import import_folder
 from windlass.errors import PlanError, Problem
 from windlass.gs_az import INSTALL
 from windlass.plan import arguments
-from windlass.plan.accelerate import lone_ranks
 from windlass.plan.environment import contract, known_at_start
+from windlass.plan.lone_ranks import lone_ranks
 from windlass.plan.plan import Note, Plan, Step, blocker
 from windlass.plan.policy import policy, secret_variable
 from windlass.plan.price import price
@@ -365,9 +365,8 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
         yield blocker("port-busy", f"port {job.local.port} is in use", "leave local.port out: a free one is reserved")
     for name in sorted(facts.missing_data):
         yield blocker("data-missing", f"data {name}: its source is not there", "check source:")
-    if not facts.gpus:
-        env = {*facts.environ, *target.env, *job.env}
-        yield from lone_ranks(job, ranks, facts.script_imports, env, no_gpus="no GPU is here")
+    no_gpus, env = "" if facts.gpus else "no GPU is here", {*facts.environ, *target.env, *job.env}
+    yield from lone_ranks(job, ranks, facts.script_imports, env, no_gpus=no_gpus)
     if job.nodes.is_elastic and job.launcher == "mpi":
         asked_range = f"{job.nodes.min}–{job.nodes.max} nodes were asked for"
         yield Note("elastic-fixed", f"{asked_range}: mpirun starts {num_nodes} and ends with the first that is lost",

@@ -11,7 +11,7 @@ from windlass.engines.sagemaker.facts import Facts
 from windlass.engines.sagemaker.notes import STOP_SECONDS, refusals, warnings
 from windlass.engines.sagemaker.request import Shape, checkpoint_folder, is_channel, training_job
 from windlass.plan import arguments
-from windlass.plan.accelerate import lone_ranks
+from windlass.plan.lone_ranks import lone_ranks
 from windlass.plan.plan import Note, Plan, Step
 from windlass.plan.policy import policy
 from windlass.plan.price import price
@@ -144,9 +144,9 @@ def _nodes(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> 
 
 
 def _lone_ranks(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> Iterator[Note]:
-    if instances.num_gpus(shape.instance) == 0:
-        env, no_gpus = {*target.env, *job.env}, f"{shape.instance} has no GPU"
-        yield from lone_ranks(job, job.nodes.max * procs, facts.code.imports, env, no_gpus=no_gpus)
+    no_gpus = f"{shape.instance} has no GPU" if instances.num_gpus(shape.instance) == 0 else ""
+    env = {*target.env, *job.env}
+    yield from lone_ranks(job, job.nodes.max * procs, facts.code.imports, env, no_gpus=no_gpus)
 
 
 def _data_path(data: Data, facts: Facts) -> str:

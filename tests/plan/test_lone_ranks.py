@@ -1,0 +1,40 @@
+"""Which ranks are expected to train alone, by what their script imports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.plan.lone_ranks import lone_ranks
+from windlass.spec.job import Job
+
+
+def codes(*imports: str, env: tuple[str, ...] = (), no_gpus: str = "", **fields: Any) -> list[str]:
+    job = Job(name="a", run="train.py", **{"nodes": 2, **fields})
+    num_ranks = job.nodes.max * (1 if job.procs_per_node == "auto" else job.procs_per_node)
+    return [note.code for note in lone_ranks(job, num_ranks, imports, env, no_gpus=no_gpus)]
+
+
+@pytest.mark.parametrize("library", ["tensorflow", "jax"])
+def test_a_library_with_a_launcher_of_its_name_is_told_of_its_peers_by_that_alone(library: str) -> None:
+    assert codes(library, "numpy") == [f"{library}-alone"]
+    assert codes(library, launcher=library) == []
+    assert codes(library, nodes=1) == []
+    assert codes(library, nodes=1, procs_per_node=2) == [f"{library}-alone"]
+    assert codes(library, launcher="plain") == [], "they are meant to work alone"
+
+
+@pytest.mark.parametrize("other", ["torch", "horovod", "mpi4py", "ray"])
+def test_a_script_that_finds_its_peers_by_other_means_is_not_warned(other: str) -> None:
+    assert codes("tensorflow", other) == []
+
+
+def test_nor_is_one_whose_user_sets_what_it_needs() -> None:
+    assert codes("tensorflow", env=("TF_CONFIG",)) == []
+
+
+def test_accelerate_without_a_gpu_needs_to_be_told() -> None:
+    assert codes("accelerate", "torch", no_gpus="no GPU is here") == ["accelerate-alone"]
+    assert codes("accelerate", "torch") == []
+    assert codes("accelerate", "torch", no_gpus="no GPU is here", env=("ACCELERATE_USE_CPU",)) == []
