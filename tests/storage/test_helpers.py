@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -138,6 +139,25 @@ def test_the_files_of_one_that_is_killed_are_moved_by_the_others_and_where_none_
     found = readers(marks)
     assert len([process for process in started[0]._processes if process.pid in found]) >= left
     assert (os.getpid() in found) == (act == "die")
+
+
+@pytest.mark.parametrize("made", [0, 1])
+def test_where_no_more_processes_may_be_made_the_copy_does_all_by_itself(
+    source: Path, marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: int
+) -> None:
+    plain, processes = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+    def limited(*args: Any, **named: Any) -> subprocess.Popen[bytes]:
+        if len(processes) == made:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        processes.append(plain(*args, **named))
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", limited)
+    done = copied(Sent(source, {}, marks), tmp_path / "to")
+    assert (done.num_copied, done.refused) == (NUM_FILES, ())
+    assert set(readers(marks)) == {os.getpid()}
+    assert not any(lives(process.pid) for process in processes)
 
 
 SCRIPT = """

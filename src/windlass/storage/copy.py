@@ -236,8 +236,9 @@ class Copy:
         if self._num_helpers is None or not (self._source.is_sent and self._destination.is_sent):
             return
         if number := self._num_helpers(sum(one.size <= PART_BYTES for one in todo)):
-            self._helpers = Helpers(self._source, self._destination, self._journal.descriptor, number, MOST)
-            self._window.processes += number
+            with suppress(OSError):  # a limit of processes or of open files: it does all by itself
+                self._helpers = Helpers(self._source, self._destination, self._journal.descriptor, number, MOST)
+                self._window.processes += number
 
     async def _some(self, small: deque[Entry], size: int) -> None:
         """Small files one after the other in one thread: handing each to one takes as long as copying it."""

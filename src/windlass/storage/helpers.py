@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -75,15 +76,23 @@ class Helpers:
     """Helpers of one copy. Until they have started, and where none can be, no thread of one is idle."""
 
     def __init__(self, source: Place, destination: Place, journal: int, number: int, requests: int) -> None:
-        """So many helpers, which may have this number of requests under way together; `journal` is its descriptor."""
+        """So many helpers, which may have this number of requests under way together; `journal` is its descriptor.
+
+        Raises OSError where so many processes, or their connections, cannot be made.
+        """
         places = pickle.dumps((source, destination, journal))
         self._idle: SimpleQueue[Connection] = SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
-        connections = [self._start(places, journal, -(-requests // number)) for _ in range(number)]
-        self._connections = [one for of_thread in zip(*connections, strict=True) for one in of_thread]
+        self._connections: list[Connection] = []
         """In turn of each helper, as they are to be given work."""
         self._starting = threading.Thread(target=self._await_start, name="helpers")
-        self._starting.start()
+        try:
+            connections = [self._start(places, journal, -(-requests // number)) for _ in range(number)]
+            self._connections += [one for of_thread in zip(*connections, strict=True) for one in of_thread]
+        finally:
+            self._starting.start()
+            if not self._connections:
+                self.close()
 
     def batch_size(self, num_files: int) -> int:
         """How many of the files that are left one thread is sent: fewer near the end, for all to end at once."""
@@ -119,17 +128,16 @@ class Helpers:
             one.close()
 
     def _start(self, places: bytes, journal: int, threads: int) -> list[Connection]:
-        pairs = [socket.socketpair() for _ in range(threads)]
-        theirs = [pair[1].fileno() for pair in pairs]
-        command = [sys.executable, "-I", "-S", "-c", _PROGRAM, *sys.path]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[*theirs, journal])
-        self._processes.append(process)
-        for pair in pairs:
-            pair[1].close()
-        assert process.stdin is not None
-        process.stdin.write(pickle.dumps(theirs) + places)
-        process.stdin.flush()
-        return [_connection(pair[0].detach()) for pair in pairs]
+        with ExitStack() as sockets:  # all are closed at its end but those that were detached
+            pairs = [[sockets.enter_context(one) for one in socket.socketpair()] for _ in range(threads)]
+            theirs = [pair[1].fileno() for pair in pairs]
+            command = [sys.executable, "-I", "-S", "-c", _PROGRAM, *sys.path]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[*theirs, journal])
+            self._processes.append(process)
+            assert process.stdin is not None
+            process.stdin.write(pickle.dumps(theirs) + places)
+            process.stdin.flush()
+            return [_connection(pair[0].detach()) for pair in pairs]
 
     def _await_start(self) -> None:
         for one in self._connections:
