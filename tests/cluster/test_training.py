@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import hashlib
 import itertools
-import json
 import os
 import re
 import shutil
@@ -24,6 +22,7 @@ from tests.cluster.stores import pod_store
 from tests.engines.harness import Can, Harness, Run, Way
 from tests.engines.local.planning import plan_local
 from tests.helpers.once import once
+from tests.helpers.samples import counted, notes_in
 
 from windlass.actions import checkpoints, exec_copy
 from windlass.engines.local.engine import LocalEngine
@@ -283,14 +282,10 @@ def room(cluster: Cluster, namespace: str, run: Run) -> list[str]:
 
 
 def assert_exact(output: Path, run: Run) -> None:
-    """In every epoch each sample counts once, by the steps that were not trained again later."""
-    lines = [line for path in sorted(output.glob("**/seen-*.jsonl")) for line in path.read_text().splitlines()]
-    notes = [json.loads(line) for line in lines if line.endswith("}")]
-    first = {one.number: min(n["step"] for n in notes if n["attempt"] == one.number) for one in run.status.attempts}
-    epochs: dict[int, collections.Counter[int]] = collections.defaultdict(collections.Counter)
-    for note in notes:
-        if not any(number > note["attempt"] and step <= note["step"] for number, step in first.items()):
-            epochs[note["epoch"]].update(note["samples"])
+    """In every epoch each sample counts once."""
+    notes = notes_in(output.glob("**/seen-*.jsonl"))
+    assert {note["attempt"] for note in notes} == {one.number for one in run.status.attempts}
+    epochs = counted(notes)
     assert epochs
     for epoch, counter in epochs.items():
         assert set(counter.values()) == {1}, (epoch, counter)

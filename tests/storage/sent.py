@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,15 @@ class Sent(Folder):
             raise SourceChanged(f"{name} was changed while it was copied")
         if act == "no space":
             raise Fatal(f"{name}: No space left on device")
+        if act == "bug":
+            raise ZeroDivisionError(name)
         if act == "refused":
             raise StorageError(f"{name}: Input/output error")
         if is_helper and (act == "die" or (act == "die once" and self._is_first(name))):
             os.kill(os.getpid(), signal.SIGKILL)
         if is_helper and act in ("SIGKILL", "SIGINT") and self._is_first(name):
             os.kill(self._copy_pid, signal.Signals[act])
+            threading.Event().wait()  # this file keeps the copy from being done before it has noticed
 
     def _is_first(self, name: str) -> bool:
         try:

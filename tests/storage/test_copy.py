@@ -164,6 +164,16 @@ def test_a_file_system_without_nameless_files_gets_small_files_under_other_names
     assert not list((tmp_path / "to").rglob("partial"))
 
 
+def test_a_folder_in_the_place_of_one_file_says_nothing_of_the_file_system(source: Path, tmp_path: Path) -> None:
+    to = folder(tmp_path / "to")
+    (tmp_path / "to" / "f1").mkdir(parents=True)
+    with pytest.raises(StorageError, match="Is a directory"):
+        to.put("f1", b"x")
+    assert to._may_be_nameless
+    to.put("f2", b"x")
+    assert not list((tmp_path / "to/.windlass/partial").glob("*/*"))
+
+
 def test_a_file_that_is_there_is_replaced_whole(source: Path, tmp_path: Path) -> None:
     copied(folder(source), tmp_path / "to")
     with open(tmp_path / "to/f1/1.bin", "rb") as before:

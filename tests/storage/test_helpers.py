@@ -196,7 +196,43 @@ def test_what_they_have_moved_is_not_moved_again_after_the_copy_was_killed(
     assert 0 < int(again.stdout) < len(contents(source))
 
 
+def test_odd_entries_of_the_path_are_left_out(
+    source: Path, marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, None, 5, "a\0b", Path("x")])
+    copied(Sent(source, {}, marks), tmp_path / "to")
+    assert os.getpid() not in readers(marks)
+
+
+def test_helpers_that_cannot_import_the_package_end_silently(
+    source: Path, marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if not (Path(one) / "windlass").is_dir()])
+    assert copied(Sent(source, {}, marks), tmp_path / "to").num_copied == NUM_FILES
+    assert set(readers(marks)) == {os.getpid()}
+    assert capfd.readouterr().err == ""
+
+
+def test_an_error_in_one_that_is_not_ours_is_met_by_the_copy_itself(source: Path, marks: Path, tmp_path: Path) -> None:
+    with pytest.raises(BaseExceptionGroup) as raised:
+        copied(Sent(source, {"f1/1.bin": "bug"}, marks), tmp_path / "to")
+    assert raised.group_contains(ZeroDivisionError)
+
+
+def test_a_limit_of_tasks_leaves_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(4))
+    for text, expected in (("max", 4), ("100000", 4), ("512", 0)):
+        (tmp_path / "pids.max").write_text(f"{text}\n")
+        monkeypatch.setattr("windlass.storage.helpers.PIDS_MAX", tmp_path / "pids.max")
+        monkeypatch.setattr("resource.getrlimit", lambda _kind: (-1, -1))
+        assert number_here(10**6) == expected
+        monkeypatch.setattr("resource.getrlimit", lambda _kind: (100, 100))
+        assert number_here(10**6) == 0
+
+
 def test_few_files_and_few_cores_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _kind: (-1, -1))
+    monkeypatch.setattr("windlass.storage.helpers.PIDS_MAX", Path("/nowhere"))
     for cores, expected in ((1, 0), (2, 2), (4, 4), (64, MOST)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _pid, cores=cores: range(cores))
         assert number_here(FILES_ON_ONE_CORE // cores - 1) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from windlass.errors import StorageError
 from windlass.storage.address import Address
-from windlass.storage.journal import Journal
+from windlass.storage.journal import Journal, append
 from windlass.storage.manifest import File
 from windlass.storage.opening import journal_for
 
@@ -45,6 +45,19 @@ def test_after_a_restart_of_the_machine_only_what_was_settled(path: Path) -> Non
             pass
     with Journal(path, "3") as journal:
         assert set(journal.files.values()) == {ONE, THREE}
+
+
+def test_what_another_process_has_added_stays_though_its_answer_has_not_come(path: Path) -> None:
+    with Journal(path, "1") as journal:
+        append(journal.descriptor, ONE)
+    with Journal(path, "1") as journal:
+        assert list(journal.files.values()) == [ONE]
+
+
+def test_one_to_which_nothing_was_added_is_removed(path: Path) -> None:
+    with Journal(path, "1"):
+        pass
+    assert not path.exists()
 
 
 def test_a_line_that_was_cut_off_is_left_out(path: Path) -> None:

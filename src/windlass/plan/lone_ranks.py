@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 USE_CPU: Final = "ACCELERATE_USE_CPU"
 """Without it, and without a GPU, accelerate makes a process group and reduces nothing over it (accelerate/state.py)."""
-OF_LAUNCHERS: Final = {"tensorflow": "TF_CONFIG", "jax": "the address of rank 0"}
-"""Libraries that have a launcher of their name, and what it alone tells their ranks."""
+OF_LAUNCHERS: Final = {
+    "tensorflow": ("TF_CONFIG", "TF_CONFIG"), "jax": ("the address of rank 0", "JAX_COORDINATOR_ADDRESS"),
+}  # fmt: skip
+"""Libraries that have a launcher of their name, what it alone tells their ranks, and the variable with it."""
 BY_OTHER_MEANS: Final = frozenset({"torch", "horovod", "mpi4py", "ray", "lightning", "pytorch_lightning"})
 """Modules of scripts whose ranks meet by these, whatever else they import."""
 
@@ -29,8 +31,8 @@ def lone_ranks(
             "accelerate-alone", f"{no_gpus}, so accelerate lets each of the {num_ranks} ranks train alone",
             f"env: {{{USE_CPU}: 'true'}}; accelerate launch --cpu; or Accelerator(cpu=True) in the script",
         )  # fmt: skip
-    for library, needed in OF_LAUNCHERS.items():
-        if library in imports and "TF_CONFIG" not in env and not BY_OTHER_MEANS & set(imports):
+    for library, (needed, variable) in OF_LAUNCHERS.items():
+        if library in imports and variable not in env and not BY_OTHER_MEANS & set(imports):
             yield Note(
                 f"{library}-alone",
                 f"the script uses {library}, and launcher: {job.launcher} does not give its ranks {needed}: each of "

@@ -15,7 +15,7 @@ from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.digest import PART_BYTES, Parts, StreamDigest, combined
 from windlass.storage.folder import Folder
-from windlass.storage.helpers import Helpers, check, move
+from windlass.storage.helpers import Helpers, check, move, num_cores
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import clashes, problem
@@ -236,9 +236,9 @@ class Copy:
         if self._num_helpers is None or not (self._source.is_sent and self._destination.is_sent):
             return
         if number := self._num_helpers(sum(one.size <= PART_BYTES for one in todo)):
-            with suppress(OSError):  # a limit of processes or of open files: it does all by itself
+            with suppress(OSError, RuntimeError):  # a limit of processes or of open files: it does all by itself
                 self._helpers = Helpers(self._source, self._destination, self._journal.descriptor, number, MOST)
-                self._window.processes += number
+                self._window.processes = min(1 + number, num_cores())
 
     async def _some(self, small: deque[Entry], size: int) -> None:
         """Small files one after the other in one thread: handing each to one takes as long as copying it."""
@@ -436,15 +436,6 @@ class Copy:
 def _file(entry: Entry, digest: str, version: str) -> File:
     """A file that was copied."""
     return File(entry.name, entry.size, digest, entry.version, version)
-
-
-def _taken(small: deque[Entry], number: int) -> list[Entry]:
-    """The first ones, fewer where other threads have taken them."""
-    found: list[Entry] = []
-    with suppress(IndexError):
-        while len(found) < number:
-            found.append(small.popleft())
-    return found
 
 
 def _first(small: deque[Entry]) -> Entry | None:

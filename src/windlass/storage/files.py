@@ -71,8 +71,8 @@ def name_file(descriptor: int, path: str) -> None:
 
 @cache
 def _descriptors(pid: int) -> int:
-    """The folder of the open files of a process, this one."""
-    return os.open(f"/proc/{pid}/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    """The folder of the open files of this process, whose number is `pid`: a fork needs its own."""
+    return os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def write_at(descriptor: int, start: int, data: Buffer) -> None:

@@ -86,7 +86,6 @@ class Folder(Place):
                 except OSError as error:
                     if error.errno not in NO_NAMELESS:
                         raise
-                    self._may_be_nameless = False
             self._folder_of(part)
             file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
             try:
@@ -95,6 +94,7 @@ class Folder(Place):
             finally:
                 os.close(file)
             os.replace(part, path)  # noqa: PTH105 - a Path takes as long as the system call
+            self._may_be_nameless = False  # else it was the place of this one file
             return version(found)
 
     def _put_nameless(self, path: str, part: str, data: Buffer) -> os.stat_result:

@@ -8,16 +8,18 @@ itself, so that none is written again where the copy is killed before it has the
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import pickle
-import signal
+import resource
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -34,15 +36,42 @@ if TYPE_CHECKING:
 MOST: Final = 4
 FILES_ON_ONE_CORE: Final = 8000
 """From which helpers pay off, divided by the cores: each takes a tenth of a second of one to start."""
+PIDS_MAX: Final = Path("/sys/fs/cgroup/pids.max")
 MAX_BATCH: Final = 32
 """Files that are sent to a thread at once."""
-_PROGRAM: Final = "import sys; sys.path[:] = sys.argv[1:]; from windlass.storage.helpers import serve; serve()"
+MIN_TASKS: Final = 1024
+"""Of a limit of threads and processes, under which there are no helpers: these have 64 threads together."""
+_PROGRAM: Final = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the copy, which ends its helpers
+sys.path[:] = sys.argv[1:]
+try:
+    from windlass.storage.helpers import serve
+except ImportError:  # the package is found by other means than its path: the copy does all by itself
+    sys.exit(1)
+serve()
+"""
 
 
 def number_here(num_files: int) -> int:
     """How many helpers a copy of so many small files has on this machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST, cores) if cores > 1 and sys.executable and num_files * cores >= FILES_ON_ONE_CORE else 0
+    cores = num_cores()
+    pays_off = cores > 1 and num_files * cores >= FILES_ON_ONE_CORE
+    return min(MOST, cores) if pays_off and sys.executable and _max_tasks() >= MIN_TASKS else 0
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _max_tasks() -> float:
+    """Threads and processes that this user, or this container, may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    limits = [math.inf if soft == resource.RLIM_INFINITY else soft]
+    with suppress(OSError, ValueError):  # no such control group, or "max"
+        limits.append(int(PIDS_MAX.read_text()))
+    return min(limits)
 
 
 Outcome: TypeAlias = File | StorageError
@@ -78,7 +107,7 @@ class Helpers:
     def __init__(self, source: Place, destination: Place, journal: int, number: int, requests: int) -> None:
         """So many helpers, which may have this number of requests under way together; `journal` is its descriptor.
 
-        Raises OSError where so many processes, or their connections, cannot be made.
+        Raises OSError, or RuntimeError for a thread, where so many cannot be had.
         """
         places = pickle.dumps((source, destination, journal))
         self._idle: SimpleQueue[Connection] = SimpleQueue()
@@ -89,10 +118,10 @@ class Helpers:
         try:
             connections = [self._start(places, journal, -(-requests // number)) for _ in range(number)]
             self._connections += [one for of_thread in zip(*connections, strict=True) for one in of_thread]
-        finally:
             self._starting.start()
-            if not self._connections:
-                self.close()
+        except BaseException:
+            self._end()
+            raise
 
     def batch_size(self, num_files: int) -> int:
         """How many of the files that are left one thread is sent: fewer near the end, for all to end at once."""
@@ -117,21 +146,25 @@ class Helpers:
 
     def close(self) -> None:
         """End all of them, also in the middle of a file."""
+        self._end()
+        self._starting.join()
+
+    def _end(self) -> None:
+        """The connections are closed with the last thread of the copy that waits for one."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
             process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
-        self._starting.join()
-        for one in self._connections:
-            one.close()
+            with suppress(OSError):  # it has not read what it was sent
+                if process.stdin is not None:
+                    process.stdin.close()
 
     def _start(self, places: bytes, journal: int, threads: int) -> list[Connection]:
         with ExitStack() as sockets:  # all are closed at its end but those that were detached
             pairs = [[sockets.enter_context(one) for one in socket.socketpair()] for _ in range(threads)]
             theirs = [pair[1].fileno() for pair in pairs]
-            command = [sys.executable, "-I", "-S", "-c", _PROGRAM, *sys.path]
+            path = [one for one in sys.path if isinstance(one, str) and "\0" not in one]
+            command = [sys.executable, "-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}", "-c", _PROGRAM, *path]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[*theirs, journal])
             self._processes.append(process)
             assert process.stdin is not None
@@ -159,13 +192,16 @@ def _connection(descriptor: int) -> Connection:
 
 def serve() -> None:
     """Be a helper, until the standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the copy, which ends its helpers
     return_freed_blocks()
     given = sys.stdin.buffer
     descriptors = pickle.load(given)
     work = _Work(*pickle.load(given))
     for descriptor in descriptors:
-        threading.Thread(target=work.serve, args=(_connection(descriptor),), daemon=True).start()
+        connection = _connection(descriptor)
+        try:
+            threading.Thread(target=work.serve, args=(connection,), daemon=True).start()
+        except RuntimeError:  # no more may be started
+            connection.close()
     given.read()
     os._exit(0)
 
@@ -179,14 +215,12 @@ class _Work:
         self._told_seconds = 0.0
 
     def serve(self, asked: Connection) -> None:
-        """Answer what comes by one connection."""
-        asked.send("ready")
-        while True:
-            try:
+        """Answer what comes by one connection, up to an error that is not ours: then the copy meets it itself."""
+        with asked, suppress(Exception):
+            asked.send("ready")
+            while True:
                 files = asked.recv()
-            except EOFError:
-                return
-            asked.send(Told(self._outcomes(files), self._untold_seconds()))
+                asked.send(Told(self._outcomes(files), self._untold_seconds()))
 
     def _outcomes(self, files: Sequence[tuple[Entry, str]]) -> list[Outcome]:
         """See `Told`."""

@@ -32,6 +32,8 @@ class Journal:
             self._file = path.open("ab", buffering=0)
             self._file.write(b"\n")  # the last line may have been cut off
         self._write({"boot": self._boot})
+        self._first_bytes = os.fstat(self.descriptor).st_size
+        """Before any file was added, also by another process whose answer has not come."""
 
     def __enter__(self) -> Self:
         return self
@@ -39,8 +41,9 @@ class Journal:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
+        has_none = self._num_lines == 0 and os.fstat(self.descriptor).st_size == self._first_bytes
         self._file.close()
-        if self._num_lines == 0:
+        if has_none:
             self.clear()
 
     def add(self, one: File) -> None:

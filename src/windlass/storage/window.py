@@ -35,7 +35,7 @@ class Window:
     ) -> None:  # fmt: skip
         self.size = float(first)
         self.processes = 1
-        """Of the copy, this one among them."""
+        """Of the copy, this one among them, that may run at once."""
         self._spent = 0.0
         self._most = most
         self._max_bytes = max_bytes

@@ -176,14 +176,19 @@ class _Imported:
 
 
 def _name_recorder(version: str, env: Any) -> None:
-    """Give torch before 2.9 the variables of its recorder by the names it knows; a newer one warns of these."""
+    """Give torch before 2.9 the variables of its recorder by the names it knows; a newer one warns of these.
+
+    Those that the user has set by these names count in both.
+    """
     try:
         is_older = tuple(map(int, version.split(".")[:2])) < (2, 9)
     except ValueError:
         return
-    for name, before in _RECORDER if is_older else ():
-        if name in env:
-            env.setdefault(before, env[name])
+    for name, before in _RECORDER:
+        if before in env:
+            env[name] = env[before]
+        elif is_older and name in env:
+            env[before] = env[name]
 
 
 def _await_process_group(module: Any, done: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +14,7 @@ import torch
 from windlass.engines.local.facts import find_gpus
 from windlass.train.checkpoint import Checkpoint
 from windlass.train.checkpoint.snapshot import copy_into
+from windlass.train.checkpoint.writer_process import SharedMemory
 
 
 @dataclass
@@ -50,6 +53,57 @@ def test_only_cuda_is_copied_from_without_waiting(device: str) -> None:
     assert memory.asked == [False, True]
 
 
+class Runtime:
+    """Of CUDA, emulated: which memory is pinned."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.pinned: list[int] = []
+        self._refuses = refuses
+
+    def cudaHostRegister(self, address: int, _size: int, flags: int) -> int:
+        assert flags == 1
+        assert address not in self.pinned
+        if not self._refuses:
+            self.pinned.append(address)
+        return int(self._refuses)
+
+    def cudaHostUnregister(self, address: int) -> int:
+        self.pinned.remove(address)
+        return 0
+
+
+@pytest.mark.parametrize("ends", ["closed", "dropped"])
+def test_emulated_only_the_memory_in_use_is_pinned(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: contextlib.nullcontext())
+    memory = SharedMemory()
+    addresses = set()
+    for size in (10, 10_000, 10_000, 100_000):
+        memory.grow(size)
+        memory.prepare(torch.device("cuda", 1))
+        (address,) = runtime.pinned
+        addresses.add(address)
+    assert len(addresses) == 3
+    if ends == "closed":
+        memory.close()
+        memory.close()
+        assert runtime.pinned == []
+    del memory
+    gc.collect()
+    assert runtime.pinned == []
+
+
+def test_emulated_memory_that_cuda_does_not_pin_is_used_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: Runtime(refuses=True))
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: contextlib.nullcontext())
+    memory = SharedMemory()
+    memory.grow(10)
+    memory.prepare(torch.device("cuda"))
+    memory.mapped[:2] = b"ab"
+    memory.close()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not find_gpus(), reason="there is no GPU")
 def test_memory_that_a_gpu_copies_to_is_pinned_also_once_it_has_grown(tmp_path: Path) -> None:
@@ -68,3 +122,4 @@ def test_memory_that_a_gpu_copies_to_is_pinned_also_once_it_has_grown(tmp_path: 
     assert bool((more["kept"] == 5 << 20).all())
     assert torch.ones(3, device="cuda").sum().item() == 3, "no error of CUDA is left"
     saved.close()
+    assert not torch.frombuffer(memory.mapped, dtype=torch.uint8).is_pinned()

@@ -168,6 +168,7 @@ class Saver:
     def close(self) -> None:
         """Let the writer end; it finishes a save that is under way."""
         self.writer.close(busy=self.busy)
+        self._memory.close()
 
     def _give_up(self, reason: str) -> None:
         """This rank's part will not come: rank 0 reports it, the others inform rank 0's writer."""

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,8 @@ class SharedMemory:
         self.descriptor = _descriptor()
         self.size = 0
         self.mapped = memoryview(b"")
-        self._pinned: memoryview | None = None
+        self._pinned_address = 0
+        self._unpin: Callable[[], object] = lambda: None
         self._preparing: threading.Thread | None = None
 
     def grow(self, num_bytes: int) -> bool:
@@ -51,13 +54,15 @@ class SharedMemory:
     def prepare(self, device: torch.device | None) -> None:
         """Have the kernel find the pages now, on a thread, so that the first save need not.
 
-        For a GPU, `device`, they are pinned too: it writes to them itself then, several times as fast.
+        For a GPU, `device`, they are pinned too, for it to write to them itself. That is waited for: such a call of
+        another thread would spoil a graph that the script captures meanwhile.
         """
         self.await_prepared()
         arguments = (self.mapped, self.size, device)
-        # An interpreter that ends waits for a call of CUDA, which must not lose its driver meanwhile.
-        self._preparing = threading.Thread(target=self._prepare, args=arguments, daemon=device is None)
+        self._preparing = threading.Thread(target=self._prepare, args=arguments, daemon=True)
         self._preparing.start()
+        if device is not None:
+            self.await_prepared()
 
     def await_prepared(self) -> None:
         """Wait for what `prepare` began."""
@@ -65,26 +70,30 @@ class SharedMemory:
             self._preparing.join()
             self._preparing = None
 
+    def close(self) -> None:
+        """The memory is used no more: CUDA must not take what comes to lie there for pinned."""
+        self.await_prepared()
+        self._unpin()
+
     def _prepare(self, mapped: memoryview, size: int, device: torch.device | None) -> None:
         address = _address(mapped)
         with contextlib.suppress(OSError, AttributeError):  # no memory now, or no such calls: pages come when touched
             os.posix_fallocate(self.descriptor, 0, size)
             ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE)
-        if device is not None:
-            self._pin(mapped, address, size, device)
+        if device is not None and self._pinned_address != address:
+            self._unpin()
+            self._pinned_address = 0
+            self._pin(address, size, device)
 
-    def _pin(self, mapped: memoryview, address: int, size: int, device: torch.device) -> None:
+    def _pin(self, address: int, size: int, device: torch.device) -> None:
         """CUDA keeps the error of a call for its thread, and this one makes no other calls. Without pinned memory, a
         copy takes longer, and no more."""
-        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         with torch.cuda.device(device):  # else this thread would use the first GPU, which may be another rank's
-            if self._pinned is mapped:
-                return
-            if self._pinned is not None:
-                runtime.cudaHostUnregister(_address(self._pinned))
-                self._pinned = None
+            runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             if int(runtime.cudaHostRegister(address, size, _FOR_ALL_CONTEXTS)) == 0:
-                self._pinned = mapped
+                self._pinned_address = address
+                self._unpin = weakref.finalize(self, runtime.cudaHostUnregister, address)
+                self._unpin.atexit = False  # the driver may have ended
 
 
 def _address(memory: memoryview) -> int:

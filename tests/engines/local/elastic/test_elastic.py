@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import json
 import os
 import shutil
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.samples import counted, notes_in
 from tests.helpers.until import passed, until
 
 from windlass.engines import netns
@@ -126,26 +126,11 @@ class Run:
 
     def seen(self, attempt: int) -> list[dict[str, Any]]:
         """What the ranks of an attempt noted of their steps."""
-        notes = [path.read_text().splitlines() for path in self.output.glob(f"seen-{attempt}-*.jsonl")]
-        return [json.loads(line) for lines in notes for line in lines if line.endswith("}")]
+        return notes_in(self.output.glob(f"seen-{attempt}-*.jsonl"))
 
     def counted(self) -> dict[int, collections.Counter[int]]:
-        """How often each sample was trained in each epoch, by the steps that count: those not trained again later."""
-        notes = [note for attempt in self.status.attempts for note in self.seen(attempt.number)]
-        last: dict[int, int] = {}
-        lowest = {}
-        for attempt in self.status.attempts:
-            steps = [note["step"] for note in notes if note["attempt"] == attempt.number]
-            lowest[attempt.number] = min(steps, default=sys.maxsize)
-        for note in notes:
-            overtaken = [a for a, low in lowest.items() if a > note["attempt"] and low <= note["step"]]
-            if not overtaken:
-                last[note["step"]] = note["attempt"]
-        epochs: dict[int, collections.Counter[int]] = collections.defaultdict(collections.Counter)
-        for note in notes:
-            if last.get(note["step"]) == note["attempt"]:
-                epochs[note["epoch"]].update(note["samples"])
-        return epochs
+        """How often each sample was trained in each epoch."""
+        return counted(note for attempt in self.status.attempts for note in self.seen(attempt.number))
 
     def close(self) -> None:
         if not self.status.phase.is_terminal:
