@@ -7,7 +7,7 @@ all is on the disk, the first save apart, how much later 6 steps and the save ar
 a restore takes, ours with every checksum verified. The page cache is warm.
 
 With `--gpu` one rank has all of the state on an NVIDIA GPU, and the memcpy is one to pinned memory; `dcp async, pinned`
-copies to such memory too.
+copies to such memory too, in place of memory shared with a process.
 
     python bench/checkpoint.py [--runs 5] [--megabytes 500] [--gpu] [--smoke]
 """
@@ -32,7 +32,9 @@ COLUMNS = {
     "total": "durable, s", "lost": "lost, s", "restore": "restore, s", "step": "step, s",
 }  # fmt: skip
 WAYS = ("torch.save", "dcp", "dcp async, thread", "dcp async, process", "dcp async, pinned", "windlass")
-PEER, PINNED = "torch.save", "dcp async, pinned"
+PEER = "torch.save"
+NOT_THERE = {"cpu": "dcp async, pinned", "cuda": "dcp async, process"}
+"""The way whose memory is made for the other device."""
 SCRIPT = '''
 import ctypes
 import gc
@@ -344,7 +346,7 @@ def main() -> None:
     add_smoke(parser)
     given = parser.parse_args()
     device = "cuda" if given.gpu else "cpu"
-    ways = given.way or [way for way in WAYS if given.gpu or way != PINNED]
+    ways = given.way or [way for way in WAYS if way != NOT_THERE[device]]
     if given.smoke:
         given.runs, given.megabytes, ways = 0, 26, ["windlass"]
     where = "1 rank's GPU" if given.gpu else "2 ranks"
