@@ -40,7 +40,7 @@ PIDS_MAX: Final = Path("/sys/fs/cgroup/pids.max")
 MAX_BATCH: Final = 32
 """Files that are sent to a thread at once."""
 MIN_TASKS: Final = 1024
-"""Of a limit of threads and processes, under which there are no helpers: these have 64 threads together."""
+"""A copy starts no helpers where it may have fewer threads and processes: helpers have 64 threads together."""
 _PROGRAM: Final = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the copy, which ends its helpers
@@ -113,7 +113,7 @@ class Helpers:
         self._idle: SimpleQueue[Connection] = SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
-        """In turn of each helper, as they are to be given work."""
+        """The first thread of each helper, then the second of each, and so on: the copy asks them in this order."""
         self._starting = threading.Thread(target=self._await_start, name="helpers")
         try:
             connections = [self._start(places, journal, -(-requests // number)) for _ in range(number)]
