@@ -246,6 +246,31 @@ def test_outputs_are_uploaded_at_a_checkpoint_while_the_pods_train(
         assert jobs == "", "neither that of the checkpoint nor that of the end is left"
 
 
+WAITS = """
+import time
+print("trains", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_run_whose_store_refuses_its_outputs_ends_while_it_trains_and_is_explained(
+    bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any], store: PodStore
+) -> None:
+    set_up(bed, namespace)
+    (job["base"] / "waits.py").write_text(WAITS)
+    fields = {"base": job["base"], "launcher": "plain", "outputs": "s3://no-such-bucket/out", **store.fields}
+    with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
+        run = harness.start("waits.py", **fields, kubernetes={"results": RESULTS, "via": "job"}, restarts=3)
+        status = run.wait()
+        assert (status.phase, [(one.phase, one.reason) for one in status.attempts]) == (
+            Phase.FAILED, [(Phase.FAILED, "upload")],
+        )  # fmt: skip
+        found = diagnose(harness.engine.observe(run.id)).verdict
+        assert (found.code, f"windlass resume {run.id}" in found.fix) == ("outputs-refused", True)
+        assert "there is no bucket no-such-bucket" in found.summary
+        assert bed.kubectl("get", "jobs", "-n", namespace, "-l", "app.kubernetes.io/component=transfer") == ""
+
+
 HOLDS = """
 import hashlib, pathlib
 print("holds", hashlib.sha256(pathlib.Path("weights.bin").read_bytes()).hexdigest(), flush=True)

@@ -32,7 +32,7 @@ NCCL = (
 def seen(
     phase: Phase = Phase.FAILED, *, ranks: Sequence[RankSeen] = (), cause: dict[str, Any] | None = None,
     exit_code: int = 1, more: Sequence[tuple[str, dict[str, Any]]] = (), facts: dict[str, Any] | None = None,
-    **fields: Any,
+    reason: str | None = None, **fields: Any,
 ) -> Observations:  # fmt: skip
     """A run of these ranks that ended so."""
     many = max(1, len(ranks))
@@ -41,7 +41,7 @@ def seen(
         ("attempt", {"number": 1, "world_size": many, "nodes": [list(range(many))]}),
         *more,
         *([("cause", cause)] if cause else []),
-        *([("end", {"phase": phase.value, "exit_code": exit_code})] if phase.is_terminal else []),
+        *([("end", {"phase": phase.value, "exit_code": exit_code, "reason": reason})] if phase.is_terminal else []),
     ]
     events = [Event(number, 100.0 + number, kind, data) for number, (kind, data) in enumerate(told, 1)]
     return Observations(fold(events), {}, events, ranks, [NodeSeen(0, facts=facts or {})], **fields)
@@ -52,6 +52,21 @@ def failed(tail: str = "", exit_code: int = 1, **fields: Any) -> Diagnosis:
     rank = RankSeen(0, exit_code=exit_code, ended_at=103.0, tail=tail)
     cause = {"rank": 0, "summary": "", "exit_code": exit_code, "traceback": "", "victims": []}
     return diagnose(seen(ranks=[rank], cause=cause, exit_code=exit_code, **fields))
+
+
+def test_outputs_that_their_store_refuses_are_told_with_how_to_go_on() -> None:
+    summary = "the outputs cannot be uploaded: there is no bucket nowhere (create it)"
+    found = diagnose(seen(cause={"summary": summary, "victims": []})).verdict
+    assert (found.code, "there is no bucket nowhere" in found.summary) == ("outputs-refused", True)
+    assert found.fix == "mend that; then windlass resume r-1 starts it again"
+
+
+def test_why_a_run_was_not_started_once_more_is_told_beside_its_error() -> None:
+    error = "ModuleNotFoundError: No module named 'timm'"
+    told = failed(TRACE + error, reason="same-error-twice")
+    assert told.verdict.code == "module-missing"
+    assert told.verdict.evidence[-1].endswith("failed at its start in the same way, so it was not started once more")
+    assert "once more" not in str(failed(TRACE + error).verdict.evidence)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from windlass.runs.events import RootCause, entry_of
-from windlass.runs.history import History
+from windlass.runs.history import LONG_SECONDS, History
 from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import Outcome, outcome, wait_seconds
 
@@ -126,6 +126,39 @@ def test_another_death_is_tried_again(
     before: list[tuple[RootCause, int | None]], step: int | None, cause: RootCause
 ) -> None:
     assert end_of(played(*before, (None, step)), cause) == "failure"
+
+
+@pytest.mark.parametrize("error", ["ModuleNotFoundError: No module named 'timm'", "TypeError: f() takes 1 argument"])
+def test_an_error_of_the_program_at_its_start_is_not_tried_a_third_time(error: str) -> None:
+    first = played((raised(error), None), (None, None))
+    found = outcome(None, raised(error), first, POLICY)
+    assert (found.phase, found.reason) == (Phase.FAILED, "same-error-twice")
+    between = played((raised(error), None), (died("SIGTERM"), None), (None, None))
+    assert end_of(between, raised(error)) == "same-error-twice"
+
+
+@pytest.mark.parametrize(
+    ("before", "step", "error"),
+    [
+        ([], None, "ImportError: x"),
+        ([("ImportError: x", None)], None, "ImportError: y"),
+        ([("ImportError: x", 7)], None, "ImportError: x"),
+        ([("ConnectionError: x", None)], None, "ConnectionError: x"),
+        ([("ImportErrorOfTheirs: x", None)], None, "ImportErrorOfTheirs: x"),
+        ([("ImportError: x", None), ("ValueError: x", None)], None, "ImportError: x"),
+    ],
+)
+def test_other_errors_at_the_start_are_tried_again(
+    before: list[tuple[str, int | None]], step: int | None, error: str
+) -> None:
+    history = played(*((raised(words), reached) for words, reached in before), (None, step))
+    assert end_of(history, raised(error)) == "failure"
+
+
+def test_an_error_of_the_program_after_ten_minutes_is_tried_again() -> None:
+    history = played((raised("ImportError: x"), None), (None, None))
+    found = outcome(None, raised("ImportError: x"), history, POLICY, at=LONG_SECONDS)
+    assert found.reason == "failure"
 
 
 def test_a_death_by_another_hand_in_between_changes_nothing() -> None:

@@ -78,3 +78,6 @@ class Pods:
     def upload(self, source: Path, destination: str, **environ: str) -> Pod:
         request = {"kind": "upload", "state": str(self.folder / "claim" / "state"), "name": "outputs"}
         return self.start({**request, "source": str(source), "destination": destination}, **environ)
+
+    def check(self, destination: str, **environ: str) -> Pod:
+        return self.start({"kind": "check", "destination": destination}, **environ)

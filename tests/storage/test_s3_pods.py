@@ -186,3 +186,25 @@ def test_the_role_of_a_service_account_is_enough(
         assert (ended.code, ended.err) == (0, "")
         assert len(roles.asked) == 1
     assert_equal(source, pods.link())
+
+
+@pytest.mark.parametrize(
+    ("where", "environ", "words"),
+    [
+        ("no-such-bucket", {}, "there is no bucket no-such-bucket"),
+        ("", {"AWS_SECRET_ACCESS_KEY": "wrong"}, "SignatureDoesNotMatch"),
+        ("", {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "AWS_ACCESS_KEY_ID"),
+    ],
+)
+def test_a_pod_asks_beforehand_whether_outputs_can_be_uploaded(
+    pods: Pods, bucket: str, where: str, environ: dict[str, str], words: str
+) -> None:
+    done = pods.check(f"s3://{bucket}/runs/r-1/").ended()
+    assert (done.code, done.outcome) == (0, {"results": [{"checked": f"s3://{bucket}/runs/r-1/"}]})
+    refused = pods.check(f"s3://{where or bucket}/runs/r-1/", **environ).ended()
+    assert (refused.code, words in str(refused.outcome)) == (64, True), refused.outcome
+
+
+def test_a_store_that_does_not_answer_by_then_refuses_nothing(pods: Pods, bucket: str) -> None:
+    endpoint = "http://127.0.0.1:1"
+    assert pods.check(f"s3://{bucket}/runs/", AWS_ENDPOINT_URL=endpoint, AWS_ENDPOINT_URL_S3=endpoint).ended().code == 0

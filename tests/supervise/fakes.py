@@ -190,6 +190,8 @@ class FakeBackend(Backend):
         """What each request to stage the data answers, in order; then it is there."""
         self.uploads: list[bool | EngineError] = []
         """What each request to upload the outputs answers, in order; then they are there."""
+        self.checks: list[EngineError | None] = []
+        """What each look at the check of the outputs finds, in order."""
         self.with_outputs: tuple[int, ...] = ()
         """Nodes that keep outputs until they are collected."""
         self.collections: list[bool | EngineError] = []
@@ -221,6 +223,10 @@ class FakeBackend(Backend):
         if isinstance(answer, EngineError):
             raise answer
         return answer
+
+    def check_outputs(self, record: Recorder, clock: Clock) -> None:
+        if self.checks and (error := self.checks.pop(0)) is not None:
+            raise error
 
     def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
         return self.with_outputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.supervise.fakes import START, FakeRun, ends_with
+from tests.supervise.fakes import START, FakeAttempt, FakeRun, ends_with
 
 from windlass.errors import EngineError
 from windlass.runs.events import entry_of
@@ -14,7 +14,8 @@ from windlass.runs.phase import Phase
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.runs.time_accounting import Spent
 from windlass.supervise.adoption import MAX_CRASHES, settle
-from windlass.supervise.backend import TargetUnavailable
+from windlass.supervise.backend import HeldElsewhere, Intent, TargetUnavailable
+from windlass.supervise.transfers import TransferRefused
 
 REFUSED = EngineError("s3://bucket/runs/r-1/: access denied", "check the credentials")
 
@@ -149,3 +150,56 @@ def test_only_the_supervisor_that_holds_the_run_uploads(run: FakeRun) -> None:
     run.backend.uploads = [False, False]
     assert run.run().phase is Phase.SUCCEEDED
     assert (run.backend.holds, run.backend.uploads) == ([], [])
+
+
+# -- asked beforehand
+
+
+NOWHERE = TransferRefused("there is no bucket nowhere", "create it")
+
+
+def test_a_run_whose_store_refuses_the_outputs_ends_while_it_trains(run: FakeRun) -> None:
+    run.backend.checks = [None, None, NOWHERE]
+    status = run.run(lambda attempt: attempt.nodes[0].begin())
+    assert (status.phase, status.exit_code, run.ends) == (Phase.FAILED, 1, [("failed", "upload")])
+    assert status.root_cause is not None
+    assert status.root_cause.summary == "the outputs cannot be uploaded: there is no bucket nowhere (create it)"
+    assert run.kinds("ending") == [], "what the store refuses is not sent to it"
+    assert [intent for _, intent in run.node.sent] == [Intent.STOP]
+
+
+def test_it_is_not_started_again_and_a_resume_trains_on(make_run: Callable[..., FakeRun]) -> None:
+    run = make_run(max_restarts=3)
+    run.backend.checks = [NOWHERE]
+    assert run.run(lambda attempt: attempt.nodes[0].begin()).phase is Phase.FAILED
+    assert len(run.backend.attempts) == 1
+    run.writer.append(entry_of("resume", {"reason": "asked", "restarts": 3}), at=run.clock.now)
+    assert run.run(ends_with(0)).phase is Phase.SUCCEEDED
+
+
+def test_ranks_that_have_ended_by_then_decide_how_the_run_ends(run: FakeRun) -> None:
+    def ends(code: int) -> Callable[[FakeAttempt], None]:
+        def script(attempt: FakeAttempt) -> None:
+            attempt.nodes[0].begin()
+            attempt.nodes[0].obeys[Intent.STOP] = lambda: attempt.nodes[0].end(code, marked=True)
+
+        return script
+
+    run.backend.checks = [NOWHERE]
+    assert run.run(ends(3)).exit_code == 3
+    run.writer.append(entry_of("resume", {"reason": "asked", "restarts": 0}), at=run.clock.now)
+    run.backend.checks = [NOWHERE]
+    assert run.run(ends(0)).phase is Phase.SUCCEEDED, "the upload itself is tried"
+
+
+def test_a_stop_comes_before_what_the_store_says(run: FakeRun) -> None:
+    write_stop_request(run.dir, StopRequest())
+    run.begin()
+    run.backend.checks = [NOWHERE] * 9
+    assert run.run(lambda attempt: attempt.nodes[0].begin()).phase is Phase.STOPPED
+
+
+def test_a_supervisor_that_is_not_the_holder_asks_no_store(run: FakeRun) -> None:
+    run.backend.checks = [HeldElsewhere("by another")]
+    assert not run.run(lambda attempt: attempt.nodes[0].begin()).phase.is_terminal
+    assert run.node.sent == []

@@ -189,7 +189,7 @@ def _sentence(entry: Entry) -> str:
         case events.RunEnding(phase):
             return f"the ranks have ended; the run ends as {phase} once its outputs are uploaded"
         case events.RunEnded(phase, code):
-            why = f": {ENDED['same-step-twice']}" if entry.reason == "same-step-twice" else ""
+            why = f": {ENDED[entry.reason]}" if entry.reason in ("same-step-twice", "same-error-twice") else ""
             return f"ended: {phase}" + (f" ({exit_words(code)})" if code else "") + why
     return ""
 

@@ -51,7 +51,9 @@ ENDED: Final = {
     "resize": "the number of nodes changed",
     "stop": "it was stopped",
     "timeout": "it reached its time limit",
+    "upload": "its outputs could not be uploaded",
     "same-step-twice": "the same step failed twice in the same way",
+    "same-error-twice": "its start failed twice with the same error of the program",
     "resume": "it was resumed",
 }
 """Why an attempt ended, as a clause."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from windlass.diagnose.flights import named, verb
@@ -18,6 +19,7 @@ RULES: Final[tuple[Rule, ...]] = (
     endings.node_killed,
     endings.data_not_staged,
     endings.outputs_not_uploaded,
+    endings.outputs_refused,
     endings.could_not_start,
     endings.log_incomplete,
     restarts.same_step_twice,
@@ -57,6 +59,8 @@ def diagnose(seen: Observations) -> Diagnosis:
     has_failed = case.status.phase.is_terminal and case.status.phase is not Phase.SUCCEEDED
     if not ranked or (has_failed and ranked[0].score <= BESIDES):
         ranked.insert(0, _unexplained(case))
+    if restarts.ended_by_same_error(case):
+        ranked[0] = replace(ranked[0], evidence=(*ranked[0].evidence, restarts.SAME_ERROR))
     others = [other for other in ranked[1:] if not other.is_effect]
     return Diagnosis(ranked[0], tuple(others), tuple(_not_seen(case)))
 

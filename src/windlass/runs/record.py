@@ -30,8 +30,8 @@ class Attempt:
     ended_at: float | None = None
     """Unix seconds; null while it runs."""
     reason: str | None = None
-    """Why it ended, if it did not succeed: `failure`, `preemption`, `node-loss`, `hang`, `resize`, `stop`, `timeout` or
-    `same-step-twice`. Null while it runs, and in records of older versions."""
+    """Why it ended, if it did not succeed: `failure`, `preemption`, `node-loss`, `hang`, `resize`, `stop`, `timeout`,
+    `upload`, `same-step-twice` or `same-error-twice`. Null while it runs, and in records of older versions."""
     restored_step: int | None = None
     """The step of the checkpoint that it continued from; null where none was restored."""
     members: tuple[int, ...] = ()

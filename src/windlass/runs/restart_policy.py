@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,7 +17,13 @@ TIMEOUT_EXIT_CODE: Final = 124
 """As timeout(1) exits."""
 TERMINATED_EXIT_CODE: Final = 143
 """As shells, and `Preempted` of `windlass.train.checkpoint`, report an end by SIGTERM."""
+NOT_UPLOADED_EXIT_CODE: Final = 1
+"""Of a run that was ended because the store of its outputs refuses them."""
 MAX_WAIT_SECONDS: Final = 60.0
+PROGRAM_ERROR: Final = re.compile(
+    r"(ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal|Attribute|Type|NotImplemented)Error\b"
+)
+"""Exceptions that depend on the program and what is installed, and on nothing that is different later."""
 _ENDED_BY_US: Final = ("preemption", "resize", "hang")
 """Reasons for which the supervisor ends an attempt in order to start another one."""
 
@@ -61,8 +68,8 @@ def outcome(
 ) -> Outcome:  # fmt: skip
     """What follows the current attempt of `history`, now that it has ended.
 
-    `ended_by` is `stop`, `timeout`, `preemption`, `resize`, `hang`, or None and `failure` where the ranks ended by
-    themselves. `cause` is the root cause, if anything failed. `policy` is the plan's. `is_free`: it uses up no
+    `ended_by` is `stop`, `timeout`, `upload`, `preemption`, `resize`, `hang`, or None and `failure` where the ranks
+    ended by themselves. `cause` is the root cause, if anything failed. `policy` is the plan's. `is_free`: it uses up no
     restart, since an elastic job continues with fewer nodes. `nothing_left`: its end was not observed. `at` is when it
     ended, in Unix seconds.
     """
@@ -72,6 +79,8 @@ def outcome(
         return Outcome(Phase.STOPPED, code, reason="stop", step=step)
     if ended_by == "timeout":
         return timed_out(policy, step)
+    if ended_by == "upload":
+        return Outcome(Phase.FAILED, NOT_UPLOADED_EXIT_CODE, cause, "upload", step=step)
     if cause is None and (ended_by not in _ENDED_BY_US or ended_by == "hang"):
         return Outcome(Phase.SUCCEEDED, 0, step=step)
     reason = "node-loss" if nothing_left else reason_of(ended_by, cause)
@@ -82,6 +91,8 @@ def outcome(
     counts = reason != "resize" and not is_free
     if counts and same_step(now, history.ended):
         return replace(end, reason="same-step-twice")
+    if counts and same_error(now, history.ended):
+        return replace(end, reason="same-error-twice")
     if cause is not None and RESUME_VARIABLE in cause.summary:
         return end  # the checkpoint that the user requested cannot be restored, now or later
     if not counts or (left > 0 and reason in policy["restart_on"]):
@@ -130,6 +141,17 @@ def same_step(now: Ended, before: Sequence[Ended]) -> bool:
         if (ended.reason, ended.step, ended.way) == ("failure", now.step, now.way):
             return True
     return False
+
+
+def same_error(now: Ended, before: Sequence[Ended]) -> bool:
+    """Whether the attempt before this one, too, failed at its start by the same error of the program itself."""
+    last = next((ended for ended in reversed(before) if ended.reason == "failure"), None)
+    return (
+        last is not None
+        and now.reason == "failure"
+        and PROGRAM_ERROR.match(now.way or "") is not None
+        and all(one.step is None and not one.gained and one.way == now.way for one in (now, last))
+    )
 
 
 def wait_seconds(ended: Sequence[Ended]) -> float:

@@ -1,9 +1,11 @@
-"""Program of a pod that moves the files of a volume, by the standard library alone: stages data sets, uploads outputs.
+"""Program of a pod that moves the files of a volume, by the standard library alone: stages data sets, uploads outputs,
+and asks beforehand whether they can be uploaded.
 
 `WINDLASS_TRANSFER` is one of
 
     {"kind": "stage", "root": FOLDER, "sets": [{"name": NAME, "source": ADDRESS, "link": PATH or none}]}
     {"kind": "upload", "state": FOLDER, "name": NAME, "source": FOLDER, "destination": ADDRESS}
+    {"kind": "check", "destination": ADDRESS}
     {"kind": "list", "root": FOLDER, "namespace": NAME}
     {"kind": "remove", "root": FOLDER, "namespace": NAME, "which": SOURCE | DIGEST, "gone": [RUN]}
 
@@ -19,6 +21,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +30,7 @@ from typing import Any, Final, TypeAlias
 from windlass.errors import MissingPart, UsageError, WindlassError
 from windlass.storage import child, volume
 from windlass.storage.cache import DataCache
+from windlass.storage.reach import refusal
 from windlass.storage.staging import staged
 from windlass.storage.upload import uploaded
 
@@ -96,6 +100,17 @@ def _upload(asked: Any) -> Work:
     return lambda: [uploaded(*words)]
 
 
+def _check(asked: Any) -> Work:
+    where = str(asked["destination"])
+
+    def ask() -> Iterator[Line]:
+        if (refused := refusal(where, Path(tempfile.gettempdir()))) is not None:
+            raise refused
+        yield {"checked": where}
+
+    return ask
+
+
 def _list(asked: Any) -> Work:
     root, namespace = Path(asked["root"]), str(asked["namespace"])
     return lambda: [
@@ -112,7 +127,7 @@ def _remove(asked: Any) -> Work:
     return lambda: [{"removed": volume.described(DataCache(root, None).remove(which, readers))}]
 
 
-KINDS: Final = {"stage": _stage, "upload": _upload, "list": _list, "remove": _remove}
+KINDS: Final = {"stage": _stage, "upload": _upload, "check": _check, "list": _list, "remove": _remove}
 
 
 def bounded_results(results: Sequence[Line]) -> bytes:

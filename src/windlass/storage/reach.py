@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from windlass.errors import UsageError, WindlassError
+from windlass.errors import MissingPart, UsageError, WindlassError
 from windlass.storage.address import Address
 from windlass.storage.opening import open_place
 from windlass.storage.place import Fatal
@@ -15,7 +15,8 @@ SECONDS: Final = 5.0
 
 
 def refusal(text: str, home: Path) -> WindlassError | None:
-    """Why no copy to the address of a store will succeed: it names no bucket that exists, or its keys are refused.
+    """Why no copy to the address of a store will succeed: it names no bucket that exists, its keys are
+    refused, or the library that reaches it is not installed.
 
     None also where the store does not answer by now, within `SECONDS`: it may once the run has ended. `home` is the
     folder of this user's records.
@@ -31,4 +32,4 @@ def refusal(text: str, home: Path) -> WindlassError | None:
     asked = threading.Thread(target=ask, daemon=True)
     asked.start()
     asked.join(SECONDS)
-    return next((error for error in found if isinstance(error, (Fatal, UsageError))), None)
+    return next((error for error in found if isinstance(error, (Fatal, UsageError, MissingPart))), None)

@@ -309,6 +309,12 @@ class Backend(ABC):
         Called now and then; never waits, and raises nothing of the target.
         """
 
+    def check_outputs(self, record: Recorder, clock: Clock) -> None:
+        """Find out, while the ranks train, whether the outputs can be uploaded. Called now and then; never waits.
+
+        Raises TransferRefused where they cannot be.
+        """
+
     def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
         """The nodes of the last attempt that keep outputs until they are collected, before the end is recorded."""
         return ()

@@ -32,6 +32,7 @@ from windlass.worker.root_cause import failed_by_itself, first_cause
 from windlass.worker.tracebacks import TRACEBACK
 
 Policy = Mapping[str, Any]
+CANNOT_UPLOAD: Final = "the outputs cannot be uploaded"
 NOT_STARTED: Final = 127
 """Exit code of a run whose target has ended the attempt before it had started a rank, as where it cannot be started."""
 CAPACITY_SECONDS: Final = 30.0
@@ -75,6 +76,8 @@ class AttemptMonitor:
         """The nodes that were lost, in order; a node that we killed has not reported its end either, and is not one."""
         self._notices: list[PreemptionNotice] = []
         """Preemption notices of nodes that are not handled yet."""
+        self._refusal: RootCause | None = None
+        """Why the outputs of the run cannot be uploaded."""
         self._ingestion = EventIngestion(run.record, run.progress)
 
     def read_news(self) -> None:
@@ -119,6 +122,11 @@ class AttemptMonitor:
         self._shrink()
         self._grow()
         self.shutdown.turn()
+
+    def refuse_outputs(self, problem: str) -> None:
+        """Begin its shutdown because the outputs of the run cannot be uploaded at its end."""
+        self._refusal = RootCause(f"{CANNOT_UPLOAD}: {problem}")
+        self.end("upload")
 
     def end(self, reason: str) -> None:
         """Begin its shutdown, unless that has begun; see `Shutdown.reason`."""
@@ -268,6 +276,8 @@ class AttemptMonitor:
         unseen = self.adopted and bool(lost) and all(node.lost for node in nodes) and ended_by in (None, "failure")
         if unseen:
             cause = cause_of_loss
+        elif ended_by == "upload":
+            cause = self._refusal
         elif ended_by == "hang" and cause is not None:
             cause = self.hangs.cause(cause)
         is_free = run.membership.is_elastic and bool(lost) and bool(run.membership.members)
@@ -286,9 +296,11 @@ class AttemptMonitor:
             and not is_late(status, policy, self.ended_at or self._run.clock.time())
         ):
             ended_by = None  # all ranks had succeeded before the limit, while no supervisor was attached
+        if ended_by == "upload" and not failures:
+            ended_by = None  # all ranks had succeeded by then: the upload itself is tried
         if by_target == "timeout" and ended_by != "stop" and (failures or ended_by == "preemption"):
             ended_by = "timeout"
-        if ended_by in ("timeout", "hang") and failed_by_itself(failures):
+        if ended_by in ("timeout", "upload", "hang") and failed_by_itself(failures):
             ended_by = "failure"  # the other ranks waited for one that had failed and did not exit
         if by_target == "preemption" and ended_by in (None, "failure", "hang"):
             ended_by = "preemption"  # how its ranks ended because of it does not matter

@@ -23,7 +23,7 @@ class Shutdown:
         self._grace_seconds = grace_seconds
         self._clock = clock
         self.reason: str | None = None
-        """`stop`, `timeout`, `preemption`, `hang`, `resize` or `failure`; None while no shutdown has begun."""
+        """`stop`, `timeout`, `upload`, `preemption`, `hang`, `resize` or `failure`; None before a shutdown begins."""
         self._now_at: float | None = None
         """When the grace period of its ranks ends, where the nodes do not enforce it."""
         self._kill_at: float | None = None

@@ -41,6 +41,7 @@ from windlass.supervise.liveness import Liveness
 from windlass.supervise.membership import Membership
 from windlass.supervise.monitor import AttemptMonitor, RunState
 from windlass.supervise.recorder import Recorder
+from windlass.supervise.transfers import TransferRefused
 
 POLL_SECONDS: Final = 0.5
 ADOPTED_POLL_SECONDS: Final = 0.05
@@ -292,6 +293,7 @@ class Supervisor:
         self._end_if_requested(monitor)
         monitor.turn()
         self.backend.upload_at_checkpoint(self.record, self.clock)
+        self._check_outputs(monitor)
         self._note_trouble()
 
     def _wait(self, seconds: float) -> None:
@@ -314,6 +316,17 @@ class Supervisor:
             at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))  # as a cloud's metadata service writes it
             self.record.note(PreemptionNotice("sigterm", "terminate", at))
             monitor.end("preemption")
+
+    def _check_outputs(self, monitor: AttemptMonitor) -> None:
+        """End the attempt where the outputs of the run cannot be uploaded: it would train in vain."""
+        if monitor.shutdown.reason is not None:
+            return
+        try:
+            self.backend.check_outputs(self.record, self.clock)
+        except TransferRefused as error:
+            monitor.refuse_outputs(in_a_line(error))
+        except HeldElsewhere:
+            self.detached = True
 
     def is_to_stop(self) -> bool:
         """Whether a stop was requested; records it."""
@@ -363,7 +376,8 @@ class Supervisor:
             self.record.note(end.cause)
         if end.reason == "preemption" and self.writer.status.attempts[-1:] and end.phase is Phase.STOPPED:
             self.record.note(end.attempt_end())
-        has_results = bool(self.writer.status.attempts) and end.phase is not Phase.LOST
+        # What the store has refused is not sent to it.
+        has_results = bool(self.writer.status.attempts) and end.phase is not Phase.LOST and end.reason != "upload"
         nodes = self.backend.nodes_with_outputs(self.record) if has_results else ()
         if has_results and (self.backend.uploads_outputs or nodes):
             self.ending = end.ending(died_at, nodes)

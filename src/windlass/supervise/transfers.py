@@ -1,5 +1,6 @@
 """What a supervisor does with the files of a run: has data sets staged before the first attempt, and outputs uploaded
-after the last one. A `Transfer`, which a target implements, moves the files; this records what it reports.
+after the last one; has the store asked beforehand. A `Transfer`, which a target implements, moves the files; this
+records what it reports.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ NAMED: Final = 5
 """Files that a warning names."""
 OF_TRANSFER: Final = ("message", "percent", "eta_seconds")
 """Fields of the progress that show the upload; the others are still those of the script."""
+
+
+class TransferRefused(EngineError):
+    """The program has ended with an error that it would have again."""
 
 
 class Notes(Protocol):
@@ -211,3 +216,46 @@ class CheckpointUploads:
         if "digest" in line and (before is None or before["digest"] != line["digest"]):
             uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
             record.note(OutputsUploaded(self._destination, *uploaded))
+
+
+class OutputsCheck:
+    """Asks, while the ranks of a run start, whether its outputs can be uploaded at its end.
+
+    Once there is a checkpoint it is too late to ask: a run that has trained goes on, and its end decides.
+    """
+
+    def __init__(self, transfer: Transfer | None) -> None:
+        """Without a transfer, the store is not asked."""
+        self._transfer = transfer
+
+    def turn(self, record: Recorder, clock: Clock) -> None:
+        """Go on with it. Raises TransferRefused where they cannot be, HeldElsewhere.
+
+        What keeps it from an answer is not recorded: the upload may still succeed.
+        """
+        if self._transfer is None or self._transfer.is_done or record.status.last_checkpoint is not None:
+            return
+        try:
+            for _ in self._transfer.reports(_Unheard(record.status), clock):
+                pass
+        except (TransferRefused, HeldElsewhere):
+            raise
+        except TargetUnavailable:
+            return
+        except (OSError, EngineError):
+            self._transfer = None
+
+    def end(self) -> None:
+        """End it, if it is active."""
+        if self._transfer is not None:
+            self._transfer.end()
+
+
+class _Unheard:
+    """Takes what a transfer would note."""
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+
+    def note(self, entry: Entry, *, at: float | None = None) -> None:
+        """Nothing: see `Notes`."""

@@ -16,6 +16,7 @@ from windlass.runs.record import DISK_FULL
 
 DEFECT: Final = "this is a defect of Windlass: report it with these lines"
 NOT_UPLOADED: Final = re.compile(r"the outputs could not be uploaded: (?P<what>.*)", re.DOTALL)
+CANNOT_UPLOAD: Final = re.compile(r"the outputs cannot be uploaded: (?P<what>.*)", re.DOTALL)
 NOT_STAGED: Final = re.compile(r"the data could not be staged: (?P<what>.*)", re.DOTALL)
 CANNOT_IMPORT: Final = ("ImportError", "ModuleNotFoundError", "SyntaxError")
 """With which a worker ends whose interpreter is too old, or lacks a part of the standard library."""
@@ -171,6 +172,15 @@ def outputs_not_uploaded(case: Observations) -> Iterator[Verdict]:
         fix = f"mend that; then windlass resume {case.status.id} uploads what is missing, and starts no rank"
         evidence = (f"the outputs are in {case.status.output_dir}",)
         yield Verdict("outputs-not-uploaded", summary, None, evidence, fix, 100)
+
+
+def outputs_refused(case: Observations) -> Iterator[Verdict]:
+    """The store refuses the outputs, as was found while the ranks trained."""
+    found = CANNOT_UPLOAD.match(str(case.cause.get("summary", ""))) if case.failed else None
+    if found is not None:
+        summary = f"the outputs could not have been uploaded at the end: {found['what']}"
+        evidence = ("its store was asked while the ranks trained, and they were ended before their first checkpoint",)
+        yield Verdict("outputs-refused", summary, None, evidence, f"mend that; then {resumed(case)}", 100)
 
 
 def could_not_start(case: Observations) -> Iterator[Verdict]:

@@ -1,12 +1,21 @@
-"""Rule on restarts: the same step failed twice, so the job was not started again."""
+"""Rule on restarts: the same step failed twice, or the same error at the start, so the job was not started again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import AttemptStarted, RootCause, RunEnded, entries
+
+SAME_ERROR: Final = "the attempt before it failed at its start in the same way, so it was not started once more"
+
+
+def ended_by_same_error(case: Observations) -> bool:
+    """Whether that, and not the number of restarts, has ended the run."""
+    end = next(entries(case.events[-1:], RunEnded), None)
+    return end is not None and end.reason == "same-error-twice"
 
 
 def same_step_twice(case: Observations) -> Iterator[Verdict]:

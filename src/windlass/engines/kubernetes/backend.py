@@ -38,7 +38,7 @@ from windlass.runs.store import Store
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
-from windlass.supervise.transfers import CheckpointUploads, DataStaging, OutputsUpload
+from windlass.supervise.transfers import CheckpointUploads, DataStaging, OutputsCheck, OutputsUpload
 from windlass.worker.protocol import NodeEnded, NodeStarted
 
 SENDERS: Final = 8
@@ -82,6 +82,7 @@ class KubernetesBackend(Backend):
         self._upload = OutputsUpload(self._transfer("upload-job"), upload["destination"])
         upload_at = (lambda step: self._transfer("upload-job", step)) if upload.get("at") == "checkpoint" else None
         self._uploads = CheckpointUploads(upload_at, upload["destination"])
+        self._check = OutputsCheck(self._transfer("check-job"))
         self.uploads_outputs = self._upload.is_wanted
         self._outputs_max = next((int(one["max_bytes"]) for one in plan.requests("collect")), 0)
         """Bytes that outputs may have to be collected from the pods; 0: they are not."""
@@ -221,6 +222,10 @@ class KubernetesBackend(Backend):
     def upload_at_checkpoint(self, record: Recorder, clock: Clock) -> None:
         """See `Backend`."""
         self._uploads.turn(record, clock)
+
+    def check_outputs(self, record: Recorder, clock: Clock) -> None:
+        """See `Backend`."""
+        self._check.turn(record, clock)
 
     def upload(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`. Pods that wait for another attempt are ended first: others may want their resources."""
@@ -376,6 +381,7 @@ class KubernetesBackend(Backend):
             self._delete_attempts()
         self.spares.end(status)
         self._staging.end()
+        self._check.end()
         self._uploads.end()
         self._upload.end()
         self._collection.end()

@@ -255,7 +255,7 @@ def dry_run(plan: Plan) -> list[Note]:
     client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
     of_attempt = [*plan.requests("attempt-part"), *plan.requests("attempt")]
     helpers = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
-    helpers += [one for kind in ("stage-job", "upload-job") for one in plan.requests(kind)]
+    helpers += [one for kind in ("stage-job", "upload-job", "check-job") for one in plan.requests(kind)]
     others = (request for kind in DRY_KINDS for request in plan.requests(kind))
     objects = [*others, *of_attempt, *helpers]
 

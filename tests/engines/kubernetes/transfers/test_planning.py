@@ -85,6 +85,20 @@ def test_the_outputs_are_uploaded_from_the_claim_of_the_results() -> None:
     assert spec["containers"][0]["volumeMounts"][1]["subPath"] == "windlass/digits-7f3k2"
 
 
+def test_a_store_of_outputs_is_asked_by_a_pod_that_mounts_no_claim() -> None:
+    made = planned(
+        outputs="s3://bucket/runs", secrets=["s3-keys"], kubernetes={**RESULTS, "service_account": "trainer"}
+    )
+    assert asked(made, "check-job") == {"kind": "check", "destination": "s3://bucket/runs/digits-7f3k2/"}
+    [check], [upload] = made.requests("check-job"), made.requests("upload-job")
+    assert check["metadata"]["name"] == "digits-7f3k2-outputs-check"
+    spec, other = check["spec"]["template"]["spec"], upload["spec"]["template"]["spec"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["program"]
+    assert spec["serviceAccountName"] == other["serviceAccountName"] == "trainer"
+    assert spec["containers"][0]["envFrom"] == other["containers"][0]["envFrom"]
+    assert planned(outputs="runs", kubernetes=RESULTS).requests("check-job") == []
+
+
 def test_outputs_are_uploaded_at_checkpoints_if_the_job_says_so() -> None:
     made = planned(outputs="s3://bucket/runs", outputs_at="checkpoint", kubernetes=RESULTS)
     assert made.requests("upload")[0]["at"] == "checkpoint"

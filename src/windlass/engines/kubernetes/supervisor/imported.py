@@ -24,7 +24,7 @@ Json = Mapping[str, Any]
 NAMES: Final = {
     "object": ("",), "policy": ("", "-supervisor"), "claim": ("",), "attempt-part": ("-1",), "attempt": ("-1",),
     "supervisor": ("-supervisor", "-key"), "transfer": ("-transfer",), "stage-job": ("-data",),
-    "upload-job": ("-outputs",),
+    "upload-job": ("-outputs",), "check-job": ("-outputs-check",),
 }  # fmt: skip
 """By kind of the steps whose requests are objects: what the names of these have after the id of the run."""
 KINDS: Final = frozenset({"ConfigMap", "Service", "Secret", "PersistentVolumeClaim", "Job", "NetworkPolicy"}).union(

@@ -31,7 +31,7 @@ from windlass.engines.kubernetes.transfers.package import REFUSED
 from windlass.errors import EngineError
 from windlass.runs.events import Warned
 from windlass.supervise.clock import Clock
-from windlass.supervise.transfers import Line, Notes, Transfer
+from windlass.supervise.transfers import Line, Notes, Transfer, TransferRefused
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the Job."""
@@ -45,7 +45,7 @@ class JobTransfer(Transfer):
         self._client = client
         self._manifest = manifest
         self._name: str = manifest["metadata"]["name"]
-        [self._claim] = claims_of([manifest])
+        self._claims = claims_of([manifest])
         self._create = create
         self._uid = ""
         self._look_at = 0.0
@@ -136,7 +136,7 @@ class JobTransfer(Transfer):
         elif seen.state == "ended":
             self._note(record, f"pod {seen.name} has ended with exit code {seen.exit_code}; another goes on")
         elif seen.state != "running":
-            for name in (seen.name, self._claim):
+            for name in (seen.name, *self._claims):
                 for event in self._events(name):
                     self._warn(record, replace(seen, reason=event.reason, message=event.message))
 
@@ -160,13 +160,13 @@ class JobTransfer(Transfer):
 
 
 def _results(pod: Json) -> list[Line] | None:
-    """What a pod that has succeeded reports; None of another. Raises EngineError where no pod can succeed."""
+    """What a pod that has succeeded reports; None of another. Raises TransferRefused where no pod can succeed."""
     where, ended = container_state(pod)
     if where != "terminated":
         return None
     told = parsed(str(ended.get("message") or "").encode())
     if ended.get("exitCode") == REFUSED and told is not None and "error" in told:
-        raise EngineError(str(told["error"]), str(told.get("hint", "")))
+        raise TransferRefused(str(told["error"]), str(told.get("hint", "")))
     if ended.get("exitCode") != 0:
         return None
     if told is None or not isinstance(told.get("results"), list):

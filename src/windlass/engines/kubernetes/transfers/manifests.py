@@ -3,6 +3,7 @@
 ConfigMap RUN-transfer   the program
 Job RUN-data             one pod, which stages the data sets in their claim
 Job RUN-outputs          one pod, which uploads the outputs from the claim of the results
+Job RUN-outputs-check    one pod, which asks their store, while the ranks start, whether it takes them
 PersistentVolumeClaim    of the data sets, where it is not there yet; no run owns it
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from windlass.engines.kubernetes import labels as named
 from windlass.engines.kubernetes import layout
@@ -93,15 +94,27 @@ def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest
     return _job(shape, job, "outputs", asked, (claim, layout.RESULTS, f"windlass/{shape.run_id}"))
 
 
-def _job(shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: tuple[str, str, str]) -> Manifest:
-    """`claimed` are the claim, where it is mounted, and which folder of it."""
+def check_job(shape: Shape, job: Job, destination: str) -> Manifest:
+    """The Job that asks the store of the outputs whether they can be written there."""
+    return _job(shape, job, "outputs-check", {"kind": "check", "destination": destination})
+
+
+Claimed: TypeAlias = tuple[str, str, str]
+"""A claim, where it is mounted, and which folder of it."""
+
+
+def _job(shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: Claimed | None = None) -> Manifest:
     name, its = layout.transfer_name(shape.run_id, what), labels(shape, job, named.TRANSFER)
     return own_job(shape, name, its, _pod(shape, job, asked, claimed), MAX_FAILURES)
 
 
-def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, str, str]) -> Manifest:
-    claim, path, folder = claimed
-    program = {"name": "program", "mountPath": layout.TRANSFER, **READ_ONLY}
+def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: Claimed | None) -> Manifest:
+    volumes: list[Manifest] = [{"name": "program", "configMap": {"name": layout.transfer_name(shape.run_id)}}]
+    mounts: list[Manifest] = [{"name": "program", "mountPath": layout.TRANSFER, **READ_ONLY}]
+    if claimed is not None:
+        claim, path, folder = claimed
+        volumes.append({"name": "claim", "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({"name": "claim", "mountPath": path, "subPath": folder})
     spec: Manifest = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_SECONDS,
@@ -109,13 +122,8 @@ def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: tuple[str, s
         "enableServiceLinks": False,
         "securityContext": restricted(shape.user),
         "tolerations": leaving(LOST_SECONDS),
-        "containers": [
-            _container(shape, job, asked, [program, {"name": "claim", "mountPath": path, "subPath": folder}])
-        ],
-        "volumes": [
-            {"name": "program", "configMap": {"name": layout.transfer_name(shape.run_id)}},
-            {"name": "claim", "persistentVolumeClaim": {"claimName": claim}},
-        ],
+        "containers": [_container(shape, job, asked, mounts)],
+        "volumes": volumes,
     }
     if job.kubernetes.service_account is not None:
         spec["serviceAccountName"] = job.kubernetes.service_account
