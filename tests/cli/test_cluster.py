@@ -70,6 +70,27 @@ def test_init_does_not_ask_what_a_file_that_exists_has_answered(windlass: Call, 
     assert "Name of the cluster" not in str(child.before)
 
 
+def test_init_asks_again_what_cannot_be_before_the_next_question(windlass: Call, environ: dict[str, str]) -> None:
+    program, *words = [*WINDLASS, "cluster", "init"]
+    child = pexpect.spawn(program, words, env=dict(environ), encoding="utf-8", timeout=100)
+    for question, wrong, said, right in (
+        ("Name of the cluster", "V!", "is not a legal name", "vision"),
+        ("AWS region", "mars", "is not an AWS region", "us-west-2"),
+        ("GPU instance types", "g5.12xlrge:2", "did you mean g5.12xlarge", "g5.12xlarge:2 p4d.24xlarge:1"),
+    ):
+        child.expect(question)
+        child.sendline(wrong)
+        child.expect_exact(said)
+        child.expect(question)
+        child.sendline(right)
+    for _ in ("Spot", "EFS"):
+        child.expect("y/N|Y/n")
+        child.sendline("")
+    child.expect(pexpect.EOF)
+    cluster = find(None, here()).cluster
+    assert (cluster.name, cluster.region, [pool.max for pool in cluster.gpus]) == ("vision", "us-west-2", [2, 1])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -85,8 +86,8 @@ def init(
     path = other.draft_path(context, force=force)  # before the questions
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     answers = other.Answers(
-        name=_asked(name, "Name of the cluster", "training", can_ask),
-        region=_asked(region, "AWS region", default_region(context), can_ask),
+        name=_asked(name, "Name of the cluster", "training", can_ask, lambda text: other.check(name=text)),
+        region=_asked(region, "AWS region", default_region(context), can_ask, lambda text: other.check(region=text)),
         gpus=tuple(_pool(one) for one in (gpus or _asked_pools(can_ask))),
         spot=_confirmed(spot, "Spot instances (cheaper, may be taken back)?", False, can_ask),
         efs=_confirmed(efs, "A file system that all pods share (EFS)?", True, can_ask),
@@ -101,10 +102,24 @@ def init(
     return 0
 
 
-def _asked(given: str | None, question: str, default: str, can_ask: bool) -> str:
+def _asked(given: str | None, question: str, default: str, can_ask: bool, check: Callable[[str], object]) -> str:
     if given is not None:
         return given
-    return str(click.prompt(question, default=default, err=True)) if can_ask else default
+    return _prompted(question, default, check) if can_ask else default
+
+
+def _prompted(question: str, default: str, check: Callable[[str], object]) -> str:
+    """The answer to a question, which is asked again as long as `check` raises WindlassError."""
+    from windlass.errors import WindlassError, in_a_line
+
+    def checked(text: str) -> str:
+        try:
+            check(text)
+        except WindlassError as error:
+            raise click.UsageError(in_a_line(error)) from error
+        return text
+
+    return str(click.prompt(question, default=default, value_proc=checked, err=True))
 
 
 def _confirmed(given: bool | None, question: str, default: bool, can_ask: bool) -> bool:
@@ -116,8 +131,12 @@ def _confirmed(given: bool | None, question: str, default: bool, can_ask: bool) 
 def _asked_pools(can_ask: bool) -> tuple[str, ...]:
     if not can_ask:
         return ()
-    text = click.prompt("GPU instance types, each with the most nodes", default="g5.12xlarge:4", err=True)
-    return tuple(str(text).replace(",", " ").split())
+    question = "GPU instance types, each with the most nodes"
+    return _words(_prompted(question, "g5.12xlarge:4", lambda text: [_pool(one) for one in _words(text)]))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
 
 
 def _pool(text: str) -> tuple[str, int]:

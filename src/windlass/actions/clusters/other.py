@@ -10,7 +10,7 @@ from typing import Any, Final
 from windlass.actions.clusters.find import FILE, Named, OnEvent, all_of, of_folder
 from windlass.actions.clusters.inside import managed, states, wanted
 from windlass.actions.clusters.planning import changes, local_resources, write_folder
-from windlass.errors import UsageError, WindlassError
+from windlass.errors import JobFileError, UsageError, WindlassError
 from windlass.infra.folder import ClusterFolder, FolderError
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterStatus, ClusterSummary, ExportedCluster
@@ -31,6 +31,15 @@ class Answers:
     efs: bool
     public_access: tuple[str, ...] = ()
     """Ranges of addresses that reach the API server over the Internet."""
+
+
+def check(name: str = "training", region: str = "us-east-1") -> None:
+    """Raises UsageError for a name or a region that cannot be that of a cluster."""
+    try:
+        draft(Answers(name, region, (), spot=False, efs=False))
+    except JobFileError as error:
+        [problem] = error.problems
+        raise UsageError(f"{problem.field}: {problem.message}", problem.hint) from error
 
 
 def draft(answers: Answers) -> str:
