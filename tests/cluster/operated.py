@@ -10,7 +10,7 @@ from typing import Any
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.bed.node import GPU
-from tests.cluster.objects import ALL_REDUCE, Object, headless, indexed_job, job, pod_spec
+from tests.cluster.objects import ALL_REDUCE, SLEEP, Object, headless, indexed_job, job, pod_spec
 
 SSH_PORT = 2222
 """A user who is not root may listen there."""
@@ -112,6 +112,22 @@ def queued_job(cluster: Cluster, name: str, queue_name: str, program: str, cpu: 
     made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue_name}
     made["spec"]["suspend"] = True
     return made
+
+
+def until_collected(cluster: Cluster, namespace: str, queue_name: str) -> None:
+    """Wait until the garbage collector of the cluster deletes the Workload of a Job that is gone.
+
+    It looks for new kinds every 30 s. Until then Workloads keep their quota, and all are deleted in one moment, after
+    which Kueue 0.15 may leave a Workload pending that there is room for. On a cluster in use Kueue is older than that.
+    """
+    cluster.apply(queued_job(cluster, "collected", queue_name, SLEEP, "10m"), namespace=namespace)
+
+    def workloads() -> str:
+        return cluster.kubectl("get", "workloads.kueue.x-k8s.io", "-n", namespace, "-o", "name")
+
+    wait_for(workloads, "the Workload of a Job")
+    cluster.kubectl("delete", "job", "collected", "-n", namespace, "--wait=false")
+    wait_for(lambda: not workloads(), "the Workload of a deleted Job to be deleted")
 
 
 def node_pool(

@@ -48,6 +48,7 @@ def narrow(cluster: Cluster, namespace: str, operator: Operator) -> Iterator[str
     meta = {"name": f"urgent-{namespace}"}
     urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta, "value": 1000}
     cluster.apply(flavor, cluster_queue, queue, urgent, namespace=namespace)
+    operated.until_collected(cluster, namespace, "narrow")
     yield meta["name"]
     cluster.kubectl("delete", "jobs", "--all", "-n", namespace, "--wait=false")
     for made in (f"clusterqueue/{namespace}", f"resourceflavor/{namespace}", f"priorityclass/urgent-{namespace}"):
