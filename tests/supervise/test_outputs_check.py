@@ -12,7 +12,7 @@ from windlass.errors import EngineError
 from windlass.runs.events import CheckpointChanged
 from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
 from windlass.supervise.recorder import Recorder
-from windlass.supervise.transfers import OutputsCheck, TransferRefused
+from windlass.supervise.transfers import CHECK_SECONDS, OutputsCheck, TransferRefused
 
 REFUSED = TransferRefused("there is no bucket nowhere", "create it")
 AWAY = TargetUnavailable("ClusterUnreachable", "no answer")
@@ -43,7 +43,17 @@ def test_a_job_that_gives_up_decides_nothing_and_is_not_asked_again(run: FakeRun
     check = OutputsCheck(transfer)
     for _ in range(3):
         check.turn(Recorder(run.writer), run.clock)
-    assert run.kinds("warning") == []
+    assert (run.kinds("warning"), transfer.has_ended) == ([], True)
+
+
+def test_a_store_that_takes_too_long_to_answer_is_not_asked_any_more(run: FakeRun) -> None:
+    transfer, record = Scripted(), Recorder(run.writer)
+    check = OutputsCheck(transfer)
+    check.turn(record, run.clock)
+    run.clock.wait(CHECK_SECONDS)
+    transfer.answers = [REFUSED]
+    check.turn(record, run.clock)
+    assert (transfer.answers, transfer.has_ended) == ([REFUSED], True)
 
 
 def test_no_store_is_asked_once_there_is_a_checkpoint(run: FakeRun) -> None:

@@ -21,6 +21,8 @@ from windlass.supervise.recorder import Recorder
 Line = Mapping[str, Any]
 """One report of a program of `windlass.storage`, see `storage/child.py`."""
 MIB: Final = 1 << 20
+CHECK_SECONDS: Final = 900.0
+"""How long a store may take to say whether it takes the outputs: each look costs the target a request."""
 NAMED: Final = 5
 """Files that a warning names."""
 OF_TRANSFER: Final = ("message", "percent", "eta_seconds")
@@ -227,13 +229,19 @@ class OutputsCheck:
     def __init__(self, transfer: Transfer | None) -> None:
         """Without a transfer, the store is not asked."""
         self._transfer = transfer
+        self._until: float | None = None
+        """When to give up, in monotonic seconds."""
 
     def turn(self, record: Recorder, clock: Clock) -> None:
         """Go on with it. Raises TransferRefused where they cannot be, HeldElsewhere.
 
         What keeps it from an answer is not recorded: the upload may still succeed.
         """
-        if self._transfer is None or self._transfer.is_done or record.status.last_checkpoint is not None:
+        if self._transfer is None or self._transfer.is_done:
+            return
+        self._until = clock.monotonic() + CHECK_SECONDS if self._until is None else self._until
+        if record.status.last_checkpoint is not None or clock.monotonic() >= self._until:
+            self._give_up()
             return
         try:
             for _ in self._transfer.reports(_Unheard(record.status), clock):
@@ -243,7 +251,12 @@ class OutputsCheck:
         except TargetUnavailable:
             return
         except (OSError, EngineError):
-            self._transfer = None
+            self._give_up()
+
+    def _give_up(self) -> None:
+        with contextlib.suppress(EngineError):  # the end of the run removes what is left
+            self.end()
+        self._transfer = None
 
     def end(self) -> None:
         """End it, if it is active."""
