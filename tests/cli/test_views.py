@@ -183,7 +183,9 @@ def test_ranks_in_one_line() -> None:
     assert statustext.ranks_line(failed) == "1 of 2 done, 1 failed with exit code 3"
     assert statustext.ranks_line([RankState(0, 0), RankState(1, 0)]) == "0 of 2 running, 2 starting"
     lost = [RankState(0, 0, 1, 0), RankState(1, 0, 2)]
-    assert statustext.ranks_line(lost, over=True) == "1 of 2 done, 1 gone"
+    waiting = [RankState(0, 0), RankState(1, 0)]
+    assert statustext.ranks_line(waiting, Phase.QUEUED) == "0 of 2 running, 2 not started"
+    assert statustext.ranks_line(lost, Phase.LOST) == "1 of 2 done, 1 gone"
 
 
 def test_a_node_that_was_lost_before_it_started_a_rank_is_said_to_be() -> None:

@@ -66,7 +66,7 @@ def _where(run: Run) -> str:
     words = [f"{size_of_run(run.num_nodes, run.procs_per_node)} on {run.target}"]
     words += [f"attempt {attempt}"] if (attempt := attempt_words(run)) else []
     if run.ranks:
-        ranks = f"ranks {ranks_line(run.ranks)}"
+        ranks = f"ranks {ranks_line(run.ranks, run.phase)}"
         words.append(click.style(ranks, fg="red") if has_failed_ranks(run.ranks) else ranks)
     return "  ".join(words)
 

@@ -70,6 +70,8 @@ _DROPPED: Final = {
     DISK_FULL: "not written: the disk was full",
     ROTATED: "missing: the kubelet rotated the log before a supervisor read it",
 }
+BEFORE_RANKS: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STAGING})
+"""Phases in which ranks wait for their pods, or for data."""
 _QUIET: Final = frozenset({"done", "running", "starting", "not started"})
 """States of a rank that are no failure."""
 
@@ -154,19 +156,20 @@ def exit_words(code: int) -> str:
         return f"signal {-code}"
 
 
-def rank_word(state: RankState, *, over: bool = False) -> str:
-    """What a rank is doing, or how it ended; where the run is `over`, a rank whose end was not observed is gone."""
+def rank_word(state: RankState, phase: Phase) -> str:
+    """What a rank of a run in this phase is doing, or how it ended; `gone` where the end of one was not observed."""
     if state.exit_code is not None:
         return "done" if state.exit_code == 0 else exit_words(state.exit_code)
-    if over:
-        return "not started" if state.pid is None else "gone"
-    return "starting" if state.pid is None else "running"
+    if state.pid is None:
+        return "not started" if phase.is_terminal or phase in BEFORE_RANKS else "starting"
+    return "gone" if phase.is_terminal else "running"
 
 
-def ranks_line(ranks: Sequence[RankState], *, over: bool = False) -> str:
+def ranks_line(ranks: Sequence[RankState], phase: Phase = Phase.TRAINING) -> str:
     """`4 of 4 running`, `3 of 4 done, 1 failed with exit code 1`."""
-    words = Counter(rank_word(state, over=over) for state in ranks)
-    first = "running" if words["running"] or words["starting"] else "done"
+    words = Counter(rank_word(state, phase) for state in ranks)
+    is_going = bool(words["running"] or words["starting"]) or phase in BEFORE_RANKS
+    first = "running" if is_going and not phase.is_terminal else "done"
     rest = [f"{many:,} {word}" if word in _QUIET or word == "gone" else f"{many:,} failed with {word}"
             for word, many in words.items() if word != first]  # fmt: skip
     return ", ".join([f"{words[first]:,} of {len(ranks):,} {first}", *rest])
@@ -174,16 +177,16 @@ def ranks_line(ranks: Sequence[RankState], *, over: bool = False) -> str:
 
 def has_failed_ranks(ranks: Sequence[RankState]) -> bool:
     """Whether any rank ended with an error."""
-    return any(rank_word(state) not in _QUIET for state in ranks)
+    return any(rank_word(state, Phase.TRAINING) not in _QUIET for state in ranks)
 
 
 def rank_rows(
-    ranks: Sequence[RankState], paint: Paint, cause: events.RootCause | None, *, over: bool = False
+    ranks: Sequence[RankState], paint: Paint, cause: events.RootCause | None, phase: Phase = Phase.TRAINING
 ) -> list[str]:
     """A table of the ranks, those of a large run in groups of the same state."""
 
     def word(state: RankState) -> str:
-        text = rank_word(state, over=over)
+        text = rank_word(state, phase)
         note = ""
         if cause is not None:
             note = "  ← root cause" if state.rank == cause.rank else ""
@@ -461,12 +464,12 @@ def output_words(output_dir: str, collected: events.OutputsCollected | None = No
 
 
 def _rank_lines(run: Run, paint: Paint, *, verbose: int) -> list[str]:
-    over = run.phase.is_terminal
     if not run.ranks:
         return []
-    if over and not verbose and len({rank_word(state, over=True) for state in run.ranks}) == 1:
-        return [ranks_line(run.ranks, over=True)]
-    return rank_rows(run.ranks, paint, run.cause, over=over)
+    is_over = run.phase.is_terminal
+    if is_over and not verbose and len({rank_word(state, run.phase) for state in run.ranks}) == 1:
+        return [ranks_line(run.ranks, run.phase)]
+    return rank_rows(run.ranks, paint, run.cause, run.phase)
 
 
 def _network_lines(run: Run, paint: Paint) -> list[str]:

@@ -10,6 +10,7 @@ import os
 import signal
 import struct
 import termios
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,6 +103,9 @@ class Socket:
     def send_binary(self, data: bytes) -> None:
         self.sent.append(data)
 
+    def getheaders(self) -> None:
+        """It has none."""
+
     def recv_data_frame(self, _control: bool) -> tuple[int, Any]:
         return websocket.ABNF.OPCODE_BINARY, SimpleNamespace(data=b"\x03" + json.dumps({"status": "Success"}).encode())
 
@@ -122,7 +126,10 @@ def test_a_command_on_a_terminal_gets_its_size_and_leaves_it_as_it_was() -> None
     assert socket.sent[0] == b'\x04{"Width": 100, "Height": 30}'
     assert termios.tcgetattr(theirs) == before
     assert signal.getsignal(signal.SIGWINCH) == signal.SIG_DFL
-    os.close(ours)
+    os.close(ours)  # ends the input
+    for thread in threading.enumerate():
+        if thread.name == "input":
+            thread.join()
     os.close(theirs)
 
 

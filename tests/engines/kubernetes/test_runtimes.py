@@ -107,7 +107,7 @@ def test_what_the_job_does_not_say_is_the_runtimes() -> None:
     trainer = train_job(on(runtime(), **asked))["spec"]["trainer"]
     assert on(runtime(), **asked).requests("cluster")[0]["image"] == "mine:1"
     assert on(runtime()).requests("cluster")[0]["image"] == "pytorch/pytorch:2.7.1"
-    assert (trainer["image"], trainer["resourcesPerNode"]["limits"]) == ("mine:1", {"cpu": "2000m"})
+    assert (trainer["image"], trainer["resourcesPerNode"]["limits"]) == ("mine:1", {"cpu": "2"})
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 1)
 
 

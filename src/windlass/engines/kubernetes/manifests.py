@@ -24,6 +24,7 @@ from windlass.engines.kubernetes.mounts.planning import Mounted
 from windlass.engines.kubernetes.mounts.planning import volumes as volumes_of_mounts
 from windlass.engines.kubernetes.pods.control import order_client_fields
 from windlass.engines.kubernetes.pods.spec import pod_specs
+from windlass.engines.kubernetes.quantity import quantity_text
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.engines.kubernetes.workloads.base import Asked, Manifest
 from windlass.engines.kubernetes.workloads.runtimes import Runtime
@@ -359,7 +360,7 @@ def _amounts(job: Job) -> dict[str, str]:
     asked = job.resources
     found: dict[str, str] = {}
     if asked.cpus is not None:
-        found["cpu"] = f"{round(asked.cpus * 1000)}m"
+        found["cpu"] = quantity_text("cpu", asked.cpus)
     if asked.memory is not None:
         found["memory"] = str(asked.memory)
     if asked.gpus:

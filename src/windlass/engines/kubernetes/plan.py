@@ -208,7 +208,9 @@ def _objects(shape: Shape, job: Job, facts: Facts, boot: str) -> Iterator[Step]:
         )
     what = f"{made['kind']} {made['metadata']['name']}"
     more = f"; pods beside those of its nodes, as spares: {spares}" if spares else ""
-    yield Step("attempt", f"make {what}, and one more for each restart{more}", made)
+    waits = "" if job.queue is None else f"; each waits in queue {job.queue}"
+    waits += f" at priority {job.priority}" if waits and job.priority is not None else ""
+    yield Step("attempt", f"make {what}, and one more for each restart{waits}{more}", made)
 
 
 def _policies(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
