@@ -389,3 +389,15 @@ def test_code_that_objects_cannot_carry_goes_to_the_store_of_the_target() -> Non
     assert (mounts.get("program"), mounts.get("code")) == ("/windlass/transfer", None)
     assert len(made.requests("transfer")) == 1
     assert "WINDLASS_CODE_SOURCE" not in planned(FACTS, stored).to_text(), "what objects can carry they do"
+
+
+def test_the_plan_names_the_queue_in_which_each_attempt_waits() -> None:
+    def made(**fields: Any) -> str:
+        [step] = [one for one in planned(**fields).steps if one.kind == "attempt"]
+        return step.summary
+
+    assert made(queue="team-a", priority="high").endswith(
+        "for each restart; each waits in queue team-a at priority high"
+    )
+    assert made(queue="team-a").endswith("in queue team-a")
+    assert made().endswith("for each restart")
