@@ -122,7 +122,7 @@ def test_a_script_with_a_secret_in_it_is_refused_without_the_value(lines: str, a
         "export HF_TOKEN=$MY_TOKEN; wandb login $WANDB_API_KEY; python train.py --token ${HF_TOKEN} | tee log",
         'huggingface-cli login --token "$HF_TOKEN"; python train.py --eos-token END | tee log',
         "sky login; aws ecr login --region us-east-1; python train.py --tokenizer gpt2-0123456789abcdef | tee log",
-        "pip install git+https://me:$GH_TOKEN@example.com/x.git https://${ME}:${GH_TOKEN:-}@h/x; python a.py | tee x",
+        "pip install git+https://me:$GH_TOKEN@h/x.git https://${ME}:${T:-}@h/x https://m:x$T@h/; python a.py | tee x",
         'export HF_TOKEN=$(cat /run/secrets/hf); export HF_TOKEN="${HF_TOKEN}"; python train.py | tee log',
     ],
 )

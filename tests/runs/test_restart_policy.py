@@ -128,13 +128,33 @@ def test_another_death_is_tried_again(
     assert end_of(played(*before, (None, step)), cause) == "failure"
 
 
-@pytest.mark.parametrize("error", ["ModuleNotFoundError: No module named 'timm'", "TypeError: f() takes 1 argument"])
+@pytest.mark.parametrize("error", ["ModuleNotFoundError: No module named 'timm'", "NameError: name 'x' is not defined"])
 def test_an_error_of_the_program_at_its_start_is_not_tried_a_third_time(error: str) -> None:
     first = played((raised(error), None), (None, None))
     found = outcome(None, raised(error), first, POLICY)
     assert (found.phase, found.reason) == (Phase.FAILED, "same-error-twice")
     between = played((raised(error), None), (died("SIGTERM"), None), (None, None))
+    between.restarts_left = 5
     assert end_of(between, raised(error)) == "same-error-twice"
+
+
+def test_an_error_of_the_program_after_a_longer_attempt_is_tried_again() -> None:
+    error = raised("ImportError: x")
+    history = played((error, None), (died("SIGTERM"), 5000), (None, None))
+    history.restarts_left = 5
+    assert end_of(history, error) == "failure"
+
+
+def test_an_error_of_the_program_after_the_last_restart_ends_the_run_for_that() -> None:
+    history = played((raised("ImportError: x"), None), (None, None))
+    history.restarts_left = 0
+    assert end_of(history, raised("ImportError: x")) == "failure"
+
+
+def test_steps_that_begin_anew_are_no_failed_start() -> None:
+    history = played((raised("NameError: x"), None), (None, 7))
+    history.reach(3)
+    assert end_of(history, raised("NameError: x")) == "failure"
 
 
 @pytest.mark.parametrize(

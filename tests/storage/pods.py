@@ -80,4 +80,4 @@ class Pods:
         return self.start({**request, "source": str(source), "destination": destination}, **environ)
 
     def check(self, destination: str, **environ: str) -> Pod:
-        return self.start({"kind": "check", "destination": destination}, **environ)
+        return self.start({"kind": "check", "destination": destination, "pause_seconds": 0}, **environ)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.supervise.fakes import FakeRun
+from tests.supervise.fakes import START, FakeRun
 from tests.supervise.test_checkpoint_uploads import Scripted
 
 from windlass.errors import EngineError
-from windlass.runs.events import CheckpointChanged
-from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
+from windlass.runs.events import CheckpointChanged, entry_of
+from windlass.supervise.backend import TargetUnavailable
 from windlass.supervise.recorder import Recorder
-from windlass.supervise.transfers import CHECK_SECONDS, OutputsCheck, TransferRefused
+from windlass.supervise.transfers import CHECK_SECONDS, Line, OutputsCheck, TransferRefused
 
 REFUSED = TransferRefused("there is no bucket nowhere", "create it")
 AWAY = TargetUnavailable("ClusterUnreachable", "no answer")
@@ -26,45 +26,55 @@ def run(make_run: Callable[..., FakeRun]) -> FakeRun:
     return run
 
 
-@pytest.mark.parametrize("error", [REFUSED, HeldElsewhere("by another")])
-def test_a_refusal_is_passed_on(run: FakeRun, error: EngineError) -> None:
-    transfer = Scripted()
-    transfer.answers = [[], AWAY, error]
+def recorder(run: FakeRun) -> Recorder:
+    return Recorder(run.writer, now=run.clock.time)
+
+
+def test_a_refusal_is_passed_on(run: FakeRun) -> None:
+    transfer, record = Scripted(), recorder(run)
+    transfer.answers = [[], AWAY, REFUSED]
     check = OutputsCheck(transfer)
     for _ in range(2):
-        check.turn(Recorder(run.writer), run.clock)
-    with pytest.raises(type(error)):
-        check.turn(Recorder(run.writer), run.clock)
+        check.turn(record, run.clock)
+    with pytest.raises(TransferRefused):
+        check.turn(record, run.clock)
 
 
-def test_a_job_that_gives_up_decides_nothing_and_is_not_asked_again(run: FakeRun) -> None:
-    transfer = Scripted()
-    transfer.answers = [EngineError("its pods have failed 7 times"), REFUSED]
+@pytest.mark.parametrize("answer", [[{"digest": ""}], EngineError("its pods have failed 7 times")])
+def test_what_has_answered_or_given_up_is_removed_and_not_asked_again(
+    run: FakeRun, answer: list[Line] | EngineError
+) -> None:
+    transfer, record = Scripted(), recorder(run)
+    transfer.answers = [answer, REFUSED]
     check = OutputsCheck(transfer)
     for _ in range(3):
-        check.turn(Recorder(run.writer), run.clock)
-    assert (run.kinds("warning"), transfer.has_ended) == ([], True)
+        check.turn(record, run.clock)
+    assert (run.kinds("warning"), transfer.has_ended, transfer.answers) == ([], True, [REFUSED])
 
 
-def test_a_store_that_takes_too_long_to_answer_is_not_asked_any_more(run: FakeRun) -> None:
-    transfer, record = Scripted(), Recorder(run.writer)
-    check = OutputsCheck(transfer)
-    check.turn(record, run.clock)
-    run.clock.wait(CHECK_SECONDS)
+def late(run: FakeRun) -> None:
+    run.clock.now += CHECK_SECONDS
+
+
+def has_saved(run: FakeRun) -> None:
+    run.writer.append(CheckpointChanged("saved", step=5, name="step-5"), at=START)
+
+
+def is_second(run: FakeRun) -> None:
+    run.writer.append(entry_of("attempt-end", {"phase": "failed", "reason": "failure", "restarts_left": 1}), at=START)
+    run.writer.append(entry_of("attempt", {"number": 2, "world_size": 1, "nodes": [[0]], "members": [0]}), at=START)
+
+
+@pytest.mark.parametrize("change", [late, has_saved, is_second])
+def test_a_run_that_has_trained_asks_no_store(run: FakeRun, change: Callable[[FakeRun], None]) -> None:
+    change(run)
+    transfer, record = Scripted(), recorder(run)
     transfer.answers = [REFUSED]
-    check.turn(record, run.clock)
-    assert (transfer.answers, transfer.has_ended) == ([REFUSED], True)
-
-
-def test_no_store_is_asked_once_there_is_a_checkpoint(run: FakeRun) -> None:
-    transfer, record = Scripted(), Recorder(run.writer)
-    transfer.answers = [REFUSED]
-    record.note(CheckpointChanged("saved", step=5, name="step-5"))
     OutputsCheck(transfer).turn(record, run.clock)
-    assert transfer.answers == [REFUSED]
+    assert (transfer.answers, transfer.has_ended) == ([REFUSED], True)
 
 
 def test_a_run_without_outputs_asks_none(run: FakeRun) -> None:
     check = OutputsCheck(None)
-    check.turn(Recorder(run.writer), run.clock)
+    check.turn(recorder(run), run.clock)
     check.end()

@@ -14,7 +14,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.runs.time_accounting import Spent
 from windlass.supervise.adoption import MAX_CRASHES, settle
-from windlass.supervise.backend import HeldElsewhere, Intent, TargetUnavailable
+from windlass.supervise.backend import Intent, TargetUnavailable
 from windlass.supervise.transfers import TransferRefused
 
 REFUSED = EngineError("s3://bucket/runs/r-1/: access denied", "check the credentials")
@@ -177,29 +177,73 @@ def test_it_is_not_started_again_and_a_resume_trains_on(make_run: Callable[..., 
     assert run.run(ends_with(0)).phase is Phase.SUCCEEDED
 
 
-def test_ranks_that_have_ended_by_then_decide_how_the_run_ends(run: FakeRun) -> None:
-    def ends(code: int) -> Callable[[FakeAttempt], None]:
-        def script(attempt: FakeAttempt) -> None:
-            attempt.nodes[0].begin()
-            attempt.nodes[0].obeys[Intent.STOP] = lambda: attempt.nodes[0].end(code, marked=True)
-
-        return script
-
+@pytest.mark.parametrize("code", [0, 3])
+def test_ranks_that_have_ended_by_then_decide_how_the_run_ends(run: FakeRun, code: int) -> None:
     run.backend.checks = [NOWHERE]
-    assert run.run(ends(3)).exit_code == 3
-    run.writer.append(entry_of("resume", {"reason": "asked", "restarts": 0}), at=run.clock.now)
+    status = run.run(ends_with(code))
+    assert (status.phase, status.exit_code) == (Phase.FAILED if code else Phase.SUCCEEDED, code)
+    assert len(run.backend.checks) == 1
+
+
+def test_ranks_that_end_well_because_of_it_have_not_succeeded(run: FakeRun) -> None:
     run.backend.checks = [NOWHERE]
-    assert run.run(ends(0)).phase is Phase.SUCCEEDED, "the upload itself is tried"
+
+    def obeys(attempt: FakeAttempt) -> None:
+        attempt.nodes[0].begin()
+        attempt.nodes[0].obeys[Intent.STOP] = lambda: attempt.nodes[0].end(0)
+
+    status = run.run(obeys)
+    assert (status.phase, run.ends) == (Phase.FAILED, [("failed", "upload")])
+    assert len(run.kinds("cause")) == 1
+
+
+def test_a_rank_that_failed_by_itself_meanwhile_is_the_cause(run: FakeRun) -> None:
+    run.backend.checks = [NOWHERE]
+
+    def fails(attempt: FakeAttempt) -> None:
+        attempt.nodes[0].begin()
+        attempt.nodes[0].obeys[Intent.STOP] = lambda: attempt.nodes[0].end(3, marked=True)
+
+    assert run.run(fails).exit_code == 3
+
+
+def test_a_supervisor_that_finds_the_ranks_ended_knows_why(make_run: Callable[..., FakeRun]) -> None:
+    run = make_run(max_restarts=3, restart_on=["failure", "preemption"])
+    run.begin()
+    run.writer.append(entry_of("cause", {"summary": "the outputs cannot be uploaded: no bucket"}), at=START)
+
+    def ended(attempt: FakeAttempt) -> None:
+        node = attempt.nodes[0]
+        node.begin()
+        node.report("notice", source="sigterm", action="terminate", time="2026-01-01T00:00:00Z")
+        node.end(-15, ended_by_us=True)
+
+    status = run.run(ended)
+    assert (status.phase, run.ends) == (Phase.FAILED, [("failed", "upload")])
+    assert status.root_cause is not None
+    assert status.root_cause.summary.endswith("no bucket")
+
+
+def test_a_preemption_meanwhile_does_not_start_it_again(make_run: Callable[..., FakeRun]) -> None:
+    run = make_run(max_restarts=3, restart_on=["preemption"])
+    run.backend.checks = [None, NOWHERE]
+
+    def preempted(attempt: FakeAttempt) -> None:
+        node = attempt.nodes[0]
+        node.begin()
+        node.report("notice", source="sigterm", action="terminate", time="2026-01-01T00:00:00Z")
+        node.obeys[Intent.STOP] = lambda: run.clock.at(5.0, lambda: node.end(-15, ended_by_us=True))
+
+    assert (run.run(preempted).phase, run.ends) == (Phase.FAILED, [("failed", "upload")])
 
 
 def test_a_stop_comes_before_what_the_store_says(run: FakeRun) -> None:
-    write_stop_request(run.dir, StopRequest())
-    run.begin()
-    run.backend.checks = [NOWHERE] * 9
-    assert run.run(lambda attempt: attempt.nodes[0].begin()).phase is Phase.STOPPED
+    def stops(attempt: FakeAttempt) -> None:
+        node = attempt.nodes[0]
+        node.begin()
+        node.obeys[Intent.STOP] = lambda: run.clock.at(5.0, lambda: node.end(-15, ended_by_us=True))
+        write_stop_request(run.dir, StopRequest())
 
-
-def test_a_supervisor_that_is_not_the_holder_asks_no_store(run: FakeRun) -> None:
-    run.backend.checks = [HeldElsewhere("by another")]
-    assert not run.run(lambda attempt: attempt.nodes[0].begin()).phase.is_terminal
-    assert run.node.sent == []
+    run.backend.checks = [NOWHERE]
+    assert run.run(stops).phase is Phase.STOPPED
+    assert (run.kinds("cause"), len(run.backend.checks)) == ([], 1)

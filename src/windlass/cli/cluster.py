@@ -104,6 +104,7 @@ def init(
 
 def _asked(given: str | None, question: str, default: str, can_ask: bool, check: Callable[[str], object]) -> str:
     if given is not None:
+        check(given)
         return given
     return _prompted(question, default, check) if can_ask else default
 
@@ -132,7 +133,13 @@ def _asked_pools(can_ask: bool) -> tuple[str, ...]:
     if not can_ask:
         return ()
     question = "GPU instance types, each with the most nodes"
-    return _words(_prompted(question, "g5.12xlarge:4", lambda text: [_pool(one) for one in _words(text)]))
+    return _words(_prompted(question, "g5.12xlarge:4", _check_pools))
+
+
+def _check_pools(text: str) -> None:
+    from windlass.actions.clusters import other
+
+    other.check(gpus=tuple(_pool(one) for one in _words(text)))
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -145,10 +152,10 @@ def _pool(text: str) -> tuple[str, int]:
     from windlass.pricing.instances import instance_type, near_misses
 
     name, _, most = text.partition(":")
-    if most and not most.isdigit():
-        raise UsageError(f"--gpus {text}: '{most}' is not a number of nodes", "write for example g5.12xlarge:8")
+    if most and not (most.isascii() and most.isdigit()):
+        raise UsageError(f"{text}: '{most}' is not a number of nodes", "write for example g5.12xlarge:8")
     if instance_type(name) is None:
-        raise UsageError(f"--gpus {text}: no instance type is called '{name}'",
+        raise UsageError(f"{text}: no instance type is called '{name}'",
                          near_misses(name) or "windlass prices list shows all")  # fmt: skip
     return name, int(most or 4)
 

@@ -9,6 +9,7 @@ from typing import Final
 from windlass.errors import JobFileError, Problem
 from windlass.importers.draft import Draft
 from windlass.spec.job import Job
+from windlass.spec.names import has_secret
 
 _ASSIGNED: Final = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)=[\"']?([^\s\"'`;&|()<>$]+)")
 _OPTION: Final = re.compile(r"(?<!\S)--?([A-Za-z][\w-]*)(?:=|\s+)[\"']?([\w./+=-]+)")
@@ -31,7 +32,7 @@ def refuse_secrets(job: Job, text: str, where: str) -> None:
 def _secrets(script: str) -> Iterator[str]:
     """The values in a command line or in a script of a shell that look like secrets."""
     for word in script.split():
-        if Draft.is_secret("TEXT", word):
+        if has_secret(word):
             yield word.strip("\"'")
     for match in _ASSIGNED.finditer(script):
         if Draft.is_secret(match[1], match[2]):

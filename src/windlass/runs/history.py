@@ -28,6 +28,8 @@ class Ended:
     """What would make another failure the same one: the line of an exception, or a fatal signal."""
     gained: bool
     """Whether it got further than all before it: a new checkpoint, a higher step, or where no step is known, time."""
+    failed_at_start: bool = False
+    """Whether it had reported no step, saved no checkpoint and restored none, and had not taken long."""
 
 
 @dataclass(slots=True)
@@ -184,7 +186,9 @@ class History:
             further = at - self.now.began_at >= LONG_SECONDS
         else:
             further = self.highest is None or step > self.highest
-        return Ended(reason, step, way_, self.now.saved or further)
+        now = self.now
+        is_new = step is None and now.first is None and now.restored_by is None
+        return Ended(reason, step, way_, now.saved or further, is_new and not (now.saved or further))
 
 
 def way(cause: RootCause) -> str | None:

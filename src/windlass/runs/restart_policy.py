@@ -20,10 +20,8 @@ TERMINATED_EXIT_CODE: Final = 143
 NOT_UPLOADED_EXIT_CODE: Final = 1
 """Of a run that was ended because the store of its outputs refuses them."""
 MAX_WAIT_SECONDS: Final = 60.0
-PROGRAM_ERROR: Final = re.compile(
-    r"(ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal|Attribute|Type|NotImplemented)Error\b"
-)
-"""Exceptions that depend on the program and what is installed, and on nothing that is different later."""
+PROGRAM_ERROR: Final = re.compile(r"(ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal)Error\b")
+"""Exceptions that depend on the program and what is installed, and hardly on anything that is different later."""
 _ENDED_BY_US: Final = ("preemption", "resize", "hang")
 """Reasons for which the supervisor ends an attempt in order to start another one."""
 
@@ -91,11 +89,12 @@ def outcome(
     counts = reason != "resize" and not is_free
     if counts and same_step(now, history.ended):
         return replace(end, reason="same-step-twice")
-    if counts and same_error(now, history.ended):
-        return replace(end, reason="same-error-twice")
     if cause is not None and RESUME_VARIABLE in cause.summary:
         return end  # the checkpoint that the user requested cannot be restored, now or later
-    if not counts or (left > 0 and reason in policy["restart_on"]):
+    follows = not counts or (left > 0 and reason in policy["restart_on"])
+    if follows and counts and same_error(now, history.ended):
+        return replace(end, reason="same-error-twice")
+    if follows:
         wait = wait_seconds([*history.ended, now]) if counts else 0.0
         return replace(end, phase=None, restarts_left=left - counts, wait_seconds=wait)
     if nothing_left:
@@ -144,14 +143,16 @@ def same_step(now: Ended, before: Sequence[Ended]) -> bool:
 
 
 def same_error(now: Ended, before: Sequence[Ended]) -> bool:
-    """Whether the attempt before this one, too, failed at its start by the same error of the program itself."""
-    last = next((ended for ended in reversed(before) if ended.reason == "failure"), None)
-    return (
-        last is not None
-        and now.reason == "failure"
-        and PROGRAM_ERROR.match(now.way or "") is not None
-        and all(one.step is None and not one.gained and one.way == now.way for one in (now, last))
-    )
+    """Whether an earlier attempt failed at its start by the same error of the program itself, and none since has come
+    further."""
+    if now.reason != "failure" or not now.failed_at_start or PROGRAM_ERROR.match(now.way or "") is None:
+        return False
+    for ended in reversed(before):
+        if not ended.failed_at_start:
+            return False
+        if ended.reason == "failure":
+            return ended.way == now.way
+    return False
 
 
 def wait_seconds(ended: Sequence[Ended]) -> float:

@@ -38,8 +38,7 @@ _SECRET_VALUE = re.compile(
     r"|github_pat_\w{30,}|xox[abprs]-[-\w]{10,}|sk-(?=[-\w]*\d)[-\w]{32,}|glpat-[-\w]{20,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----)"
 )
-_URL_PASSWORD = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@:\s]*:(?!\$\w+@|\$\{[^}@]+\}@)[^/@\s]+@")
-"""A variable in its place is no password."""
+_URL_PASSWORD = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@:\s]*:(?P<password>[^/@\s]+)@")
 
 
 def legal_name(text: str) -> str:
@@ -210,7 +209,9 @@ def looks_secret(name: str, value: str) -> bool:
 def has_secret(text: str) -> bool:
     """Whether a command or a script holds a token of a well-known form, or an address with a password."""
     words = re.split(r"[\s=\"']+", text)
-    return _SECRET_VALUE.search(text) is not None or any(_URL_PASSWORD.match(word) for word in words)
+    logins = filter(None, map(_URL_PASSWORD.match, words))
+    # A shell puts a variable in its place.
+    return _SECRET_VALUE.search(text) is not None or any("$" not in one["password"] for one in logins)
 
 
 Env = Annotated[

@@ -5,11 +5,12 @@ and asks beforehand whether they can be uploaded.
 
     {"kind": "stage", "root": FOLDER, "sets": [{"name": NAME, "source": ADDRESS, "link": PATH or none}]}
     {"kind": "upload", "state": FOLDER, "name": NAME, "source": FOLDER, "destination": ADDRESS}
-    {"kind": "check", "destination": ADDRESS}
+    {"kind": "check", "destination": ADDRESS, "pause_seconds": NUMBER}
     {"kind": "list", "root": FOLDER, "namespace": NAME}
     {"kind": "remove", "root": FOLDER, "namespace": NAME, "which": SOURCE | DIGEST, "gone": [RUN]}
 
-with paths of the pod. `state` is a folder of the volume: the next pod goes on with the uploads that it has notes of.
+with paths of the pod. A check asks a store that refuses once more after a pause. `state` is a folder of the volume: the
+next pod goes on with the uploads that it has notes of.
 `gone` are runs of the namespace that no longer exist: see `volume.py`.
 The lines on standard output are those of `staging.py` and `upload.py`. The outcome is also written to the file that
 `WINDLASS_TRANSFER_RESULT` names, in at most `RESULT_BYTES`: `{"results": [LINE]}` or `{"error": …, "hint": …}`.
@@ -21,7 +22,7 @@ import json
 import os
 import signal
 import sys
-import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -101,11 +102,13 @@ def _upload(asked: Any) -> Work:
 
 
 def _check(asked: Any) -> Work:
-    where = str(asked["destination"])
+    where, pause = str(asked["destination"]), float(asked["pause_seconds"])
 
     def ask() -> Iterator[Line]:
-        if (refused := refusal(where, Path(tempfile.gettempdir()))) is not None:
-            raise refused
+        if refusal(where, Path(os.sep)) is not None:
+            time.sleep(pause)
+            if (refused := refusal(where, Path(os.sep))) is not None:
+                raise refused
         yield {"checked": where}
 
     return ask

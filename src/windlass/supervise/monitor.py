@@ -32,7 +32,6 @@ from windlass.worker.root_cause import failed_by_itself, first_cause
 from windlass.worker.tracebacks import TRACEBACK
 
 Policy = Mapping[str, Any]
-CANNOT_UPLOAD: Final = "the outputs cannot be uploaded"
 NOT_STARTED: Final = 127
 """Exit code of a run whose target has ended the attempt before it had started a rank, as where it cannot be started."""
 CAPACITY_SECONDS: Final = 30.0
@@ -76,8 +75,6 @@ class AttemptMonitor:
         """The nodes that were lost, in order; a node that we killed has not reported its end either, and is not one."""
         self._notices: list[PreemptionNotice] = []
         """Preemption notices of nodes that are not handled yet."""
-        self._refusal: RootCause | None = None
-        """Why the outputs of the run cannot be uploaded."""
         self._ingestion = EventIngestion(run.record, run.progress)
 
     def read_news(self) -> None:
@@ -122,11 +119,6 @@ class AttemptMonitor:
         self._shrink()
         self._grow()
         self.shutdown.turn()
-
-    def refuse_outputs(self, problem: str) -> None:
-        """Begin its shutdown because the outputs of the run cannot be uploaded at its end."""
-        self._refusal = RootCause(f"{CANNOT_UPLOAD}: {problem}")
-        self.end("upload")
 
     def end(self, reason: str) -> None:
         """Begin its shutdown, unless that has begun; see `Shutdown.reason`."""
@@ -277,7 +269,7 @@ class AttemptMonitor:
         if unseen:
             cause = cause_of_loss
         elif ended_by == "upload":
-            cause = self._refusal
+            cause = None  # it is recorded
         elif ended_by == "hang" and cause is not None:
             cause = self.hangs.cause(cause)
         is_free = run.membership.is_elastic and bool(lost) and bool(run.membership.members)
@@ -296,8 +288,6 @@ class AttemptMonitor:
             and not is_late(status, policy, self.ended_at or self._run.clock.time())
         ):
             ended_by = None  # all ranks had succeeded before the limit, while no supervisor was attached
-        if ended_by == "upload" and not failures:
-            ended_by = None  # all ranks had succeeded by then: the upload itself is tried
         if by_target == "timeout" and ended_by != "stop" and (failures or ended_by == "preemption"):
             ended_by = "timeout"
         if ended_by in ("timeout", "upload", "hang") and failed_by_itself(failures):

@@ -11,7 +11,7 @@ FAILURE_GRACE_SECONDS: Final = 3.0
 """Grace of ranks whose peer has failed: they cannot train on, and the next attempt waits for them."""
 LAST_RESORT_SECONDS: Final = 5.0
 """How long after the grace period a node that has not ended is killed with all its processes."""
-OVERRULING: Final = ("stop", "timeout")
+OVERRULING: Final = ("stop", "timeout", "upload")
 """Reasons that replace one in progress: no attempt follows them."""
 
 

@@ -51,6 +51,8 @@ STOP_PATIENCE_SECONDS: Final = 5.0
 """The same while a command waits for the end; if it is not recorded, the next command reads it from the nodes."""
 MAX_PAUSE_SECONDS: Final = 60.0
 """Between two attempts to reach an unavailable target."""
+CANNOT_UPLOAD: Final = "the outputs cannot be uploaded"
+"""How a root cause begins that the store of the outputs gives."""
 TROUBLE_SECONDS: Final = 10.0
 """How long a target may not answer until that is recorded: most outages are shorter."""
 
@@ -139,6 +141,8 @@ class Supervisor:
         number, members = self._newest()
         attempt = self.backend.adopt(self._attempt_dir(number), number, members, self.clock)
         self.monitor = AttemptMonitor(attempt, self.run_state, adopted=True)
+        if str((self.writer.status.cause or {}).get("summary", "")).startswith(CANNOT_UPLOAD):
+            self.monitor.end("upload")
         self.monitor.read_news()
         return self.monitor
 
@@ -319,14 +323,14 @@ class Supervisor:
 
     def _check_outputs(self, monitor: AttemptMonitor) -> None:
         """End the attempt where the outputs of the run cannot be uploaded: it would train in vain."""
-        if monitor.shutdown.reason is not None:
+        if monitor.attempt.over or monitor.shutdown.reason not in (None, "preemption"):
             return
         try:
             self.backend.check_outputs(self.record, self.clock)
         except TransferRefused as error:
-            monitor.refuse_outputs(in_a_line(error))
-        except HeldElsewhere:
-            self.detached = True
+            # Before the ranks are told: another supervisor that finds them ended knows why.
+            self.record.note(RootCause(f"{CANNOT_UPLOAD}: {in_a_line(error)}"))
+            monitor.end("upload")
 
     def is_to_stop(self) -> bool:
         """Whether a stop was requested; records it."""

@@ -22,7 +22,7 @@ Line = Mapping[str, Any]
 """One report of a program of `windlass.storage`, see `storage/child.py`."""
 MIB: Final = 1 << 20
 CHECK_SECONDS: Final = 900.0
-"""How long a store may take to say whether it takes the outputs: each look costs the target a request."""
+"""How old an attempt may be that still waits for the pod which asks the store of the outputs."""
 NAMED: Final = 5
 """Files that a warning names."""
 OF_TRANSFER: Final = ("message", "percent", "eta_seconds")
@@ -223,40 +223,37 @@ class CheckpointUploads:
 class OutputsCheck:
     """Asks, while the ranks of a run start, whether its outputs can be uploaded at its end.
 
-    Once there is a checkpoint it is too late to ask: a run that has trained goes on, and its end decides.
+    Only in its first attempt, and until there is a checkpoint: a run that has trained goes on, and its end decides.
     """
 
     def __init__(self, transfer: Transfer | None) -> None:
         """Without a transfer, the store is not asked."""
         self._transfer = transfer
-        self._until: float | None = None
-        """When to give up, in monotonic seconds."""
+        self._is_over = transfer is None
 
     def turn(self, record: Recorder, clock: Clock) -> None:
-        """Go on with it. Raises TransferRefused where they cannot be, HeldElsewhere.
+        """Go on with it. Raises TransferRefused where they cannot be.
 
         What keeps it from an answer is not recorded: the upload may still succeed.
         """
-        if self._transfer is None or self._transfer.is_done:
-            return
-        self._until = clock.monotonic() + CHECK_SECONDS if self._until is None else self._until
-        if record.status.last_checkpoint is not None or clock.monotonic() >= self._until:
-            self._give_up()
+        if self._is_over or self._transfer is None:
             return
         try:
-            for _ in self._transfer.reports(_Unheard(record.status), clock):
-                pass
-        except (TransferRefused, HeldElsewhere):
+            if _is_early(record):
+                for _ in self._transfer.reports(record, clock):
+                    pass
+                self._is_over = self._transfer.is_done
+            else:
+                self._is_over = True
+        except TransferRefused:
             raise
         except TargetUnavailable:
             return
         except (OSError, EngineError):
-            self._give_up()
-
-    def _give_up(self) -> None:
-        with contextlib.suppress(EngineError):  # the end of the run removes what is left
-            self.end()
-        self._transfer = None
+            self._is_over = True
+        if self._is_over:
+            with contextlib.suppress(EngineError):  # the end of the run does it again
+                self.end()
 
     def end(self) -> None:
         """End it, if it is active."""
@@ -264,11 +261,8 @@ class OutputsCheck:
             self._transfer.end()
 
 
-class _Unheard:
-    """Takes what a transfer would note."""
-
-    def __init__(self, status: Status) -> None:
-        self.status = status
-
-    def note(self, entry: Entry, *, at: float | None = None) -> None:
-        """Nothing: see `Notes`."""
+def _is_early(record: Recorder) -> bool:
+    """Whether little is lost where the run ends now: it is in its first attempt since it was begun or resumed."""
+    history = record.history
+    is_new = record.now() - history.now.began_at < CHECK_SECONDS
+    return is_new and not history.ended and record.status.last_checkpoint is None

@@ -33,12 +33,14 @@ class Answers:
     """Ranges of addresses that reach the API server over the Internet."""
 
 
-def check(name: str = "training", region: str = "us-east-1") -> None:
-    """Raises UsageError for a name or a region that cannot be that of a cluster."""
+def check(
+    name: str = "training", region: str = "us-east-1", gpus: tuple[tuple[str, int], ...] = ()
+) -> None:  # fmt: skip
+    """Raises UsageError for a name, a region or GPU pools that cannot be those of a cluster."""
     try:
-        draft(Answers(name, region, (), spot=False, efs=False))
+        draft(Answers(name, region, gpus, spot=False, efs=False))
     except JobFileError as error:
-        [problem] = error.problems
+        problem = error.problems[0]
         raise UsageError(f"{problem.field}: {problem.message}", problem.hint) from error
 
 

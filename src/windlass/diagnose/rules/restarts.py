@@ -9,13 +9,13 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import AttemptStarted, RootCause, RunEnded, entries
 
-SAME_ERROR: Final = "the attempt before it failed at its start in the same way, so it was not started once more"
+SAME_ERROR: Final = "an attempt before it failed at its start in the same way, so it was not started once more"
 
 
 def ended_by_same_error(case: Observations) -> bool:
     """Whether that, and not the number of restarts, has ended the run."""
-    end = next(entries(case.events[-1:], RunEnded), None)
-    return end is not None and end.reason == "same-error-twice"
+    ends = list(entries(case.events, RunEnded))
+    return bool(ends) and case.status.phase.is_terminal and ends[-1].reason == "same-error-twice"
 
 
 def same_step_twice(case: Observations) -> Iterator[Verdict]:

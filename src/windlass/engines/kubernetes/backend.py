@@ -212,7 +212,10 @@ class KubernetesBackend(Backend):
             if step is not None:
                 meta = made["metadata"]
                 made = {**made, "metadata": {**meta, "name": f"{meta['name']}-{step % MOST_STEPS}"}}
-            return JobTransfer(self.client, made, lambda made: self.create(manifests.owned(made, self.create_shared())))
+            return JobTransfer(
+                self.client, made, lambda made: self.create(manifests.owned(made, self.create_shared())),
+                warns=kind != "check-job",
+            )  # fmt: skip
         return None
 
     def stage(self, record: Recorder, clock: Clock) -> bool:

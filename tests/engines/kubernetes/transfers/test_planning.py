@@ -12,6 +12,7 @@ from tests.engines.kubernetes.test_plan import CLUSTER, CODE, FACTS, TARGET, blo
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.export import manifests
 from windlass.engines.kubernetes.preflight.pod_admission import run_pods
+from windlass.engines.kubernetes.supervisor.imported import NAMES
 from windlass.errors import JobFileError, UsageError
 from windlass.plan.plan import Plan
 from windlass.spec.parts import DataClaim
@@ -89,7 +90,9 @@ def test_a_store_of_outputs_is_asked_by_a_pod_that_mounts_no_claim() -> None:
     made = planned(
         outputs="s3://bucket/runs", secrets=["s3-keys"], kubernetes={**RESULTS, "service_account": "trainer"}
     )
-    assert asked(made, "check-job") == {"kind": "check", "destination": "s3://bucket/runs/digits-7f3k2/"}
+    assert asked(made, "check-job") == {
+        "kind": "check", "destination": "s3://bucket/runs/digits-7f3k2/", "pause_seconds": 10,
+    }  # fmt: skip
     [check], [upload] = made.requests("check-job"), made.requests("upload-job")
     assert check["metadata"]["name"] == "digits-7f3k2-outputs-check"
     spec, other = check["spec"]["template"]["spec"], upload["spec"]["template"]["spec"]
@@ -189,3 +192,17 @@ def test_what_is_written_down_has_no_supervisor_that_could_stage() -> None:
     found = manifests(planned(outputs="s3://bucket/runs", kubernetes=RESULTS), CODE.data, 0.0)
     assert [note.code for note in found.notes] == ["written-outputs"]
     assert "digits-7f3k2-transfer" not in json.dumps(found.objects)
+
+
+def test_every_object_that_a_plan_makes_is_checked_where_another_machine_reads_it() -> None:
+    made = planned(data=[DIGITS], outputs="s3://bucket/runs", kubernetes={**CLAIM, **RESULTS})
+    kinds = {step.kind for step in made.steps if "metadata" in step.request}
+    assert kinds - set(NAMES) == {"data-claim"}, "a claim that outlives its run has a name of its own"
+
+
+def test_the_api_server_is_asked_about_every_pod() -> None:
+    made = planned(data=[DIGITS], outputs="s3://bucket/runs", kubernetes={**CLAIM, **RESULTS})
+    jobs = {step.request["metadata"]["name"] for step in made.steps if step.kind.endswith("-job")}
+    assert jobs == {"digits-7f3k2-data", "digits-7f3k2-outputs", "digits-7f3k2-outputs-check"}
+    asked = {pods.what.rpartition(" ")[2] for pods in run_pods(made)}
+    assert asked >= jobs

@@ -48,8 +48,9 @@ def run_pods(plan: Plan) -> Iterator[Pods]:
     for owner in plan.requests("supervisor"):
         if owner["kind"] == "Job":
             yield Pods("the supervisor's pod", _pod(owner, owner["spec"]["template"]), 1, 1)
-    # They run before and after those that train, so that a quota need not admit both.
-    for owner in (*plan.requests("stage-job"), *plan.requests("upload-job")):
+    # They run before and after those that train, so that a quota need not admit both. The one that asks a store runs
+    # beside them, and need not run at all.
+    for owner in (*plan.requests("stage-job"), *plan.requests("upload-job"), *plan.requests("check-job")):
         yield Pods(f"the pod of Job {owner['metadata']['name']}", _pod(owner, owner["spec"]["template"]), 0, 0)
 
 

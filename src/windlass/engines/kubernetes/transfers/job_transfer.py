@@ -40,13 +40,16 @@ LOOK_SECONDS: Final = 1.0
 class JobTransfer(Transfer):
     """The Job of one transfer. A supervisor that takes over finds it as it is."""
 
-    def __init__(self, client: Client, manifest: Json, create: Callable[[Json], Json]) -> None:
-        """`create` makes the object, or gives the one that exists."""
+    def __init__(
+        self, client: Client, manifest: Json, create: Callable[[Json], Json], *, warns: bool = True
+    ) -> None:  # fmt: skip
+        """`create` makes the object, or gives the one that exists. `warns`: whether to record what keeps its pods."""
         self._client = client
         self._manifest = manifest
         self._name: str = manifest["metadata"]["name"]
         self._claims = claims_of([manifest])
         self._create = create
+        self._warns = warns
         self._uid = ""
         self._look_at = 0.0
         """When to look next, in monotonic seconds."""
@@ -78,7 +81,7 @@ class JobTransfer(Transfer):
                 self.is_done = True
                 return
         live = [pod for pod in pods if not has_ended(pod)]
-        for pod in pods:
+        for pod in pods if self._warns else ():
             self._warn_of_pod(record, pod_status(0, pod))
         if live:
             yield from self._progress(live[-1])
@@ -114,6 +117,8 @@ class JobTransfer(Transfer):
         if end_of(job) and not pods:  # the pod with the results was removed, and nothing is left to be moved
             self.end()
             self._uid = ""
+        elif not self._warns:
+            return
         elif admission.is_suspended(job):
             self._note(record, f"Job {self._name} is suspended: a queue of the cluster has not admitted it")
         elif not pods:

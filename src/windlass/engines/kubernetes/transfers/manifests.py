@@ -45,6 +45,10 @@ MEMORY_LIMIT: Final = "2Gi"
 """What is copied takes at most 200 MB; the rest is for the names of millions of files."""
 MAX_FAILURES: Final = 6
 """Pods that may fail, mostly with their node; each next one goes on where that one ended."""
+CHECK_SECONDS: Final = 900
+"""After so long the cluster itself ends the Job that asks a store, and so long it keeps it: a laptop may be closed."""
+ASK_AGAIN_SECONDS: Final = 10
+"""Before a store that refuses is asked once more: a role that was just made is not known everywhere at once."""
 GRACE_SECONDS: Final = 5
 TMP: Final = "/tmp"
 
@@ -96,7 +100,10 @@ def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest
 
 def check_job(shape: Shape, job: Job, destination: str) -> Manifest:
     """The Job that asks the store of the outputs whether they can be written there."""
-    return _job(shape, job, "outputs-check", {"kind": "check", "destination": destination})
+    asked = {"kind": "check", "destination": destination, "pause_seconds": ASK_AGAIN_SECONDS}
+    made = _job(shape, job, "outputs-check", asked)
+    made["spec"] |= {"activeDeadlineSeconds": CHECK_SECONDS, "ttlSecondsAfterFinished": CHECK_SECONDS}
+    return made
 
 
 Claimed: TypeAlias = tuple[str, str, str]

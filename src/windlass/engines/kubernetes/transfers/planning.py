@@ -76,8 +76,8 @@ def upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
     made = manifests.upload_job(shape, job, results.claim or shape.run_id, to)
     yield Step("upload-job", f"make Job {made['metadata']['name']}, which uploads them", made)
     made = manifests.check_job(shape, job, to)
-    yield Step("check-job", f"make Job {made['metadata']['name']}, which asks that store, while the ranks start, "
-               "whether it takes them", made)  # fmt: skip
+    yield Step("check-job", f"make Job {made['metadata']['name']}, which lists that store while the ranks start: "
+               "where it is refused, the run ends", made)  # fmt: skip
 
 
 def outputs_max(job: Job, via: str) -> int:
