@@ -72,6 +72,15 @@ def test_a_rate_that_is_no_number_is_recorded_and_not_added_up(ingestion: Ingest
     assert ingestion.record.status.progress["samples_per_second"] == "inf"
 
 
+def test_progress_never_looks_older_than_what_another_node_reported(ingestion: Ingestion) -> None:
+    """Of two records of a run, a machine keeps that with the newer progress."""
+    early, late = ingestion.run.clock.now + 0.5, ingestion.run.clock.now + 1.0
+    ingestion.take(1, lambda _at: ProgressMade(late, {"step": 7, "rank": 1}))
+    ingestion.take(0, lambda _at: ProgressMade(early, {"step": 7, "rank": 0}))
+    ingestion.ingestion.save_progress()
+    assert ingestion.run.status.progress == {"step": 7, "rank": 0, "at": late}
+
+
 def test_rates_add_up_and_all_else_is_of_the_lowest_node_that_reports_any(ingestion: Ingestion) -> None:
     ingestion.take(1, progress(step=8, samples_per_second=10.0))
     ingestion.take(0, progress(step=9, samples_per_second=20.0))

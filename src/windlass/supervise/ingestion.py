@@ -112,7 +112,10 @@ class RunProgress:
         """What a node reported at `at`; in the history once it is due. Raises StoreError."""
         record = self._record
         reported = self._of_run(node, progress)
-        self._newest = {**self._newest, **reported, "at": at}
+        # Nodes are read one after the other: what the lowest reports must not look older than what another did, since a
+        # machine that copies the record keeps the newer of two.
+        last = self._newest.get("at")
+        self._newest = {**self._newest, **reported, "at": max(at, last) if isinstance(last, int | float) else at}
         step, lost = reported.get("step"), record.history.highest
         if isinstance(step, int) and record.history.reach(step) and lost is not None:
             record.note(events.CaughtUp(lost), at=at)
