@@ -168,8 +168,7 @@ def rank_word(state: RankState, phase: Phase) -> str:
 def ranks_line(ranks: Sequence[RankState], phase: Phase = Phase.TRAINING) -> str:
     """`4 of 4 running`, `3 of 4 done, 1 failed with exit code 1`."""
     words = Counter(rank_word(state, phase) for state in ranks)
-    is_going = bool(words["running"] or words["starting"]) or phase in BEFORE_RANKS
-    first = "running" if is_going and not phase.is_terminal else "done"
+    first = "running" if words["running"] or words["starting"] or phase in BEFORE_RANKS else "done"
     rest = [f"{many:,} {word}" if word in _QUIET or word == "gone" else f"{many:,} failed with {word}"
             for word, many in words.items() if word != first]  # fmt: skip
     return ", ".join([f"{words[first]:,} of {len(ranks):,} {first}", *rest])
