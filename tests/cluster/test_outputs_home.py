@@ -165,7 +165,7 @@ def test_those_of_a_run_that_is_stopped_come_too_and_large_ones_do_not(
     seen = ("exec", stopped, "--", "cat", f"{layout.OUTPUT}/same.txt")
     wait_for(lambda: machine.windlass(*seen).stdout == "same", "the outputs", WAIT_SECONDS)
     # A stop before there is a supervisor deletes the pods with what they have.
-    wait_for(lambda: machine.status(stopped)["phase"] == "training", "its supervisor", WAIT_SECONDS)
+    wait_for(lambda: machine.status(stopped)["ranks"][0]["pid"], "its supervisor", WAIT_SECONDS)
     assert machine.windlass("stop", stopped).returncode == 0
     status = machine.ended(stopped)
     assert status["phase"] == "stopped"
