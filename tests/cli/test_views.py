@@ -477,6 +477,7 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("resume", {"reason": "asked", "nodes": 2, "from": "step-4"}, "the run is resumed on 2 nodes from step-4"),
     ("resume", {"reason": "asked"}, "the run is resumed"),
     ("end", {"phase": "failed", "exit_code": 1, "reason": "same-step-twice"}, "the same step failed twice"),
+    ("end", {"phase": "failed", "exit_code": 1, "reason": "same-error-twice"}, "with the same error of the program"),
     ("stop", {"reason": "asked", "now": True}, "stop: requested by the user, without a grace period"),
     ("adopted", {"observed_until": 1.0}, "supervisor restarted"),
     ("observed", {"node": 1}, "node 1 is running"),

@@ -3,7 +3,7 @@
 ConfigMap RUN-transfer   the program
 Job RUN-data             one pod, which stages the data sets in their claim
 Job RUN-outputs          one pod, which uploads the outputs from the claim of the results
-Job RUN-outputs-check    one pod, which asks their store, while the ranks start, whether it takes them
+Job RUN-outputs-check    one pod, which asks their store, while the ranks start, whether it refuses them
 PersistentVolumeClaim    of the data sets, where it is not there yet; no run owns it
 """
 
@@ -99,7 +99,7 @@ def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest
 
 
 def check_job(shape: Shape, job: Job, destination: str) -> Manifest:
-    """The Job that asks the store of the outputs whether they can be written there."""
+    """The Job that asks the store of the outputs whether it refuses them: it lists what is there."""
     asked = {"kind": "check", "destination": destination, "pause_seconds": ASK_AGAIN_SECONDS}
     made = _job(shape, job, "outputs-check", asked)
     made["spec"] |= {"activeDeadlineSeconds": CHECK_SECONDS, "ttlSecondsAfterFinished": CHECK_SECONDS}
