@@ -91,12 +91,14 @@ def elsewhere(cluster: Cluster, inside: str, tmp_path: Path) -> Iterator[Machine
 
 
 def supervisors(cluster: Cluster, namespace: str, run_id: str) -> list[dict[str, Any]]:
-    """The pods of the run's supervisor that have not ended."""
+    """The pods of the run's supervisor that run, and are to go on."""
+    return [pod for pod in _running(cluster, namespace, run_id) if not pod["metadata"].get("deletionTimestamp")]
+
+
+def _running(cluster: Cluster, namespace: str, run_id: str) -> list[dict[str, Any]]:
     words = ("-l", f"windlass.dev/run={run_id},app.kubernetes.io/component=supervisor", "-o", "json")
     found = json.loads(cluster.kubectl("get", "pods", "-n", namespace, *words))["items"]
-    return [
-        pod for pod in found if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
-    ]
+    return [pod for pod in found if pod["status"].get("phase") == "Running"]
 
 
 def kill_supervisor(cluster: Cluster, namespace: str, run_id: str) -> None:
@@ -115,7 +117,7 @@ def suspend(cluster: Cluster, namespace: str, run_id: str, *, is_suspended: bool
     patch = json.dumps({"spec": {"suspend": is_suspended}})
     cluster.kubectl("patch", "job", f"{run_id}-supervisor", "-n", namespace, "-p", patch)
     if is_suspended:
-        wait_for(lambda: not supervisors(cluster, namespace, run_id), "the supervisor to end", WAIT_SECONDS)
+        wait_for(lambda: not _running(cluster, namespace, run_id), "the supervisor to end", WAIT_SECONDS)
 
 
 def events(status: Status, store: Store) -> list[Event]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.supervise.fakes import START, FakeAttempt, FakeNode, FakeRun
@@ -458,3 +459,70 @@ def test_what_the_supervisor_before_has_recorded_is_not_recorded_again(make_run:
     run.clock.at(30, lambda: end_all(run.backend.attempts[-1]))
     assert run.run().phase is Phase.SUCCEEDED
     assert run.kinds()[len(recorded) :] == ["rank", "rank", "end"]
+
+
+# -- adoption of an attempt that is being ended -----------------------------------------------------------------------
+
+
+def handed_over(run: FakeRun, reason: str, *more: tuple[str, dict[str, Any]]) -> None:
+    """Another supervisor has begun to end the attempt, and was killed."""
+    run.begin()
+    for kind, data in (*more, ("shutdown", {"reason": reason})):
+        run.writer.append(entry_of(kind, data), at=START)
+
+
+def signalled(node: FakeNode) -> None:
+    """The node reports what the supervisor before has done, as though its machine went down."""
+    node.report("notice", source="sigterm", action="terminate", time="2026-01-01T00:00:00Z")
+    node.end(-15, ended_by_us=True)
+
+
+@pytest.mark.parametrize("reason", ["failure", "hang"])
+def test_the_signals_of_a_supervisor_that_was_killed_are_no_preemption(make_run: MakeRun, reason: str) -> None:
+    run = make_run(nodes=2, max_restarts=1, restart_on=["preemption"])
+    handed_over(run, reason)
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        failed, peer = attempt.nodes
+        failed.obeys = {}
+        signalled(peer)
+        run.clock.at(2, lambda: failed.end(3, tail="ValueError: loss is nan"))  # its events arrive later
+
+    assert run.run(script).phase is Phase.FAILED
+    assert (run.ends, run.kinds("notice")) == ([("failed", reason)], [])
+    assert run.status.root_cause is not None
+    assert run.status.root_cause.victims == ((1,) if reason == "failure" else ())
+
+
+def test_a_shutdown_is_recorded_before_its_signals_and_the_next_supervisor_goes_on_with_it(run: FakeRun) -> None:
+    recorded: list[list[str]] = []
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.nodes[0].obeys = {Intent.STOP: lambda: recorded.append(run.kinds("shutdown"))}
+
+    run.clock.at(2, lambda: write_stop_request(run.dir, StopRequest()))
+    run.clock.at(4, lambda: setattr(run.backend, "lost_to_another", True))
+    run.run(script)
+    run.backend.lost_to_another = False
+    assert (recorded, run.data("shutdown")) == ([["shutdown"]], [{"reason": "stop"}])
+    assert run.run(begun).phase is Phase.STOPPED
+    assert run.node.intents == [Intent.STOP]
+    assert len(run.kinds("shutdown")) == 1
+
+
+def test_a_node_that_was_lost_is_lost_for_the_next_supervisor_too(make_run: MakeRun) -> None:
+    """And was not ended by the one before, though nothing shows that it had started."""
+    run = make_run(nodes=2, max_restarts=1, restart_on=["node-loss"])
+    handed_over(run, "failure", ("lost-node", {"node": 0, "why": "its machine is gone"}))
+
+    def script(attempt: FakeAttempt) -> None:
+        lost, peer = attempt.nodes
+        lost.die()
+        peer.begin()
+        signalled(peer)
+
+    run.run(first(script))
+    assert run.ends == [("failed", "node-loss"), ("succeeded", None)]
+    assert len(run.kinds("lost-node")) == 1

@@ -211,6 +211,7 @@ def test_a_supervisor_that_finds_the_ranks_ended_knows_why(make_run: Callable[..
     run = make_run(max_restarts=3, restart_on=["failure", "preemption"])
     run.begin()
     run.writer.append(entry_of("cause", {"summary": "the outputs cannot be uploaded: no bucket"}), at=START)
+    run.writer.append(entry_of("shutdown", {"reason": "upload"}), at=START)
 
     def ended(attempt: FakeAttempt) -> None:
         node = attempt.nodes[0]

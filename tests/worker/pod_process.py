@@ -85,7 +85,7 @@ class Pod:
     def order(self, attempt: int, how: str) -> int:
         return self.tell("order", base64.b64encode(self.spec(attempt, how, place=self.place)).decode(), str(attempt))
 
-    def signal_as_supervisor(self, attempt: int) -> None:
+    def signal_as_supervisor(self, attempt: int, number: signal.Signals = signal.SIGTERM) -> None:
         """As it is done in a pod, whose first process this one is not."""
-        words = [str(self.work), str(attempt), str(int(signal.SIGTERM)), str(self.process.pid)]
+        words = [str(self.work), str(attempt), str(int(number)), str(self.process.pid)]
         subprocess.run([sys.executable, "-c", signalling(), *words], check=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -35,17 +34,12 @@ def test_a_pod_that_is_deleted_takes_no_other_attempt(tmp_path: Path, pods: list
     pods.append(pod := Pod(tmp_path, "writes100", stay_seconds=0.0, outputs_max=KIB))
     pod.wait_for("[a] over")
     pod.process.terminate()
-    until(lambda: "SIGTERM" not in _pending(pod.process.pid))
-    assert pod.order(2, "ends") == pod_reuse.TAKEN
+    until((tmp_path / pod_reuse.GOING).exists)
+    assert pod.order(2, "ends") == pod_reuse.NOT_TAKEN
+    assert pod.process.poll() is None, "its outputs can still be collected"
+    assert pod_reuse.leave(str(tmp_path), pod.process.pid) == pod_reuse.TAKEN
     assert pod.wait() == 0
     assert "[0] attempt 2" not in pod.text()
-
-
-def _pending(pid: int) -> set[str]:
-    """The signals that a process has not received yet."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    mask = int(fields["ShdPnd"], 16)
-    return {one.name for one in signal.Signals if mask & 1 << (one - 1)}
 
 
 @pytest.mark.parametrize(("how", "outputs_max"), [("ends", KIB), ("writes100", 0)])

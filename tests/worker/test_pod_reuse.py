@@ -13,6 +13,7 @@ from tests.helpers.until import passed, until
 from tests.worker.pod_process import Pod
 
 from windlass.worker import pod_reuse
+from windlass.worker.protocol import STACKS_SIGNAL, STOP_NOW_SIGNAL
 
 
 def test_a_pod_whose_rank_failed_plays_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
@@ -101,7 +102,7 @@ def test_it_waits_for_the_next_attempt_when_its_supervisor_ends_the_ranks(tmp_pa
 def test_a_signal_whose_mark_was_seen_as_the_node_ended_is_still_the_supervisors(
     tmp_path: Path, pods: list[Pod]
 ) -> None:  # fmt: skip
-    (tmp_path / pod_reuse.TOLD).touch()
+    (tmp_path / f"{pod_reuse.TOLD}{int(signal.SIGTERM)}").touch()
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")
     one.process.send_signal(signal.SIGTERM)  # comes after its mark
@@ -110,6 +111,29 @@ def test_a_signal_whose_mark_was_seen_as_the_node_ended_is_still_the_supervisors
     one.process.send_signal(signal.SIGTERM)  # has no mark, and is that of a machine
     assert one.wait() == 1
     assert one.text().count("[a] over") == 2
+
+
+def test_two_signals_of_the_supervisor_that_come_at_once_are_both_its_own(tmp_path: Path, pods: list[Pod]) -> None:
+    """A pod that reconnects gets all that was sent meanwhile."""
+    pods.append(one := Pod(tmp_path, "fails"))
+    one.wait_for("[a] over")
+    one.process.send_signal(signal.SIGSTOP)
+    for number in (signal.SIGTERM, STOP_NOW_SIGNAL):
+        one.signal_as_supervisor(1, number)
+    one.process.send_signal(signal.SIGCONT)
+    until(lambda: not list(tmp_path.glob(f"{pod_reuse.TOLD}*")) or one.process.poll() is not None)
+    assert one.order(2, "succeeds") == pod_reuse.TAKEN
+    one.wait_for("[0] attempt 2")
+
+
+def test_the_mark_of_one_signal_makes_no_other_the_supervisors(tmp_path: Path, pods: list[Pod]) -> None:
+    """Stacks were requested, and then the machine is shut down."""
+    pods.append(one := Pod(tmp_path, "sleeps"))
+    one.wait_for("[0] attempt 1")
+    one.signal_as_supervisor(1, STACKS_SIGNAL)
+    one.process.send_signal(signal.SIGTERM)
+    assert one.wait() == 1
+    assert "[a] over" not in one.text()
 
 
 def test_it_goes_when_its_machine_does(tmp_path: Path, pods: list[Pod]) -> None:

@@ -55,6 +55,15 @@ _STOP_REASONS: Final = {
     "elsewhere": "requested on another machine",
     "removed": "its objects were deleted from the cluster",
 }
+_SHUTDOWNS: Final = {
+    "failure": "a rank failed, or a node was lost",
+    "preemption": "a node is taken away",
+    "hang": "its ranks hang",
+    "resize": "the number of nodes changes",
+    "stop": "a stop was requested",
+    "timeout": "the time limit is reached",
+    "upload": "its outputs cannot be uploaded",
+}
 _HANG_REASONS: Final = {
     "timeout": ", time limit reached",
     "stop": ", stop requested",
@@ -160,6 +169,8 @@ def _sentence(entry: Entry) -> str:
             return ": ".join([text, *reasons]) + (f"; for {entry.by}" if entry.by else "")
         case events.NodeProvisioning():
             return _node(entry)
+        case events.ShutdownBegun(reason):
+            return f"the supervisor ends the attempt: {_SHUTDOWNS.get(reason, reason)}"
         case events.NodeLost(node, why):
             return f"node {node} is lost: {why}".rstrip(": ")
         case events.NodeNotStarted(node, why):

@@ -475,6 +475,14 @@ class PodsReused(Entry):
     empty where all were made for one attempt."""
 
 
+class ShutdownBegun(Entry):
+    """The supervisor ends an attempt: what its nodes are signalled from now on is no preemption."""
+
+    kind = "shutdown"
+    reason: str
+    """As that of `AttemptEnded`."""
+
+
 class AttemptEnded(Entry):
     """An attempt ended and the run did not."""
 

@@ -51,6 +51,10 @@ class Going:
     """False once a step was lower than the one before: steps that start again with each epoch cannot be compared."""
     first_step_of: int | None = None
     """The rank whose first step is known exactly."""
+    shutdown: str | None = None
+    """Why a supervisor ends it, if one does."""
+    lost: set[int] = field(default_factory=set)
+    """The nodes that it has lost."""
     restored_by: CheckpointChanged | None = None
     """The restore that it continued from, by Windlass or as the script has logged it."""
 
@@ -116,6 +120,10 @@ class History:
                 self.now.first_step_of = rank
             case events.CaughtUp():
                 self.now.caught_up = True
+            case events.ShutdownBegun(reason):
+                self.now.shutdown = reason
+            case events.NodeLost(node):
+                self.now.lost.add(node)
             case events.RootCause():
                 self._way = way(entry)
             case events.AttemptEnded():

@@ -55,6 +55,7 @@ _SIGNS: Final = (
 
 _AFTERWORDS: Final = (
     events.RootCause, events.Warned, events.ConditionChanged, events.SupervisorRestarted, events.RankChanged,
+    events.ShutdownBegun,
 )  # fmt: skip
 """What a later supervisor may record of ranks that had died long before: no sign of life."""
 

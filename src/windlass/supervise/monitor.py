@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from windlass.runs.events import NodeLost, NodeNotStarted, RankChanged, RootCause, Warned, entry_of
+from windlass.runs.events import NodeLost, NodeNotStarted, RankChanged, RootCause, ShutdownBegun, Warned, entry_of
 from windlass.runs.restart_policy import Outcome, is_late, may_restart, outcome
 from windlass.supervise.backend import Attempt, Node
 from windlass.supervise.clock import Clock
@@ -124,7 +124,15 @@ class AttemptMonitor:
         """Begin its shutdown, unless that has begun; see `Shutdown.reason`."""
         if self.shutdown.reason is None:
             self.hangs.dump_before_end(reason)
+        if self.shutdown.is_news(reason):
+            # Before the nodes are signalled: another supervisor could take that for a preemption.
+            self._record.note(ShutdownBegun(reason))
         self.shutdown.begin(reason)
+
+    def take_up_shutdown(self) -> None:
+        """Go on with the shutdown that the supervisor before this one has begun, if it has."""
+        if (reason := self._record.history.now.shutdown) is not None:
+            self.shutdown.take_up(reason)
 
     def _grow(self) -> None:
         """End it to go on with nodes that are back; only once it has saved a checkpoint, so that nothing is lost."""
@@ -199,7 +207,8 @@ class AttemptMonitor:
         is_cut = node.number in self._run.liveness.cut
         # The supervisor before this one has seen it start; its own events can be gone with its pod.
         has_started = any(state.pid is not None for state in self._record.status.ranks if state.rank in node.ranks)
-        is_broken = is_cut or has_started or TRACEBACK in node.last_words()
+        is_lost = node.number in self._record.history.now.lost  # by what that supervisor has seen
+        is_broken = is_cut or is_lost or has_started or TRACEBACK in node.last_words()
         return self.shutdown.reason is not None and not is_broken
 
     def _mark_not_started(self, node: Node) -> None:
@@ -235,7 +244,8 @@ class AttemptMonitor:
             # A node that we stop reports its end: one that does not was lost, unless we killed it.
             if is_cut or not self.shutdown.is_killing:
                 self._lost.append(node.number)
-                self._record.once(NodeLost(node.number, words.splitlines()[-1]))
+                if node.number not in self._record.history.now.lost:
+                    self._record.note(NodeLost(node.number, words.splitlines()[-1]))
             self._end_for(node)
 
     def _exit_code(self, rank: int) -> int | None:

@@ -24,6 +24,8 @@ class Shutdown:
         self._clock = clock
         self.reason: str | None = None
         """`stop`, `timeout`, `upload`, `preemption`, `hang`, `resize` or `failure`; None before a shutdown begins."""
+        self._is_to_signal = False
+        """Whether the nodes are to be signalled at the next iteration."""
         self._now_at: float | None = None
         """When the grace period of its ranks ends, where the nodes do not enforce it."""
         self._kill_at: float | None = None
@@ -33,12 +35,23 @@ class Shutdown:
         """Whether nodes that end now without reporting were killed by us."""
         return self._kill_at is not None and self._clock.monotonic() >= self._kill_at
 
+    def is_news(self, reason: str) -> bool:
+        """Whether this begins it, or replaces the reason of one in progress."""
+        return self.reason is None or (reason in OVERRULING and reason != self.reason)
+
     def begin(self, reason: str) -> None:
         """Stop every node, once; each gives its ranks the grace period, except hung ranks, which cannot use it."""
-        if self.reason is not None:
-            self.reason = reason if reason in OVERRULING else self.reason
-            return
-        self.reason = reason
+        is_begun = self.reason is not None
+        if self.is_news(reason):
+            self.reason = reason
+        if not is_begun:
+            self._signal(reason)
+
+    def take_up(self, reason: str) -> None:
+        """Go on with the shutdown that another supervisor has begun, once its nodes have been asked what they did."""
+        self.reason, self._is_to_signal = reason, True
+
+    def _signal(self, reason: str) -> None:
         grace = 0.0 if reason == "hang" else self._grace_seconds
         self._attempt.send(Intent.STOP_NOW if reason == "hang" else Intent.STOP)
         if reason == "failure":
@@ -58,6 +71,9 @@ class Shutdown:
 
     def turn(self) -> None:
         """Do what is due."""
+        if self._is_to_signal and self.reason is not None:
+            self._is_to_signal = False
+            self._signal(self.reason)
         if self._now_at is not None and self._clock.monotonic() >= self._now_at:
             self._now_at = None
             self._attempt.send(Intent.STOP_NOW)

@@ -51,8 +51,6 @@ STOP_PATIENCE_SECONDS: Final = 5.0
 """The same while a command waits for the end; if it is not recorded, the next command reads it from the nodes."""
 MAX_PAUSE_SECONDS: Final = 60.0
 """Between two attempts to reach an unavailable target."""
-CANNOT_UPLOAD: Final = "the outputs cannot be uploaded"
-"""How a root cause begins that the store of the outputs gives."""
 TROUBLE_SECONDS: Final = 10.0
 """How long a target may not answer until that is recorded: most outages are shorter."""
 
@@ -141,8 +139,7 @@ class Supervisor:
         number, members = self._newest()
         attempt = self.backend.adopt(self._attempt_dir(number), number, members, self.clock)
         self.monitor = AttemptMonitor(attempt, self.run_state, adopted=True)
-        if str((self.writer.status.cause or {}).get("summary", "")).startswith(CANNOT_UPLOAD):
-            self.monitor.end("upload")
+        self.monitor.take_up_shutdown()
         self.monitor.read_news()
         return self.monitor
 
@@ -328,8 +325,7 @@ class Supervisor:
         try:
             self.backend.check_outputs(self.record, self.clock)
         except TransferRefused as error:
-            # Before the ranks are told: another supervisor that finds them ended knows why.
-            self.record.note(RootCause(f"{CANNOT_UPLOAD}: {in_a_line(error)}"))
+            self.record.once(RootCause(f"the outputs cannot be uploaded: {in_a_line(error)}"))
             monitor.end("upload")
 
     def is_to_stop(self) -> bool:

@@ -55,10 +55,10 @@ class Pod:
         self.imports = imports
         self._node: int | None = 0
         """Pid of the node's process; 0 before an attempt has one, None between attempts."""
-        self._is_signalled = False
-        """Whether the node of the attempt was asked to end."""
-        self._is_expected = False
-        """Whether the supervisor has marked a signal that has not come yet."""
+        self._signals: set[int] = set()
+        """By which the node of the attempt was asked to end."""
+        self._expected: set[int] = set()
+        """Those that the supervisor has marked, and that have not come yet."""
         self._is_leaving = False
         self._keeps_outputs = False
         """Whether the pod waits until the supervisor has its outputs."""
@@ -86,34 +86,36 @@ class Pod:
         Between attempts, one of the supervisor is for the attempt that has ended: it had not observed the end.
         """
         if self._node:
-            self._is_signalled = self._is_signalled or number != STACKS_SIGNAL
+            self._signals.add(number)
             process.send(self._node, number)
         elif number != STACKS_SIGNAL:
             if self._node == 0:
                 raise SystemExit(128 + number)
-            if self._is_expected or pod_reuse.clear_mark(self.base):
-                self._is_expected = False
+            if pod_reuse.clear_mark(self.base, number) or number in self._expected:
+                self._expected.discard(number)
                 return
             # Where one pod of a Job was lost, the others are deleted: the supervisor may still take their outputs.
             if self._keeps_outputs and not pod_reuse.is_released(self.base):
                 self._is_deleted = True
+                pod_reuse.refuse_orders(self.base)
             else:
                 self._is_leaving = True
 
-    def _take_mark(self) -> bool:
-        """Whether the last signal was the supervisor's, or the next one is: it marks each before it sends it."""
+    def _take_marks(self) -> bool:
+        """Whether the pod goes away: the node was asked to end, and not by the supervisor, which marks its signals
+        before it sends them."""
         pod_reuse.block()
-        is_marked = pod_reuse.clear_mark(self.base)
-        self._is_expected = is_marked and not self._is_signalled
+        marked = pod_reuse.clear_marks(self.base)
+        self._expected = marked - self._signals
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
-        return is_marked
+        return bool(self._signals - marked - {STACKS_SIGNAL})
 
     def _take_order(self, path: str) -> str:
         """Take the next attempt as ours; gives the file of its nodes."""
         with gzip.open(path) as file:
             number = int(json.load(file)["attempt"])
         nodes = os.path.join(self.base, pod_reuse.taken(number))
-        pod_reuse.clear_mark(self.base)
+        pod_reuse.clear_marks(self.base)
         self._node = 0  # what is signalled from here on is for this attempt
         os.rename(path, nodes)
         self.log.put(ATTEMPT, b"%d\n" % number)
@@ -133,7 +135,7 @@ class Pod:
             pod_node.report_failure(log)
             return (128 - code if code < 0 else code), 0.0
         log.lines = lines
-        goes_away = not self._take_mark() and self._is_signalled
+        goes_away = self._take_marks()
         self._keeps_outputs = not goes_away and _has_outputs(spec)
         stay_seconds = spec.stay_seconds if code and not goes_away else 0.0
         if self._keeps_outputs:
@@ -153,7 +155,7 @@ class Pod:
         written, None if it has not ended them.
         """
         read, write = os.pipe()
-        self._is_signalled = False
+        self._signals = set()
         pod_reuse.block()
         try:
             self._node = pid = pod_node.start(spec, self.base, self.log, self.imports, write)

@@ -2,12 +2,13 @@
 
 | file | made by | means |
 |---|---|---|
-| `told` | the supervisor, before it signals | the signal is its own, and not from a node shutdown |
+| `told-NUMBER` | the supervisor, before it sends this signal | the signal is its own, and not from a node shutdown |
 | `stays` | the pod | it waits for the next attempt; an order removes it, so that the pod does not go |
 | `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
 | `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs its name any more |
 | `released` | the supervisor | the signal is its own, and ends the pod; another one may mean that its node goes |
 | `held` | the supervisor | until when the pod waits at least, in seconds of the machine's monotonic clock |
+| `going` | the pod | it is deleted, or its node shuts down: it gives its outputs away, and takes no order |
 
 A pod with outputs that come home waits too, also after a success, until the supervisor has them and ends it.
 
@@ -35,8 +36,8 @@ import time
 from binascii import a2b_base64
 from collections.abc import Callable, Sequence
 
-TOLD, STAYS, NEXT, HELD, RELEASED = "told", "stays", "next.json.gz", "held", "released"
-FIRST_ENDED = "first-ended-"
+STAYS, NEXT, HELD, RELEASED, GOING = "stays", "next.json.gz", "held", "released", "going"
+TOLD, FIRST_ENDED = "told-", "first-ended-"
 PAUSE_SECONDS = 0.01
 FIRST_PAUSE_SECONDS = 0.001
 """Of a pod that begins to wait: mostly the next attempt follows within a twentieth of a second."""
@@ -53,8 +54,7 @@ def wait(folder: str, seconds: float, is_leaving: Callable[[], bool]) -> str | N
     """Wait in the pod for the next attempt; gives the file of its spec, or None where none came or the pod leaves."""
     path, stays = os.path.join(folder, NEXT), os.path.join(folder, STAYS)
     give_up = time.monotonic() + seconds
-    with open(stays, "w"):
-        pass
+    _make(folder, STAYS)
     pause = FIRST_PAUSE_SECONDS
     while not (is_leaving() or os.path.exists(path)) and time.monotonic() < max(give_up, _held_until(folder)):
         time.sleep(pause)
@@ -101,9 +101,27 @@ def block() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
 
 
-def clear_mark(folder: str) -> bool:
-    """Whether the last signal was the supervisor's; removes the mark that shows it."""
-    return _remove(os.path.join(folder, TOLD))
+def clear_mark(folder: str, number: int) -> bool:
+    """Whether this signal was the supervisor's; removes the mark that shows it.
+
+    Each signal has its own: two that come at once are handled one after the other.
+    """
+    return _remove(os.path.join(folder, f"{TOLD}{int(number)}"))
+
+
+def clear_marks(folder: str) -> set[int]:
+    """Remove the marks of all signals; gives the signals that had one."""
+    return {int(number) for number in HANDLED_SIGNALS if clear_mark(folder, number)}
+
+
+def refuse_orders(folder: str) -> None:
+    """Take no further attempt: the pod is ended from outside, as soon as it has given its outputs away."""
+    _make(folder, GOING)
+
+
+def _make(folder: str, name: str) -> None:
+    with open(os.path.join(folder, name), "w"):
+        pass
 
 
 def _remove(path: str) -> bool:
@@ -134,7 +152,7 @@ def signal_first(
     # Read afterwards: an order that was taken meanwhile is among them.
     orders = [name[8:-8] for name in os.listdir(folder) if name.startswith("attempt-")]
     if not is_ordered and all(int(order) <= attempt for order in orders):
-        open(os.path.join(folder, TOLD), "w").close()
+        open(os.path.join(folder, f"{TOLD}{int(number)}"), "w").close()
         os.kill(pid, number)
     return 0
 
@@ -147,7 +165,7 @@ def order(folder: str, data: bytes, attempt: int) -> int:
     path = os.path.join(folder, NEXT)
     if _is_ordered(folder, attempt):
         return TAKEN
-    if _comes_to_wait(folder, STILL_ENDING_SECONDS):
+    if _comes_to_wait(folder, STILL_ENDING_SECONDS) and not os.path.exists(os.path.join(folder, GOING)):
         part = f"{path}.{os.getpid()}"
         with open(part, "wb") as file:
             file.write(data)
@@ -168,9 +186,8 @@ def leave(folder: str, pid: int = 1, patience_seconds: float = STILL_ENDING_SECO
     """End a pod that waits for the next attempt; returns `TAKEN`, or `NOT_TAKEN` where it does not wait."""
     if not _comes_to_wait(folder, patience_seconds):
         return NOT_TAKEN
-    _remove(os.path.join(folder, TOLD))
-    with open(os.path.join(folder, RELEASED), "w"):
-        pass
+    clear_mark(folder, signal.SIGTERM)
+    _make(folder, RELEASED)
     os.kill(pid, signal.SIGTERM)
     return TAKEN
 
@@ -196,8 +213,8 @@ def carry_out(folder: str, words: Sequence[str], pid: int = 1) -> int:
     if what == "signal" and len(of) == 2:
         return signal_first(folder, int(of[0]), int(of[1]), pid)
     if what == "first-ended" and len(of) == 1:
-        with open(os.path.join(folder, f"{FIRST_ENDED}{int(of[0])}"), "w"):
-            return TAKEN
+        _make(folder, f"{FIRST_ENDED}{int(of[0])}")
+        return TAKEN
     if what == "order" and len(of) == 2:
         return order(folder, a2b_base64(of[0]), int(of[1]))
     if what == "leave" and not of:
