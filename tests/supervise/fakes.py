@@ -104,7 +104,7 @@ class FakeNode(Node):
             self.report("rank", rank=rank, exit_code=code)
         if failures and not ended_by_us:
             self.report("failing", rank=failures[0].rank, waited=False)
-        self.events.append(NodeEnded(now, tuple(failures)))
+        self.events.append(NodeEnded(now, tuple(failures), "stop" if ended_by_us else "itself"))
         self.is_alive = False
 
     def die(self) -> None:

@@ -471,58 +471,75 @@ def handed_over(run: FakeRun, reason: str, *more: tuple[str, dict[str, Any]]) ->
         run.writer.append(entry_of(kind, data), at=START)
 
 
-def signalled(node: FakeNode) -> None:
+def terminated(node: FakeNode) -> None:
     """The node reports what the supervisor before has done, as though its machine went down."""
     node.report("notice", source="sigterm", action="terminate", time="2026-01-01T00:00:00Z")
     node.end(-15, ended_by_us=True)
 
 
-@pytest.mark.parametrize("reason", ["failure", "hang"])
-def test_the_signals_of_a_supervisor_that_was_killed_are_no_preemption(make_run: MakeRun, reason: str) -> None:
+def test_the_signals_of_a_supervisor_that_was_killed_are_no_preemption(make_run: MakeRun) -> None:
     run = make_run(nodes=2, max_restarts=1, restart_on=["preemption"])
-    handed_over(run, reason)
+    handed_over(run, "failure")
 
     def script(attempt: FakeAttempt) -> None:
         begun(attempt)
         failed, peer = attempt.nodes
         failed.obeys = {}
-        signalled(peer)
+        terminated(peer)
         run.clock.at(2, lambda: failed.end(3, tail="ValueError: loss is nan"))  # its events arrive later
 
     assert run.run(script).phase is Phase.FAILED
-    assert (run.ends, run.kinds("notice")) == ([("failed", reason)], [])
+    assert (run.ends, run.kinds("notice")) == ([("failed", "failure")], [])
     assert run.status.root_cause is not None
-    assert run.status.root_cause.victims == ((1,) if reason == "failure" else ())
+    assert (run.status.root_cause.rank, run.status.root_cause.victims) == (0, (1,))
+    assert len(run.kinds("shutdown")) == 1
 
 
-def test_a_shutdown_is_recorded_before_its_signals_and_the_next_supervisor_goes_on_with_it(run: FakeRun) -> None:
+def test_a_hang_that_a_supervisor_had_begun_to_end_is_one_for_the_next(make_run: MakeRun) -> None:
+    run = make_run(nodes=2, max_restarts=1, restart_on=["hang"], hang_seconds=60.0)
+    seen = {"node": 0, "seconds": 61.0, "ranks": [{"rank": 0, "state": "S", "stack": "in train"}]}
+    handed_over(run, "hang", ("hang", seen))
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.nodes[0].end(-9, ended_by_us=True)  # STOP_NOW is no notice
+
+    run.run(first(script))
+    assert run.ends == [("failed", "hang"), ("succeeded", None)]
+    assert run.backend.attempts[0].nodes[1].intents == [Intent.STOP_NOW]
+    [cause] = run.data("cause")
+    assert cause["summary"] == "hung: no rank wrote anything for 61 s"
+
+
+def test_a_shutdown_that_reached_no_node_ends_nothing(run: FakeRun) -> None:
+    """Its supervisor was killed before it signalled; the ranks have ended by themselves."""
+    handed_over(run, "preemption")
+    assert run.run(succeed).phase is Phase.SUCCEEDED
+    assert run.node.intents == []
+
+
+def test_a_power_cut_in_the_middle_of_a_shutdown_is_the_loss_of_the_nodes(make_run: MakeRun) -> None:
+    run = make_run(nodes=2, max_restarts=1, restart_on=["node-loss"])
+    handed_over(run, "preemption")
+    run.clock.now = START + 3600
+    run.run(first(dead(START + 50)))
+    assert run.ends == [("failed", "node-loss"), ("succeeded", None)]
+    assert run.status.attempts[0].ended_at == pytest.approx(START + 50)
+
+
+def test_a_shutdown_is_recorded_before_its_signals(run: FakeRun) -> None:
     recorded: list[list[str]] = []
 
     def script(attempt: FakeAttempt) -> None:
         begun(attempt)
-        attempt.nodes[0].obeys = {Intent.STOP: lambda: recorded.append(run.kinds("shutdown"))}
+        node = attempt.nodes[0]
+
+        def obey() -> None:
+            recorded.append(run.kinds("shutdown"))
+            node.end(0)
+
+        node.obeys = {Intent.STOP: obey}
 
     run.clock.at(2, lambda: write_stop_request(run.dir, StopRequest()))
-    run.clock.at(4, lambda: setattr(run.backend, "lost_to_another", True))
     run.run(script)
-    run.backend.lost_to_another = False
     assert (recorded, run.data("shutdown")) == ([["shutdown"]], [{"reason": "stop"}])
-    assert run.run(begun).phase is Phase.STOPPED
-    assert run.node.intents == [Intent.STOP]
-    assert len(run.kinds("shutdown")) == 1
-
-
-def test_a_node_that_was_lost_is_lost_for_the_next_supervisor_too(make_run: MakeRun) -> None:
-    """And was not ended by the one before, though nothing shows that it had started."""
-    run = make_run(nodes=2, max_restarts=1, restart_on=["node-loss"])
-    handed_over(run, "failure", ("lost-node", {"node": 0, "why": "its machine is gone"}))
-
-    def script(attempt: FakeAttempt) -> None:
-        lost, peer = attempt.nodes
-        lost.die()
-        peer.begin()
-        signalled(peer)
-
-    run.run(first(script))
-    assert run.ends == [("failed", "node-loss"), ("succeeded", None)]
-    assert len(run.kinds("lost-node")) == 1

@@ -53,8 +53,8 @@ class Going:
     """The rank whose first step is known exactly."""
     shutdown: str | None = None
     """Why a supervisor ends it, if one does."""
-    lost: set[int] = field(default_factory=set)
-    """The nodes that it has lost."""
+    silent_seconds: float = 0.0
+    """How long its ranks have written nothing, where a hang was recorded."""
     restored_by: CheckpointChanged | None = None
     """The restore that it continued from, by Windlass or as the script has logged it."""
 
@@ -122,8 +122,10 @@ class History:
                 self.now.caught_up = True
             case events.ShutdownBegun(reason):
                 self.now.shutdown = reason
-            case events.NodeLost(node):
-                self.now.lost.add(node)
+            case events.HangDetected(seconds=seconds):
+                self.now.silent_seconds = max(self.now.silent_seconds, seconds)
+            case events.HangEnded():
+                self.now.silent_seconds = 0.0
             case events.RootCause():
                 self._way = way(entry)
             case events.AttemptEnded():

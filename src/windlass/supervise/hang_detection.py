@@ -88,7 +88,8 @@ class HangDetector:
 
     def cause(self, found: RootCause) -> RootCause:
         """The cause of an attempt that was ended as hung: no rank failed first, all were killed."""
-        summary = f"hung: no rank wrote anything for {self._silence.seconds:.0f} s"
+        seconds = max(self._silence.seconds, self._record.history.now.silent_seconds)
+        summary = f"hung: no rank wrote anything for {seconds:.0f} s"
         return RootCause(summary, exit_code=found.exit_code)
 
     def _note_end(self) -> None:

@@ -75,6 +75,8 @@ class AttemptMonitor:
         """The nodes that were lost, in order; a node that we killed has not reported its end either, and is not one."""
         self._notices: list[PreemptionNotice] = []
         """Preemption notices of nodes that are not handled yet."""
+        self._is_signalled = False
+        """Whether a node has ended because it was signalled."""
         self._ingestion = EventIngestion(run.record, run.progress)
 
     def read_news(self) -> None:
@@ -124,15 +126,10 @@ class AttemptMonitor:
         """Begin its shutdown, unless that has begun; see `Shutdown.reason`."""
         if self.shutdown.reason is None:
             self.hangs.dump_before_end(reason)
-        if self.shutdown.is_news(reason):
+        if self.shutdown.is_news(reason) and self._record.history.now.shutdown != reason:
             # Before the nodes are signalled: another supervisor could take that for a preemption.
             self._record.note(ShutdownBegun(reason))
         self.shutdown.begin(reason)
-
-    def take_up_shutdown(self) -> None:
-        """Go on with the shutdown that the supervisor before this one has begun, if it has."""
-        if (reason := self._record.history.now.shutdown) is not None:
-            self.shutdown.take_up(reason)
 
     def _grow(self) -> None:
         """End it to go on with nodes that are back; only once it has saved a checkpoint, so that nothing is lost."""
@@ -168,6 +165,7 @@ class AttemptMonitor:
     def _decide(self, node: Node, event: NodeEvent) -> None:
         if isinstance(event, NodeEnded):
             self.ended_at = max(self.ended_at or 0.0, event.at)
+            self._is_signalled |= event.ended_by == "stop"
         elif isinstance(event, PreemptionNotice):
             self._notices.append(event)
         elif isinstance(event, StacksTaken):
@@ -189,8 +187,12 @@ class AttemptMonitor:
             self.shutdown.end_grace()  # the others wait for it in a collective, and would do so for half an hour
 
     def _handle_notices(self) -> None:
-        """Begin its shutdown at a preemption notice. SIGTERM to a node during a shutdown is our own."""
+        """Begin its shutdown at a preemption notice. SIGTERM to a node during a shutdown is our own, or was that of the
+        supervisor before this one: then its shutdown goes on."""
         notices, self._notices = self._notices, []
+        begun = self._record.history.now.shutdown
+        if begun is not None and (self._is_signalled or any(notice.source == "sigterm" for notice in notices)):
+            self.end(begun)
         for notice in notices:
             is_ending = self.shutdown.reason is not None or self._record.status.stop_requested
             if notice.source == "sigterm" and is_ending:
@@ -207,8 +209,7 @@ class AttemptMonitor:
         is_cut = node.number in self._run.liveness.cut
         # The supervisor before this one has seen it start; its own events can be gone with its pod.
         has_started = any(state.pid is not None for state in self._record.status.ranks if state.rank in node.ranks)
-        is_lost = node.number in self._record.history.now.lost  # by what that supervisor has seen
-        is_broken = is_cut or is_lost or has_started or TRACEBACK in node.last_words()
+        is_broken = is_cut or has_started or TRACEBACK in node.last_words()
         return self.shutdown.reason is not None and not is_broken
 
     def _mark_not_started(self, node: Node) -> None:
@@ -244,8 +245,7 @@ class AttemptMonitor:
             # A node that we stop reports its end: one that does not was lost, unless we killed it.
             if is_cut or not self.shutdown.is_killing:
                 self._lost.append(node.number)
-                if node.number not in self._record.history.now.lost:
-                    self._record.note(NodeLost(node.number, words.splitlines()[-1]))
+                self._record.once(NodeLost(node.number, words.splitlines()[-1]))
             self._end_for(node)
 
     def _exit_code(self, rank: int) -> int | None:

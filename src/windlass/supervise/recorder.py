@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from windlass.runs.events import ConditionChanged, Entry, PhaseEntered, SupervisorRestarted
+from windlass.runs.events import ConditionChanged, Entry, PhaseEntered, ShutdownBegun, SupervisorRestarted
 from windlass.runs.history import History
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -61,7 +61,9 @@ class Recorder:
         """From now on, reports of nodes may be in the record already: another supervisor has read their beginning."""
         events = self.writer.events()
         # Not up to the adoption itself: what nodes reported while there was no supervisor is not in the record.
-        self._recorded_until = max(event.time for event in events if event.kind != SupervisorRestarted.kind)
+        # Nor up to a shutdown, whose time is the supervisor's.
+        own = (SupervisorRestarted.kind, ShutdownBegun.kind)
+        self._recorded_until = max(event.time for event in events if event.kind not in own)
         self._recorded = {_key(event.entry) for event in events}
 
     def end_replay(self) -> None:

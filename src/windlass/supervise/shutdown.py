@@ -24,8 +24,6 @@ class Shutdown:
         self._clock = clock
         self.reason: str | None = None
         """`stop`, `timeout`, `upload`, `preemption`, `hang`, `resize` or `failure`; None before a shutdown begins."""
-        self._is_to_signal = False
-        """Whether the nodes are to be signalled at the next iteration."""
         self._now_at: float | None = None
         """When the grace period of its ranks ends, where the nodes do not enforce it."""
         self._kill_at: float | None = None
@@ -44,14 +42,8 @@ class Shutdown:
         is_begun = self.reason is not None
         if self.is_news(reason):
             self.reason = reason
-        if not is_begun:
-            self._signal(reason)
-
-    def take_up(self, reason: str) -> None:
-        """Go on with the shutdown that another supervisor has begun, once its nodes have been asked what they did."""
-        self.reason, self._is_to_signal = reason, True
-
-    def _signal(self, reason: str) -> None:
+        if is_begun:
+            return
         grace = 0.0 if reason == "hang" else self._grace_seconds
         self._attempt.send(Intent.STOP_NOW if reason == "hang" else Intent.STOP)
         if reason == "failure":
@@ -71,9 +63,6 @@ class Shutdown:
 
     def turn(self) -> None:
         """Do what is due."""
-        if self._is_to_signal and self.reason is not None:
-            self._is_to_signal = False
-            self._signal(self.reason)
         if self._now_at is not None and self._clock.monotonic() >= self._now_at:
             self._now_at = None
             self._attempt.send(Intent.STOP_NOW)

@@ -139,7 +139,6 @@ class Supervisor:
         number, members = self._newest()
         attempt = self.backend.adopt(self._attempt_dir(number), number, members, self.clock)
         self.monitor = AttemptMonitor(attempt, self.run_state, adopted=True)
-        self.monitor.take_up_shutdown()
         self.monitor.read_news()
         return self.monitor
 
@@ -325,7 +324,7 @@ class Supervisor:
         try:
             self.backend.check_outputs(self.record, self.clock)
         except TransferRefused as error:
-            self.record.once(RootCause(f"the outputs cannot be uploaded: {in_a_line(error)}"))
+            self.record.note(RootCause(f"the outputs cannot be uploaded: {in_a_line(error)}"))
             monitor.end("upload")
 
     def is_to_stop(self) -> bool:

@@ -29,6 +29,7 @@ for no later attempt, and a pod that does not wait leaves nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -115,8 +116,12 @@ def clear_marks(folder: str) -> set[int]:
 
 
 def refuse_orders(folder: str) -> None:
-    """Take no further attempt: the pod is ended from outside, as soon as it has given its outputs away."""
-    _make(folder, GOING)
+    """Take no further attempt: the pod is ended from outside, as soon as it has given its outputs away.
+
+    Called by the handler of a signal, which must not raise an error.
+    """
+    with contextlib.suppress(OSError):  # the disk is full: an order is taken, and not carried out
+        _make(folder, GOING)
 
 
 def _make(folder: str, name: str) -> None:
