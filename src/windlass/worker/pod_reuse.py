@@ -39,6 +39,8 @@ from collections.abc import Callable, Sequence
 
 STAYS, NEXT, HELD, RELEASED, GOING = "stays", "next.json.gz", "held", "released", "going"
 TOLD, FIRST_ENDED = "told-", "first-ended-"
+TOLD_0_1 = "told"
+"""The mark of any signal, which pods look for whose code is of version 0.1."""
 PAUSE_SECONDS = 0.01
 FIRST_PAUSE_SECONDS = 0.001
 """Of a pod that begins to wait: mostly the next attempt follows within a twentieth of a second."""
@@ -157,7 +159,8 @@ def signal_first(
     # Read afterwards: an order that was taken meanwhile is among them.
     orders = [name[8:-8] for name in os.listdir(folder) if name.startswith("attempt-")]
     if not is_ordered and all(int(order) <= attempt for order in orders):
-        open(os.path.join(folder, f"{TOLD}{int(number)}"), "w").close()
+        for mark in (TOLD_0_1, f"{TOLD}{int(number)}"):
+            open(os.path.join(folder, mark), "w").close()
         os.kill(pid, number)
     return 0
 
