@@ -514,6 +514,14 @@ def test_a_setup_script_that_failed_is_not_called_the_training_script(
     assert "setup script" not in diagnose(case).verdict.summary
 
 
+def test_a_node_that_the_supervisor_has_cut_off_was_not_killed_from_outside() -> None:
+    cause = {"summary": "node 1 cannot be reached by the others", "node_lost": 1, "rank": 1, "exit_code": -9}
+    ranks = [RankSeen(0, exit_code=-15, ended_by_us=True), RankSeen(1, exit_code=-9, tail="", node=1)]
+    found = diagnose(seen(ranks=ranks, cause=cause)).verdict
+    assert found.code == "node-unreachable"
+    assert found.evidence[1] == "the supervisor then killed its worker, with rank 1"
+
+
 @pytest.mark.parametrize(
     ("words", "engine", "code"),
     [

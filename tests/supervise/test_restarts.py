@@ -361,6 +361,10 @@ def test_the_smaller_side_of_a_cut_is_killed_at_once(make_run: MakeRun) -> None:
     assert kept.sent[1][0] - kept.sent[0][0] < 1
     assert run.data("lost-node") == [{"node": 2, "why": "node 2 cannot be reached by the others"}]
     assert run.status.attempts[1].members == (0, 1)
+    [cause] = run.data("cause")
+    assert (cause["rank"], cause["summary"]) == (2, "node 2 cannot be reached by the others"), (
+        "nobody else has killed it"
+    )
 
 
 # -- back-off and the number of restarts -----------------------------------------------------------------------------

@@ -228,8 +228,7 @@ class AttemptMonitor:
         node.lost = True
         node.sweep()
         is_cut = node.number in self._run.liveness.cut
-        why = f"node {node.number} cannot be reached by the others" if is_cut else ""
-        words = why or node.last_words() or f"node {node.number} died"
+        words = self._why_cut(node.ranks[0]) or node.last_words() or f"node {node.number} died"
         for rank in node.ranks:
             exit_code = self._exit_code(rank)
             if exit_code != 0:
@@ -247,6 +246,12 @@ class AttemptMonitor:
                 self._lost.append(node.number)
                 self._record.once(NodeLost(node.number, words.splitlines()[-1]))
             self._end_for(node)
+
+    def _why_cut(self, rank: int) -> str | None:
+        """Why its node was killed, if the others could not reach it."""
+        cut = self._run.liveness.cut
+        number = next((node.number for node in self.attempt.nodes if rank in node.ranks and node.number in cut), None)
+        return None if number is None else f"node {number} cannot be reached by the others"
 
     def _exit_code(self, rank: int) -> int | None:
         """How a rank of a lost node had ended by then, from a node event or the rank's own mark; else None."""
@@ -270,7 +275,8 @@ class AttemptMonitor:
         lost = sorted(self._lost)
         cause = None
         if first is not None:
-            known = {"summary": attempt.why_ended} if attempt.why_ended else {}
+            why = attempt.why_ended or self._why_cut(first["rank"])
+            known = {"summary": why} if why else {}
             cause = RootCause.from_json({**first, **known, "node_lost": lost[0]} if lost else first)
             if lost and attempt.why_ended and all(state.pid is None for state in self._record.status.ranks):
                 cause = RootCause(attempt.why_ended, exit_code=NOT_STARTED, node_lost=lost[0])

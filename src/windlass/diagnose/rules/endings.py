@@ -20,6 +20,7 @@ CANNOT_UPLOAD: Final = re.compile(r"the outputs cannot be uploaded: (?P<what>.*)
 NOT_STAGED: Final = re.compile(r"the data could not be staged: (?P<what>.*)", re.DOTALL)
 CANNOT_IMPORT: Final = ("ImportError", "ModuleNotFoundError", "SyntaxError")
 """With which a worker ends whose interpreter is too old, or lacks a part of the standard library."""
+CUT_OFF: Final = re.compile(r"node \d+ cannot be reached by the others")
 NO_START: Final = re.compile(r"could not start: (?P<what>.*)", re.DOTALL)
 
 
@@ -125,6 +126,14 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
         return
     output = next((node.words for node in case.nodes if node.node == number), "")
     ranks = named([seen.rank for seen in case.ranks if seen.node == number])
+    again = f"then {resumed(case)}; restarts: {{max: 3, on: [node-loss]}} does so automatically"
+    if CUT_OFF.fullmatch(str(case.cause.get("summary", ""))):
+        yield Verdict(
+            "node-unreachable", f"the network between node {number} and the others was interrupted", None,
+            (f"the others had no heartbeat of node {number}", f"the supervisor then killed its worker, with {ranks}"),
+            f"see whether its link is up, and what drops packets between the nodes; {again}", 100,
+        )  # fmt: skip
+        return
     if (lines := last_lines(output, 6)) and not _has_begun(case, number):
         # A pod says other things before its worker begins, which a kill may follow.
         is_its_own = "Traceback" not in output and case.plan.get("engine") == "local"
@@ -142,8 +151,7 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
     yield Verdict(
         "node-killed", f"the worker of node {number} was killed, and {ranks} with it", None,
         (f"the worker of node {number} exited without reporting; its ranks have not failed by themselves",),
-        f"see what ended it (kill -9, the kernel for lack of memory: dmesg); then {resumed(case)}; restarts: "
-        "{max: 3, on: [node-loss]} does so automatically", 100,
+        f"see what ended it (kill -9, the kernel for lack of memory: dmesg); {again}", 100,
     )  # fmt: skip
 
 
