@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from windlass.plan.arguments import left_over
+from windlass.plan.arguments import hidden_launchers, left_over
 from windlass.spec.job import Job
 
 ENV = {"WINDLASS_OUTPUT_DIR": "/out", "WINDLASS_CHECKPOINT_DIR": "/checkpoints"}
@@ -30,3 +30,23 @@ def test_a_name_that_is_not_replaced_and_read_by_no_shell_is_noted(fields: dict[
     notes = left_over(Job(name="job", **fields), ENV)
     assert [note.code for note in notes] == codes
     assert not any(note.blocks for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"run": "torchrun --nproc-per-node 2 tr.py", "nodes": 2}, "torchrun"),
+        ({"run": "mpirun -np 2 python train.py"}, "mpirun"),
+        ({"command": ["bash", "-c", "cd src && torchrun train.py"]}, "torchrun"),
+        ({"command": ["python", "-m", "torch.distributed.run", "train.py"]}, "torch.distributed.run"),
+        ({"command": ["nohup", "accelerate", "launch", "train.py"]}, "accelerate launch"),
+        ({"command": ["srun", "-n", "2", "python", "train.py"]}, "srun"),
+        ({"command": ["bash", "-c", "echo accelerate"]}, None),
+        ({"command": ["python", "train.py", "--launcher", "torchrun"]}, None),
+        ({"run": "train.py --launcher torchrun"}, None),
+        ({"run": "./prog mine"}, None),
+    ],
+)  # fmt: skip
+def test_a_launcher_that_each_rank_would_start_is_noted(fields: dict[str, Any], name: str | None) -> None:
+    notes = hidden_launchers(Job(name="job", **fields))
+    assert [note.message.split(" itself")[0] for note in notes] == ([f"each rank starts {name}"] if name else [])

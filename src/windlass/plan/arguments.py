@@ -69,6 +69,19 @@ def left_over(job: Job, env: Mapping[str, str]) -> list[Note]:
     return notes
 
 
+def hidden_launchers(job: Job) -> list[Note]:
+    """A note on torchrun or another launcher that the ranks of a job would start as their program."""
+    if job.script_kind != "program":
+        return []
+    from windlass.spec.commandline import hidden_launcher  # only here: supervisors import this module
+
+    if (name := hidden_launcher(job.script_argv)) is None:
+        return []
+    text = f"each rank starts {name} itself: its processes share one log, and meet no process of another rank"
+    fix = f"write its script in run: and its number of processes in procs_per_node:, or windlass run -- {name} …"
+    return [Note("launcher-inside", text, fix)]
+
+
 def _names(words: Sequence[str]) -> list[str]:
     return sorted({match[1] or match[2] for word in words for match in _NAME.finditer(word)})
 

@@ -166,20 +166,19 @@ def _understood(
 def _opaque(words: Sequence[str], name: str | None, reason: str = "") -> CommandLine:
     """The job of a line that is started as it stands, with a remark where its author may expect more."""
     job = _job({"command": list(words), "launcher": "plain"}, [], name or legal_name(stem(words[0])))
-    inner = hidden_launcher(words)
-    if not reason and inner is None:
+    if not reason:
         return CommandLine(job)
-    message = f"{reason}, so that the line is one command" if reason else f"{inner} is inside of another command"
-    if inner is not None:
-        message += f": the processes that {inner} starts are one rank with one log, and on one node only"
-        fix = f"put {inner} and what follows it behind --, without the rest"
-    else:
-        fix = "leave it out, or write run: and python: in a job file"
-    return CommandLine(job, (Remark("command-opaque", message, fix),))
+    fix = "leave it out, or write run: and python: in a job file"
+    return CommandLine(job, (Remark("command-opaque", f"{reason}, so that the line is one command", fix),))
 
 
 def hidden_launcher(words: Sequence[str]) -> str | None:
-    """The launcher that is named inside of a command, also in the text of `sh -c`; None for none."""
+    """The launcher that a program starts by itself, also in the text of `sh -c`; None for none.
+
+    What a Python script gets as an argument is no launcher.
+    """
+    if launcher_of(words) is None and (words[0].endswith(".py") or _python(words) is not None):
+        return None
     parts = [part for word in words for part in re.split(r"[\s;&|()]+", word) if part]
     for at, part in enumerate(parts):
         if stem(part) in _OF_CLUSTERS:

@@ -123,6 +123,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             *_warnings(job, target, facts),
             *_lone_ranks(job, target, facts, num_nodes * procs),
             *arguments.left_over(job, _FOLDERS),
+            *arguments.hidden_launchers(job),
         ),
         price=plan_price(job, pools, target, facts.prices, num_nodes, spares),
         nodes=nodes,

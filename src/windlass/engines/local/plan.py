@@ -88,6 +88,7 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
             *_refusals(job, facts),
             *_warnings(job, target, facts, num_nodes, procs),
             *arguments.left_over(job, nodes.common),
+            *arguments.hidden_launchers(job),
         ),
         price=price(target.price_per_hour, target.currency, num_nodes, f"target {target.name}"),
         nodes=nodes,

@@ -66,6 +66,7 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
             *warnings(job, target),
             *_lone_ranks(shape, job, target, facts, procs),
             *arguments.left_over(job, nodes.common),
+            *arguments.hidden_launchers(job),
         ),
         price=price(per_hour, currency, job.nodes.max, f"target {target.name}"),
         nodes=nodes,
