@@ -43,8 +43,9 @@ def test_a_command_has_the_environment_and_folder_of_a_rank(windlass: Call, live
     words = ["--", "bash", "-c", "echo $RANK $WORLD_SIZE $NODE_RANK $WINDLASS_RUN_ID; pwd"]
     assert windlass("exec", live, *words).out.split() == ["0", "2", "0", live, str(Path.cwd())]
     assert windlass("exec", live, "--rank", "1", *words).out.split()[:3] == ["1", "2", "1"]
-    alike = windlass("exec", live, "--node", "1", "--", "bash", "-c", "echo ${RANK-none} $WORLD_SIZE")
-    assert alike.out.split() == ["none", "2"]
+    show = "echo ${RANK-none} $WORLD_SIZE $WINDLASS_NODE_RANK $NODE_RANK $GROUP_RANK"
+    alike = windlass("exec", live, "--node", "1", "--", "bash", "-c", show)
+    assert alike.out.split() == ["none", "2", "1", "1", "1"]
 
 
 def test_a_command_ends_as_it_ends(windlass: Call, live: str) -> None:

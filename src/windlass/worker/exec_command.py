@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
         spec = read_spec(path)
     except (OSError, ValueError):
         return _complain("its node has not started yet", NOT_STARTED)
-    env = {**os.environ, **spec.env}
+    env = {**os.environ, **spec.node_env()}
     for one in spec.ranks:
         if str(one.rank) == rank:
             env.update(one.env)

@@ -31,6 +31,8 @@ VERSION = 1
 Environment = Mapping[str, str]
 EMPTY: Mapping[str, Any] = {}
 """Default of fields; never changed."""
+NODE_VARIABLES = ("WINDLASS_NODE_RANK", "NODE_RANK", "GROUP_RANK")
+"""Variables of a rank that number its node."""
 
 
 # -- node spec --------------------------------------------------------------------------------------------------------
@@ -166,6 +168,11 @@ class NodeSpec(Value):
     def path(self, kind: str) -> str:
         """Path of one of the node's files: `json` (this spec), `events`, `out` and others."""
         return os.path.join(self.folder, f"node-{self.node}.{kind}")
+
+    def node_env(self) -> dict[str, str]:
+        """The environment of a process that is of the node and of none of its ranks, on top of the worker's own."""
+        own = self.ranks[0].env
+        return {**self.env, **{name: own[name] for name in NODE_VARIABLES if name in own}}
 
     def to_json(self) -> dict[str, Any]:
         """The spec as JSON data."""

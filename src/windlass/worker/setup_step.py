@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 SHELL = "bash"
 POLL_SECONDS = 0.2
 """How often a node looks whether another one's script has ended."""
-NODE_VARIABLES = ("WINDLASS_NODE_RANK", "NODE_RANK")
 STOPPED = 128 + signal.SIGTERM
 
 
@@ -59,11 +58,10 @@ class SetupStep:
 
     def _execute(self) -> bool:
         node, spec = self._node, self._node.spec
-        own = {name: value for name, value in self._rank.env.items() if name in NODE_VARIABLES}
         read, write = os.pipe()
         try:
             popen = subprocess.Popen(
-                [SHELL, "-c", spec.setup], cwd=spec.cwd, env={**os.environ, **spec.env, **own},
+                [SHELL, "-c", spec.setup], cwd=spec.cwd, env={**os.environ, **spec.node_env()},
                 stdin=subprocess.DEVNULL, stdout=write, stderr=write, preexec_fn=process.Birth(),
             )  # fmt: skip
         except OSError as error:
