@@ -109,7 +109,7 @@ def test_files_are_copied_out_and_in_and_a_run_can_be_ended_by_one(
     ("words", "said"),
     [
         (("a", "b"), "must be of a run"),
-        (("{run}:output", "{run}:output/x"), "must be of a run"),
+        (("{run}:output", "{run}:output/x"), "must be a path of this machine"),
         (("{run}:../../record.db", "."), "may not lead upwards"),
         (("{run}:output/../../../record.db", "."), "may not lead upwards"),
         (("{run}:output/nope", "."), "is not there"),

@@ -70,7 +70,8 @@ def copy(
     """
     there, here = _split(source, cwd), _split(destination, cwd)
     if (there is None) == (here is None):
-        raise UsageError(f"one of {source} and {destination} must be of a run", "windlass cp RUN:output/model.pt .")
+        missing = "of a run" if there is None else "a path of this machine"
+        raise UsageError(f"one of {source} and {destination} must be {missing}", "windlass cp RUN:output/model.pt .")
     local = cwd / os.path.expanduser(destination if there else source)
     is_folder = there is not None and destination.endswith("/")
     return copied(there, here, local, store, on=on, node=node, into_folder=is_folder, on_progress=on_progress)
