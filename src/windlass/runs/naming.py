@@ -36,10 +36,7 @@ def ambiguous(asked: str, ids: Sequence[str], where: str = "") -> NoSuchRun:
     """The error where the ids of several runs begin so."""
     on = f" on {where}" if where else ""
     names = ", ".join(ids[:SHOWN]) + (" and more" if len(ids) > SHOWN else "")
-    return NoSuchRun(
-        f"several runs{on} begin with '{asked}': {names}",
-        "write more letters of the id, or the whole name of the job for its newest run",
-    )
+    return NoSuchRun(f"several runs{on} begin with '{asked}': {names}", "write more letters of the id")
 
 
 def newest_of(asked: str, run_id: str) -> str:
