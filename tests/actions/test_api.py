@@ -95,6 +95,11 @@ def test_what_is_no_job_is_refused_by_its_type(context: Context) -> None:
         windlass.run(job, context=context)  # type: ignore[arg-type]
 
 
+def test_what_is_no_number_of_runs_is_refused_by_its_type(context: Context) -> None:
+    with pytest.raises(windlass.UsageError, match="expected a number of runs, found a str"):
+        windlass.list_runs("words", context=context)  # type: ignore[arg-type]
+
+
 def test_a_plan_touches_nothing(context: Context) -> None:
     plan = windlass.make_plan(job("true", nodes=2), context=context)
     assert plan.world_size == 2

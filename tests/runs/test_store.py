@@ -228,6 +228,12 @@ def version_0(path: Path) -> None:
         db.execute("VACUUM")
 
 
+def test_a_home_may_be_given_as_text(tmp_path: Path) -> None:
+    with Store(str(tmp_path)) as store:
+        begin(store, "a-1").close()
+        assert store.run_dir("a-1") == tmp_path / "runs" / "a-1"
+
+
 @pytest.mark.parametrize("older", [empty_file, version_0])
 def test_an_older_file_is_taken_to_this_version(tmp_path: Path, older: Callable[[Path], None]) -> None:
     older(tmp_path / "record.db")

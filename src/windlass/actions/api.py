@@ -287,6 +287,8 @@ def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
 
 def list_runs(last: int | None = None, *, context: Context | None = None) -> list[Status]:
     """All runs, newest first; the unfinished ones and the `last` newest if a number is given."""
+    if not isinstance(last, int | None):
+        raise UsageError(f"expected a number of runs, found a {type(last).__name__}", "leave last out for all runs")
     with (context or here()).store() as store:
         return actions.statuses(store, last=last)
 

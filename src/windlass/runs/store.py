@@ -94,14 +94,14 @@ def _expanded(path: str) -> Path:
 class Store:
     """The records of one user. Any number of processes may read; only the process that holds a run's lock writes it."""
 
-    def __init__(self, home: Path, machine: Machine | None = None, *, on_network: bool | None = None) -> None:
+    def __init__(self, home: Path | str, machine: Machine | None = None, *, on_network: bool | None = None) -> None:
         """Open the record in `home`, made if it is not there. Raises StoreError, StoreTooNew or StoreFull.
 
         Where the home cannot be written, the record in it is read, and what would write it raises StoreError. `machine`
         is the one that this process runs on, `on_network` whether other machines may use the file system; the defaults
         are detected.
         """
-        self.home = home
+        home = self.home = Path(home)
         self.machine = this_machine(os.environ) if machine is None else machine
         self.reserve = Reserve(str(home / "reserve"), RESERVE_BYTES, is_shared=True)
         self._trash = Trash(home)

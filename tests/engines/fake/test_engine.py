@@ -130,6 +130,18 @@ def test_what_a_play_tells_of_checkpoints_is_in_the_record(tmp_path: Path) -> No
         assert len(told) == 3
 
 
+def test_a_rank_writes_text_as_it_writes_bytes(tmp_path: Path) -> None:
+    def play(rank: FakeRank) -> None:
+        rank.write("größer ")
+        rank.write("größer\n".encode())
+
+    with Store(tmp_path) as store:
+        engine = FakeEngine(store, play)
+        engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), str(tmp_path), "case-1"))
+        assert engine.wait("case-1", 100).phase == Phase.SUCCEEDED
+        assert [line.text for line in RunLogs(store.run_dir("case-1")).read()] == ["größer größer"]
+
+
 def test_a_killed_rank_writes_no_more(tmp_path: Path) -> None:
     """A thread cannot be killed, so one that never calls us lives on; it is dead to the run."""
     go_on, ended = threading.Event(), threading.Event()

@@ -49,11 +49,12 @@ class FakeRank:
 
     def print(self, text: str) -> None:
         """Write one line, or several."""
-        self.write(f"{text}\n".encode())
+        self.write(f"{text}\n")
 
-    def write(self, data: bytes) -> None:
-        """Write bytes as they are."""
+    def write(self, data: bytes | str) -> None:
+        """Write bytes, or text in UTF-8, as they are."""
         self._handle_signals()
+        data = data.encode() if isinstance(data, str) else data
         now_ns, is_first = time.time_ns(), not self._log.has_output
         with self._writing:
             self._log.keep(data, now_ns)
@@ -146,7 +147,7 @@ class RankThread:
 
     def _last_words(self, text: str) -> None:
         with contextlib.suppress(FakeSignal):  # it was killed meanwhile
-            self.rank.write(text.encode())
+            self.rank.write(text)
 
     def _end(self, code: int) -> None:
         if self.exit_code is None:
