@@ -103,7 +103,7 @@ def test_no_error_has_the_address() -> None:
     for given, expected in (
         (address, "it could not be reached (Connection refused)"),
         ("", "SLACK_URL is not set where the run is supervised"),
-        ("file:///etc/passwd", "SLACK_URL holds no address that begins with https://"),
+        ("file:///etc/passwd", "SLACK_URL holds no address that begins with https:// or http://"),
         (f"http://[{SECRET}", "it could not be reached"),
     ):
         told = send(Webhook("slack-url", given), ended(), lambda _: None)

@@ -78,7 +78,7 @@ def send(webhook: Webhook, status: Status, wait: Callable[[float], object]) -> N
     if not webhook.address:
         return Notified(webhook.secret, f"{variable} is not set where the run is supervised")
     if not webhook.address.lower().startswith(("http://", "https://")):
-        return Notified(webhook.secret, f"{variable} holds no address that begins with https://")
+        return Notified(webhook.secret, f"{variable} holds no address that begins with https:// or http://")
     body = json.dumps(message(status)).encode()
     error = ""
     for pause in (0.0, *PAUSES):
