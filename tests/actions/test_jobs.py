@@ -38,6 +38,13 @@ def test_a_job_file_with_a_secret_in_a_command_is_refused_without_it(context: Co
     assert "hunter2" not in str(raised.value)
 
 
+def test_all_places_of_secrets_are_named_at_once(context: Context) -> None:
+    (context.cwd / "job.yaml").write_text(f"name: a\nrun: train.py {TOKEN}\nsetup: login {TOKEN}\n")
+    with pytest.raises(JobFileError) as raised:
+        read_job(None, (), {}, context)
+    assert [problem.field for problem in raised.value.problems] == ["run", "setup"]
+
+
 def test_so_are_the_arguments_after_the_dashes_of_a_script_of_a_file_and_of_a_command_line(context: Context) -> None:
     (context.cwd / "job.yaml").write_text("name: a\nrun: train.py\n")
     for what, rest in (

@@ -186,6 +186,8 @@ def test_a_signal_that_the_caller_has_ignored_stays_so(handled: str, name: str) 
     ("words", "said"),
     [
         (("statu",), "'statu' is not a command (did you mean status?)"),
+        (("rum",), "'rum' is not a command (did you mean run?)"),
+        (("rmm",), "'rmm' is not a command (did you mean rm?)"),
         (("frobnicate",), "'frobnicate' is not a command"),
         (("list",), "'list' is not a command (that is windlass ps)"),
         (("cancel", "digits-7"), "'cancel' is not a command (that is windlass stop)"),

@@ -336,6 +336,7 @@ def test_a_wrong_option_is_refused_with_code_2_before_anything_starts(
         (("nothing.yaml",), "nothing.yaml"),
         (("no-script.py",), "no-script.py is not there"),
         (("--",), "no command follows --"),
+        (("--", "--epochs", "1"), "windlass run job.yaml -- --epochs"),
         (("--", "no-such-program"), "no-such-program was not found"),
         ((), "there is no job.yaml"),
     ],

@@ -303,6 +303,19 @@ def test_a_run_that_failed_is_never_said_to_be_well() -> None:
     assert diagnose(seen(Phase.SUCCEEDED, exit_code=0)).verdict.code == "none"
 
 
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("/usr/bin/python3.12: No module named nopkg.train", "nopkg.train"),
+        ("/v/bin/python: Error while finding module specification for 'nopkg.train' (ModuleNotFoundError: No module "
+         "named 'nopkg')", "nopkg"),
+    ],
+)  # fmt: skip
+def test_a_module_that_run_names_and_python_does_not_find_is_named(line: str, module: str) -> None:
+    verdict = failed(f"{line}\n").verdict
+    assert (verdict.code, verdict.summary) == ("module-missing", f"there is no module {module}, which run: names")
+
+
 def test_an_apostrophe_is_no_quotation_mark() -> None:
     tail = TRACE + "FileNotFoundError: can't find a module script at '/job/tasks/train.py'\n"
     verdict = failed(tail).verdict

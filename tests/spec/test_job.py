@@ -83,6 +83,10 @@ def test_the_launcher_follows_from_what_is_started(start: dict[str, Any], launch
             {"run": "a.py", "checkpoint": {"folder": "s3://b", "find": "*", "resume": "-r {path}"}},
             "checkpoint.find: cannot be used with folder",
         ),
+        (
+            {"run": "a.py", "checkpoint": {"find": "*", "resume": "-r {pat}"}},
+            "checkpoint.resume: has {pat}, and only {path} is replaced",
+        ),
         ({"run": "a.py", "env": {"A": None}}, "env.A: expected text, found nothing"),
         ({"run": "a.py", "env": {"A": "\0"}}, "env.A: holds a NUL character"),
         ({"run": "a.py", "env": {"WINDLASS_X": "1"}}, "env.WINDLASS_X: set by Windlass"),

@@ -41,10 +41,13 @@ class ReadyJob:
         from windlass.spec.names import has_secret
 
         job, hint = self.job, "let the script read a variable, such as HF_TOKEN, and name it in secrets:"
-        for field, text in (("run", job.run), ("command", "\n".join(job.command or ())), ("setup", job.setup)):
-            if has_secret(text or ""):
-                problem = Problem(self.origin, field, "holds what looks like a secret, which a run records", hint)
-                raise JobFileError([problem])
+        problems = [
+            Problem(self.origin, field, "holds what looks like a secret, which a run records", hint)
+            for field, text in (("run", job.run), ("command", "\n".join(job.command or ())), ("setup", job.setup))
+            if has_secret(text or "")
+        ]
+        if problems:
+            raise JobFileError(problems)
 
     @property
     def local_job(self) -> Job:
@@ -72,6 +75,9 @@ def read_job(
     if what is None and rest_given:
         if not rest:
             raise UsageError("no command follows --", "give a command line: windlass run -- torchrun train.py")
+        if rest[0].startswith("-"):
+            hint = f"name the job file whose script gets it: windlass run job.yaml -- {rest[0]}"
+            raise UsageError(f"{rest[0]} is an option, and no command", hint)
         from windlass.actions.command_line import caller_of, python_of
         from windlass.spec.commandline import read_command
 

@@ -91,6 +91,11 @@ VERBS: Final = {
 """Words of other tools, and the command of the same meaning."""
 
 
+def _near(word: str) -> str:
+    """The command that was meant. Of several, not one that removes something: `rum` is `run`."""
+    return near(word, COMMANDS.keys() - {"rm", "prune"}) or near(word, COMMANDS)
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, not before."""
 
@@ -112,7 +117,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command where there is none of that name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            hint = f"that is windlass {verb}" if (verb := VERBS.get(args[0])) else near(args[0], COMMANDS)
+            hint = f"that is windlass {verb}" if (verb := VERBS.get(args[0])) else _near(args[0])
             hint = f" ({hint})" if hint else ""
             raise click.UsageError(f"'{args[0]}' is not a command{hint}", ctx)
         return super().resolve_command(ctx, args)

@@ -274,6 +274,8 @@ class Checkpoint(Part):
             shlex.split(resume)
         except ValueError as error:
             raise refuse(f"cannot be split into words: {str(error).lower()}", "close the quote") from None
+        if "{path}" not in resume and (other := re.search(r"\{\w*\}", resume)):
+            raise refuse(f"has {other[0]}, and only {{path}} is replaced", "write for example --resume {path}")
         return resume
 
 

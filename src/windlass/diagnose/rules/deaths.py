@@ -32,6 +32,8 @@ _NO_LOCAL_RANK: Final = {
     "--local_rank": "let the script take --local_rank, or give deepspeed --no_local_rank",
     "--local-rank": "let the script take --local-rank, or give torch.distributed.launch --use-env",
 }
+_NOT_IMPORTED: Final = re.compile(r"\S*python\S*: .*No module named '?(?P<module>[\w.]+)")
+"""Of an interpreter that was given -m."""
 _NOT_FOUND: Final = re.compile(r"^.*?(?:line \d+: )?(?P<what>[^\s:]+): (?:command )?not found$", re.MULTILINE)
 
 
@@ -148,6 +150,13 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
         yield case.of_first(
             "program-missing", f"the shell has not found {missing['what']}", [missing[0].strip()],
             f"install {missing['what']}, give its path, or add its folder to PATH in env:", 92,
+        )  # fmt: skip
+    elif code == 1 and lines and (unknown := _NOT_IMPORTED.match(lines[-1])):
+        module = unknown["module"]
+        yield case.of_first(
+            "module-missing", f"there is no module {module}, which run: names", lines[-1:],
+            f"-m finds modules in the folder of the job and among the packages of {case.python or 'python'}: correct "
+            f"the name, or install what brings {module}", 92,
         )  # fmt: skip
     elif code == 126 and "ermission denied" in case.text:
         yield case.of_first("permission-denied", "a program may not be run", lines[-1:], "chmod +x on it", 90)
