@@ -169,9 +169,12 @@ class NodeSpec(Value):
         """Path of one of the node's files: `json` (this spec), `events`, `out` and others."""
         return os.path.join(self.folder, f"node-{self.node}.{kind}")
 
-    def node_env(self) -> dict[str, str]:
-        """The environment of a process that is of the node and of none of its ranks, on top of the worker's own."""
-        own = self.ranks[0].env
+    def node_env(self, number: str = "") -> dict[str, str]:
+        """The environment of a process that is of the node and of none of its ranks, on top of the worker's own.
+
+        `number` is that of the node, where one worker has the ranks of several.
+        """
+        own = next((one.env for one in self.ranks if one.env.get(NODE_VARIABLES[0]) == number), self.ranks[0].env)
         return {**self.env, **{name: own[name] for name in NODE_VARIABLES if name in own}}
 
     def to_json(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from tests.engines.contract import Contract
 from tests.engines.harness import OF_OPEN_MPI, SCRIPTS, Aspect, Can, Harness, Way, files_of_mpi
 from tests.engines.local.planning import plan_local
 
+from windlass.actions.exec_copy import execute
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.phase import Phase
 
@@ -44,6 +45,20 @@ class TestMpi(Contract):
         assert run.status.exit_code == 0, run.text()
         said = sorted(line for line in run.text().splitlines() if line.startswith("rank "))
         assert said == [f"rank {rank} of 2, local rank {rank}, equal weights" for rank in range(2)]
+
+    def test_a_command_is_run_on_each_node_though_one_worker_has_all_ranks(
+        self, harness: Harness, tmp_path: Path
+    ) -> None:
+        run = harness.start("wait_for", "go", nodes=2, procs_per_node=2).until_ready(4)
+        show = ["bash", "-c", "echo ${WINDLASS_RANK-none} $WINDLASS_NODE_RANK"]
+        for rank, node, said in ((3, None, "3 1"), (None, 1, "none 1"), (None, 0, "none 0")):
+            with open(tmp_path / "said", "w+b") as file:
+                assert (
+                    execute(run.id, show, harness.store, stdin=None, stdout=file, stderr=file, rank=rank, node=node)
+                    == 0
+                )
+                file.seek(0)
+                assert file.read().decode().strip() == said
 
     def test_a_rank_that_raises_ends_a_collective_of_the_others(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "raise", base=SCRIPTS, procs_per_node=3)

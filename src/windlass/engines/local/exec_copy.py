@@ -24,9 +24,10 @@ def execute(
     stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
 ) -> int:  # fmt: skip
     """Run a command as one of the ranks of a node, or as none; gives its exit code. Raises EngineError."""
-    spec = run_dir / f"attempt-{status.attempts[-1].number}" / f"node-{node}.json"
+    worker = 0 if plan.nodes.one_worker else node
+    spec = run_dir / f"attempt-{status.attempts[-1].number}" / f"node-{worker}.json"
     beside = _process_of(status, node) if plan.nodes.networks else 0
-    words = [plan.nodes.worker_python, "-I", "-S", str(PROGRAM), str(spec), "-" if rank is None else str(rank)]
+    words = [plan.nodes.worker_python, "-I", "-S", str(PROGRAM), str(spec), f"-{node}" if rank is None else str(rank)]
     try:
         child = subprocess.Popen(
             [*words, str(beside), *command], stdin=subprocess.DEVNULL if stdin is None else stdin, stdout=stdout,
