@@ -1,8 +1,8 @@
 """Becomes a command in the environment and working folder of a rank: `exec_command.py SPEC RANK PID COMMAND…`.
 
-SPEC is what the rank's node was asked for. RANK `-` stands for what all ranks of the node have alike, and `-1` for those
-of node 1, where one worker has the ranks of all nodes. The command joins the network of process PID, if that is not 0.
-Runs where the rank runs: the standard library of Python 3.9, and nothing of ours but what stands beside it.
+SPEC is what the rank's node was asked for. RANK `-` stands for what all ranks of the node have alike, and `-1` for
+those of node 1, where one worker has the ranks of all nodes. The command joins the network of process PID, if that is
+not 0. Runs where the rank runs: the standard library of Python 3.9, and nothing of ours but what stands beside it.
 """
 
 from __future__ import annotations
