@@ -102,6 +102,16 @@ def test_what_cannot_be_asked_is_refused_with_2(
     assert not Path("to").exists()
 
 
+@pytest.mark.parametrize(
+    "words", [("copy", "nowhere", "to"), ("verify", "nowhere"), ("ls", "nowhere"), ("stage", "nowhere")]
+)
+def test_a_folder_that_is_not_there_is_named_with_2_by_each_command_that_reads_one(
+    windlass: Call, home: Path, words: tuple[str, ...]
+) -> None:
+    done = windlass("data", *words)
+    assert (done.code, done.out, done.err) == (2, "", f"error: {Path('nowhere').resolve()}: there is no such folder\n")
+
+
 def test_a_set_in_the_cache_is_listed_and_removed_also_where_it_is_not_whole(windlass: Call, source: Path) -> None:
     staged = windlass("data", "stage", "source", "-o", "json").json
     hold("data-stage", staged)

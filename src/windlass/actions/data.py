@@ -57,8 +57,7 @@ def copy(source: str, destination: str, context: Context, progress: Progress | N
             raise UsageError(
                 f"{end} is no folder, and data copy copies folders", f"name a folder: {Path(end.path).parent}"
             )
-    if of.is_folder and not Path(of.path).is_dir():
-        raise UsageError(f"{of}: there is no such folder")
+    _require_folder(of)
     home = _own_home(context)
     with journal_for(of, to, home) as journal:
         places, note = (open_place(of, home), open_place(to, home)), note_of(of, to, home)
@@ -100,6 +99,7 @@ def list_files(address: str, context: Context) -> DataList:
 def stage(source: str, context: Context, progress: Progress | None = None) -> StagedData:
     """Fetch a set into the cache of this machine. Raises UsageError, StorageError, MissingPart."""
     began, address = time.monotonic(), Address.parse(source, context.cwd)
+    _require_folder(address)
     staged, moved = _wait(_cache(context).stage(address, progress=progress))
     seconds = round(time.monotonic() - began, 3)
     return view_of(StagedData, _cached(staged), sources=(str(address),), fetched_bytes=moved, seconds=seconds)
@@ -180,7 +180,16 @@ def _cached(one: CachedSet) -> CachedData:
 
 
 def _open(address: str, context: Context) -> Place:
-    return open_place(Address.parse(address, context.cwd), context.home)
+    """A place to read. Raises UsageError, StorageError, MissingPart."""
+    of = Address.parse(address, context.cwd)
+    _require_folder(of)
+    return open_place(of, context.home)
+
+
+def _require_folder(of: Address) -> None:
+    """Raise UsageError for a folder that is not there."""
+    if of.is_folder and not Path(of.path).is_dir():
+        raise UsageError(f"{of}: there is no such folder")
 
 
 def _wait(work: Coroutine[Any, Any, Answer]) -> Answer:
