@@ -25,6 +25,7 @@ from tests.faults.scene import (
     not_root,
     port_held,
     remove_interpreter,
+    remove_set,
     removed_group,
     send,
     small_disk,
@@ -368,12 +369,14 @@ FAULTS = (
     Fault("kill -9 of everything", READY_AND_WAIT, "lost", None, ("killed",), act=kill_everything),
     # -- beginnings --
     Fault(
-        "a data set whose folder is not there",
+        "a data set that went between plan and start",
         READY_AND_WAIT,
         "data-not-staged",
         None,
-        ("/nowhere/set: there is no such folder", "windlass resume"),
-        {"data": [{"name": "digits", "source": "file:///nowhere/set"}]},
+        ("/set: there is no such folder", "windlass resume"),
+        {"data": [{"name": "digits", "source": "file://{folder}/set"}]},
+        {"set/one": "1"},
+        between=remove_set,
     ),
     Fault(
         "outputs whose place cannot be written",

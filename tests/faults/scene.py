@@ -76,6 +76,7 @@ class Fault:
     words: tuple[str, ...] = ()
     """What summary, evidence or fix must say."""
     job: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of its job; `{folder}` is the folder of the row."""
     files: Mapping[str, str] = field(default_factory=dict)
     needs: Callable[[], str] = str
     """Why it cannot be injected here; empty where it can."""
@@ -238,3 +239,7 @@ def removed_group(scene: Scene) -> Iterator[None]:
 
 def remove_interpreter(scene: Scene) -> None:
     (scene.folder / "env" / "bin" / "python").unlink()
+
+
+def remove_set(scene: Scene) -> None:
+    shutil.rmtree(scene.folder / "set")

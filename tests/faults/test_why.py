@@ -92,6 +92,7 @@ def play(row: Fault, world: World, folder: Path) -> Diagnosis:
         python.symlink_to(sys.executable)
     fields = {"name": "fault", "run": "train.py", "python": sys.executable, "grace": "2s", **row.job}
     fields = {name: value for name, value in fields.items() if value is not None}
+    fields = json.loads(json.dumps(fields).replace("{folder}", str(folder)))
     os.environ.pop("PYTEST_CURRENT_TEST", None)  # it differs from row to row, and so would the warm processes
     context = Context({**os.environ, "WINDLASS_HOME": str(world.home)}, folder)
     if "timeout" in fields and "torch" in row.script:

@@ -97,7 +97,7 @@ def test_causes_without_restarts_are_told_to_change_nothing(tmp_path: Path) -> N
     assert "restarts-none" not in notes(plan_of(tmp_path))
 
 
-@pytest.mark.parametrize("source", ["s3://bucket/digits/", "file:///mnt/digits"])
+@pytest.mark.parametrize("source", ["s3://bucket/digits/", "file:///usr"])
 def test_a_streamed_source_is_not_staged_and_reaches_the_script_as_its_address(tmp_path: Path, source: str) -> None:
     data = [{"name": "digits", "source": source, "via": "stream"}]
     made = plan_of(tmp_path, data=data, known={"has_data_extra": False})
@@ -147,6 +147,27 @@ def test_a_store_that_refuses_its_keys_is_told_before_the_run(tmp_path: Path, mo
 def test_data_that_cannot_be_staged_blocks_the_plan(tmp_path: Path, source: str) -> None:
     made = plan_of(tmp_path, data=[{"name": "digits", "source": source}])
     assert [note.code for note in made.notes if note.blocks] == ["data-unknown"]
+
+
+@pytest.mark.parametrize(
+    ("source", "via", "setup", "problem"),
+    [
+        ("nope", "copy", None, "{}/nope is not there"),
+        ("file://{}/nope", "copy", None, "{}/nope is not there"),
+        ("file://{}/nope", "stream", None, "{}/nope is not there"),
+        ("file://{}/train.py", "copy", None, "{}/train.py is no folder"),
+        ("file://{}/nope", "copy", "./fetch", "{}/nope is not there"),
+        ("file://{}/nope", "stream", "./fetch", None),
+        ("train.py", "copy", None, None),
+        ("file://{}", "copy", None, None),
+    ],
+)
+def test_a_source_that_is_not_there_blocks_the_plan_with_its_path_unless_setup_may_make_it(
+    tmp_path: Path, source: str, via: str, setup: str | None, problem: str | None
+) -> None:
+    made = plan_of(tmp_path, data=[{"name": "digits", "source": source.format(tmp_path), "via": via}], setup=setup)
+    expected = [] if problem is None else [f"data digits: {problem.format(tmp_path)}"]
+    assert [note.message for note in made.notes if note.code == "data-missing"] == expected
 
 
 def test_checkpoints_in_a_store_have_a_prefix_for_each_run(tmp_path: Path) -> None:

@@ -94,11 +94,13 @@ class TestStaging(Case):
         assert sorted(one["moved"] for one in staged) == [0, 2]
         assert runs[0].status.data[0]["digest"] == staged[0]["digest"]
 
-    def test_a_source_that_is_not_there_fails_the_run_which_goes_on_once_it_is(
+    def test_a_source_that_went_after_the_plan_fails_the_run_which_goes_on_once_it_is_there(
         self, harness: Harness, job: dict[str, Any], source: Path
     ) -> None:
+        plan = harness.plan("read.py", **job)
         source.rename(source.with_name("away"))
-        run = harness.start("read.py", **job)
+        harness.engine.submit(plan)
+        run = Run(harness, plan.run_id)
         status = run.wait()
         assert (status.phase, status.exit_code) == (Phase.FAILED, 127)
         assert status.root_cause is not None

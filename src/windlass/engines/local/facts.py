@@ -61,8 +61,8 @@ class Facts:
     """Path of each launcher, None where it is not installed."""
     environ: frozenset[str]
     """Names, never values, of the variables that the ranks inherit."""
-    missing_data: frozenset[str] = frozenset()
-    """Names of local data sets whose source is not there."""
+    bad_data: Mapping[str, str] = field(default_factory=dict)
+    """Why the source of a data set, a path or `file://`, cannot be read, by the name of the set."""
     busy_ports: frozenset[int] = field(default_factory=frozenset)
     """Ports named by the job that something listens on."""
     missing_network_tools: frozenset[str] = frozenset()
@@ -107,7 +107,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         is_root=os.geteuid() == 0,
         launchers={name: shutil.which(name, path=environ.get("PATH")) for name in LAUNCHERS},
         environ=frozenset(environ),
-        missing_data=frozenset(_missing(job, base)),
+        bad_data=dict(_bad_data(job, base)),
         busy_ports=frozenset(port for port in [job.local.port] if port and _is_busy(port)),
         missing_network_tools=_missing_tools(environ) if job.local.netns else frozenset(),
         missing_capabilities=_missing_capabilities() if job.local.netns else frozenset(),
@@ -203,11 +203,18 @@ def _find_program(name: str, code_dir: Path, environ: Mapping[str, str]) -> str 
     return None if "/" in name else shutil.which(name, path=environ.get("PATH"))
 
 
-def _missing(job: Job, base: Path) -> Iterable[str]:
+def _bad_data(job: Job, base: Path) -> Iterable[tuple[str, str]]:
+    """See `Facts.bad_data`."""
     for data in job.data:
-        source = base / os.path.expanduser(data.source)
-        if not data.is_remote and not os.path.exists(source):  # noqa: PTH110 - as above
-            yield data.name
+        if data.is_remote and not data.source.startswith("file:///"):
+            continue
+        if job.setup and not data.is_staged:  # which may make it
+            continue
+        source = (base / os.path.expanduser(data.source.removeprefix("file://"))).absolute()
+        if not os.path.exists(source):  # noqa: PTH110 - as above
+            yield data.name, f"{source} is not there"
+        elif data.is_remote and not os.path.isdir(source):  # noqa: PTH112 - as above
+            yield data.name, f"{source} is no folder"
 
 
 def _is_busy(port: int) -> bool:

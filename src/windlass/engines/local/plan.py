@@ -364,8 +364,8 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
                    "of each is on the same one", "use gloo, for NCCL takes no two ranks on a GPU")  # fmt: skip
     if job.local.port in facts.busy_ports and not job.local.netns:
         yield blocker("port-busy", f"port {job.local.port} is in use", "leave local.port out: a free one is reserved")
-    for name in sorted(facts.missing_data):
-        yield blocker("data-missing", f"data {name}: its source is not there", "check source:")
+    for name, problem in facts.bad_data.items():
+        yield blocker("data-missing", f"data {name}: {problem}", "check source:")
     no_gpus, env = "" if facts.gpus else "no GPU is here", {*facts.environ, *target.env, *job.env}
     yield from lone_ranks(job, ranks, facts.script_imports, env, no_gpus=no_gpus)
     if job.nodes.is_elastic and job.launcher == "mpi":
