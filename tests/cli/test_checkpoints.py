@@ -291,7 +291,7 @@ def test_export_refuses_a_damaged_one_by_name(windlass: Call, failed: Failed) ->
     run_id, folder = failed()
     flip(write(folder, 20) / "rank-0.safetensors")
     result = windlass("checkpoints", run_id, "export", "20", "m.safetensors")
-    assert (result.code, "step-00000020-a1f3c1 is damaged" in result.err) == (1, True)
+    assert (result.code, "step-00000020-a1f3c1 is damaged" in result.err) == (2, True)
     assert not Path("m.safetensors").exists()
 
 
@@ -301,6 +301,13 @@ def test_export_to_what_cannot_be_is_refused(windlass: Call, failed: Failed, pat
     write(folder, 10)
     result = windlass("checkpoints", run_id, "export", path)
     assert (result.code, said in result.err) == (2, True)
+
+
+def test_export_of_a_part_that_is_not_there_names_those_that_are(windlass: Call, failed: Failed) -> None:
+    run_id, folder = failed()
+    write(folder, 10)
+    result = windlass("checkpoints", run_id, "export", "m.safetensors", "--part", "optim")
+    assert (result.code, "no tensors of a part named 'optim', only of model" in result.err) == (2, True)
 
 
 @pytest.mark.slow

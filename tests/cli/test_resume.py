@@ -110,9 +110,9 @@ def test_a_damaged_checkpoint_is_refused_before_anything_starts(windlass: Call, 
     folder = home / "runs" / broken / "checkpoints"
     flip(write(folder, 10) / "rank-0.safetensors")
     result = windlass("resume", broken, "--from", "10")
-    assert (result.code, "step-00000010-a1f3c1 is damaged" in result.err) == (1, True)
+    assert (result.code, "step-00000010-a1f3c1 is damaged" in result.err) == (2, True)
     result = windlass("resume", broken, "--from", str(folder / "step-00000010-a1f3c1"))
-    assert (result.code, "step-00000010-a1f3c1 is damaged" in result.err) == (1, True)
+    assert (result.code, "step-00000010-a1f3c1 is damaged" in result.err) == (2, True)
     for nothing in ("nothing-of-that-name", "", "a" * 5000, "~no-such-user/x"):
         assert windlass("resume", broken, "--from", nothing).code == 2
     assert len(windlass("status", broken, "-o", "json").json["attempts"]) == 1

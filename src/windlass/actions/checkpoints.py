@@ -15,7 +15,7 @@ from windlass.errors import UsageError, WindlassError
 from windlass.runs.record import Status
 from windlass.train.checkpoint import files, retention
 from windlass.train.checkpoint.chunks import export_safetensors
-from windlass.train.checkpoint.faults import BadCheckpoint, Fault, Problem, worst
+from windlass.train.checkpoint.faults import BadCheckpoint, Fault, NoSuchPart, Problem, worst
 from windlass.train.checkpoint.files import Found
 from windlass.train.checkpoint.storage import is_address, is_plain_name
 from windlass.views.reports import ExportedCheckpoint
@@ -181,8 +181,9 @@ def export(
 ) -> tuple[ExportedCheckpoint, dict[str, list[Problem]]]:
     """Write one part of a checkpoint, by default of the newest verified one: `.safetensors`, or `.pt` for torch.load.
 
-    Also gives the newer checkpoints that are not verified, and why. Raises UsageError for another ending or a name that
-    is not there, WindlassError for a damaged checkpoint, a part that is not in it, or a file that cannot be written.
+    Also gives the newer checkpoints that are not verified, and why. Raises UsageError for another ending, a name or a
+    part that is not there, or the name of a checkpoint that is not verified; WindlassError where none is verified, or
+    the file cannot be written.
     """
     require_here(seen)
     ending = path.suffix.lower()
@@ -200,6 +201,8 @@ def export(
                 export_safetensors(found, tensors, part=part)
                 _by_torch(tensors, path, plan)
         return ExportedCheckpoint(seen.status.id, found.name, str(path), path.stat().st_size), passed_over
+    except NoSuchPart as error:
+        raise UsageError(f"{found.name} cannot be exported: {error}", "name one of them: --part NAME") from error
     except BadCheckpoint as error:
         raise WindlassError(f"{found.name} cannot be exported: {error}") from error
     except OSError as error:
@@ -256,7 +259,8 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
 
     A word without a slash means a checkpoint of the run before it means a file beside the caller. One of
     `windlass.train.checkpoint` is verified; what else a script has saved it alone can judge, but a run that has ours
-    takes no other. Raises UsageError for what is not there or none, WindlassError for what is damaged.
+    takes no other. Raises UsageError for what is not there, is none or is not verified, WindlassError where a store
+    cannot be read.
     """
     if not wanted:
         raise UsageError("no checkpoint is named to go on from", f"windlass checkpoints {seen.status.id} lists them")
@@ -301,10 +305,11 @@ def _elsewhere(address: str, seen: Checkpoints) -> str:
 
 
 def _require_verified(found: Found, seen: Checkpoints) -> None:
+    """Raise UsageError for a checkpoint that the user has named and that is not verified."""
     if problems := files.examine(found):
         why = "; ".join(map(str, problems))
         hint = f"windlass checkpoints {seen.status.id} verify shows which ones are verified"
-        raise WindlassError(f"{found.name} is {state_words(problems)}: {why}", hint)
+        raise UsageError(f"{found.name} is {state_words(problems)}: {why}", hint)
 
 
 # -- what must not be lost --------------------------------------------------------------------------------------------

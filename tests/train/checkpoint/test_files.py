@@ -19,7 +19,7 @@ from tests.train.checkpoint.saved import build, flip, make
 from windlass.train.checkpoint import Checkpoint, files
 from windlass.train.checkpoint.chunks import export_safetensors
 from windlass.train.checkpoint.export import read_tensors
-from windlass.train.checkpoint.faults import BadCheckpoint
+from windlass.train.checkpoint.faults import NoSuchPart
 from windlass.train.checkpoint.files import list_checkpoints
 from windlass.train.checkpoint.storage import Folder
 
@@ -242,6 +242,6 @@ def test_export_without_torch_gives_the_tensors_of_one_part(tmp_path: Path) -> N
 
 
 def test_export_of_an_unknown_part_leaves_no_file(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadCheckpoint, match="no tensors of a part named 'teacher', only of model"):
+    with pytest.raises(NoSuchPart, match="no tensors of a part named 'teacher', only of model"):
         export_safetensors(list_checkpoints(folder)[0], tmp_path / "x.safetensors", "teacher")
     assert not [path for path in tmp_path.iterdir() if "x.safetensors" in path.name]

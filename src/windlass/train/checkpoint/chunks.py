@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 from windlass.train.checkpoint import files
-from windlass.train.checkpoint.faults import BadCheckpoint
+from windlass.train.checkpoint.faults import BadCheckpoint, NoSuchPart
 from windlass.train.checkpoint.opening import open_folder
 from windlass.train.checkpoint.storage import Folder, replacing
 
@@ -189,15 +189,14 @@ def _check_cover(name: str, places: list[Place]) -> None:
 def export_safetensors(found: files.Found, path: str | os.PathLike[str], part: str = "model") -> None:
     """Write the tensors of one part as a plain safetensors file, put together from the chunks of all ranks.
 
-    The file is there in full or not at all. Raises BadCheckpoint if there is no such part or a chunk is missing,
-    OSError.
+    The file is there in full or not at all. Raises NoSuchPart, BadCheckpoint if a chunk is missing, OSError.
     """
     folder = open_folder(os.path.dirname(found.path))
     places = Index(folder, found.name, found.files).places
     chosen = {name[len(part) + 1 :]: places[name] for name in places if name.startswith(f"{part}.")}
     if not chosen:
         others = ", ".join(sorted({name.partition(".")[0] for name in places}))
-        raise BadCheckpoint(f"it has no tensors of a part named {part!r}, only of {others or 'none'}")
+        raise NoSuchPart(f"it has no tensors of a part named {part!r}, only of {others or 'none'}")
     firsts = {name: chosen[name][0].chunk for name in chosen}
     layout = lay_out([full_chunk(name, first.dtype, first.shape) for name, first in firsts.items()])
     with replacing(os.path.abspath(os.fspath(path))) as out:

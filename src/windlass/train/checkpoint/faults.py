@@ -53,6 +53,10 @@ class UnknownFormat(BadCheckpoint):
         super().__init__(text, Fault.UNKNOWN_FORMAT)
 
 
+class NoSuchPart(BadCheckpoint):
+    """A part of a checkpoint was asked for that it does not have."""
+
+
 class UnreadableCheckpoint(OSError):
     """A checkpoint is there and could not be read, also after retries. All ranks of an attempt raise it together."""
 
