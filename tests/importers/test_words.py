@@ -77,6 +77,12 @@ def test_options_that_would_be_lost_are_listed_by_name() -> None:
     assert [meaning.split()[0] for meaning, _, is_ours in left if is_ours] == ["--tee", "--log-dir"]
 
 
+def test_lines_of_a_script_that_the_ranks_do_not_need_are_listed() -> None:
+    script = "set -e\nHEAD=$(hostname -i)\necho 'to start'\nsleep 30\npython /a/t.py\necho done\n"
+    listed = "`HEAD=$(hostname -i)`, `set -e`, `echo 'to start'`, `sleep 30`, `echo done` in the same script"
+    assert start_of(["sh", "-c", script], {}).left == [(listed, "left out: the ranks need none of it", True)]
+
+
 def test_arguments_of_an_image_that_starts_torchrun_itself_are_known_by_their_options() -> None:
     assert assumed_torchrun(["--nnodes=2", "/a/t.py"])
     assert not assumed_torchrun(["train", "--nnodes=2"])

@@ -89,7 +89,7 @@ def left_lines(left: Iterable[Left], file: str, paint: Paint) -> Iterator[str]:
     """Fields without equivalent, each with what to do; then those about which there is nothing to do."""
     left = list(left)
     lost = [one for one in left if not one.is_ours]
-    ours = list(dict.fromkeys(one.field for one in left if one.is_ours))
+    ours = list(dict.fromkeys(f"{one.field}: {one.meaning}" for one in left if one.is_ours))
     if lost:
         yield paint(f"{count(len(lost), 'field')} without equivalent in a job file:", "yellow", bold=True)
     for one in lost:
@@ -100,4 +100,4 @@ def left_lines(left: Iterable[Left], file: str, paint: Paint) -> Iterator[str]:
         yield paint(
             f"Nothing to do about {count(len(ours), 'field')} that Windlass does not need, or handles itself:", dim=True
         )
-        yield from (paint(f"  {field}", dim=True) for field in ours)
+        yield from (paint(f"  {one}", dim=True) for one in ours)

@@ -101,6 +101,9 @@ def _scripted(script: str, env: Mapping[str, str], folder: str | None, code_trav
         return None
     if line.env:
         made.fields["env"] = {**line.env, **made.fields.get("env", {})}
+    if line.dropped:
+        made.leave(f"{', '.join(f'`{_short(one)}`' for one in line.dropped)} in the same script",
+                   "left out: the ranks need none of it", is_ours=True)  # fmt: skip
     if made.by == "mpi":  # on the launcher's pod alone
         for other in (*line.before, *line.after):
             made.leave(f"`{_short(other)}` in the same line of the shell", "setup: runs it on each machine before")

@@ -49,6 +49,8 @@ class Line:
     """Other commands that have an effect, each in its folder."""
     after: list[str] = field(default_factory=list)
     """Those behind the command that trains."""
+    dropped: list[str] = field(default_factory=list)
+    """Lines that only print, wait, set up the shell or compute a variable of the launcher."""
 
 
 def script_of(words: Sequence[str]) -> str | None:
@@ -69,6 +71,7 @@ def script_of(words: Sequence[str]) -> str | None:
 def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Line | None:
     """A script parsed into the command that starts the ranks and its context; None if it needs a shell."""
     script = _COMMENT.sub("", script.replace("\\\n", " "))
+    dropped = [match[0].strip() for match in _SUBSTITUTION.finditer(script)]
     computed = {match[2] for match in _SUBSTITUTION.finditer(script) if match[1]}
     script = _SUBSTITUTION.sub("", script)
     if _NOT_PLAIN.search(script) or computed.difference(CONTRACT_ENV):  # a variable that the program may read
@@ -96,7 +99,7 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
             found.folder = joined(found.folder, words[1])
         elif words[0] == "export" and all(_ASSIGNMENT.fullmatch(word) for word in words[1:]):
             found.env |= {name: value for name, _, value in (word.partition("=") for word in words[1:])}
-        elif words[0] not in ("set", "export"):
+        elif words[0] != "export":
             commands.append((words[1:] if words[0] == "exec" and len(words) > 1 else words, env, found.folder))
     loud = [one for one in commands if one[0][0] not in _QUIET]
     starting = [one for one in loud if starts_ranks(one[0])]
@@ -106,6 +109,7 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
     found.words, env, found.folder = chosen[0]
     found.env |= env
     at = loud.index(chosen[0])
+    found.dropped = [*dropped, *(_again(one) for one in commands if one[0][0] in _QUIET)]
     found.before, found.after = [_again(one) for one in loud[:at]], [_again(one) for one in loud[at + 1 :]]
     return found
 
