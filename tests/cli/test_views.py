@@ -374,6 +374,13 @@ def test_where_results_are_is_said_with_one_in(tmp_path: Path) -> None:
         assert not re.search(r"\bin in\b|to in\b", " ".join((*shown, statustext.output_words(made.output_dir))))
 
 
+def test_a_plan_shows_setup_once_for_the_nodes_of_this_machine(tmp_path: Path) -> None:
+    here = plan_local(Job(name="d", run="train.py", nodes=2, setup="./fetch"), tmp_path, tmp_path, "d-1")
+    on_cluster = planned(nodes=2, setup="./fetch")
+    shown = ["\n".join(plantext.plan_lines(made, plain)) for made in (here, on_cluster)]
+    assert [text.count("./fetch") for text in shown] == [1, 2]
+
+
 # -- events -----------------------------------------------------------------------------------------------------------
 
 EVENTS: list[tuple[str, dict[str, Any], str]] = [

@@ -44,7 +44,8 @@ def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
         if nodes_shown > NODES_SHOWN and not verbose:
             lines += ["", f"… and {count(len(plan.steps) - place + 1, 'step')} more like these: windlass plan -v"]
             break
-        lines += ["", *_step(place, step, paint, verbose=verbose, common=common)]
+        has_setup = plan.engine != "local" or nodes_shown == 1  # nodes of one machine run it once, and not each
+        lines += ["", *_step(place, step, paint, verbose=verbose, common=common, has_setup=has_setup)]
     if common:
         lines += ["", "every node has", *(f"  {line}" for line in _environment(common, paint))]
     if plan.notes:
@@ -88,7 +89,9 @@ def _policy(plan: Plan, paint: Paint) -> list[str]:
     return [paint("  · ".join(words), dim=True)]
 
 
-def _step(place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping[str, str]) -> list[str]:
+def _step(
+    place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping[str, str], has_setup: bool
+) -> list[str]:
     request = step.request
     ranks = request.get("ranks", ())
     summary = step.summary.split(": ", 1)[0] if ranks else step.summary  # the command itself is shown below
@@ -100,7 +103,7 @@ def _step(place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping
     if not ranks:
         return lines
     rows = [[paint("in", dim=True), tilde(request.get("cwd", ""))]]
-    if setup := request.get("setup", "").strip():
+    if has_setup and (setup := request.get("setup", "").strip()):
         lines_of_setup = setup.count("\n") + 1
         is_short = verbose or lines_of_setup == 1
         shown = setup if is_short else f"{count(lines_of_setup, 'line')} of bash, before the ranks: windlass plan -v"
