@@ -149,6 +149,10 @@ def test_any_other_line_is_a_command_word_by_word(line: str) -> None:
     ("line", "says"),
     [
         ("torchrun --numa-binding x --foo 1.py train.py", ["--numa-binding: is not supported", "--foo"]),
+        (
+            "torchrun --foo 3 --bar --run-path train.py",
+            ["--foo: is not an option of torchrun", "--bar: is not an option", "--run-path: is not supported"],
+        ),
         ("deepspeed --num_nodes 2 --hostfile h train.py", ["windlass run --nodes 2 -- deepspeed", "--hostfile"]),
         ("deepspeed --include localhost:0,1 train.py", ["--include: is not supported (write --num_gpus"]),
         ("fabric run --strategy dp train.py", ["--strategy: is dp"]),

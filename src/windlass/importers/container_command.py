@@ -19,9 +19,9 @@ from typing import Any, Final
 from windlass.errors import JobFileError, Problem
 from windlass.importers.field_hints import Hint, secret_hint
 from windlass.importers.shell import VARIABLE, expanded, filled, joined, macros, read_line, script_of
-from windlass.spec.commandline import Launch, job_from_command, launcher_of, stem
+from windlass.spec.commandline import job_from_command, launcher_of, stem
 from windlass.spec.job import kind_of, split_run
-from windlass.spec.launchers import HOROVOD, MPIRUN, TORCHRUN, Parsed, read
+from windlass.spec.launchers import HOROVOD, MPIRUN, TORCHRUN, Parsed, read, read_past_unknown
 
 _INITS: Final = ("tini", "dumb-init", "catatonit", "nohup", "time")
 """Programs that start another one and add nothing for the ranks."""
@@ -166,7 +166,8 @@ def _direct(words: Sequence[str], env: Mapping[str, str], folder: str | None, co
     launcher = launcher_of(words)
     parsed = Parsed(rest=list(words))
     if launcher is not None:
-        parsed = _tolerated(launcher, words[launcher.num_words :])
+        parsed = read_past_unknown(launcher.options, words[launcher.num_words :], launcher.program)
+        parsed.has_unknown = False
         made.left += map(_finding, parsed.problems)
         made.left += (Hint(remark.message, remark.fix or "nothing to do", not remark.fix) for remark in parsed.remarks)
         parsed.problems.clear()
@@ -195,20 +196,6 @@ def _direct(words: Sequence[str], env: Mapping[str, str], folder: str | None, co
         made.fields |= {name: parsed.fields[name] for name in ("nodes", "procs_per_node") if name in parsed.fields}
     _place(made, folder, code_travels)
     return made
-
-
-def _tolerated(launcher: Launch, words: Sequence[str]) -> Parsed:
-    """The options of a launcher, also those behind an unknown option and its value."""
-    parsed = read(launcher.options, words, launcher.program)
-    while parsed.has_unknown and parsed.rest and not _starts(parsed.rest[0]) and any(map(_starts, parsed.rest[1:])):
-        parsed.has_unknown = False
-        read(launcher.options, parsed.rest[1:], launcher.program, parsed)
-    parsed.has_unknown = False
-    return parsed
-
-
-def _starts(word: str) -> bool:
-    return word.endswith(".py") or bool(re.fullmatch(r"(.*/)?(python[0-9.]*|[\w.-]+\.sh)|\./.*|-m", word))
 
 
 def _finding(problem: Problem) -> Hint:

@@ -37,7 +37,7 @@ from windlass.spec.launchers import (
     Parsed,
     Remark,
     problem,
-    read,
+    read_past_unknown,
 )
 from windlass.spec.names import legal_name
 from windlass.spec.parse import job_from_mapping
@@ -145,7 +145,7 @@ def _understood(
     python = _python(words)
     typed = words[0] if words[0] in _PLAIN_PYTHON and "python" not in outer else None
     if launcher is not None:
-        parsed = parsed or read(launcher.options, words[launcher.num_words :], launcher.program)
+        parsed = parsed or read_past_unknown(launcher.options, words[launcher.num_words :], launcher.program)
         if launcher.options in (MPIRUN, HOROVOD):
             typed = parsed.rest[0] if parsed.rest[:1] and parsed.rest[0] in _PLAIN_PYTHON else None
             job = _mpi(parsed, name, caller.environ, outer)

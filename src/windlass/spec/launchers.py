@@ -118,6 +118,20 @@ def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | 
     return parsed
 
 
+def read_past_unknown(options: Options, words: Sequence[str], program: str) -> Parsed:
+    """As `read`, and goes on behind an unknown option and its value where a program is named behind these."""
+    parsed = read(options, words, program)
+    while parsed.has_unknown and parsed.rest and not _starts(parsed.rest[0]) and any(map(_starts, parsed.rest[1:])):
+        parsed.has_unknown = False
+        read(options, parsed.rest[1:], program, parsed)
+    return parsed
+
+
+def _starts(word: str) -> bool:
+    """Whether a word is the beginning of what a launcher starts, and no value of an option."""
+    return word.endswith(".py") or bool(re.fullmatch(r"(.*/)?(python[0-9.]*|[\w.-]+\.sh)|\./.*|-m", word))
+
+
 def _key(spelled: str, options: Options) -> str:
     """The key of an option: `_` and `-` are the same, and `-np` is a long option only for MPI."""
     name = spelled.lstrip("-")
