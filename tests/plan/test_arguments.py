@@ -24,9 +24,15 @@ ENV = {"WINDLASS_OUTPUT_DIR": "/out", "WINDLASS_CHECKPOINT_DIR": "/checkpoints"}
         ({"command": ["bash", "-c", "./prog $WINDLASS_OUTPUT_DIR"]}, []),
         ({"command": ["env", "A=1", "/bin/sh", "-c", "./prog $WINDLASS_RANK"]}, []),
         ({"command": ["./prog", "$HOME"]}, []),
+        ({"run": "train.py > a.log && ./prog | tee b.log | wc"}, ["operator-not-read"] * 3),
+        ({"run": "train.py --split '|'"}, []),
+        ({"run": "train.py --name 'a | b'"}, []),
+        ({"command": ["find", ".", "-exec", "touch", "{}", ";"]}, []),
     ],
 )
-def test_a_name_that_is_not_replaced_and_read_by_no_shell_is_noted(fields: dict[str, Any], codes: list[str]) -> None:
+def test_a_name_that_is_not_replaced_or_an_operator_is_noted_where_no_shell_reads_it(
+    fields: dict[str, Any], codes: list[str]
+) -> None:
     notes = left_over(Job(name="job", **fields), ENV)
     assert [note.code for note in notes] == codes
     assert not any(note.blocks for note in notes)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SHELL = re.compile(r"(ba|da|z|k|a|fi|c|tc)?sh")
 _FOLDER = re.compile(r"WINDLASS_(CHECKPOINT_DIR|OUTPUT_DIR|DATA_[A-Z0-9_]+)")
+_OPERATORS = frozenset(("|", ">", ">>", "<", "&&", "||", ";", "&"))
 _NAME = re.compile(r"\$(?:\{(WINDLASS_[A-Z0-9_]+)\}|(WINDLASS_[A-Z0-9_]+))")
 
 
@@ -46,7 +47,9 @@ def differ_by_rank(job: Job) -> bool:
 
 
 def left_over(job: Job, env: Mapping[str, str]) -> list[Note]:
-    """Notes on names of Windlass in the arguments that look as if they would be replaced, and are not."""
+    """Notes on names of Windlass in the arguments that look as if they would be replaced, and are not, and on operators
+    of a shell in `run`. Words of `command` may be anything: `find … -exec … ;`.
+    """
     of_run, of_checkpoint = {*folders_in(env), *RANK_NUMBERS}, set(folders_in(env))
     in_run = () if job.run is None else job.script_argv
     in_checkpoint = (job.checkpoint.find or "", *job.resume_argv)
@@ -60,6 +63,11 @@ def left_over(job: Job, env: Mapping[str, str]) -> list[Note]:
         for name in _names(words)
         if name not in known
     ]
+    written = (job.run or "").split()  # with its quotes: a quoted operator is an argument
+    for word in dict.fromkeys(in_run):
+        if word in _OPERATORS and word in written:
+            text = f"{word} in run: reaches the program as it is written: no shell reads it"
+            notes.append(Note("operator-not-read", text, "write a script, or command: [bash, -c, …]"))
     if job.command is None or any(_is_shell(word) for word in job.command):
         return notes
     for name in _names(job.command):
