@@ -3,7 +3,7 @@
 A script that runs once on a node and calls torchrun becomes one that each rank runs: what comes before torchrun stays
 (the environment that is activated, the folder, the variables), the line of torchrun becomes `exec python -u train.py`,
 and its options become `nodes` and `procs_per_node`. Commands with an effect before it, such as `pip install`, move to
-`setup`, which runs once on a node. SkyPilot's variables are set from those of Windlass.
+`setup`, which runs once on a machine. SkyPilot's variables are set from those of Windlass.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _read(line: Statement, known: Mapping[str, str]) -> _Launched | None:
 
 
 def _of_ranks(script: str, found: Sequence[Statement], launched: _Launched) -> tuple[str, str]:
-    """The script of each rank, and what runs once on a node before it."""
+    """The script of each rank, and what runs once on a machine before it."""
     ahead = found[: found.index(launched.statement)]
     effects = [one for one in ahead if not _is_harmless(one)]
     text = script[: launched.statement.start]
