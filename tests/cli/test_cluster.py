@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -245,6 +246,17 @@ def test_an_audit_is_priced_and_says_what_is_not_known() -> None:
     assert "1 object left and 1 question without an answer, at least 32.85 USD a month" in text
     assert "remove:\n  aws …\n" in text
     assert "not known: file system: elasticfilesystem:DescribeFileSystems: not allowed (grant it)" in text
+
+
+def test_what_others_use_is_removed_after_them() -> None:
+    kinds = ["VPC", "subnet", "NAT gateway", "network interface", "elastic IP address", "instance"]
+    left = [replace(nat(), kind=kind, id=kind, remedy=f"delete {kind}") for kind in kinds]
+    group = replace(nat(), service="autoscaling", kind="autoscaling group", id="g", remedy="delete group")
+    found = view(report(*left, group), embedded())
+    text = "\n".join(audit_lines(found, plain))
+    assert [line.removeprefix("  delete ") for line in text.splitlines() if line.startswith("  delete ")] == [
+        "group", "NAT gateway", "instance", "elastic IP address", "network interface", "subnet", "VPC",
+    ]  # fmt: skip
 
 
 def test_what_is_kept_on_purpose_is_no_leak() -> None:

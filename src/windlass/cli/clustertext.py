@@ -30,6 +30,14 @@ PRIVATE: Final = (
 INCOMPLETE: Final = "not complete, as far as this machine knows: windlass cluster up; after a lost state: --recover"
 SHOWN: Final = 12
 """Resources of a kind of change that are named one by one."""
+_USERS: Final = frozenset({
+    "autoscaling autoscaling group", "eks node group", "sagemaker app", "efs mount target", "elbv2 load balancer",
+    "iam instance profile",
+})  # fmt: skip
+"""Kinds of objects that use others, and are removed first."""
+_USED: Final = ("", "iam role", "iam policy", "ec2 elastic IP address", "ec2 network interface", "ec2 subnet",
+                "ec2 route table", "ec2 internet gateway", "ec2 security group", "ec2 VPC")  # fmt: skip
+"""Kinds that others use, and are removed last, in this order."""
 STATES: Final = {"up": "green", "incomplete": "yellow", "configured": None, "damaged": "red"}
 
 
@@ -170,6 +178,12 @@ def audit_lines(found: ClusterAudit, paint: Paint) -> list[str]:
     return lines
 
 
+def _turn(one: LeftObject) -> int:
+    """When to remove it: AWS refuses to delete what another object uses."""
+    kind = f"{one.service} {one.kind}"
+    return -1 if kind in _USERS else _USED.index(kind) if kind in _USED else 0
+
+
 def _objects(group: Sequence[LeftObject], paint: Paint) -> list[str]:
     """A table that fits a terminal, and below it the commands, whole, so that they can be copied."""
     rows = [
@@ -177,7 +191,7 @@ def _objects(group: Sequence[LeftObject], paint: Paint) -> list[str]:
          _month(one.usd_per_month) if one.bills else "–", visible(one.detail)]
         for one in group
     ]  # fmt: skip
-    remedies = [f"  {visible(one.remedy)}" for one in group if one.remedy]
+    remedies = [f"  {visible(one.remedy)}" for one in sorted(group, key=_turn) if one.remedy]
     return [
         *titled(("KIND", "NAME", "USD A MONTH", "DETAIL"), rows, paint),
         *(["remove:", *remedies] if remedies else []),
