@@ -83,6 +83,13 @@ def test_lines_of_a_script_that_the_ranks_do_not_need_are_listed() -> None:
     assert start_of(["sh", "-c", script], {}).left == [(listed, "left out: the ranks need none of it", True)]
 
 
+def test_env_before_the_program_that_trains_is_no_line_to_leave_out() -> None:
+    made = start_of(["sh", "-c", "pip install x && env A=1 torchrun /a/t.py"], {})
+    assert (made.fields["run"], made.fields["env"]) == ("/a/t.py", {"A": "1"})
+    assert made.fields["setup"] == "set -e\n(pip install x)\n"
+    assert start_of(["sh", "-c", "env && python /a/t.py"], {}).fields["run"] == "/a/t.py"
+
+
 def test_arguments_of_an_image_that_starts_torchrun_itself_are_known_by_their_options() -> None:
     assert assumed_torchrun(["--nnodes=2", "/a/t.py"])
     assert not assumed_torchrun(["train", "--nnodes=2"])

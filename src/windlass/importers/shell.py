@@ -87,6 +87,8 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
     found, commands = Line([]), []
     for step in steps:
         words = list(step)
+        if words[:1] == ["env"] and len(words) > 1 and not words[1].startswith("-"):
+            words = words[1:]  # `env A=1 python train.py`
         env = {}
         while words and (pair := _ASSIGNMENT.fullmatch(words[0])):
             env[pair[1]] = pair[2]
@@ -101,7 +103,7 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
             found.env |= {name: value for name, _, value in (word.partition("=") for word in words[1:])}
         elif words[0] != "export":
             commands.append((words[1:] if words[0] == "exec" and len(words) > 1 else words, env, found.folder))
-    loud = [one for one in commands if one[0][0] not in _QUIET]
+    loud = [one for one in commands if not _is_quiet(one[0])]
     starting = [one for one in loud if starts_ranks(one[0])]
     chosen = starting if len(starting) == 1 else loud
     if len(chosen) != 1 or any("*" in word or "?" in word for word in chosen[0][0]):
@@ -109,9 +111,13 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
     found.words, env, found.folder = chosen[0]
     found.env |= env
     at = loud.index(chosen[0])
-    found.dropped = [*dropped, *(_again(one) for one in commands if one[0][0] in _QUIET)]
+    found.dropped = [*dropped, *(_again(one) for one in commands if _is_quiet(one[0]))]
     found.before, found.after = [_again(one) for one in loud[:at]], [_again(one) for one in loud[at + 1 :]]
     return found
+
+
+def _is_quiet(words: Sequence[str]) -> bool:
+    return words[0] in _QUIET and (words[0] != "env" or len(words) == 1)
 
 
 def _again(command: tuple[list[str], dict[str, str], str | None]) -> str:
