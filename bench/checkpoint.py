@@ -202,6 +202,11 @@ def main():
 
             return wait
 
+        def settle(self):
+            """Wait until the writer has removed the checkpoint before, as is done for the others between two saves."""
+            while len(os.listdir(f"{folder}/own")) > 1:
+                time.sleep(0.01)
+
         def load(self, path):
             self.saved.restore()
 
@@ -270,6 +275,7 @@ def main():
     found["first"] = [held]
     for number in range(1, saves + 1):
         before = path
+        getattr(chosen, "settle", done)()
         found["memcpy"].append(memcpy())
         path, held, total = one_save(number)
         found["held"].append(held)
