@@ -254,6 +254,9 @@ STARTS: dict[str, tuple[Story, Story, Start, int | None]] = {
     "from the beginning, with a log line each 500 steps": (
         first_step(3, 500, 500), first_step(13, 500, 500), Start(Origin.BEGINNING, 0), 30,
     ),
+    "from the beginning, with reports that are a time apart, and not a number of steps": (
+        first_step(3, 20, 21), first_step(13, 28, 27), Start(Origin.BEGINNING, 0), 30,
+    ),
     "where a first attempt began that was itself given a checkpoint": (
         first_step(3, 7001, 1), first_step(13, 7001, 1), Start(Origin.BEGINNING, 7000), 30,
     ),

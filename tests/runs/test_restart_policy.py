@@ -128,7 +128,14 @@ def test_another_death_is_tried_again(
     assert end_of(played(*before, (None, step)), cause) == "failure"
 
 
-@pytest.mark.parametrize("error", ["ModuleNotFoundError: No module named 'timm'", "NameError: name 'x' is not defined"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ModuleNotFoundError: No module named 'timm'",
+        "NameError: name 'x' is not defined",
+        "windlass.train.checkpoint.faults.UnknownFormat: step-5: its manifest has format 9",
+    ],
+)
 def test_an_error_of_the_program_at_its_start_is_not_tried_a_third_time(error: str) -> None:
     first = played((raised(error), None), (None, None))
     found = outcome(None, raised(error), first, POLICY)

@@ -20,8 +20,11 @@ TERMINATED_EXIT_CODE: Final = 143
 NOT_UPLOADED_EXIT_CODE: Final = 1
 """Of a run that was ended because the store of its outputs refuses them."""
 MAX_WAIT_SECONDS: Final = 60.0
-PROGRAM_ERROR: Final = re.compile(r"(ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal)Error\b")
-"""Exceptions that depend on the program and what is installed, and hardly on anything that is different later."""
+PROGRAM_ERROR: Final = re.compile(
+    r"((ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal)Error|([\w.]*\.)?UnknownFormat)\b"
+)
+"""Exceptions that depend on the program, on what is installed and on checkpoints of another version, and hardly on
+anything that is different later."""
 _ENDED_BY_US: Final = ("preemption", "resize", "hang")
 """Reasons for which the supervisor ends an attempt in order to start another one."""
 

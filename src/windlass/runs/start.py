@@ -102,7 +102,9 @@ def _step_of(now: Reports, first: Reports, highest_before: int) -> tuple[int, in
         return begin, None
     if now.is_exact:
         before = usual if usual is not None else now.steps_before_first_report
-        return begin, max(begin, now.step - (1 if before is None else before))
+        step = max(begin, now.step - (1 if before is None else before))
+        # Reports are a time apart, and so not always as many steps: less than an interval shows no resume.
+        return begin, begin if step - begin < (now.every or 0) else step
     if first.step is not None and now.step <= first.step:
         return begin, begin
     return begin, now.step - 1 if now.step > highest_before else None
