@@ -130,6 +130,11 @@ def test_a_start_that_is_silent_for_long_and_then_works_is_a_start() -> None:
     assert spent([BEGIN[0], *news[:1], *end(9, "failed")]) == {"hung": 9}
 
 
+def test_the_grace_of_a_run_whose_time_is_over_is_no_training() -> None:
+    story = [*BEGIN, (8, "shutdown", {"reason": "timeout"}), *end(12, "failed", reason="timeout")]
+    assert spent(story) == {"starting": 2, "training": 6, "stopping": 4}
+
+
 def test_stacks_of_a_run_that_is_to_be_stopped_are_no_hang() -> None:
     hang = {"since": 4, "seconds": 6.0, "node": 0, "reason": "stop", "ranks": []}
     story = [*BEGIN, (10, "hang", hang), (10, "stop", {"reason": "asked"}), *end(12, "stopped")]

@@ -76,6 +76,8 @@ def is_news(event: Event) -> bool:
     entry = event.entry
     if isinstance(entry, events.CheckpointChanged):
         return entry.action == "restored" or entry.action in _BAD_CHECKPOINTS
+    if isinstance(entry, events.ShutdownBegun):
+        return entry.reason == "timeout"  # of the others, another event tells more
     return isinstance(entry, _NEWS)
 
 

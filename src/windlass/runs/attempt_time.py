@@ -47,6 +47,8 @@ class AttemptTime:
     trained_at: int | None = None
     failed_at: int | None = None
     """When its first rank failed."""
+    late_at: int | None = None
+    """When it was ended for the job's time limit."""
     highest_before: int = 0
     """The highest step that any attempt before it has reached; known once all events are read."""
     reports: Reports = field(default_factory=Reports)
@@ -113,8 +115,8 @@ class AttemptTime:
             yield "unobserved", (begin, taken_up)
         if self.died_at is not None:
             yield "dead", (self.died_at, end)
-        if self.failed_at is not None:
-            yield ("restarting" if self.another_follows else "stopping"), (self.failed_at, end)
+        if ending := [at for at in (self.failed_at, self.late_at) if at is not None]:
+            yield ("restarting" if self.another_follows else "stopping"), (min(ending), end)
         for hang in self.hangs:
             yield ("stuck", (hang.since, end)) if hang.until is None else ("hung", (hang.since, hang.until))
         if self.is_below and self.trained_at is not None:
@@ -141,6 +143,8 @@ class AttemptTime:
                 self.caught_up = (at, step)
             case events.CheckpointChanged():
                 self._take_checkpoint(entry, at)
+            case events.ShutdownBegun("timeout"):
+                self.late_at = at
             case events.HangDetected() if entry.reason in _TRUE_HANGS:
                 since = at - micros(entry.seconds) if entry.since is None else micros(entry.since)
                 if not any(hang.is_same(since) for hang in self.hangs):
