@@ -94,13 +94,13 @@ class Run:
 
         def read(unwanted: threading.Event) -> Iterator[LogLine]:
             with self._opened() as engine:
-
-                def is_over() -> bool:
-                    return unwanted.is_set() or engine.status(self.id).phase.is_terminal
-
                 engine.store.status(self.id)  # raises NoSuchRun: without a folder there are no lines, and no error
-                logs = RunLogs(engine.store.run_dir(self.id))
-                yield from logs.read(ranks=ranks, tail=tail, is_over=is_over if follow else None)
+                with engine.logs(self.id, follow=follow) as (folder, has_all):
+
+                    def is_over() -> bool:
+                        return unwanted.is_set() or has_all is None or has_all()
+
+                    yield from RunLogs(folder).read(ranks=ranks, tail=tail, is_over=is_over if follow else None)
 
         return Feed(read)
 

@@ -35,6 +35,8 @@ BATCH_BYTES: Final = 256 << 10
 """Logs are written when so much has come together, also while more arrives."""
 TICK_SECONDS: Final = 0.25
 """How long a burst of logs may delay a look at the state."""
+LOGS_SECONDS: Final = 10.0
+"""How long the last lines of a run in a cluster are awaited once it has ended."""
 PROGRESS_LINE_SECONDS: Final = 10.0
 IMPORT_SECONDS: Final = 1.0
 """Imports that take no longer are not named: a fork of a warm process has done them."""
@@ -186,6 +188,8 @@ class Follower:
         self._absence = ""
         self._pending: list[LogBlock] = []
         self._looked_at = 0.0
+        self._over_at = float("inf")
+        """When the run was first seen to have ended, in monotonic seconds."""
         self._held: Event | None = None
         self.status: Status = self._engine.status(run_id)
 
@@ -195,10 +199,22 @@ class Follower:
             while not self._is_over():
                 pass
             return self.status
-        logs = RunLogs(self._store.run_dir(self._run_id))
+        with self._engine.logs(self._run_id, follow=True) as (folder, has_all):
+            self._write_logs(RunLogs(folder), has_all or (lambda: True))
+        return self.status
+
+    def _write_logs(self, logs: RunLogs, has_all: Callable[[], bool]) -> None:
+        """Write the logs until following is over, and `has_all` that was written has arrived, or does not arrive."""
+
+        def is_over() -> bool:
+            if not self._is_over():
+                return False
+            is_late = time.monotonic() - self._over_at > LOGS_SECONDS
+            return self._interrupts.choice is Choice.LEAVE or is_late or has_all()
+
         pending_bytes = 0
         # `_is_over` sleeps, after what was read has been written.
-        for block in logs.read_batches(is_over=self._is_over, since_ns=self._since_ns, poll_seconds=0):
+        for block in logs.read_batches(is_over=is_over, since_ns=self._since_ns, poll_seconds=0):
             self._pending.append(block)
             pending_bytes = pending_bytes + len(block.data) if len(self._pending) > 1 else len(block.data)
             if pending_bytes >= BATCH_BYTES:
@@ -206,14 +222,15 @@ class Follower:
                 if time.monotonic() - self._looked_at >= TICK_SECONDS:
                     self._look(0.0)
                     if self._interrupts.choice is Choice.LEAVE:
-                        return self.status
+                        return
         self._flush()
-        return self.status
 
     def _is_over(self) -> bool:
         self._flush()
         # The first look does not wait: a run that has ended already is shown at once.
-        return self._look(POLL_SECONDS if self._looked_at else 0.0)
+        is_over = self._look(POLL_SECONDS if self._looked_at else 0.0)
+        self._over_at = min(self._over_at, self._looked_at) if is_over else float("inf")
+        return is_over
 
     def _flush(self) -> None:
         if self._pending:

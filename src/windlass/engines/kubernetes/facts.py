@@ -273,6 +273,8 @@ def dry_run(plan: Plan) -> list[Note]:
                 return Note(
                     "namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix, blocks=True
                 )
+            if error.status == 409:
+                return None  # the object is that of the run itself, which is resumed with other nodes
             name = manifest["metadata"]["name"]
             if error.status == 403 and manifest["kind"] == "PersistentVolume":
                 return Note("mount-rights", "this login may not create PersistentVolumes, which are of the whole "
