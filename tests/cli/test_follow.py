@@ -27,7 +27,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 def test_a_supervisor_that_crashes_is_reported_once_for_each_reason(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    view = PlainView(RUN, run_viewer(RUN, scene.store), "(1 rank)")
+    view = PlainView(RUN, run_viewer(RUN, scene.store), 2, 1)
     with Interrupts(can_ask=False) as interrupts:
         follower = Follower(RUN, scene.engine, view, interrupts, show_logs=False, since_seq=1)
         for restarts in (1, 1, 2):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.engines.kubernetes.test_plan import planned
 from tests.engines.local.planning import plan_local
 
@@ -15,6 +17,7 @@ from windlass.cli import eventtext, plantext, statustext
 from windlass.cli.follow import Pace, PlainView
 from windlass.cli.formatting import cut
 from windlass.cli.interrupts import AFTER_INTERRUPT, AFTER_KEY, Choice
+from windlass.cli.live import panel
 from windlass.cli.logs import terminal_lines
 from windlass.cli.render import run_rows
 from windlass.cli.whytext import restart_words, why_lines
@@ -624,12 +627,25 @@ def test_progress_in_a_pipe_is_a_line_every_ten_seconds(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    view = PlainView("digits-7f3k2", viewed, "1 node × 2 ranks")
+    view = PlainView("digits-7f3k2", viewed, 2, 2)
     for _ in range(250):
         clock[0] += 0.1
         view.state(training(), 10.0)
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["digits-7f3k2: 25%, 100/400, 30s left, loss 0.5, 10 steps/s"] * 2
+
+
+def test_an_attempt_of_fewer_nodes_is_shown_with_its_own_size(capsys: pytest.CaptureFixture[str]) -> None:
+    view = PlainView("digits-7f3k2", viewed, 4, 2)
+    for world_size in (4, 2):
+        view.event(Event(1, 0.0, "attempt", {"number": 1, "world_size": world_size}))
+        view.event(Event(2, 0.0, "phase", {"phase": "training"}))
+    said = [line for line in capsys.readouterr().err.splitlines() if "training" in line]
+    assert [line.partition("training ")[2] for line in said] == ["(2 nodes × 2 ranks)", "(1 node × 2 ranks)"]
+    plan = {**PLAN, "num_nodes": 2}
+    out = io.StringIO()
+    Console(file=out, width=80).print(panel(run_of(training(), plan, LEDGER, 120.0, is_here=True), 120.0))
+    assert "1 node × 2 ranks on local" in out.getvalue()
 
 
 def test_pace_begins_anew_when_steps_do() -> None:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.cli.formatting import Paint, count, painter, size, size_of_run, visible
+from windlass.cli.formatting import Paint, count, painter, size, size_of_attempt, visible
 from windlass.cli.interrupts import QUESTION, Choice, Interrupts
 from windlass.cli.logs import write_blocks
 from windlass.cli.render import emit, print_data
@@ -78,11 +78,14 @@ class PlainView:
     """Lines for a pipe, a file or a terminal that cannot move its cursor."""
 
     def __init__(
-        self, run_id: str, make_run: Callable[[Status], Run], size: str, *, quiet: bool = False, verbose: int = 0
-    ) -> None:
+        self, run_id: str, make_run: Callable[[Status], Run], world_size: int, procs_per_node: int, *,
+        quiet: bool = False, verbose: int = 0,
+    ) -> None:  # fmt: skip
         self._run_id = run_id
         self._make_run = make_run
-        self._size = f"({size})"
+        self._size = f"({size_of_attempt(world_size, procs_per_node)})"
+        """Of the newest attempt: an elastic run may have fewer nodes than planned."""
+        self._procs_per_node = procs_per_node
         self._quiet = quiet
         self._verbose = verbose
         self._progress_at = time.monotonic()
@@ -126,7 +129,8 @@ class PlainView:
                 return
             case _ if self._verbose:
                 self.note(eventtext.event_line(event, event.time, self._paint).split("  ", 1)[1])
-            case events.AttemptStarted(number, reason=reason):
+            case events.AttemptStarted(number, world_size, reason=reason):
+                self._size = f"({size_of_attempt(world_size, self._procs_per_node)})"
                 attempt = f", attempt {number} {STARTED.get(reason or '', '')}".rstrip() if number > 1 else ""
                 self._phase(Phase.STARTING, self._size + attempt)
             case events.AttemptEnded(phase):
@@ -370,8 +374,9 @@ def _view(
 
         return LiveView(sys.stdout, make_run, hint)
     plan = engine.plan_of(run_id)
-    size = size_of_run(plan["num_nodes"], plan["procs_per_node"])
-    return PlainView(run_id, make_run, size, quiet=quiet, verbose=verbose)
+    attempts, procs = engine.status(run_id).attempts, plan["procs_per_node"]
+    world_size = attempts[-1].world_size if attempts else plan["num_nodes"] * procs
+    return PlainView(run_id, make_run, world_size, procs, quiet=quiet, verbose=verbose)
 
 
 def _in_background(run_id: str) -> str:

@@ -103,6 +103,11 @@ def size_of_run(num_nodes: int, procs_per_node: int) -> str:
     return f"{count(num_nodes, 'node')} × {count(procs_per_node, 'rank')}"
 
 
+def size_of_attempt(world_size: int, procs_per_node: int) -> str:
+    """The same of so many ranks."""
+    return size_of_run(world_size // procs_per_node, procs_per_node)
+
+
 def count(many: int, noun: str, plural: str = "") -> str:
     """`1 rank`, `3 ranks`, `2 entries`."""
     return f"{many:,} {noun if many == 1 else plural or f'{noun}s'}"

@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from windlass.cli.eventtext import colour_of, is_news, news, sentence
-from windlass.cli.formatting import duration, size_of_run, styled, tilde, visible
+from windlass.cli.formatting import duration, size_of_attempt, styled, tilde, visible
 from windlass.cli.logs import terminal_lines
 from windlass.cli.statustext import (
     advance_lines,
@@ -63,7 +63,8 @@ def panel(
 
 
 def _where(run: Run) -> str:
-    words = [f"{size_of_run(run.num_nodes, run.procs_per_node)} on {run.target}"]
+    world_size = run.attempts[-1].world_size if run.attempts else run.num_nodes * run.procs_per_node
+    words = [f"{size_of_attempt(world_size, run.procs_per_node)} on {run.target}"]
     words += [f"attempt {attempt}"] if (attempt := attempt_words(run)) else []
     if run.ranks:
         ranks = f"ranks {ranks_line(run.ranks, run.phase)}"
