@@ -127,6 +127,8 @@ def test_logs_of_what_is_not_there_are_refused(windlass: Call, ended: Callable[.
     ended(start(windlass, "bash", "-c", SAY))
     for words, said in (
         (("--rank", "7"), "there is no rank 7"),
+        (("--rank", "0-1"), "expected a whole number from 0, found '0-1'"),
+        (("--attempt", "0"), "expected a whole number from 1, found '0'"),
         (("--attempt", "3"), "there is no attempt 3"),
         (("--since", "x"), "--since x"),
     ):

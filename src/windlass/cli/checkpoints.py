@@ -138,7 +138,7 @@ def verify(ctx: click.Context, name: str | None, on: str | None, form: str) -> i
 
 
 @checkpoints.command(short_help="Remove old checkpoints of this run.")
-@click.option("--keep", type=click.IntRange(1), metavar="N", help="Keep the newest N verified ones.")
+@click.option("--keep", type=options.WholeNumber(1), metavar="N", help="Keep the newest N verified ones.")
 @click.option("--older-than", metavar="AGE", help="Remove those older than this: 12h, 7d.")
 @options.on_cluster
 @options.output

@@ -30,8 +30,8 @@ def _complete_end(ctx: click.Context, parameter: click.Parameter, incomplete: st
 
 @click.command("exec", cls=TakesRest)
 @options.run_argument
-@click.option("--rank", "-r", type=click.IntRange(0), help="As this rank. Default: rank 0.")
-@click.option("--node", type=click.IntRange(0), help="On this node, in what all its ranks have alike.")
+@click.option("--rank", "-r", type=options.WholeNumber(0), help="As this rank. Default: rank 0.")
+@click.option("--node", type=options.WholeNumber(0), help="On this node, in what all its ranks have alike.")
 @click.option("--stdin", "-i", is_flag=True, help="Pass standard input on.")
 @click.option("--tty", "-t", is_flag=True, help="Run it on this terminal: for a shell, top, a debugger.")
 @options.on_cluster
@@ -78,7 +78,7 @@ def exec(
 @click.command()
 @click.argument("source", metavar="SOURCE", shell_complete=_complete_end)
 @click.argument("destination", metavar="DESTINATION", shell_complete=_complete_end)
-@click.option("--node", type=click.IntRange(0), help="Of this node's pod. Default: the first node's.")
+@click.option("--node", type=options.WholeNumber(0), help="Of this node's pod. Default: the first node's.")
 @options.on_cluster
 @options.output
 def cp(source: str, destination: str, node: int | None, on: str | None, form: str) -> int:

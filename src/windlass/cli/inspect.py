@@ -20,7 +20,9 @@ PHASES: Final = [one.value for one in Phase]
 
 @click.command()
 @click.option("--all", "-a", "every", is_flag=True, help="Every run, not only the unfinished and the newest.")
-@click.option("--last", "-n", type=click.IntRange(1), default=20, show_default=True, help="How many of the newest.")
+@click.option(
+    "--last", "-n", type=options.WholeNumber(1), default=20, show_default=True, help="How many of the newest."
+)
 @click.option("--quiet", "-q", is_flag=True, help="Only the ids.")
 @click.option(
     "--on",
@@ -129,10 +131,12 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
 
 @click.command()
 @options.run_argument
-@click.option("--rank", "-r", "ranks", type=click.IntRange(0), multiple=True, help="Only this rank; may be repeated.")
-@click.option("--attempt", type=click.IntRange(1), help="Only this attempt.")
+@click.option(
+    "--rank", "-r", "ranks", type=options.WholeNumber(0), multiple=True, help="Only this rank; may be repeated."
+)
+@click.option("--attempt", type=options.WholeNumber(1), help="Only this attempt.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what arrives, until the run ends.")
-@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--tail", "-n", type=options.WholeNumber(0), metavar="N", help="Only the last N lines.")
 @click.option("--since", metavar="10min", help="Only lines of the last 10min.")
 @click.option("--grep", "-g", metavar="PATTERN", help="Only lines in which this regular expression is found.")
 @click.option("--timestamps", "-t", is_flag=True, help="The time before each line, as UTC.")

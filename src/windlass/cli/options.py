@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class WholeNumber(click.IntRange):
+    """A whole number from `min` on."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Raises BadParameter in words of ours: click's call one number a range."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"expected a whole number from {self.min}, found '{value}'", param, ctx)
+
+
 def debug(command: Command) -> Command:
     """`--debug`, which `main` reads."""
     return click.option("--debug", is_flag=True, expose_value=False, help="Show the trace of an error.")(command)

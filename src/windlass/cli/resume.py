@@ -12,7 +12,7 @@ from windlass.cli.render import print_detached
 
 @click.command()
 @options.run_argument
-@click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes.")
+@click.option("--nodes", type=options.WholeNumber(1), metavar="N", help="Number of nodes.")
 @click.option("--from", "checkpoint", metavar="CHECKPOINT", shell_complete=options.complete_checkpoint,
               help="Checkpoint: its name, step or path. Default: the newest verified one.")  # fmt: skip
 @click.option("--detach", "-d", is_flag=True, help="Do not follow it.")
