@@ -62,6 +62,13 @@ def test_init_overwrites_only_by_force(windlass: Call) -> None:
     assert find(None, here()).cluster.region == "us-east-1"
 
 
+def test_init_without_a_terminal_says_what_it_took(windlass: Call) -> None:
+    said = windlass("cluster", "init", "--region", "us-west-2", "--spot")
+    assert said.err == "nothing was asked, since there is no terminal; taken: --name training, no --gpus, --efs\n"
+    words = ("--name", "vision", "--region", "us-west-2", "--gpus", "g5.12xlarge:8", "--spot", "--efs", "--force")
+    assert windlass("cluster", "init", *words).err == ""
+
+
 def test_init_does_not_ask_what_a_file_that_exists_has_answered(windlass: Call, environ: dict[str, str]) -> None:
     Path("cluster.yaml").write_text("name: vision\nregion: us-west-2\n")
     program, *words = [*WINDLASS, "cluster", "init"]

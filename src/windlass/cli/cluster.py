@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +14,7 @@ from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
     from windlass.actions.clusters.down import Look
+    from windlass.actions.clusters.other import Answers
     from windlass.views.platform import ClusterPlan
 
 REFUSED: Final = 1
@@ -94,12 +95,27 @@ def init(
         public_access=ranges,
     )
     path.write_text(text := other.draft(answers))
+    taken = _taken(answers, {"name": name, "region": region, "gpus": gpus or None, "spot": spot, "efs": efs})
+    if taken and not can_ask:
+        emit([f"nothing was asked, since there is no terminal; taken: {', '.join(taken)}"], sys.stderr)
     print_data(
         WrittenCluster(str(path)),
         form,
         [f"{path.name} written:", "", *text.splitlines(), "", "Next: windlass cluster plan, then windlass cluster up"],
     )
     return 0
+
+
+def _taken(answers: Answers, given: Mapping[str, object]) -> list[str]:
+    """What was taken without asking, as options."""
+    words = {
+        "name": f"--name {answers.name}",
+        "region": f"--region {answers.region}",
+        "gpus": "no --gpus",
+        "spot": "--spot" if answers.spot else "--on-demand",
+        "efs": "--efs" if answers.efs else "--no-efs",
+    }
+    return [words[name] for name, value in given.items() if value is None]
 
 
 def _asked(given: str | None, question: str, default: str, can_ask: bool, check: Callable[[str], object]) -> str:
