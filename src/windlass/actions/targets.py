@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from windlass.actions.jobs import ReadyJob, read_text
-from windlass.engines import engine_class, target_model
+from windlass.engines import added_kinds, engine_class, target_model
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.context import Context
 
@@ -46,7 +46,7 @@ def named_targets(context: Context) -> dict[str, tuple[Target, Path | None]]:
         if path.is_file():
             from windlass.spec.parse import parse_targets
 
-            found = parse_targets(read_text(path, str(path)), str(path), target_model)
+            found = parse_targets(read_text(path, str(path)), str(path), target_model, added_kinds)
             named = {name for name, target in found.items() if "kind" in target.model_fields_set}  # else added: `local`
             known |= {name: (target, path) for name, target in found.items() if name in named}
     return known

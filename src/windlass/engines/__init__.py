@@ -64,3 +64,10 @@ def _entry_point(kind: str) -> str | None:
     from importlib.metadata import entry_points  # 20 ms, which engines of this package do without
 
     return next((point.value for point in entry_points(group=GROUP, name=kind)), None)
+
+
+def added_kinds() -> list[str]:
+    """The kinds of targets that other packages add."""
+    from importlib.metadata import entry_points
+
+    return sorted(entry_points(group=GROUP).names - ENGINES.keys())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,11 +58,13 @@ def job_from_mapping(mapping: Mapping[str, Any], where: str = "job") -> Job:
 
 
 def parse_targets(
-    text: str, where: str = "targets.yaml", model_of: Callable[[str], type[Any] | None] | None = None
-) -> dict[str, Target]:
+    text: str, where: str = "targets.yaml", model_of: Callable[[str], type[Any] | None] | None = None,
+    added_kinds: Callable[[], Sequence[str]] = tuple,
+) -> dict[str, Target]:  # fmt: skip
     """The targets that YAML text names, with `local`, which is always there; an empty file has only that one.
 
     `model_of` returns the pydantic model of a kind, for kinds that other packages add; without it, those of `KINDS`.
+    `added_kinds` returns their names, for messages.
     Raises `JobFileError` with all problems in the order of the file, each with its line.
     """
     # The module is loaded only here: a job that runs on this machine needs no targets file.
@@ -72,7 +74,6 @@ def parse_targets(
     mapping, places = read_yaml(text, where, hint, may_be_empty=True)
     targets: dict[str, Target] = {"local": LocalTarget(name="local")}
     ranked = list(places.problems)
-    kinds = "local, kubernetes, sagemaker or sagemaker-local"
     for name, entry in mapping.items():
 
         def refused(field: str, message: str, hint: str, path: Path = (name,)) -> None:
@@ -86,8 +87,10 @@ def parse_targets(
         model = (model_of or KINDS.get)(kind) if isinstance(kind, str) else None
         if model is None:
             if (name, "kind") not in places.refused:
-                there = f"expected {kinds}, found {found(kind)}" if "kind" in entry else MISSING
-                refused("kind", there, near(str(kind), KINDS) or f"write for example {name}: {{kind: kubernetes}}")
+                kinds = [*KINDS, *added_kinds()]
+                words = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+                there = f"expected {words}, found {found(kind)}" if "kind" in entry else MISSING
+                refused("kind", there, near(str(kind), kinds) or f"write for example {name}: {{kind: kubernetes}}")
             continue
         if name == "local" and kind != "local":
             refused("kind", f"expected local, found {kind}", "local is this machine; give the target another name")

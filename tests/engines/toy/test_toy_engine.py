@@ -12,8 +12,9 @@ from tests.engines.harness import Aspect, Can, Way
 
 from windlass.actions import runs
 from windlass.actions.jobs import ReadyJob
+from windlass.actions.targets import find_target
 from windlass.engines import engine_class
-from windlass.errors import UsageError
+from windlass.errors import JobFileError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.context import Context
 from windlass.runs.phase import Phase
@@ -66,6 +67,13 @@ def test_targets_of_its_kind_are_read_and_run(tmp_path: Path) -> None:
         assert runs.find(made.run_id, store)[0].wait(made.run_id, 60).phase is Phase.SUCCEEDED
         with pytest.raises(UsageError, match=r"^cp is not supported by engine toy$"):
             engine.fetch(made.run_id, 0, "output", tmp_path, lambda _: None)
+
+
+def test_its_kind_is_among_those_that_a_wrong_one_is_refused_for(tmp_path: Path) -> None:
+    (tmp_path / "targets.yaml").write_text("toybox: {kind: toyy}\n")
+    context = Context({"WINDLASS_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}, tmp_path)
+    with pytest.raises(JobFileError, match=r"sagemaker-local or toy, found 'toyy' \(did you mean toy\?\)"):
+        find_target("toybox", context)
 
 
 def test_a_kind_that_is_not_installed_is_named(tmp_path: Path) -> None:
