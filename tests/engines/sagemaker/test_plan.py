@@ -171,6 +171,15 @@ def test_fields_that_change_nothing_are_noted() -> None:
     assert "the login of this shell" in notes["secrets-role"].message
 
 
+def test_a_hang_is_noted_to_record_no_stacks_and_to_be_restarted_only_where_the_job_says_so() -> None:
+    restarted, left = (
+        {note.code: note.message for note in planned(hang="10min", restarts=times).notes} for times in (3, 0)
+    )
+    assert "600 s is ended and started again" in restarted["hang-stacks"]
+    assert "600 s goes on" in left["hang-stacks"]
+    assert "hang-stacks" not in {note.code for fields in ({}, {"hang": None}) for note in planned(**fields).notes}
+
+
 @pytest.mark.parametrize(
     ("storage", "source", "codes"),
     [

@@ -194,6 +194,18 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
         kept = "1 instance is" if job.nodes.max == 1 else f"{job.nodes.max} instances are"
         yield Note("warm-pool", f"warm_pool: {kept} kept for the next job, and paid for, up to "
                    f"{job.sagemaker.warm_pool:g} s after this one", "leave it out where none follows")  # fmt: skip
+    if job.hang is not None and "hang" in job.model_fields_set:
+        yield _no_stacks(job, job.hang)
     for name in ("queue", "priority"):
         if getattr(job, name) is not None:
             yield Note(f"{name}-unused", f"{name}: has no meaning on SageMaker", "it is kept for other targets")
+
+
+def _no_stacks(job: Job, seconds: float) -> Note:
+    """Of a job that says how long a hang lasts: SageMaker passes no signal to hosts but the one that stops them."""
+    if job.restarts.max and "hang" in job.restarts.on:
+        what, fix = "is ended and started again", "faulthandler.dump_traceback_later prints them from the script"
+    else:
+        what, fix = "goes on", "set restarts: to start it again, or timeout:"
+    return Note("hang-stacks", f"hang: a job whose ranks write nothing for {seconds:g} s {what}; SageMaker has no way "
+                "to ask for their stacks, and none are recorded", fix)  # fmt: skip
