@@ -90,6 +90,14 @@ def test_ranks_of_accelerate_that_would_train_alone_on_a_cpu_are_noted(
     assert ("accelerate-alone" in notes(made)) == warned
 
 
+def test_options_of_objects_on_a_cluster_are_noted(tmp_path: Path) -> None:
+    assert set(notes(plan_of(tmp_path, kubernetes={"via": "trainjob", "runtime": "torch"}))) == {
+        "via-unused",
+        "runtime-unused",
+    }
+    assert notes(plan_of(tmp_path, kubernetes={"via": "auto"})) == {}
+
+
 def test_causes_without_restarts_are_told_to_change_nothing(tmp_path: Path) -> None:
     told = notes(plan_of(tmp_path, restarts={"on": ["node-loss"]}))["restarts-none"]
     assert "node-loss" in told

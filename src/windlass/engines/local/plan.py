@@ -375,6 +375,10 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
     if job.restarts.max == 0 and job.restarts.on != type(job.restarts)().on:
         causes = ", ".join(job.restarts.on)
         yield Note("restarts-none", f"restarts.on names {causes}, but restarts.max is 0: none is made", "add max: 3")
+    for name, default in (("via", "auto"), ("runtime", None)):
+        if getattr(job.kubernetes, name) != default:
+            yield Note(f"{name}-unused", f"kubernetes.{name} has no meaning on this machine: no object of a cluster is "
+                       "made", "it is kept for other targets")  # fmt: skip
     for name, why in NOT_HERE.items():
         if getattr(job, name) is not None:
             yield Note(
