@@ -165,6 +165,13 @@ def test_a_bus_error_is_shared_memory_only_where_that_is_full() -> None:
     assert failed(exit_code=-7, facts={"shm_free_bytes": 1 << 33, "shm_bytes": 1 << 34}).verdict.code == "bus-error"
 
 
+def test_a_crash_refers_to_a_line_only_where_one_is_known() -> None:
+    fault = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f (most recent call first):\n"
+    known = fault + '  File "/job/train.py", line 7 in step\n'
+    assert "on that line" in failed(known, exit_code=-11).verdict.fix
+    assert "that line" not in failed("Segmentation fault\n", exit_code=-11).verdict.fix
+
+
 def test_victims_alone_mean_a_lost_connection_unless_a_rank_left() -> None:
     cause = {"rank": 0, "summary": "", "exit_code": 1, "victims": [1]}
     gone = [RankSeen(number, exit_code=1, ended_at=103.0, tail=PEER_GONE) for number in (0, 1)]

@@ -84,7 +84,11 @@ def segfault(case: Observations) -> Iterator[Verdict]:
                             "install a build of the library that is made for this processor", 90)  # fmt: skip
     else:
         is_bus_error = case.signal == "SIGBUS"
-        fix = "look at the native call on that line; upgrade or rebuild the library it belongs to"
+        fix = "upgrade or rebuild the library that crashed"
+        if case.where:
+            fix = "look at the native call on that line; upgrade or rebuild the library it belongs to"
+        elif _is_program(case):
+            fix = "rebuild the program with debug symbols, and run it in a debugger: gdb"
         fix += "; a file that was cut short while it was mapped does this too" if is_bus_error else ""
         yield case.of_first(code, f"{case.who} crashed in native code: {what}{_at(case)}", evidence, fix,
                             90, is_effect=is_bus_error)  # fmt: skip

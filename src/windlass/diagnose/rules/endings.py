@@ -79,7 +79,7 @@ def timeout(case: Observations) -> Iterator[Verdict]:
     elif case.ranks and all(seen.last_output_at is None for seen in case.ranks):
         yield Verdict(
             "never-printed", f"{reached}, and no rank had printed a single line", None, tuple(evidence),
-            "see where it was below, and let the script print or report() what it does; windlass.train.report "
+            "see where it was, and let the script print or report() what it does; windlass.train.report "
             "shows progress", 80,
         )  # fmt: skip
 
