@@ -304,6 +304,20 @@ def test_a_named_checkpoint_that_is_not_whole_is_told_with_how_to_go_on_without_
     assert "windlass resume" in verdict.fix
 
 
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ("/job/ni.sh", "program-missing", "/job/ni.sh, or the interpreter that its first line names, is not there"),
+        ("/job/.venv/bin/python", "interpreter-missing", "started: /job/.venv/bin/python is not there"),
+    ],
+)
+def test_a_program_that_is_not_there_is_told_without_the_reason_in_its_name(program: str, code: str, said: str) -> None:
+    tail = f"could not start: {program}, No such file or directory"
+    made = seen(ranks=[RankSeen(0, exit_code=127, tail=tail)], cause={"rank": 0, "summary": tail, "exit_code": 127})
+    verdict = diagnose(replace(made, plan=PLAN_OF_PYTHON)).verdict
+    assert (verdict.code, verdict.summary.endswith(said)) == (code, True)
+
+
 def test_a_run_that_failed_is_never_said_to_be_well() -> None:
     for phase in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
         assert diagnose(seen(phase, cause={"summary": "something unknown"})).verdict.code != "none"

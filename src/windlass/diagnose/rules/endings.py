@@ -217,13 +217,13 @@ def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
         fix = f"name another one, or none: windlass resume {case.status.id} takes the newest that is verified"
         return "could-not-start", general, fix, 100
     quoted = re.search(r"'([^']+)'", what)
-    program = quoted[1] if quoted else re.split(r": (?=[A-Z])", what)[0]
+    program = quoted[1] if quoted else re.split(r"[:,] (?=[A-Z])", what)[0]
     if "No such file or directory" in what and case.python and program == case.python:
         return ("interpreter-missing", f"the script's interpreter could not be started: {program} is not there",
                 "set python: to an interpreter that is there, or create the environment again", 100)  # fmt: skip
     if "No such file or directory" in what:
-        return ("program-missing", f"the program could not be started: {program} is not there",
-                "check its path and, for a script, the interpreter that its first line (#!) names", 100)  # fmt: skip
+        return ("program-missing", f"the program could not be started: {program}, or the interpreter that its first "
+                "line names, is not there", "check its path and, for a script, the first line (#!)", 100)  # fmt: skip
     if "Permission denied" in what:
         fix = f"chmod +x {program}, or check the owner of its folders"
         return "permission-denied", f"{program} may not be run or written", fix, 100
