@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.sagemaker.planning import planned, request
+from tests.engines.sagemaker.planning import plan_here, planned, request
 
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.sagemaker.diagnose import JobSeen, rules_on
+from windlass.engines.sagemaker.observe import image_of
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
+from windlass.spec.job import Job
 
 ROLE = "arn:aws:iam::123456789012:role/training"
 RAISED = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nRuntimeError: boom\n'
@@ -145,3 +148,9 @@ def test_a_rank_that_failed_stays_the_first_cause() -> None:
     description = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": reason}
     cause = {"summary": "RuntimeError: boom", "rank": 0, "exit_code": 1, "traceback": RAISED}
     assert verdict(description, cause).code == "exception"
+
+
+def test_a_host_on_this_machine_has_no_image_to_which_a_package_could_be_added(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    here = plan_here(Job(name="digits", run="train.py"), tmp_path, tmp_path / "home", "digits-7f3k2")
+    assert (image_of(request(here)), image_of(request(planned()))) == ("", IMAGE)

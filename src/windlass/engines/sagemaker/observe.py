@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from windlass.diagnose import observe as diagnose
 from windlass.diagnose.observations import Observations
@@ -12,6 +14,7 @@ from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.connect import connect
 from windlass.engines.sagemaker.description import read_description
 from windlass.engines.sagemaker.diagnose import JobSeen, rules_on
+from windlass.engines.sagemaker.plan import LOCAL_IMAGE
 from windlass.engines.sagemaker.service import ENDED
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
@@ -26,8 +29,13 @@ def observe(store: Store, status: Status) -> Observations:
     job = job_seen(store, plan, status)
     seen = diagnose.observe(store, status, moved=(layout.CODE, code["folder"]))
     away = f"the training job: {job.unreachable}"
-    image = job.request["AlgorithmSpecification"]["TrainingImage"]
-    return replace(seen, rules=rules_on(job), not_seen=(away,) if job.unreachable else (), image=image)
+    return replace(seen, rules=rules_on(job), not_seen=(away,) if job.unreachable else (), image=image_of(job.request))
+
+
+def image_of(body: Mapping[str, Any]) -> str:
+    """The image in which the script of a training job runs; empty where it runs on this machine."""
+    image = str(body["AlgorithmSpecification"]["TrainingImage"])
+    return "" if image == LOCAL_IMAGE else image
 
 
 def job_seen(store: Store, plan: Plan, status: Status) -> JobSeen:
