@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.diagnose.test_rules import failed
+from tests.diagnose.test_rules import failed, seen
 
+from windlass.diagnose.diagnose import diagnose
+from windlass.diagnose.observations import NodeSeen, RankSeen
 from windlass.worker.protocol import RankFailure
 from windlass.worker.root_cause import first_cause, is_victim
 from windlass.worker.tracebacks import exception_line, traceback_of, unstyled, with_error_file
@@ -216,3 +219,30 @@ def test_an_error_of_nccl_that_no_peer_has_caused_is_the_ranks_own(error: str) -
     own = NCCL.replace("remote process exited or there was a network error", f"{error} (run with NCCL_DEBUG=WARN)")
     assert not is_victim(1, trace(own))
     assert is_victim(1, trace(NCCL))
+
+
+IMPROPERLY = (
+    "mpirun has exited due to process rank 1 with PID 0 on\nnode vm exiting improperly. There are three reasons this "
+    'could occur:\n\n1. this process did not call "init" before exiting, but others in\nthe job did.\n'
+)
+ABORTED = "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\n"
+
+
+def test_a_rank_that_left_without_mpi_finalize_is_named_as_mpirun_names_it() -> None:
+    ranks = [RankSeen(0, exit_code=1, ended_at=103.0, tail=IMPROPERLY), RankSeen(1, exit_code=0, ended_at=102.0)]
+    verdict = diagnose(seen(ranks=ranks, cause={"rank": 0, "summary": "", "exit_code": 1})).verdict
+    assert (verdict.code, verdict.rank) == ("mpi-not-finalized", 1)
+    assert verdict.summary == "rank 1 exited without MPI_Finalize"
+    assert verdict.fix.endswith("windlass logs r-1 --rank 1 --tail 50")
+    assert failed(IMPROPERLY).verdict.rank == 0  # mpirun is the job's own command: MPI's ranks have no logs
+
+
+@pytest.mark.parametrize("code", ["with errorcode 7.\n", "  Proc: [[5402,1],1]\n  Errorcode: 7\n"])
+def test_who_called_mpi_abort_is_told_with_its_error_code(code: str) -> None:
+    rank = RankSeen(1, exit_code=7, ended_at=103.0, tail="step 3\n")
+    made = seen(ranks=[RankSeen(0), rank], cause={"rank": 1, "summary": "", "exit_code": 7})
+    verdict = diagnose(replace(made, nodes=[NodeSeen(0, "-----\n" + ABORTED + code)])).verdict
+    assert (verdict.code, verdict.rank) == ("mpi-abort", 1)
+    assert verdict.summary == "rank 1 called MPI_Abort with error code 7"
+    assert failed("step 3\n" + ABORTED + code, exit_code=7).verdict.code == "mpi-abort"
+    assert failed(BOOM + ABORTED + code).verdict.code == "exception"

@@ -38,6 +38,7 @@ RULES: Final[tuple[Rule, ...]] = (
     deaths.segfault,
     deaths.aborted,
     deaths.signalled,
+    deaths.of_mpi,
     deaths.exit_code,
     checkpoints.damaged,
 )

@@ -9,6 +9,7 @@ from typing import Final
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.reading import WHAT, fatal_stack, last_lines
 from windlass.diagnose.verdict import Verdict
+from windlass.worker.tracebacks import plain
 
 MB: Final = 1e6
 SHM_FIX: Final = (
@@ -35,6 +36,14 @@ _NO_LOCAL_RANK: Final = {
 _NOT_IMPORTED: Final = re.compile(r"\S*python\S*: .*No module named '?(?P<module>[\w.]+)")
 """Of an interpreter that was given -m."""
 _NOT_FOUND: Final = re.compile(r"^.*?(?:line \d+: )?(?P<what>[^\s:]+): (?:command )?not found$", re.MULTILINE)
+_NOT_FINALIZED: Final = re.compile(
+    r"\w+ has exited due to process rank (?P<rank>\d+) with PID \d+ on\s+node \S+ exiting\s+improperly"
+)
+_MPI_ABORT: Final = re.compile(
+    r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator (?P<group>.*)\n"
+    r"(?:.*\n)??.*errorcode:? (?P<code>-?\d+)",
+    re.IGNORECASE,
+)
 
 
 def killed(case: Observations) -> Iterator[Verdict]:
@@ -186,6 +195,35 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
             f"read the lines before its end{'' if _is_program(case) else '; look for sys.exit calls in the script'}",
             40, is_effect=True,
         )  # fmt: skip
+
+
+def of_mpi(case: Observations) -> Iterator[Verdict]:
+    """What mpirun says of a rank that called MPI_Abort, or left without MPI_Finalize."""
+    if case.first is None or case.signal is not None or case.raised is not None:
+        return
+    if found := _NOT_FINALIZED.search(case.text):
+        rank, log = _rank_of_mpi(case, int(found["rank"]))
+        yield Verdict(
+            "mpi-not-finalized", f"rank {found['rank']} exited without MPI_Finalize", rank,
+            (" ".join(found[0].split()), "mpirun then ended the other ranks"),
+            f"let every rank return from its script, or call MPI.Finalize() before os._exit; its log: {log}", 60,
+        )  # fmt: skip
+    said = (_MPI_ABORT.search(text) for text in (case.text, *(plain(node.words) for node in case.nodes)))
+    if found := next(filter(None, said), None):
+        is_world = found["group"].strip() == "MPI_COMM_WORLD"  # a rank of another communicator has another number
+        rank, log = _rank_of_mpi(case, int(found["rank"]) if is_world else case.first.rank)
+        who = f"rank {found['rank']}" if is_world else f"rank {found['rank']} of {found['group'].strip()}"
+        yield Verdict(
+            "mpi-abort", f"{who} called MPI_Abort with error code {found['code']}", rank,
+            (" ".join(found[0].split()), *last_lines(case.text)),
+            f"look for Abort in the script, and read what was printed before it: {log}", 60, is_effect=True,
+        )  # fmt: skip
+
+
+def _rank_of_mpi(case: Observations, number: int) -> tuple[int, str]:
+    """The rank that has this number for MPI, and the command that shows its log: one rank may be mpirun itself."""
+    rank = number if len(case.status.ranks) > 1 else 0
+    return rank, f"windlass logs {case.status.id} --rank {rank} --tail 50"
 
 
 def _is_program(case: Observations) -> bool:
