@@ -181,6 +181,25 @@ def test_a_child_that_was_killed_is_no_lost_connection(text: str) -> None:
     assert failed(text, facts={"oom_kills_of_group": 0}).verdict.code == "killed"
 
 
+@pytest.mark.parametrize(
+    ("words", "exit_code", "code", "said"),
+    [
+        ("no vocabulary\n", 3, "exit-code", "the script ended with exit code 3; its last line: no vocabulary"),
+        ("python: can't open file '/job/nope.py': [Errno 2] No such file or directory\n", 2, "exit-code", "nope.py"),
+        ('  File "/job/s.py", line 1\n    def x(:\n          ^\nSyntaxError: invalid syntax\n', 1, "syntax-error",
+         "s.py:1 is not Python"),
+        ("", 4, "exit-without-output", "exit code 4"),
+    ],
+)  # fmt: skip
+def test_a_child_of_torchrun_that_ended_without_a_traceback_is_told_by_its_own_words(
+    words: str, exit_code: int, code: str, said: str
+) -> None:
+    text = words + words + table(0, NO_RECORD, f"{exit_code} (pid: 893) ")
+    verdict = failed(text).verdict
+    assert (verdict.code, said in verdict.summary) == (code, True)
+    assert "ChildFailedError" not in f"{verdict} {first_cause([RankFailure(0, 1, 9.0, text)])}"
+
+
 def test_an_error_that_was_handled_long_before_is_not_the_cause() -> None:
     handled = trace("ImportError: flash_attn")
     steps = "".join(f"step {number} loss 0.4\n" for number in range(60))

@@ -16,7 +16,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.restart_policy import TIMEOUT_EXIT_CODE
 from windlass.worker.root_cause import is_victim, launched_signal
-from windlass.worker.tracebacks import is_launched, is_secondary, plain, unstyled
+from windlass.worker.tracebacks import child_code, is_launched, is_secondary, own_words, unstyled
 
 _SETUP_FAILED: Final = re.compile(r"setup failed with ((?:exit code|signal) \d+)$", re.MULTILINE)
 """What `worker/setup_step.py` adds to the output of a script that failed."""
@@ -199,7 +199,7 @@ class Observations:
     @cached_property
     def text(self) -> str:
         """The last output of that rank."""
-        return plain(self.first.tail) if self.first else ""
+        return own_words(self.first.tail) if self.first else ""
 
     @cached_property
     def raised(self) -> Raised | None:
@@ -223,7 +223,7 @@ class Observations:
             return 0
         if number := launched_signal(self.first.tail):
             return -number
-        code = self.first.exit_code or 0
+        code = child_code(self.first.tail) or self.first.exit_code or 0
         return 128 - code if code in SHELL_SIGNALS else code
 
     @property

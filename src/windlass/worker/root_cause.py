@@ -12,11 +12,13 @@ from typing import Any
 
 from windlass.worker.protocol import RankFailure
 from windlass.worker.tracebacks import (
+    child_code,
     child_signal,
     exception_line,
     is_launched,
     is_peer_error,
     is_secondary,
+    own_words,
     traceback_of,
     unstyled,
 )
@@ -115,7 +117,7 @@ def _summary(failure: RankFailure, trace: str) -> str:
         return death_of(code)
     if line:
         return line
-    lines = [text for text in tail.splitlines() if text.strip()]
+    lines = [text for text in own_words(tail).splitlines() if text.strip()]
     last = ([text for text in lines if text.strip("-=*_#~ ")] or lines)[-1:]
     output = f"; its last line: {last[0].strip()[:200]}" if last else "; no output"
-    return f"exit code {failure.exit_code}{output}"
+    return f"exit code {child_code(tail) or failure.exit_code}{output}"

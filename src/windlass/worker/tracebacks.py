@@ -56,6 +56,11 @@ _LAUNCHED = re.compile(
     re.MULTILINE,
 )
 _ROOT_CAUSE = "Root Cause (first observed failure):"
+_LAUNCHER_LOG = re.compile(
+    r"^(?:[EWI]\d{4} .*torch/distributed/.*|.*failed \(exitcode: -?\d+\) local_rank: .*|"
+    r".*Sending process \d+ closing signal .*)\n",
+    re.MULTILINE,
+)
 _FIELD = r"^\s*{}\s*: ?(.*)$"
 _ENDED = (
     re.compile(r"Child process with PID \d+ terminated with code (-\d+)"),
@@ -91,6 +96,9 @@ def traceback_of(text: str) -> str:
     found = _reports(text)
     last = max(found, key=lambda report: report.first_line)
     chosen = _first_of(found, _root_cause(text)) if is_launched(text) or _has_streams(found) else last.trace
+    if child_code(text) and "ChildFailedError" in exception_line(chosen):
+        uncompiled = _UNCOMPILED.search(_before_launcher(text))
+        return uncompiled[0] if uncompiled else ""
     return _shortened(chosen)
 
 
@@ -139,6 +147,19 @@ def child_signal(text: str) -> int:
         if word.lstrip("-").isdigit() and (word.startswith("-") or not code):
             return abs(int(word))
     return 0
+
+
+def child_code(text: str) -> int:
+    """The exit code of the process that torchrun reports as the first to fail; 0 for none, and for a signal."""
+    root = _root_cause(text)
+    word = _field(root, "exitcode").partition(" ")[0] if root else ""
+    return int(word) if word.isdigit() else 0
+
+
+def own_words(text: str) -> str:
+    """The plain text, without torchrun's report where no traceback says more than that a child ended by itself."""
+    is_report = child_code(text) and not traceback_of(text)
+    return _before_launcher(text) if is_report else plain(text)
 
 
 def with_error_file(tail: str) -> str:
@@ -225,6 +246,11 @@ def _root_cause(text: str) -> str:
     """Of the table that torchelastic's ChildFailedError prints, the part on the first failure; empty without one."""
     _, found, part = text.rpartition(_ROOT_CAUSE)
     return part.partition("\n=====")[0] if found else ""
+
+
+def _before_launcher(text: str) -> str:
+    """What was printed before the traceback with which torchrun ends, without torchrun's log lines."""
+    return _LAUNCHER_LOG.sub("", plain(text).rpartition(TRACEBACK)[0])
 
 
 def _field(part: str, name: str) -> str:
