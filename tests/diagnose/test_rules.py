@@ -548,6 +548,14 @@ def test_a_setup_script_that_failed_is_not_called_the_training_script(
     assert "setup script" not in diagnose(case).verdict.summary
 
 
+def test_a_pod_that_could_not_fetch_the_code_was_not_killed() -> None:
+    cause = {"summary": "exit code 1", "node_lost": 0, "rank": 0, "exit_code": 1}
+    why = "the code could not be fetched: no credentials for S3 were found"
+    lost = ("lost-node", {"node": 0, "why": why})
+    found = diagnose(seen(ranks=[RankSeen(0, exit_code=-9, tail="")], cause=cause, more=[lost])).verdict
+    assert (found.code, found.evidence[0]) == ("code-not-fetched", why)
+
+
 def test_a_node_that_the_supervisor_has_cut_off_was_not_killed_from_outside() -> None:
     cause = {"summary": "node 1 cannot be reached by the others", "node_lost": 1, "rank": 1, "exit_code": -9}
     ranks = [RankSeen(0, exit_code=-15, ended_by_us=True), RankSeen(1, exit_code=-9, tail="", node=1)]

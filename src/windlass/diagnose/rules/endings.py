@@ -10,7 +10,15 @@ from windlass.diagnose.flights import named
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.reading import last_lines, main_stack, own_frame
 from windlass.diagnose.verdict import Verdict
-from windlass.runs.events import NodeStarted, PreemptionNotice, RunEnded, StopRequested, entries, of_newest_attempt
+from windlass.runs.events import (
+    NodeLost,
+    NodeStarted,
+    PreemptionNotice,
+    RunEnded,
+    StopRequested,
+    entries,
+    of_newest_attempt,
+)
 from windlass.runs.phase import Phase
 from windlass.runs.record import DISK_FULL
 
@@ -21,6 +29,8 @@ NOT_STAGED: Final = re.compile(r"the data could not be staged: (?P<what>.*)", re
 CANNOT_IMPORT: Final = ("ImportError", "ModuleNotFoundError", "SyntaxError")
 """With which a worker ends whose interpreter is too old, or lacks a part of the standard library."""
 CUT_OFF: Final = re.compile(r"node \d+ cannot be reached by the others")
+NO_CODE: Final = re.compile(r"the code could not be fetched: (?P<what>.*)")
+"""What `worker/boot.py` says."""
 NO_START: Final = re.compile(r"could not start: (?P<what>.*)", re.DOTALL)
 
 
@@ -127,6 +137,15 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
     output = next((node.words for node in case.nodes if node.node == number), "")
     ranks = named([seen.rank for seen in case.ranks if seen.node == number])
     again = f"then {resumed(case)}; restarts: {{max: 3, on: [node-loss]}} does so automatically"
+    losses = [one.why for one in entries(of_newest_attempt(case.events), NodeLost) if one.node == number]
+    if found := NO_CODE.search("\n".join([output, *losses])):
+        yield Verdict(
+            "code-not-fetched", f"the pod of node {number} could not fetch the code: {found['what']}", None,
+            (found[0], "no rank was started"),
+            f"name the credentials in secrets:, or correct storage: of the target, for a new run: windlass rerun "
+            f"{case.status.id}", 100,
+        )  # fmt: skip
+        return
     if CUT_OFF.fullmatch(str(case.cause.get("summary", ""))):
         yield Verdict(
             "node-unreachable", f"the network between node {number} and the others was interrupted", None,

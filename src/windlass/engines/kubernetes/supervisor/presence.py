@@ -10,12 +10,11 @@ from windlass.engines.kubernetes import labels, layout
 from windlass.engines.kubernetes.api import lease
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.api.optional import items
-from windlass.engines.kubernetes.pods.status import MAX_WORDS
+from windlass.engines.kubernetes.pods.status import MAX_WORDS, container_state
 from windlass.engines.kubernetes.pods.waiting import STUCK
 from windlass.engines.kubernetes.quantity import condition, event_time
 from windlass.engines.kubernetes.queue import kueue
 from windlass.engines.kubernetes.queue.admission import is_suspended
-from windlass.engines.kubernetes.workloads import shutdown
 from windlass.engines.kubernetes.workloads.job import BATCH
 
 Json = Mapping[str, Any]
@@ -26,6 +25,8 @@ GONE_ON: Final = "the pods train on, and nothing is restarted until there is one
 NOTHING: Final = "no pod trains, and none is started until there is one"
 MOST_EVENTS: Final = "100"
 LOG_LINES: Final = 8
+NOT_STARTED: Final = ("StartError", "ContainerCannotRun")
+"""Reasons of the end of a container whose command could not be executed."""
 
 
 class Absence(NamedTuple):
@@ -70,7 +71,8 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
         if not why and may_start:
             return None
         what = f"Job {layout.supervisor_name(run_id)} has no pod" + (f" ({why})" if why else "")
-    goes_on = GONE_ON if shutdown.live_pods(client, run_id) else NOTHING
+    of_ranks = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
+    goes_on = GONE_ON if any(container_state(pod)[0] == "running" for pod in of_ranks) else NOTHING
     return Absence(f"no supervisor is running: {what}; {goes_on}", log)
 
 
@@ -123,6 +125,8 @@ def _crash(ended: Json, restarts: int) -> Trouble:
     """That its container has ended: the kubelet keeps the end of its log, and restarts it at longer intervals."""
     code, reason = ended.get("exitCode"), ended.get("reason") or ""
     why = f"OOMKilled, exit code {code}" if reason == "OOMKilled" else f"exit code {code}"
+    if reason in NOT_STARTED:  # such as an interpreter that the image does not have
+        why = str(ended.get("message") or reason).strip().splitlines()[-1][:MAX_WORDS]
     times = f", {restarts} restarts so far" if restarts > 1 else ", 1 restart so far" if restarts else ""
     lines = [line for line in str(ended.get("message") or "").splitlines() if line.strip()]
     return Trouble(f"has crashed ({why}{times})", tuple(line[:MAX_WORDS] for line in lines[-LOG_LINES:]))
