@@ -28,6 +28,7 @@ if rank == "1":
 (out / "part" / f"{rank}.bin").write_bytes(bytes([int(rank)]) * 300_000)
 (out / "model.txt").write_text(f"of rank {rank}")
 (out / "same.txt").write_text("same")
+print("saved by", rank, flush=True)
 if sys.argv[1] == "fails" and rank == "0":
     raise RuntimeError("no such file: weights.bin")
 while sys.argv[1] == "stops":
@@ -67,6 +68,7 @@ def require_home(machine: Machine, run_id: str, said: str) -> None:
     """All is here, of the file that both have written the one of the first node."""
     folder = machine.home / "runs" / run_id / "output"
     assert files(folder) == BOTH, said
+    assert {"[0] saved by 0", "[1] saved by 1"} <= set(said.splitlines()), "`run` shows what the ranks write"
     assert f"runs/{run_id}/output (3 entries)" in said
     status = machine.status(run_id)
     assert status["output_dir"] == str(folder)

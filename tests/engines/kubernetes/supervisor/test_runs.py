@@ -341,6 +341,19 @@ def test_a_supervisor_that_crashes_later_is_named_though_its_lease_is_fresh(
         assert presence.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
 
 
+def test_the_command_of_a_supervisor_that_its_container_cannot_execute_is_named(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    said = 'failed to create task: unable to start container process: exec: "/no/python": no such file: unknown'
+    last = ended("StartError", 128, said)
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        scene.write(AttemptStarted(1, 2))
+        supervisor_pod(server, {"state": BACK_OFF, "lastState": last, "restartCount": 2})
+        condition = scene.engine.status(RUN).condition
+        assert condition is not None
+        assert 'has crashed (exec: "/no/python": no such file, 2 restarts so far)' in condition["message"]
+
+
 def test_a_supervisor_that_was_restarted_receives_the_stop(scene: Scene, server: ObjectServer) -> None:
     supervisor_pod(server, {"state": {"running": {}}, "lastState": ended("Error", 1), "restartCount": 1})
     server.job(RUN, "Running")

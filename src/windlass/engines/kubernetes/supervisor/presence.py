@@ -126,7 +126,8 @@ def _crash(ended: Json, restarts: int) -> Trouble:
     code, reason = ended.get("exitCode"), ended.get("reason") or ""
     why = f"OOMKilled, exit code {code}" if reason == "OOMKilled" else f"exit code {code}"
     if reason in NOT_STARTED:  # such as an interpreter that the image does not have
-        why = str(ended.get("message") or reason).strip().splitlines()[-1][:MAX_WORDS]
+        said = str(ended.get("message") or reason).strip().splitlines()[-1]
+        why = said.rpartition("unable to start container process: ")[2].removesuffix(": unknown")[:MAX_WORDS]
     times = f", {restarts} restarts so far" if restarts > 1 else ", 1 restart so far" if restarts else ""
     lines = [line for line in str(ended.get("message") or "").splitlines() if line.strip()]
     return Trouble(f"has crashed ({why}{times})", tuple(line[:MAX_WORDS] for line in lines[-LOG_LINES:]))
