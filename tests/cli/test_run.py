@@ -225,6 +225,37 @@ def test_a_signal_without_a_terminal_leaves_the_run_going_on(
     assert ended().phase is Phase.SUCCEEDED
 
 
+def test_ctrl_c_between_the_start_of_a_run_and_its_view_says_that_it_goes_on(
+    windlass: Call, ended: Callable[..., Status], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("windlass.code.snapshot.keep_snapshot", interrupted)
+    write_job()
+    done = windlass("run")
+    assert (done.code, "runs in the background" in done.err) == (130, True)
+    assert ended().phase is Phase.SUCCEEDED
+
+
+def test_ctrl_c_twice_while_a_run_is_started_leaves_nothing_of_it(
+    windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def again(*_: object) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return ""
+
+    monkeypatch.setattr("windlass.engines.supervised.SupervisedEngine._start_supervisor", interrupted)
+    monkeypatch.setattr("windlass.engines.supervised.SupervisedEngine._left_by_failed", again)
+    write_job()
+    done = windlass("run")
+    assert (done.code, "background" in done.err) == (130, False)
+    assert windlass("ps", "-q").out == ""
+
+
 def test_a_reader_that_leaves_does_not_end_the_run(environ: Mapping[str, str], ended: Callable[..., Status]) -> None:
     write_job("command: [bash, -c, 'until [ -e enough ]; do echo line; sleep 0.05; done']\n")
     command = f"{sys.executable} -c '{WINDLASS[2]}' run | head -1; exit ${{PIPESTATUS[0]}}"

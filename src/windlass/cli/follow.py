@@ -326,10 +326,10 @@ def follow(
     except (BrokenPipeError, OutputLost) as lost:  # no request to stop the run
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         why = getattr(lost, "why", "")
-        emit([*([f"{run_id}: {why}"] if why else []), _in_background(run_id)], sys.stderr)
+        emit([*([f"{run_id}: {why}"] if why else []), in_background(run_id)], sys.stderr)
         return 101
     if not status.phase.is_terminal:
-        emit([_in_background(run_id)], stream)
+        emit([in_background(run_id)], stream)
         return interrupts.exit_code
     from windlass.cli.statustext import summary_lines
 
@@ -379,5 +379,6 @@ def _view(
     return PlainView(run_id, make_run, world_size, procs, quiet=quiet, verbose=verbose)
 
 
-def _in_background(run_id: str) -> str:
+def in_background(run_id: str) -> str:
+    """That a run goes on without this command."""
     return f"{run_id} runs in the background. Follow it: windlass logs -f {run_id}   Stop it: windlass stop {run_id}"

@@ -16,7 +16,7 @@ import click
 from windlass.cli import options
 from windlass.cli.formatting import count, duration, painter, visible
 from windlass.cli.render import emit, print_data, print_detached
-from windlass.errors import EngineError, UsageError
+from windlass.errors import EngineError, NoSuchRun, UsageError
 
 if TYPE_CHECKING:
     from windlass.plan.plan import Plan
@@ -191,13 +191,20 @@ def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int) ->
     context = here()
     with context.store() as store:  # not before the job is known to be valid
         engine = engine_class(made.engine).connect(store)
-        status = submit(engine, made, context)
-        if detach:
-            print_detached(status.id, form, quiet=quiet)
-            return 0
-        from windlass.cli.follow import follow
+        try:
+            status = submit(engine, made, context)
+            if detach:
+                print_detached(status.id, form, quiet=quiet)
+                return 0
+            from windlass.cli.follow import follow
 
-        return follow(status.id, engine, form=form, quiet=quiet, verbose=verbose)
+            return follow(status.id, engine, form=form, quiet=quiet, verbose=verbose)
+        except KeyboardInterrupt:  # before `follow` could ask; what was not started yet is undone by now
+            from windlass.cli.follow import in_background
+
+            with suppress(NoSuchRun):
+                emit([in_background(store.status(made.run_id).id)], sys.stderr)
+            raise
 
 
 @click.command(cls=TakesRest)

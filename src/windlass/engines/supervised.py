@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -98,9 +99,10 @@ class SupervisedEngine(Engine):
             self._prepare(plan, writer)
             self._start_supervisor(writer)
         except BaseException as error:
-            left = self._left_by_failed(plan)
-            writer.close()
-            self.store.delete(plan.run_id)
+            with _uninterrupted():
+                left = self._left_by_failed(plan)
+                writer.close()
+                self.store.delete(plan.run_id)
             if isinstance(error, OSError):
                 hint = "; ".join(part for part in (left, "see: windlass doctor") if part)
                 raise EngineError(f"no supervisor could be started ({error})", hint) from error
@@ -317,6 +319,19 @@ class SupervisedEngine(Engine):
         condition = {"type": kind, "message": message, "since": self._clock()}
         self._later[status.id] = (time.monotonic() + LOOK_AGAIN_SECONDS, condition)
         return replace(status, condition=condition)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ignores Ctrl-C: half of a submission that is undone would be gone on with by the next command."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _collect_ended() -> None:
