@@ -181,6 +181,18 @@ def test_a_silent_job_reports_its_stacks_before_it_ends(make_run: MakeRun, reaso
     assert run.backend.attempts[0].nodes[0].intents == [Intent.DUMP_STACKS, Intent.STOP]
 
 
+def test_a_job_whose_output_is_known_late_is_not_silent(make_run: MakeRun) -> None:
+    """Pods report every 5 s how much their ranks have printed."""
+    run = make_run(timeout_seconds=4.0)
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.output_lag_seconds = 5.0
+
+    run.run(script)
+    assert run.backend.attempts[0].nodes[0].intents == [Intent.STOP]
+
+
 def test_the_time_limit_ends_the_run_and_is_no_reason_to_restart(make_run: MakeRun) -> None:
     run = make_run(timeout_seconds=100.0, max_restarts=3)
     run.run(begun)

@@ -171,6 +171,8 @@ class Attempt:
 
     why_ended = ""
     """Why the target has ended it, where the target says so."""
+    output_lag_seconds = 0.0
+    """How late it may be known that a rank has written something."""
 
     def __init__(self, folder: Path, nodes: Sequence[Node], warnings: Sequence[str] = ()) -> None:
         self.folder = folder

@@ -70,7 +70,7 @@ class HangDetector:
     def dump_before_end(self, reason: str) -> None:
         """Called before the attempt is ended: if its ranks have been silent, records their stacks."""
         enough = DUMP_BEFORE_END_SECONDS.get(reason)
-        if enough is not None and self._silence.seconds >= enough:
+        if enough is not None and self._silence.seconds >= enough + self._attempt.output_lag_seconds:
             self.dump(reason)
 
     def take_stacks(self, node: Node, event: StacksTaken) -> None:

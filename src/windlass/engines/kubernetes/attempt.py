@@ -256,6 +256,8 @@ class PodAttempt(Attempt):
         self._events = control.events
         self._connections = Connections(len(specs))
         self._readers = Readers(len(specs), plan.policy.get("hang_seconds"))
+        if self._events is not None:  # how much is printed is reported by the pods
+            self.output_lag_seconds = self._readers.printed_seconds
         self.is_seen_alive = False
         """Whether this supervisor has seen a pod of it run."""
         made = plan.requests("attempt")[0]
