@@ -377,6 +377,14 @@ def test_where_results_are_is_said_with_one_in(tmp_path: Path) -> None:
         assert not re.search(r"\bin in\b|to in\b", " ".join((*shown, statustext.output_words(made.output_dir))))
 
 
+def test_results_that_never_came_are_not_said_to_come() -> None:
+    words = planned().output_dir
+    assert statustext.output_words(words) == words
+    assert statustext.output_words(words, is_over=True) == "nothing came home from the pods"
+    claim = "claim results: windlass/d-1/output"
+    assert statustext.output_words(claim, is_over=True) == claim
+
+
 def test_a_plan_shows_setup_once_for_the_nodes_of_this_machine(tmp_path: Path) -> None:
     here = plan_local(Job(name="d", run="train.py", nodes=2, setup="./fetch"), tmp_path, tmp_path, "d-1")
     on_cluster = planned(nodes=2, setup="./fetch")

@@ -415,7 +415,7 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
     add("note", [difference_words(one) for one in run.data_differences], "yellow")
     add("network", _network_lines(run, paint))
     add("time", time_rows(run.ledger, paint))
-    add("output", output_words(run.output_dir, run.collected, run.id))
+    add("output", output_words(run.output_dir, run.collected, run.id, is_over=run.phase.is_terminal))
     add("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "")
     add("log", dropped_words(run), "yellow")
     if run.cause is not None:
@@ -437,7 +437,7 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
     missing = run.checkpoint_missing
     for label, text, colour in (
         ("time", time_line(run.ledger), None),
-        ("output", output_words(run.output_dir, run.collected, run.id), None),
+        ("output", output_words(run.output_dir, run.collected, run.id, is_over=run.phase.is_terminal), None),
         ("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "", None),
         ("log", dropped_words(run), "yellow"),
         ("checkpoint", left_words(run, now) if keeps else "", None),
@@ -448,12 +448,14 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
     return lines
 
 
-def output_words(output_dir: str, collected: events.OutputsCollected | None = None, run_id: str = "RUN") -> str:
+def output_words(
+    output_dir: str, collected: events.OutputsCollected | None = None, run_id: str = "RUN", *, is_over: bool = False
+) -> str:
     """Where the results are, and whether any are there."""
     shown = tilde(output_dir)
     if not output_dir.startswith("/"):
         if collected is None:
-            return shown
+            return "nothing came home from the pods" if is_over and shown.startswith("in the pods") else shown
         return f"{collected_words(collected)}, not on this machine: windlass cp {run_id}:output ."
     try:
         many = sum(1 for _ in Path(output_dir).iterdir())
