@@ -104,7 +104,7 @@ def _runtime(found: Documents, ref: View, draft: Draft, pods: Pods) -> tuple[Vie
             _, _, nodes = of_set(template, pods.draft, found, pods)
             return spec.at("mlPolicy"), nodes
     if name in PLAIN_RUNTIMES:
-        ref.remark(f"runtime {name} starts torchrun on each node", "Windlass does that itself", is_ours=True)
+        ref.remark(f"runtime {name} tells torchrun of the nodes", "Windlass does that itself", is_ours=True)
     elif name is not None:
         ref.leave(
             f"runtime {name} is not in this file, so what it adds to the job is not known",
