@@ -58,7 +58,8 @@ def test_outputs_that_their_store_refuses_are_told_with_how_to_go_on() -> None:
     summary = "the outputs cannot be uploaded: there is no bucket nowhere (create it)"
     found = diagnose(seen(cause={"summary": summary, "victims": []})).verdict
     assert (found.code, "there is no bucket nowhere" in found.summary) == ("outputs-refused", True)
-    assert found.fix == "mend that; then windlass resume r-1 starts it again"
+    assert found.fix.startswith("mend that; then windlass resume r-1 starts it again; ")
+    assert found.fix.endswith("windlass rerun r-1 --set outputs=ADDRESS")
 
 
 def test_why_a_run_was_not_started_once_more_is_told_beside_its_error() -> None:

@@ -185,7 +185,7 @@ def data_not_staged(case: Observations) -> Iterator[Verdict]:
     if found is not None:
         fix = (
             f"windlass data ls ADDRESS shows what can be read of it; then windlass resume {case.status.id}, which "
-            "fetches no file again"
+            "fetches no file again; where the job names the wrong address, correct it there, for a new run"
         )
         summary = f"the data could not be staged: {found['what']}"
         yield Verdict("data-not-staged", summary, None, ("no rank was started",), fix, 100)
@@ -207,7 +207,8 @@ def outputs_refused(case: Observations) -> Iterator[Verdict]:
     if found is not None:
         summary = f"the outputs could not have been uploaded at the end: {found['what']}"
         evidence = ("its store was asked while the ranks trained, and they were ended before their first checkpoint",)
-        yield Verdict("outputs-refused", summary, None, evidence, f"mend that; then {resumed(case)}", 100)
+        fix = f"mend that; then {resumed(case)}; where the job names the wrong store: windlass rerun {case.status.id}"
+        yield Verdict("outputs-refused", summary, None, evidence, f"{fix} --set outputs=ADDRESS", 100)
 
 
 def could_not_start(case: Observations) -> Iterator[Verdict]:
