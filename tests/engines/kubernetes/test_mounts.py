@@ -192,6 +192,16 @@ def test_a_login_that_may_not_make_volumes_gets_the_command_for_an_administrator
     assert not [other for other in notes if "PersistentVolume" in other.message and other is not note]
 
 
+def test_a_storage_class_that_the_cluster_does_not_have_is_noted(server: ObjectServer, tmp_path: Path) -> None:
+    facts = dataclasses.replace(ALL, kubeconfig=server.kubeconfig(tmp_path))
+    target = TARGET.model_copy(update={"namespace": "team"})
+    made = planned(facts, target, kubernetes={"results": {"size": "20GiB", "storage_class": "efs"}})
+    [note] = [note for note in dry_run(made) if note.code == "storage-class-missing"]
+    assert (note.message.partition(":")[0], note.blocks) == ("the cluster has no storage class efs", False)
+    server.put("StorageClass", "efs")
+    assert "storage-class-missing" not in {note.code for note in dry_run(made)}
+
+
 def test_written_manifests_have_the_volumes() -> None:
     assert CODE is not None
     found = manifests(planned(ALL, data=[DIGITS]), CODE.data, 0.0)

@@ -240,6 +240,19 @@ def boot_program() -> str:
     return (Path(__file__).parents[2] / "worker" / "boot.py").read_text()
 
 
+def _class_missing(client: Client, name: str | None) -> Note | None:
+    """A note where the cluster has no such storage class; the API server takes a claim of any. Raises as `ask`."""
+    from windlass.plan.plan import Note
+
+    try:
+        if not name or client.get_if_exists("storage.k8s.io/v1", "StorageClass", name) is not None:
+            return None
+    except Refused:  # this login may not look
+        return None
+    text = f"the cluster has no storage class {name}: only a volume of that class that is there already is bound"
+    return Note("storage-class-missing", text, f"{client.kubectl} get storageclass lists them")
+
+
 def _is_unfit(error: Refused) -> bool:
     """Whether another workload kind may do: this one is not served, lacks a field, or the login may not create it."""
     return error.status == 404 or any(words in error.message for words in UNFIT)
@@ -264,6 +277,8 @@ def dry_run(plan: Plan) -> list[Note]:
             made = client.create(manifest, dry_run=True)
             if manifest in helpers:
                 return suspended_supervisor(made)
+            if manifest["kind"] == "PersistentVolumeClaim":
+                return _class_missing(client, manifest["spec"].get("storageClassName"))
             return ignored(made) if manifest is of_attempt[-1] else None
         except Unreachable:
             return None
