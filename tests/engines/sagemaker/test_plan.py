@@ -171,6 +171,13 @@ def test_fields_that_change_nothing_are_noted() -> None:
     assert "the login of this shell" in notes["secrets-role"].message
 
 
+def test_an_instance_type_that_is_probably_misspelt_is_noted() -> None:
+    [note] = [one for one in planned(resources={"instance": "ml.g5.xlrge"}).notes if one.code == "instance-unknown"]
+    assert (note.fix, note.blocks) == ("did you mean g5.xlarge?", False)
+    for kind in ("ml.g5.xlarge", "ml.p3.2xlarge"):
+        assert "instance-unknown" not in {one.code for one in planned(resources={"instance": kind}).notes}
+
+
 def test_a_hang_is_noted_to_record_no_stacks_and_to_be_restarted_only_where_the_job_says_so() -> None:
     restarted, left = (
         {note.code: note.message for note in planned(hang="10min", restarts=times).notes} for times in (3, 0)

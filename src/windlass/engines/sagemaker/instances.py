@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from windlass.pricing.instances import instance_type
+from windlass.pricing.instances import instance_type, near_misses
 
 OLD_GPUS: Final = {"p3.2xlarge": 1, "p3.8xlarge": 4, "p3.16xlarge": 8}
 """Of types that EC2 no longer lists, and SageMaker still starts."""
@@ -20,3 +20,9 @@ def num_gpus(kind: str) -> int | None:
     if plain in OLD_GPUS:
         return OLD_GPUS[plain]
     return None if plain.startswith(("g", "p")) else 0
+
+
+def misspelt(kind: str) -> str:
+    """`did you mean g5.xlarge?` for a type that is not known, and most like one that is; empty for others."""
+    is_known = instance_type(kind) is not None or kind.removeprefix("ml.") in OLD_GPUS
+    return "" if is_known else near_misses(kind)

@@ -167,6 +167,9 @@ def _data_refusals(job: Job, facts: Facts, *, is_local: bool) -> Iterator[Note]:
 def warnings(job: Job, target: Target) -> Iterator[Note]:
     """What the job gets otherwise than it may expect, and what it costs."""
     yield from image_notes(job)
+    kind = job.resources.instance or (target.instance if isinstance(target, SageMakerTarget) else None) or ""
+    if isinstance(target, SageMakerTarget) and (hint := instances.misspelt(kind)):
+        yield Note("instance-unknown", f"{kind} is no instance type that is known here", hint)
     if job.grace > STOP_SECONDS:
         yield Note("grace", f"grace: SageMaker ends containers {STOP_SECONDS} s after SIGTERM, and the job asks for "
                    f"{job.grace:g} s", "save checkpoints more often")  # fmt: skip
