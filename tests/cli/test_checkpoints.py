@@ -20,9 +20,11 @@ from tests.cli.conftest import Call
 from tests.cli.test_json import hold
 from tests.helpers.failing_disk import failing_reads
 
+from windlass.actions.checkpoints import _by_torch
 from windlass.cli.checkpoints import checkpoints
 from windlass.cli.formatting import size
 from windlass.cli.main import cli
+from windlass.errors import WindlassError
 from windlass.spec.job import Job
 from windlass.train.checkpoint.files import seal
 
@@ -321,6 +323,15 @@ def test_export_for_torch_is_done_by_the_interpreter_of_the_job(windlass: Call, 
     state = torch.load("m.pt", weights_only=True)
     assert torch.equal(state["weight"], torch.tensor([1.0, 10.0]))
     assert [path.name for path in Path().iterdir()] == ["m.pt"]
+
+
+def test_export_for_torch_without_the_interpreter_of_the_job_names_the_format_that_needs_none(tmp_path: Path) -> None:
+    node = {"kind": "node", "request": {"worker_python": "/of/the/image/python"}}
+    with pytest.raises(WindlassError) as raised:
+        _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", {"steps": [node]})
+    assert (raised.value.message.endswith("is not on this machine"), raised.value.hint) == (
+        True, "export to a file ending in .safetensors",
+    )  # fmt: skip
 
 
 # -- rm ---------------------------------------------------------------------------------------------------------------

@@ -247,6 +247,9 @@ def _by_torch(tensors: Path, path: Path, plan: Mapping[str, Any]) -> None:
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, errors="replace", timeout=PYTHON_SECONDS, check=False
         )
+    except FileNotFoundError as error:  # that of an image, for a run in a cluster
+        what = f"{path} needs torch, and the interpreter of the job, {python}, is not on this machine"
+        raise WindlassError(what, f"export to a file ending in {TENSORS}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise WindlassError(f"{python} could not write {path}: {error}") from error
     if done.returncode:
