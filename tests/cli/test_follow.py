@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,9 @@ from tests.engines.kubernetes.supervisor.test_runs import BACK_OFF, RUN, Scene, 
 from windlass.cli.follow import Follower, PlainView
 from windlass.cli.interrupts import Interrupts
 from windlass.engines.kubernetes.supervisor import runs
-from windlass.runs.events import AttemptStarted
+from windlass.errors import EngineError
+from windlass.runs.events import AttemptStarted, RunEnded
+from windlass.runs.phase import Phase
 from windlass.views.run import run_viewer
 
 
@@ -39,3 +42,20 @@ def test_a_supervisor_that_crashes_is_reported_once_for_each_reason(
     lines = [line for line in capsys.readouterr().err.splitlines() if "no supervisor" in line]
     assert ["1 restart so far" in lines[0], "2 restarts so far" in lines[1], len(lines)] == [True, True, 2]
     assert lines[0].endswith(f"windlass why {RUN}")
+
+
+def test_a_run_whose_logs_cannot_be_read_is_followed_to_its_end(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextlib.contextmanager
+    def refuse(*_: object, **__: object) -> Iterator[None]:
+        raise EngineError("the cluster does not answer")
+        yield
+
+    monkeypatch.setattr(scene.engine, "logs", refuse)
+    scene.write(AttemptStarted(1, 2), RunEnded(Phase.SUCCEEDED, 0))
+    view = PlainView(RUN, run_viewer(RUN, scene.store), 2, 1)
+    with Interrupts(can_ask=False) as interrupts:
+        status = Follower(RUN, scene.engine, view, interrupts, show_logs=True).run()
+    assert status.phase is Phase.SUCCEEDED
+    assert f"its logs cannot be read: the cluster does not answer; windlass logs -f {RUN}" in capsys.readouterr().err

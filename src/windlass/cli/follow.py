@@ -20,6 +20,7 @@ from windlass.cli.logs import write_blocks
 from windlass.cli.render import emit, print_data
 from windlass.cli.style import PHASE_COLOURS, can_draw
 from windlass.engines.base import Engine
+from windlass.errors import EngineError
 from windlass.runs import events
 from windlass.runs.events import Event
 from windlass.runs.logs import LogBlock, RunLogs
@@ -203,7 +204,12 @@ class Follower:
             while not self._is_over():
                 pass
             return self.status
-        with self._engine.logs(self._run_id, follow=True) as (folder, has_all):
+        with contextlib.ExitStack() as stack:
+            try:
+                folder, has_all = stack.enter_context(self._engine.logs(self._run_id, follow=True))
+            except EngineError as error:  # the cluster does not answer now: the run is followed all the same
+                self._view.note(f"its logs cannot be read: {error.message}; windlass logs -f {self._run_id}")
+                folder, has_all = self._store.run_dir(self._run_id), None
             self._write_logs(RunLogs(folder), has_all or (lambda: True))
         return self.status
 
