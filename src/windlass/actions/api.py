@@ -89,7 +89,8 @@ class Run:
     ) -> Feed[LogLine]:
         """What the ranks wrote, merged in the order of time; with `follow` until the run has ended.
 
-        For `for`, and for `async for`, which lets other tasks go on.
+        For `for`, and for `async for`, which lets other tasks go on. Iterating raises EngineError for a run in a
+        cluster whose pods cannot be read, where nothing of them is here yet.
         """
 
         def read(unwanted: threading.Event) -> Iterator[LogLine]:

@@ -3,6 +3,7 @@
 | file | made by | means |
 |---|---|---|
 | `told-NUMBER` | the supervisor, before it sends this signal | the signal is its own, and not from a node shutdown |
+| `told` | the supervisor, with each of these | the same, for a pod whose code is of version 0.1 |
 | `stays` | the pod | it waits for the next attempt; an order removes it, so that the pod does not go |
 | `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
 | `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs its name any more |

@@ -241,7 +241,7 @@ def boot_program() -> str:
 
 
 def _class_missing(client: Client, name: str | None) -> Note | None:
-    """A note where the cluster has no such storage class; the API server takes a claim of any. Raises as `ask`."""
+    """A note where the cluster has no such storage class; the API server takes a claim of any. Raises Unreachable."""
     from windlass.plan.plan import Note
 
     try:
