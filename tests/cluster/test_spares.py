@@ -71,6 +71,9 @@ def test_a_spare_has_the_place_of_a_lost_pod(cluster: Cluster, namespace: str, t
         wait_for(lambda: waits(cluster, namespace, spare), "the spare to wait", WAIT_SECONDS)
         cluster.kubectl("delete", "pod", "-n", namespace, lost, "--grace-period=0", "--force", "--wait=false")
         run.until(lambda run: run.text(attempt=2).count("ready\n") == 2)
+        run.until(lambda run: pods(cluster, namespace, run, 2))
+        [refill] = pod_names(cluster, namespace, run, 2)  # where it does not wait yet, the end of the run deletes it
+        wait_for(lambda: waits(cluster, namespace, refill), "the spare of attempt 2 to wait", WAIT_SECONDS)
         assert [in_pod(run, node, "touch", GO) for node in range(2)] == [0, 0], "exec reaches the spare as its node"
         status = run.wait()
         assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
@@ -78,8 +81,8 @@ def test_a_spare_has_the_place_of_a_lost_pod(cluster: Cluster, namespace: str, t
             f"ready\nrank {rank} of attempt 2\n".encode() for rank in range(2)
         ]
         assert pod_names(cluster, namespace, run, 1) == [first, spare]
-        [refill] = pods(cluster, namespace, run, 2)
-        assert "[a] 2\n" not in log_of(cluster, namespace, refill)
+        [unused] = pods(cluster, namespace, run, 2)
+        assert "[a] 2\n" not in log_of(cluster, namespace, unused)
         until_none_lives(run)
         harness.engine.delete(run.id)
         kinds = "jobs,pods,services,configmaps,secrets,leases"

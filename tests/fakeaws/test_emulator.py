@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import botocore.exceptions
 import pytest
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.httpsession import URLLib3Session
 from tests.fakeaws.emulator import Emulator
 from tests.fakeaws.emulator.fixtures import shared_aws  # noqa: F401
 
@@ -112,14 +115,19 @@ def test_an_emulated_flow_log_keeps_its_role_and_tags(aws: Emulator) -> None:
     assert (found["MaxAggregationInterval"], found["Tags"], found["LogGroupName"]) == (60, tags, "flow")
 
 
-def test_a_repeated_request_of_emulated_ec2_makes_one_thing(aws: Emulator) -> None:
+def test_emulated_services_answer_a_request_whose_answer_was_lost_as_before(aws: Emulator) -> None:
+    """Also where the service knows no client tokens."""
     _vpc, subnet = subnet_in(aws)
-    ec2 = aws.client("ec2")
-    made = {
-        ec2.create_nat_gateway(SubnetId=subnet, ClientToken=token)["NatGateway"]["NatGatewayId"]
-        for token in ("a", "a", "b")
-    }
-    assert len(made) == 2
+    efs = aws.client("efs")
+    id = efs.create_file_system(CreationToken="a")["FileSystemId"]
+    sent: list[AWSPreparedRequest] = []
+    efs.meta.events.register("before-send.efs.CreateMountTarget", lambda request, **_: sent.append(request))
+    made = efs.create_mount_target(FileSystemId=id, SubnetId=subnet)["MountTargetId"]
+    with pytest.raises(efs.exceptions.MountTargetConflict):
+        efs.create_mount_target(FileSystemId=id, SubnetId=subnet)
+    first, refused = (URLLib3Session().send(one) for one in sent)
+    assert (first.status_code, json.loads(first.content)["MountTargetId"]) == (200, made)
+    assert refused.status_code == 409
 
 
 def test_emulated_fsx_moves_through_its_states_and_knows_nothing_of_what_is_deleted(aws: Emulator) -> None:

@@ -10,7 +10,6 @@ sys.path[0] = str(Path(__file__).parents[3])
 from tests.fakeaws.emulator.extensions import (  # noqa: E402
     alarms,
     authorization,
-    client_tokens,
     eks_clusters,
     eks_node_groups,
     eks_updates,
@@ -23,6 +22,7 @@ from tests.fakeaws.emulator.extensions import (  # noqa: E402
     load_balancers,
     nat_gateways,
     pod_identity_tags,
+    repeated_requests,
     sagemaker,
     secure_transport,
     security_groups,
@@ -32,7 +32,7 @@ from tests.fakeaws.emulator.extensions import (  # noqa: E402
 EXTENSIONS = (
     security_groups, launch_templates, flow_logs, alarms, eks_clusters, eks_node_groups, eks_updates, eks_versions, fsx,
     sagemaker, load_balancers, iam_names, pod_identity_tags, secure_transport, authorization, service_quotas,
-    instance_offerings, client_tokens, nat_gateways,
+    instance_offerings, nat_gateways, repeated_requests,
 )  # fmt: skip
 
 
