@@ -1,7 +1,7 @@
 """Repeated requests: ministack does again, or refuses, what an SDK sends again because it has lost the answer.
 
-Terraform's provider does so on a busy machine, within milliseconds of an answer. A NAT gateway was made twice, and a
-mount target was refused as one that existed.
+On a busy machine Terraform's provider now and then closes a connection as the head of an answer arrives, and sends the
+request again. A NAT gateway was made twice, and a mount target was refused as one that existed.
 """
 
 from __future__ import annotations
