@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,40 @@ def test_what_is_saved_is_the_state_of_that_moment_whatever_training_does_then(t
     assert again.restore() == 1
     again.close()
     assert torch.equal(other.weight, kept)
+
+
+@pytest.mark.parametrize(
+    ("others", "steps"), [(Flags(busy=True), [2]), (Flags(unplanned=True), [2, 1]), (Flags(), [2, 1])]
+)
+def test_the_state_is_copied_while_the_ranks_agree_and_what_the_others_answer_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: Flags, steps: list[int]
+) -> None:
+    """A save that another rank cannot make now is skipped; one that another rank has to plan is planned by all."""
+    model, optimizer = build()
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
+    train(model, optimizer)
+    saved.step()
+    kept = model.weight.detach().clone()
+    saver = saved._saver
+    copies: list[torch.Tensor] = []
+
+    def begin_reduce(mine: Flags) -> Callable[[], Flags]:
+        def answer() -> Flags:
+            copies.extend(view.clone() for view in saver._copier._views if view.shape == kept.shape)
+            return others
+
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(saver._world, "begin_reduce", begin_reduce)
+        assert saved.save() is not others.busy
+    assert any(torch.equal(copy, kept) for copy in copies)
+    saver.await_writer()
+    train(model, optimizer)
+    saved.step()
+    assert saved.save(wait=True)
+    saved.close()
+    assert steps_of(tmp_path) == steps
 
 
 def test_state_that_grows_is_planned_anew(tmp_path: Path) -> None:

@@ -57,7 +57,11 @@ class World:
 
     def reduce(self, flags: Flags) -> Flags:
         """The flags of all ranks, waiting for them. Raises RuntimeError where a rank is gone."""
-        return flags
+        return self.begin_reduce(flags)()
+
+    def begin_reduce(self, flags: Flags) -> Callable[[], Flags]:
+        """Start such a reduction; what is returned waits for its result. They run in the order of their starts."""
+        return lambda: flags
 
     def gather(self, thing: Any) -> list[Any]:
         """The values of all ranks, in their order. Ranks that cannot communicate get only their own."""
@@ -136,15 +140,11 @@ class GlooWorld(World):
     def exchange(self, flags: Flags) -> Flags:
         """One asynchronous all-reduce a step; it has finished by the time the next one starts."""
         answer = self._finish()
-        self._finish = self._start(flags)
+        self._finish = self.begin_reduce(flags)
         return answer
 
-    def reduce(self, flags: Flags) -> Flags:
+    def begin_reduce(self, flags: Flags) -> Callable[[], Flags]:
         """As described by `World`."""
-        return self._start(flags)()
-
-    def _start(self, flags: Flags) -> Callable[[], Flags]:
-        """Start an all-reduce; what is returned waits for its result. They run in the order of their starts."""
         tensor = torch.tensor(flags, dtype=torch.uint8)
         work: Any = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
 

@@ -80,8 +80,11 @@ class Saver:
         """Copy the state and have it written. With `may_skip`, False where a save is under way; else wait for it."""
         self.poll()
         snapshot = self._take()
-        # One reduction for both questions: each holds the training.
-        agreed = self._world.reduce(Flags(busy=self.busy, unplanned=not self._copier.is_planned(snapshot)))
+        mine = Flags(busy=self.busy, unplanned=not self._copier.is_planned(snapshot))
+        agree = self._world.begin_reduce(mine)  # one reduction for both questions
+        # Ranks seldom differ, and waiting for the others holds the training: the copy is made meanwhile.
+        copied = None if mine.busy or mine.unplanned else self._copied(snapshot)
+        agreed = agree()
         if agreed.busy:
             if may_skip and self._world.can_communicate:
                 return False
@@ -95,14 +98,22 @@ class Saver:
         try:
             if agreed.unplanned:
                 self._copier.plan(snapshot)
+                copied = None
             self.writer.start()
-            where = self._copier.copy(snapshot)
+            where = copied or self._copier.copy(snapshot)
             self._part_failed = False
             self.writer.send(self._order(snapshot, where))
             self._awaited = {"part", "commit"} if self._world.rank == 0 else {"part"}
         except OSError as error:
             self._give_up(f"{error.strerror or error}")
         return True
+
+    def _copied(self, snapshot: Snapshot) -> dict[str, int] | None:
+        """Copy it by the plan there is; None where that fails, which the copy after the ranks have agreed reports."""
+        try:
+            return self._copier.copy(snapshot)
+        except OSError:
+            return None
 
     def _order(self, snapshot: Snapshot, where: Mapping[str, int]) -> dict[str, Any]:
         """What the writer is sent."""
