@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from windlass.train.checkpoint.chunks import SAFETENSORS, full_chunk, lay_out
+from windlass.train.checkpoint.parts import replicated
 from windlass.train.checkpoint.storage import replacing
 
 
@@ -34,7 +35,7 @@ def full_state(modules: Mapping[str, nn.Module], part: str | None, path: Path) -
         raise ValueError(f"export(part={name!r}): there are {', '.join(modules) or 'no modules'}")
     is_distributed = dist.is_available() and dist.is_initialized()
     options = StateDictOptions(full_state_dict=True, cpu_offload=True) if is_distributed else None
-    return get_model_state_dict(modules[name], options=options)
+    return get_model_state_dict(replicated(modules[name]), options=options)
 
 
 def write(state: Mapping[str, Any], path: Path) -> None:

@@ -44,7 +44,8 @@ class Loader:
         Raises UnreadableCheckpoint on all ranks where one rank fails in the middle of reading: the model's tensors are
         then partly loaded.
         """
-        targets = {f"{part.name}.{path}": tensor for part in self._parts for path, tensor in part.existing().items()}
+        existing = {part.name: part.existing() for part in self._parts}
+        targets = {f"{name}.{path}": tensor for name, found in existing.items() for path, tensor in found.items()}
         self._check_parts()
         self._check_modules(targets)
         trees = {part.name: self._decode(part, targets) for part in self._parts}
@@ -52,7 +53,7 @@ class Loader:
             part.check(trees[part.name])
         self._read(targets)
         for part in self._parts:
-            loaded, tree = part.existing(), trees[part.name]
+            loaded, tree = existing[part.name], trees[part.name]
             part.load({**loaded, **(tree or {})} if loaded else tree)
 
     def _decode(self, part: Part, targets: dict[str, torch.Tensor]) -> Any:

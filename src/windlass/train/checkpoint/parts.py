@@ -75,18 +75,20 @@ class ModulePart(Part):
 
     def state(self) -> Any:
         """Name to tensor; DTensors where it is sharded."""
-        plain = self.thing.module if isinstance(self.thing, _REPLICATED) else self.thing
+        inside = replicated(self.thing)
         # Where nothing inside is wrapped, torch's function gives the same names, and takes a hundred times as long.
-        is_plain = all(unwrapped(child) is child for child in plain.modules())
-        return plain.state_dict() if is_plain else get_model_state_dict(self.thing)
+        is_plain = all(unwrapped(child) is child for child in inside.modules())
+        return inside.state_dict() if is_plain else get_model_state_dict(inside)
 
     def existing(self) -> dict[str, torch.Tensor]:
         """All its tensors."""
         return {name: value for name, value in self.state().items() if isinstance(value, torch.Tensor)}
 
     def load(self, state: Any) -> None:
-        """The tensors are loaded in place already; this loads what else the module keeps."""
-        set_model_state_dict(self.thing, state or {})
+        """The tensors of most modules are loaded in place already; this loads what else the module keeps, and those
+        of which its `state_dict` gives copies."""
+        if state:  # torch refuses an empty state, and a loss function has no other
+            set_model_state_dict(replicated(self.thing), state)
 
 
 class OptimizerPart(Part):
@@ -196,6 +198,11 @@ def _make(name: str, thing: Any, names: Mapping[int, str]) -> Part:
         f"Checkpoint({name}=...) takes something with state_dict() and load_state_dict(), or a dict, "
         f"but was given a {type(thing).__module__}.{type(thing).__qualname__}"
     )
+
+
+def replicated(module: nn.Module) -> nn.Module:
+    """The module inside of DDP or DataParallel. Torch's functions for state know the first of them alone."""
+    return module.module if isinstance(module, _REPLICATED) else module
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
