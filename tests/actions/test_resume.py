@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.test_checkpoints import flip, write
 
 import windlass
 from windlass.actions import runs
@@ -42,6 +43,7 @@ def test_the_plan_for_other_nodes_is_that_of_the_same_job(code: str, context: Co
     elsewhere = Context({**context.environ, "VIRTUAL_ENV": "/nowhere"}, Path("/"))
     with elsewhere.store() as store:
         engine = runs.engine_for(run.id, store)
+        Path(engine.checkpoint_dir(run.id), "step-1").touch()
         runs.resume(run.id, engine, elsewhere, nodes=2, checkpoint="step-1")
         assert engine.wait(run.id, 200).phase is Phase.SUCCEEDED
         lines = sorted(line.text for line in RunLogs(store.run_dir(run.id)).read(attempt=2))
@@ -75,3 +77,27 @@ def test_a_run_of_the_api_resumes_itself(tmp_path: Path) -> None:
         run = windlass.run(Job(name="d", run="train.py"), on=FakeEngine(store, play))
         assert run.wait(100, check=False).phase is Phase.FAILED
         assert run.resume().wait(100).phase is Phase.SUCCEEDED
+
+
+def test_the_api_takes_a_checkpoint_by_its_name_step_or_path_and_refuses_another(tmp_path: Path) -> None:
+    said: list[str | None] = []
+
+    def play(rank: FakeRank) -> int:
+        said.append(rank.env.get("WINDLASS_RESUME_FROM"))
+        return 3
+
+    with Store(tmp_path) as store:
+        engine = FakeEngine(store, play)
+        run = windlass.run(Job(name="d", run="train.py"), on=engine)
+        run.wait(100, check=False)
+        for step in (1, 2):
+            write(Path(engine.checkpoint_dir(run.id)), step)
+        second, first = run.checkpoints()
+        for wanted in (first.name, 1, "1", Path(first.path)):
+            run.resume(checkpoint=wanted).wait(100, check=False)
+        assert said == [None, first.name, first.name, first.name, first.path]
+        flip(Path(second.path, "rank-0.safetensors"))
+        for wanted, words in (("typo", "has no checkpoint called 'typo'"), (2, f"{second.name} is damaged")):
+            with pytest.raises(windlass.UsageError, match=words):
+                run.resume(checkpoint=wanted)
+        assert len(run.status.attempts) == 5

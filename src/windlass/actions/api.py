@@ -220,13 +220,16 @@ class Run:
             engine.stop(self.id, now=now and engine.can_kill(self.id))
         return self
 
-    def resume(self, *, nodes: int | None = None, checkpoint: str | None = None) -> Self:
-        """Go on with the ended run, on so many `nodes` and from this `checkpoint` (a name or a path) if they are given.
+    def resume(self, *, nodes: int | None = None, checkpoint: str | int | Path | None = None) -> Self:
+        """Go on with the ended run, on so many `nodes` and from this `checkpoint` (its name, step or path) if they are
+        given.
 
-        Raises UsageError if it goes on or has succeeded, PlanError, EngineError.
+        Raises UsageError if it goes on or has succeeded, or where there is no such checkpoint or it is not verified;
+        PlanError, EngineError.
         """
+        wanted = None if checkpoint is None else str(checkpoint)
         with self._opened() as engine:
-            actions.resume(self.id, engine, here(), nodes=nodes, checkpoint=checkpoint)
+            actions.resume(self.id, engine, here(), nodes=nodes, checkpoint=wanted)
         return self
 
     def delete(self, *, force: bool = False) -> None:

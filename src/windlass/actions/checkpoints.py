@@ -47,11 +47,13 @@ class Checkpoints:
         return [one for one in self.found if one.complete]
 
     def one(self, name: str) -> Found:
-        """The checkpoint with this name, a unique beginning or end of it, or its step. Raises UsageError."""
-        exact = [one for one in self.found if one.name == name]
-        near = exact or [
-            one for one in self.found if one.name.startswith(name) or one.name.endswith(name) or str(one.step) == name
+        """The checkpoint with this name or step, or with a name that alone begins or ends so. Raises UsageError."""
+        exact = [one for one in self.found if one.name == name] or [
+            one
+            for one in self.found
+            if str(one.step) == name  # before the ends: these are digits too, `-a1f3c8`
         ]
+        near = exact or [one for one in self.found if one.name.startswith(name) or one.name.endswith(name)]
         if len(near) == 1 and name:
             return near[0]
         which = f"{self.status.id} has several checkpoints" if near else f"{self.status.id} has no checkpoint"

@@ -197,10 +197,15 @@ def replanned(old: Mapping[str, Any], nodes: int, context: Context) -> Plan:
 def resume(
     run_id: str, engine: Engine, context: Context, *, nodes: int | None = None, checkpoint: str | None = None
 ) -> Status:
-    """Continue an ended run, on so many `nodes` if given, from the newest checkpoint or the one given.
+    """Continue an ended run, on so many `nodes` if given, from the newest checkpoint or the one given by its name, step
+    or path.
 
     Its code is what the folder of the job has now. Raises NoSuchRun, UsageError, PlanError, EngineError, StoreError.
     """
+    from windlass.actions.checkpoints import look, to_resume_from
+
+    if checkpoint is not None:
+        checkpoint = to_resume_from(look(engine, run_id), checkpoint)
     plan = None if nodes is None else replanned(engine.plan_of(run_id), nodes, context)
     return engine.resume(run_id, plan, checkpoint)
 

@@ -35,13 +35,11 @@ def resume(
       windlass resume digits-7f3k2 --nodes 4
       windlass resume digits-7f3k2 --from step-00000120-a2f3c1
     """
-    from windlass.actions import checkpoints, runs
+    from windlass.actions import runs
     from windlass.runs.context import here
 
     options.require_named(run, on)
     with runs.opened(run, on) as (engine, run_id):
-        if checkpoint is not None:
-            checkpoint = checkpoints.to_resume_from(checkpoints.look(engine, run_id), checkpoint)
         since, seq = time.time(), engine.store.status(run_id).last_seq
         runs.resume(run_id, engine, here(), nodes=nodes, checkpoint=checkpoint)
         if detach:
