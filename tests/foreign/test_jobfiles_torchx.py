@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,24 @@ def test_a_folder_of_the_machine_is_named_as_torchx_names_it() -> None:
     bind = "{src_path: /host, dst_path: /job, read_only: true}"
     made = import_text(f"roles: [{{entrypoint: a, mounts: [{bind}]}}]\n", "app.yaml", form="torchx")
     assert [one.meaning for one in made.lost] == ["/host of the machine"]
+
+
+@pytest.mark.parametrize(("script", "filled"), [
+    ("a --role '' --out '/r/${app_id}' --b 'c d'", "a --role '' --out \"/r/$WINDLASS_RUN_ID\" --b 'c d'"),
+    ("echo '' ${app_id} 'lone'", "echo '' $WINDLASS_RUN_ID 'lone'"),
+    ("echo \"it's ${app_id}\" 'b'", "echo \"it's $WINDLASS_RUN_ID\" 'b'"),
+    ("echo 'costs $5: \"${app_id}\"'", r'echo "costs \$5: \"$WINDLASS_RUN_ID\""'),
+    ("a --on '${rank0_env}'", 'a --on "$WINDLASS_MASTER_ADDR"'),
+])  # fmt: skip
+def test_quotes_of_a_script_stay_pairs(script: str, filled: str) -> None:
+    app = {"roles": [{"name": "a", "entrypoint": "bash", "args": ["-c", f"cd /app; {script}"]}]}
+    job = import_text(json.dumps(app), "app.json", form="torchx").job
+    assert job.command == ("bash", "-c", f"cd /app; {filled}")
+
+
+def test_a_role_that_asks_for_no_number_of_gpus_comes_before_those_after_it() -> None:
+    roles = [
+        {"name": "trainer", "entrypoint": "fit", "resource": {"cpu": -1, "gpu": -1, "memMB": -1}},
+        {"name": "board", "entrypoint": "tensorboard", "resource": {"cpu": 1, "gpu": 0, "memMB": 100}},
+    ]
+    assert import_text(json.dumps({"roles": roles}), "app.json", form="torchx").job.name == "trainer"

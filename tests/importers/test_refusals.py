@@ -173,6 +173,12 @@ def test_a_value_of_another_type_is_listed_with_what_was_expected() -> None:
     ]
 
 
+def test_memory_for_each_cpu_is_not_taken_for_all_of_it() -> None:
+    made = import_text("run: python train.py\nresources: {cpus: 16, memory: 4x}\n", "task.yaml", form="sky")
+    assert made.job.resources.memory is None
+    assert [one.meaning for one in made.lost] == ["expected a size such as 32, 32+ or 32GB, found '4x'"]
+
+
 @pytest.mark.parametrize(
     ("memory", "mebibytes"),
     [("32", 32 << 10), ("32+", 32 << 10), ("32GB", 32 << 10), ("64GB+", 64 << 10), ("1024MB", 1024), ("1TB", 1 << 20)],

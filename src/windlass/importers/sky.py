@@ -24,8 +24,8 @@ from windlass.spec.names import legal_name
 
 _NO_GPU: Final = re.compile(r"tpu|inferentia|trainium|gaudi|mi\d|radeon", re.IGNORECASE)
 """Accelerators that are not asked for as GPUs of NVIDIA."""
-_AMOUNT: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?:(?P<unit>[KMGTP])i?B?)?(?P<more>[+x])?", re.IGNORECASE)
-"""CPUs or memory: `4`, `4+`, `32GB+`; memory without a unit is in GB."""
+_AMOUNT: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?:(?P<unit>[KMGTP])i?B?)?(?P<more>\+)?", re.IGNORECASE)
+"""CPUs or memory: `4`, `4+`, `32GB+`; memory without a unit is in GB. `4x` is so much for each CPU, and is not read."""
 _NO_JOBS: Final = (
     ("service", "is a service of SkyServe, which answers requests and never ends",
      "Windlass trains; serve it elsewhere"),
@@ -129,7 +129,7 @@ def _resources(view: View, draft: Draft) -> None:
         if name == "memory":
             amount = round(amount * 1024 ** " KMGTP".index((match["unit"] or "G").upper()))
         if draft.put(f"resources.{name}", amount, given) and match["more"]:
-            asked = str(given.value).rstrip("+x")
+            asked = str(given.value).rstrip("+")
             given.remark(f"{given.value}: at least as much", f"just as much is asked for: {asked}", is_ours=True)
     draft.put_text("resources.instance", view.at("instance_type"))
     image = view.at("image_id")

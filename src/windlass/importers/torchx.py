@@ -29,6 +29,9 @@ _MACRO: Final = re.compile(
     r"\$?\$\{(?:\$\{rank0_env\}|TORCHX_RANK0_HOST|rank0_env)(?::?[=-][^}]*)?\}|\$\{(app_id|replica_id|img_root|base_img_root)\}"
 )
 
+_IN_SINGLE_QUOTES: Final = re.compile(r"""\\.|"(?:\\.|[^"\\\n])*"|'([^'\n]*)'""")
+"""A word of a shell in quotes of either kind; its group is what single ones hold."""
+
 
 def torchx(found: Documents, draft: Draft) -> None:
     """Read an AppDef."""
@@ -39,7 +42,8 @@ def torchx(found: Documents, draft: Draft) -> None:
         raise view.refused(message, "json.dumps(dataclasses.asdict(app)) writes one")
     draft.put_name(view.at("name"))
     _leave(view, {"metadata": hints("torchx")["metadata"]})
-    role = max(roles, key=lambda one: (one.whole("resource", "gpu") or 0, one.count("num_replicas")))
+    # A number of -1 is how TorchX writes that none is asked for.
+    role = max(roles, key=lambda one: (max(0, one.whole("resource", "gpu") or 0), one.count("num_replicas")))
     for other in roles:
         if other.path != role.path:
             other.leave(f"role {other.at('name').value}, beside the one that trains", "make a job of its own of it")
@@ -89,12 +93,12 @@ def _filled(script: str) -> str:
     def value(match: re.Match[str]) -> str:
         return _MACROS[match[1] or "rank0_env"]
 
-    inside = re.sub(
-        r"'([^'\n]*\$\{(?:app_id|replica_id|img_root|base_img_root)\}[^'\n]*)'",
-        lambda match: '"' + re.sub(r'(["`\\])', r"\\\1", match[1]) + '"',
-        script,
-    )
-    return _MACRO.sub(value, inside).replace("$${", "${")
+    def requoted(match: re.Match[str]) -> str:
+        if _MACRO.search(match[1] or "") is None:
+            return match[0]
+        return '"' + re.sub(r'(["`\\]|\$(?![{$]))', r"\\\1", match[1]) + '"'
+
+    return _MACRO.sub(value, _IN_SINGLE_QUOTES.sub(requoted, script)).replace("$${", "${")
 
 
 def _resource(view: View, draft: Draft) -> None:
