@@ -67,9 +67,10 @@ def test_all_reads_of_a_restore_share_the_time(clock: Clock) -> None:
     assert clock.now - healthy_until < 25, "time in which nothing failed is not counted, the rest is"
 
 
-def test_a_file_that_is_not_there_is_no_error_to_repeat(clock: Clock) -> None:
-    with pytest.raises(FileNotFoundError):
-        clock.retry(60).call(failing_until(clock, 1, errno.ENOENT), "/ck")
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EEXIST, errno.ENOTDIR])
+def test_a_file_that_is_not_there_or_no_folder_is_no_error_to_repeat(clock: Clock, number: int) -> None:
+    with pytest.raises(OSError, match="does not matter"):
+        clock.retry(60).call(failing_until(clock, 1, number), "/ck")
     assert clock.pauses == []
 
 

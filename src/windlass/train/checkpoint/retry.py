@@ -47,8 +47,8 @@ class Retry:
         self._gives_up = gives_up
 
     def call(self, read: Callable[[], T], path: str) -> T:
-        """The result of `read()`. Raises its last OSError once the time is up; FileNotFoundError at once, and what a
-        store refuses.
+        """The result of `read()`. Raises its last OSError once the time is up; at once what is not there, a file in the
+        place of a folder, and what a store refuses.
 
         `path` is for the log, where the error has none.
         """
@@ -57,7 +57,7 @@ class Retry:
         while True:
             try:
                 return read()
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError, NotADirectoryError):
                 raise
             except OSError as error:
                 if isinstance(error, StoreError) and error.is_final:

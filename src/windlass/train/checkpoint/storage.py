@@ -143,8 +143,10 @@ def is_address(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """A path from the root; an address as it is."""
-    return path.rstrip("/") if is_address(path) else os.path.abspath(path)
+    """A path from the root, also of `~/folder`; an address as it is."""
+    if is_address(path):  # `s3://` stays one, and is refused: of `s3:` a folder would be made
+        return path if path.endswith("://") else path.rstrip("/")
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def is_plain_name(name: object) -> bool:

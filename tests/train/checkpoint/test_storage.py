@@ -1,0 +1,33 @@
+"""Where a checkpoint is kept, by what a script writes as its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from windlass.train.checkpoint import Checkpoint
+from windlass.train.checkpoint.storage import absolute
+
+
+@pytest.mark.parametrize(("written", "place"), [
+    ("checkpoints", "/work/checkpoints"), ("~/checkpoints", "/home/me/checkpoints"), ("~", "/home/me"),
+    ("/a/~", "/a/~"), ("s3://bucket/~/", "s3://bucket/~"), ("s3://", "s3://"),
+])  # fmt: skip
+def test_a_folder_is_a_path_from_the_root_or_an_address(
+    written: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert absolute(written) == place.replace("/work", str(tmp_path))
+
+
+@pytest.mark.parametrize("address", ["s3://", "gs://", "s3:///checkpoints"])
+def test_an_address_without_a_bucket_is_refused_and_no_folder_is_made(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="s3://BUCKET/PREFIX"):
+        Checkpoint(folder=address, model=nn.Linear(1, 1))
+    assert list(tmp_path.iterdir()) == []
