@@ -171,6 +171,21 @@ def test_fields_that_change_nothing_are_noted() -> None:
     assert "the login of this shell" in notes["secrets-role"].message
 
 
+def test_options_of_objects_on_a_cluster_are_noted() -> None:
+    notes = {note.code for note in planned(kubernetes={"via": "trainjob", "runtime": "torch"}).notes}
+    assert {"via-unused", "runtime-unused"} <= notes
+    assert "via-unused" not in {note.code for note in planned(kubernetes={"via": "auto"}).notes}
+
+
+@pytest.mark.parametrize(("procs", "instance", "is_noted"), [
+    (2, "ml.g5.xlarge", True), (8, "ml.g5.12xlarge", True), (4, "ml.g5.12xlarge", False), (8, "ml.c5.xlarge", False),
+    ("auto", "ml.g5.xlarge", False),
+])  # fmt: skip
+def test_more_ranks_than_gpus_are_noted(procs: int | str, instance: str, is_noted: bool) -> None:
+    made = planned(procs_per_node=procs, resources={"instance": instance})
+    assert ("gpus-shared" in {note.code for note in made.notes}) is is_noted
+
+
 def test_an_instance_type_that_is_probably_misspelt_is_noted() -> None:
     [note] = [one for one in planned(resources={"instance": "ml.g5.xlrge"}).notes if one.code == "instance-unknown"]
     assert (note.fix, note.blocks) == ("did you mean g5.xlarge?", False)

@@ -96,12 +96,12 @@ def _resource_refusals(job: Job, shape: Shape) -> Iterator[Note]:
         return
     fix = "name another type in resources: {instance: …} or in the target, or ask for less"
     for code, words, wanted, there in (
-        ("gpus-few", "{} GPUs", asked.gpus, found.gpus),
-        ("cpus-few", "{:g} CPUs", asked.cpus or 0, found.vcpus),
-        ("memory-little", "{:g} GiB of memory", (asked.memory or 0) / (1 << 30), found.memory_mib / 1024),
+        ("gpus-few", "GPUs", asked.gpus, found.gpus),
+        ("cpus-few", "CPUs", asked.cpus or 0, found.vcpus),
+        ("memory-little", "GiB of memory", (asked.memory or 0) / (1 << 30), found.memory_mib / 1024),
     ):
         if wanted > there:
-            message = f"{words.format(wanted)} are asked for, and {shape.instance} has {words.format(there)}"
+            message = f"{wanted:g} {words} are asked for, and {shape.instance} has {there:g}"
             yield blocker(code, message, fix)
     if asked.gpu_type is not None and found.gpus and not _words(asked.gpu_type) & _words(found.gpu_model):
         message = f"a GPU of type {asked.gpu_type} is asked for, and {shape.instance} has {found.gpu_model}"
@@ -170,6 +170,7 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
     kind = job.resources.instance or (target.instance if isinstance(target, SageMakerTarget) else None) or ""
     if isinstance(target, SageMakerTarget) and (hint := instances.misspelt(kind)):
         yield Note("instance-unknown", f"{kind} is no instance type that is known here", hint)
+    yield from _shared_gpus(job, kind)
     if job.grace > STOP_SECONDS:
         yield Note("grace", f"grace: SageMaker ends containers {STOP_SECONDS} s after SIGTERM, and the job asks for "
                    f"{job.grace:g} s", "save checkpoints more often")  # fmt: skip
@@ -202,6 +203,18 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
     for name in ("queue", "priority"):
         if getattr(job, name) is not None:
             yield Note(f"{name}-unused", f"{name}: has no meaning on SageMaker", "it is kept for other targets")
+    for name, default in (("via", "auto"), ("runtime", None)):
+        if getattr(job.kubernetes, name) != default:
+            message = f"kubernetes.{name} has no meaning on SageMaker: no object of a cluster is made"
+            yield Note(f"{name}-unused", message, "it is kept for other targets")
+
+
+def _shared_gpus(job: Job, instance: str) -> Iterator[Note]:
+    """Of more ranks than the instance type has GPUs, where it has any."""
+    procs, gpus = job.procs_per_node, instances.num_gpus(instance)
+    if gpus and procs != "auto" and procs > gpus:
+        yield Note("gpus-shared", f"{procs} ranks on each node, and {instance} has {gpus} GPU{'s' if gpus > 1 else ''}",
+                   "set procs_per_node: auto, or use gloo: NCCL takes no two ranks on a GPU")  # fmt: skip
 
 
 def _no_stacks(job: Job, seconds: float) -> Note:
