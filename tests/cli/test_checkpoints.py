@@ -416,6 +416,14 @@ def test_a_shell_completes_runs_commands_and_checkpoints(
     assert {item.value for item in found} == {run_id if word == "RUN" else word for word in offered}
 
 
+def test_a_shell_completes_checkpoints_of_the_run_that_is_named_before_the_option(failed: Failed) -> None:
+    run_id, folder = failed()
+    write(folder, 10)
+    failed()  # the newest, which has none
+    found = ShellComplete(cli, {}, "windlass", "_WINDLASS_COMPLETE").get_completions(["resume", run_id, "--from"], "")
+    assert [item.value for item in found] == ["step-00000010-a1f3c1"]
+
+
 def test_a_command_that_is_none_is_refused(windlass: Call, failed: Failed) -> None:
     run_id, _ = failed()
     assert windlass("checkpoints", run_id, "verfy").code == 2

@@ -49,6 +49,12 @@ def test_completing_a_command_name_loads_no_command(environ: Mapping[str, str]) 
     assert "windlass.cli.inspect" not in loaded
 
 
+def test_completing_behind_a_command_that_is_none_prints_no_error(environ: Mapping[str, str]) -> None:
+    shell = {"_WINDLASS_COMPLETE": "bash_complete", "COMP_WORDS": "windlass nope ", "COMP_CWORD": "2"}
+    done = subprocess.run([*WINDLASS], env={**environ, **shell}, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
 # -- help -------------------------------------------------------------------------------------------------------------
 
 

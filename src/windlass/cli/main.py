@@ -116,7 +116,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command where there is none of that name."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             hint = f"that is windlass {verb}" if (verb := VERBS.get(args[0])) else _near(args[0])
             hint = f" ({hint})" if hint else ""
             raise click.UsageError(f"'{args[0]}' is not a command{hint}", ctx)

@@ -178,7 +178,9 @@ def complete_checkpoint(ctx: click.Context, _parameter: click.Parameter, incompl
     from windlass.runs.context import here
 
     try:
-        run = ctx.params.get("run") or (ctx.parent.params.get("run") if ctx.parent is not None else None)
+        # Behind an option without its value click reads no argument, and leaves the words as they are.
+        run = ctx.params.get("run") or next(iter(ctx.args), None)
+        run = run or (ctx.parent.params.get("run") if ctx.parent is not None else None)
         with here().store() as store:
             found = look(*find(run or None, store, ctx.params.get("on")), reach=False).found
         return [one.name for one in found if one.name.startswith(incomplete)]
