@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 FEW_NAMES: Final = 3
 """Names of files that a message has."""
+FLAGS: Final = {
+    "--dry-run": "windlass plan shows every step of the run, and starts nothing",
+    "--gpus": "write --procs-per-node N for ranks on each node, or --set resources.gpus=N for GPUs of each node",
+    "--image": "write --set image=IMAGE",
+    "--target": "write --on TARGET",
+    "-n": "write --nodes N",
+}
+"""Options of other tools that stand before the script, and what has the same meaning here."""
 
 
 class TakesRest(click.Command):
@@ -44,6 +52,9 @@ class TakesRest(click.Command):
     def _explain(self, ctx: click.Context, args: Sequence[str], error: click.UsageError) -> None:
         """Raise UsageError with the command line that was meant, where what follows a script or a run is not ours."""
         ours, theirs, named = _split(self, ctx, args)
+        meant = FLAGS.get(theirs[0]) if theirs and self.name in ("run", "plan") else None
+        if meant is not None and (not named or theirs[0] == "--dry-run"):
+            raise UsageError(f"{ctx.command_path} has no {theirs[0]}", meant) from error
         if not theirs or not named:
             return
         message, what = f"{ctx.command_path} does not take {shlex.quote(theirs[0])}", "arguments of the script go"
@@ -71,7 +82,10 @@ def _is_misspelled(error: click.NoSuchOption) -> bool:
 
 
 def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> tuple[list[str], list[str], str]:
-    """What of a command line is ours, what is not, and the first word that is no option: the script, or the run."""
+    """What of a command line is ours, what is not, and the first word that is no option: the script, or the run.
+
+    Of a line with an unknown option before that word there is the option alone.
+    """
     known = {name: one for one in command.get_params(ctx) if isinstance(one, click.Option) for name in one.opts}
     ours: list[str] = []
     theirs: list[str] = []
@@ -84,7 +98,9 @@ def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> t
             ours.append(word)
             has_value = word in option.opts and not option.is_flag and not option.count
             ours += [words.popleft()] if has_value and words else []
-        elif named or word.startswith("-"):
+        elif not named and word.startswith("-"):
+            return ours, [word.partition("=")[0]], ""  # no argument of a script, which comes first
+        elif named:
             theirs.append(word)
         else:
             named = word
