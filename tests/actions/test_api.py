@@ -100,6 +100,14 @@ def test_what_is_no_number_of_runs_is_refused_by_its_type(context: Context) -> N
         windlass.list_runs("words", context=context)  # type: ignore[arg-type]
 
 
+def test_what_is_no_target_and_no_run_is_refused_by_its_type(context: Context) -> None:
+    for call in (windlass.run, windlass.make_plan):
+        with pytest.raises(windlass.UsageError, match="expected the name of a target, found a NoneType"):
+            call(job("true"), None, context=context)  # type: ignore[arg-type]
+    with pytest.raises(windlass.UsageError, match="expected the id of a run, found a int"):
+        windlass.get(3, context=context)  # type: ignore[arg-type]
+
+
 def test_a_plan_touches_nothing(context: Context) -> None:
     plan = windlass.make_plan(job("true", nodes=2), context=context)
     assert plan.world_size == 2
@@ -266,7 +274,7 @@ def test_a_command_runs_beside_a_rank_and_files_go_in_and_out(context: Context, 
     (tmp_path / "go").write_text("now")
     assert run.put(tmp_path / "go", "output").files == 1
     run.wait()
-    assert run.fetch("output/go", tmp_path / "back").bytes == 3
+    assert run.fetch(Path("output", "go"), tmp_path / "back").bytes == 3
     assert (tmp_path / "back").read_text() == "now"
     with pytest.raises(windlass.UsageError, match="is not there"):
         run.put(tmp_path / "nothing", "output")

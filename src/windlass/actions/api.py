@@ -125,7 +125,7 @@ class Run:
             err.seek(0)
             return CompletedProcess(list(command), code, out.read(), err.read())
 
-    def fetch(self, path: str, local: str | Path, *, node: int | None = None) -> CopiedFiles:
+    def fetch(self, path: str | Path, local: str | Path, *, node: int | None = None) -> CopiedFiles:
         """Copy a file or folder of the run to this machine: of its results (`output/…`, `checkpoints/…`), of the code
         that it began with (`code/…`), or at an absolute path of a pod, that of `node`.
 
@@ -134,16 +134,16 @@ class Run:
         """
         from windlass.actions.exec_copy import copied
 
-        is_folder = str(local).endswith("/")
+        is_folder, place = str(local).endswith("/"), Path(local).absolute()
         with self._opened() as engine:
-            return copied((self.id, path), None, Path(local).absolute(), engine.store, node=node, into_folder=is_folder)
+            return copied((self.id, str(path)), None, place, engine.store, node=node, into_folder=is_folder)
 
-    def put(self, local: str | Path, path: str, *, node: int | None = None) -> CopiedFiles:
+    def put(self, local: str | Path, path: str | Path, *, node: int | None = None) -> CopiedFiles:
         """Copy a file or folder of this machine into the run; the same paths as for `fetch`, but `code/…`."""
         from windlass.actions.exec_copy import copied
 
         with self._opened() as engine:
-            return copied(None, (self.id, path), Path(local).absolute(), engine.store, node=node)
+            return copied(None, (self.id, str(path)), Path(local).absolute(), engine.store, node=node)
 
     def checkpoints(self) -> tuple[CheckpointView, ...]:
         """The checkpoints that the run has saved by `windlass.train.checkpoint`, newest first.
@@ -263,8 +263,10 @@ def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = No
     working folder (to the file's own for a job file). `on` names a target, or is an engine with its own planner: the
     fake engine, in the tests of your own programs. Raises JobFileError, PlanError, UsageError, EngineError, StoreError.
     """
+    from windlass.engines.base import Engine
+
     context = context or here()
-    if not isinstance(on, str):
+    if isinstance(on, Engine):
         ready = _ready(job, context)
         status = on.submit(on.plan(ready.job, f"{ready.job.name}-{context.token()}"))
         return Run(status.id, on)
@@ -277,6 +279,8 @@ def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = No
 def make_plan(job: AnyJob, on: str = "local", *, context: Context | None = None) -> Plan:
     """What `run` would do, touching nothing. Raises JobFileError, UsageError."""
     context = context or here()
+    if not isinstance(on, str):
+        raise UsageError(f"expected the name of a target, found a {type(on).__name__}", "windlass targets lists them")
     return actions.make_plan(_ready(job, context), on, context)
 
 
@@ -284,6 +288,8 @@ def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
     """The run of this id, the only one whose id begins so, or the newest of the job of this name; the newest of all
     without one. Raises NoSuchRun.
     """
+    if not isinstance(run_id, str | None):
+        raise UsageError(f"expected the id of a run, found a {type(run_id).__name__}", "windlass ps lists them")
     with (context or here()).store() as store:
         engine, found = actions.find(run_id, store)
         return Run(found, engine)
