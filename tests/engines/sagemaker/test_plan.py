@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.sagemaker.planning import FACTS, planned, problems, request
+from tests.engines.sagemaker.planning import FACTS, plan_here, planned, problems, request
 
 from windlass.engines.sagemaker.instances import num_gpus
 from windlass.engines.sagemaker.plan import plan
@@ -169,6 +169,21 @@ def test_fields_that_change_nothing_are_noted() -> None:
     notes = {note.code: note for note in made.notes}
     assert "image-unused" in notes
     assert "the login of this shell" in notes["secrets-role"].message
+
+
+def test_what_hosts_here_would_not_find_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "there").mkdir()
+    data = [{"name": name, "source": source} for name, source in (
+        ("a", "missing"), ("b", "there"), ("c", f"file://{tmp_path}/missing/"), ("d", "s3://bucket/missing/"),
+    )]  # fmt: skip
+    job = Job(name="digits", run="train.py", data=data, python="./venv/bin/python")
+    made = plan_here(job, tmp_path, tmp_path / "home", "digits-7f3k2")
+    assert [note.message for note in made.notes if note.blocks] == [
+        f"no interpreter at {tmp_path}/venv/bin/python",
+        f"data a: {tmp_path}/missing is not there",
+        f"data c: {tmp_path}/missing is not there",
+    ]
 
 
 def test_options_of_objects_on_a_cluster_are_noted() -> None:

@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from windlass.code.imports import script_imports
 from windlass.engines import netns
 from windlass.engines.interpreter import find_python
+from windlass.engines.sources import missing_data
 from windlass.storage.address import STORES
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         is_root=os.geteuid() == 0,
         launchers={name: shutil.which(name, path=environ.get("PATH")) for name in LAUNCHERS},
         environ=frozenset(environ),
-        bad_data=dict(_bad_data(job, base)),
+        bad_data=dict(missing_data(job, base)),
         busy_ports=frozenset(port for port in [job.local.port] if port and _is_busy(port)),
         missing_network_tools=_missing_tools(environ) if job.local.netns else frozenset(),
         missing_capabilities=_missing_capabilities() if job.local.netns else frozenset(),
@@ -201,20 +202,6 @@ def _find_program(name: str, code_dir: Path, environ: Mapping[str, str]) -> str 
     if _is_program(here):
         return str(here)
     return None if "/" in name else shutil.which(name, path=environ.get("PATH"))
-
-
-def _bad_data(job: Job, base: Path) -> Iterable[tuple[str, str]]:
-    """See `Facts.bad_data`."""
-    for data in job.data:
-        if data.is_remote and not data.source.startswith("file:///"):
-            continue
-        if job.setup and not data.is_staged:  # which may make it
-            continue
-        source = (base / os.path.expanduser(data.source.removeprefix("file://"))).absolute()
-        if not os.path.exists(source):  # noqa: PTH110 - as above
-            yield data.name, f"{source} is not there"
-        elif data.is_remote and not os.path.isdir(source):  # noqa: PTH112 - as above
-            yield data.name, f"{source} is no folder"
 
 
 def _is_busy(port: int) -> bool:

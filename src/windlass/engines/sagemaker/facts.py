@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windlass.engines import travel
 from windlass.engines.interpreter import find_python
 from windlass.engines.sagemaker.connect import require_boto3
+from windlass.engines.sources import missing_data
 from windlass.errors import EngineError
 from windlass.runs.machine import user_name
 
@@ -37,16 +38,22 @@ class Facts:
     """The ARN of the role that the target names; empty where hosts are here, or AWS did not answer."""
     role_problem: tuple[str, str] | None = None
     """Why the ARN is not known, and what to do."""
+    python_found: bool = True
+    bad_data: Mapping[str, str] = field(default_factory=dict)
+    """Why the source of a data set on this machine cannot be read, by its name; empty where hosts are elsewhere."""
 
 
 def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
     """What a plan for `job` on `target` depends on. Raises MissingPart without boto3."""
     role, problem_of_role = _role(target)
+    is_here, python = target.kind == "sagemaker-local", find_python(job.python or target.python, base, environ)
     return Facts(
         home=str(home),
         code=travel.read_code(job, base, environ),
         user=user_name(),
-        python=str(find_python(job.python or target.python, base, environ)),
+        python=str(python),
+        python_found=not is_here or os.access(python, os.X_OK),
+        bad_data=dict(missing_data(job, base)) if is_here else {},
         num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         role=role,
         role_problem=problem_of_role,

@@ -57,7 +57,7 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
         yield blocker("gpus-unknown", f"procs_per_node: auto: how many GPUs {shape.instance} has is not known here",
                       "set procs_per_node: N, or resources: {gpus: N}")  # fmt: skip
     if is_local:
-        yield from _local_refusals(job, shape)
+        yield from _local_refusals(job, shape, facts)
     else:
         yield from _resource_refusals(job, shape)
     yield from _limit_refusals(job)
@@ -79,7 +79,13 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
     yield from _data_refusals(job, facts, is_local=is_local)
 
 
-def _local_refusals(job: Job, shape: Shape) -> Iterator[Note]:
+def _local_refusals(job: Job, shape: Shape, facts: Facts) -> Iterator[Note]:
+    if not facts.python_found:
+        yield blocker(
+            "python-missing", f"no interpreter at {facts.python}", "set python: to one that has your packages"
+        )
+    for name, problem in facts.bad_data.items():
+        yield blocker("data-missing", f"data {name}: {problem}", "check source:")
     if job.nodes.max > MAX_LOCAL_HOSTS:
         yield blocker("nodes-many", f"nodes: {job.nodes.max}: this machine starts at most {MAX_LOCAL_HOSTS} hosts",
                       "use fewer nodes to try the job")  # fmt: skip
