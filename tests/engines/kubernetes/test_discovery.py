@@ -14,8 +14,12 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.discovery.board import ANCHORS, JOBS, PODS, Board
 from windlass.engines.kubernetes.discovery.discovery import find, progress_in
 from windlass.engines.kubernetes.discovery.phase import GONE, UNSAID, Seen
-from windlass.errors import NoSuchRun
+from windlass.engines.kubernetes.target import ClusterRuns
+from windlass.errors import NoSuchRun, UsageError
+from windlass.runs.context import Context
 from windlass.runs.phase import Phase
+from windlass.runs.store import Store
+from windlass.spec.address import ClusterAddress
 
 RUN = "digits-7f3k2"
 BEGAN = "2026-11-21T15:00:00Z"
@@ -210,3 +214,19 @@ def test_a_run_on_a_cluster_is_named_as_one_of_this_machine(tmp_path: Path) -> N
             find(client, "dig", "lab")
         with pytest.raises(NoSuchRun, match="no run on lab has the id 'mnist'"):
             find(client, "mnist", "lab")
+
+
+def test_a_namespace_that_does_not_exist_is_reported_and_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    with closing(ObjectServer()) as server, Store(tmp_path / "home") as store:
+        address = ClusterAddress("lab", "lab", "team", kubeconfig=server.kubeconfig(tmp_path))
+        runs = ClusterRuns(store, address, Context({}, tmp_path))
+        for act in (runs.list, lambda: runs.find(None), lambda: runs.find("digits"), lambda: runs.watch().__enter__()):
+            with pytest.raises(UsageError, match="there is no namespace team in the cluster of context lab"):
+                act()
+        server.forbidden = {"namespaces"}  # whether it exists is not known then
+        assert runs.list() == []
+        server.forbidden = set()
+        server.put("Namespace", "team")
+        assert runs.list() == []
+        with pytest.raises(NoSuchRun):
+            runs.find(None)

@@ -169,6 +169,14 @@ def test_a_login_that_may_read_roles_only_is_told_so(server: Namespace, environ:
         setup.create(LAB, environ)
 
 
+def test_a_namespace_that_does_not_exist_is_named(server: Namespace, environ: dict[str, str]) -> None:
+    absent = status(404, "NotFound", 'namespaces "team" not found', name="team", kind="namespaces")
+    server.fails = lambda request: absent if request.verb == "POST" else server.special(request)
+    with pytest.raises(UsageError, match="there is no namespace team in the cluster of context lab") as error:
+        setup.create(LAB, environ)
+    assert "create namespace team" in error.value.hint
+
+
 def test_a_login_that_may_not_grant_a_right_is_told_which_it_lacks(server: Namespace, environ: dict[str, str]) -> None:
     server.is_escalation, server.lacks = True, frozenset({rbac.Right("", "configmaps", "update")})
     with pytest.raises(EngineError, match="may not grant what it lacks itself in namespace team: update configmaps"):

@@ -105,6 +105,8 @@ class ClusterRuns(TargetRuns):
         with self._connected() as client:
             try:
                 seen = discovery.everywhere(client, now) if is_everywhere else discovery.look(client).runs(now)
+                if not seen and not is_everywhere:
+                    client.require_namespace()
             except Unreachable as error:
                 raise EngineError(f"cluster {self._target.name} does not answer: {error.message}",
                                   self._hint_of_record() or error.hint) from error  # fmt: skip
@@ -123,6 +125,8 @@ class ClusterRuns(TargetRuns):
         from windlass.engines.kubernetes.api.informer import Watched
 
         with self._connected() as client, contextlib.closing(Watched(client, run_id, self._state_of)) as watched:
+            if not run_id and not watched.runs():
+                client.require_namespace()
             yield watched
 
     def _state_of(self, seen: Seen) -> RunState:

@@ -24,7 +24,7 @@ from windlass.engines.kubernetes.api.dial import CONNECT_SECONDS, Address, DialE
 from windlass.engines.kubernetes.api.kubeconfig import read_context
 from windlass.engines.kubernetes.api.login import Login, LoginError
 from windlass.engines.kubernetes.api.transport import Pool, Response
-from windlass.errors import EngineError, MissingPart
+from windlass.errors import EngineError, MissingPart, UsageError
 
 Json = Mapping[str, Any]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -224,6 +224,24 @@ class Client:
             if error.is_absent(name, kind):
                 return None
             raise
+
+    def require_namespace(self) -> None:
+        """Raises UsageError where the namespace does not exist, Unreachable.
+
+        A list of its objects does not show that: it is empty. A login that may not read the namespace passes.
+        """
+        try:
+            found = self.get_if_exists("v1", "Namespace", self.namespace)
+        except Refused:
+            return
+        if found is None:
+            raise self.no_namespace()
+
+    def no_namespace(self) -> UsageError:
+        """The error that the namespace does not exist."""
+        return UsageError(f"there is no namespace {self.namespace} in the cluster of context {self.context}",
+                          f"{self.kubectl} create namespace {self.namespace}; "
+                          "or set namespace: in targets.yaml")  # fmt: skip
 
     def find(self, api: str, kind: str, selector: str = "", **query: str) -> dict[str, Any]:
         """The list with all objects of a kind that have these labels. Raises Refused, Unreachable.

@@ -72,7 +72,8 @@ def everywhere(client: Client, now: float) -> list[Seen]:
 def find(client: Client, prefix: str | None, where: str) -> str:
     """The id of the run in the namespace that `prefix` stands for, as `naming.choose`; the newest's without one.
 
-    `where` is the name of the place in messages. Raises NoSuchRun, Refused, Unreachable.
+    `where` is the name of the place in messages. Raises NoSuchRun, UsageError where the namespace does not exist,
+    Refused, Unreachable.
     """
     if prefix and _is_there(client, prefix):
         return prefix
@@ -84,6 +85,8 @@ def find(client: Client, prefix: str | None, where: str) -> str:
         raise NoSuchRun("the id that was given is empty", hint)
     found = choose(prefix, ids, where) if prefix else next(iter(ids), None)
     if found is None:
+        if not ids:
+            client.require_namespace()
         said = f"no run on {where} has the id '{prefix}'" if prefix else f"there is no run on {where}"
         raise NoSuchRun(said, hint)
     return found

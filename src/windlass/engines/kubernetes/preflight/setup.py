@@ -114,6 +114,8 @@ class _Asking:
         try:
             return act()
         except Refused as error:
+            if error.is_absent(self._client.namespace, "Namespace"):
+                raise self._client.no_namespace() from error
             if error.status != 403:
                 raise
             hint = ("the platform team can create these objects from the output of: "
