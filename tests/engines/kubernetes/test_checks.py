@@ -9,7 +9,7 @@ import pytest
 
 from windlass.engines.checks import Check
 from windlass.engines.kubernetes import manifests
-from windlass.engines.kubernetes.api.client import Refused, Unreachable
+from windlass.engines.kubernetes.api.client import NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.preflight import rbac
 from windlass.engines.kubernetes.preflight.checks import checks
 from windlass.engines.kubernetes.preflight.survey import Survey
@@ -67,6 +67,7 @@ def test_a_cluster_that_is_well_has_nothing_to_complain_of() -> None:
     ("error", "name", "word"),
     [
         (Unreachable("https://10.0.0.1 does not answer: refused", "is it the right cluster?"), "api", "not answer"),
+        (NotLoggedIn("context lab cannot be logged in to: token expired", "kubectl get pods"), "login", "expired"),
         (EngineError("the login of context lab cannot be renewed: no aws", "log in"), "login", "renewed"),
         (Refused("the cluster refused: Unauthorized", "", status=401), "login", "run out"),
     ],

@@ -21,14 +21,16 @@ from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, Lease, held_
 from windlass.engines.kubernetes.api.login import AGAIN_SECONDS
 from windlass.engines.kubernetes.backend import UNFINISHED, KubernetesBackend
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.facts import Cluster, Facts, boot_program
+from windlass.engines.kubernetes.facts import Cluster, Facts, boot_program, read_facts
 from windlass.engines.kubernetes.manifests import bounded, deadline_seconds
 from windlass.engines.kubernetes.plan import numbered, plan
 from windlass.engines.kubernetes.pods.spec import pod_spec
+from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.engines.kubernetes.workloads import WORKLOADS, shutdown, tombstones
 from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.runs.context import Context
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.store import RunWriter, Store
@@ -88,6 +90,16 @@ def test_a_login_plugin_that_fails_is_an_error_that_passes(
         client.find("v1", "Pod")  # and not with the token of which it is known that it has expired
     client.close()
     assert "session has expired" not in "".join(capfd.readouterr())
+
+
+def test_without_a_login_no_plan_is_made_and_no_server_is_said_to_be_away(tmp_path: Path, server: ObjectServer) -> None:
+    exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin", "interactiveMode": "Never"}
+    kubeconfig = server.kubeconfig(tmp_path, {"exec": exec_})
+    target = KubernetesTarget(name="lab", context="lab", namespace="team", kubeconfig=kubeconfig)
+    with pytest.raises(NotLoggedIn, match="no-such-plugin is not installed"):
+        read_facts(Job(name="digits", run="train.py"), target, base=tmp_path, environ={})
+    with Store(tmp_path / "home") as store, pytest.raises(EngineError, match=r"^context lab cannot be logged in to"):
+        ClusterRuns(store, target, Context({}, tmp_path)).list()
 
 
 # -- whether an object is gone ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines import travel
-from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable, require_websockets
+from windlass.engines.kubernetes.api.client import Client, NotLoggedIn, Refused, Unreachable, require_websockets
 from windlass.engines.kubernetes.api.connect import find_kubeconfig
 from windlass.engines.kubernetes.api.optional import items
 from windlass.engines.kubernetes.layout import SUPERVISOR_ACCOUNT
@@ -109,8 +109,8 @@ class Facts:
 def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
     """What a plan for `job` on `target` depends on.
 
-    Raises UsageError for a context or login that cannot be used, MissingPart before a run that could not be signalled,
-    StoreError for list prices that cannot be read.
+    Raises UsageError for a context that does not exist, NotLoggedIn, Refused (401), MissingPart before a run that could
+    not be signalled, StoreError for list prices that cannot be read.
     """
     require_websockets()
     kubeconfig = find_kubeconfig(target, environ)
@@ -139,6 +139,8 @@ def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster 
     client = Client(target.context, job.kubernetes.namespace or target.namespace, kubeconfig)
     try:
         return read_cluster(job, target, client), ""
+    except NotLoggedIn:
+        raise
     except Unreachable as error:
         return None, error.message
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from windlass.engines.base import ClaimFiles, Engine, RunState, TargetRuns, Watch
-from windlass.engines.kubernetes.api.client import Client, Unreachable
+from windlass.engines.kubernetes.api.client import Client, NotLoggedIn, Unreachable
 from windlass.engines.kubernetes.api.connect import connect, find_kubeconfig
 from windlass.engines.kubernetes.discovery import discovery
 from windlass.engines.kubernetes.discovery.phase import Seen
@@ -108,8 +108,8 @@ class ClusterRuns(TargetRuns):
                 if not seen and not is_everywhere:
                     client.require_namespace()
             except Unreachable as error:
-                raise EngineError(f"cluster {self._target.name} does not answer: {error.message}",
-                                  self._hint_of_record() or error.hint) from error  # fmt: skip
+                away = "" if isinstance(error, NotLoggedIn) else f"cluster {self._target.name} does not answer: "
+                raise EngineError(f"{away}{error.message}", self._hint_of_record() or error.hint) from error
         return [self._state_of(one) for one in seen]
 
     def _hint_of_record(self) -> str:

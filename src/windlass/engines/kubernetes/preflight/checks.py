@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.checks import Check
 from windlass.engines.kubernetes import manifests
-from windlass.engines.kubernetes.api.client import Refused, Unreachable
+from windlass.engines.kubernetes.api.client import NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.facts import GPU_LABELS
 from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.preflight import rbac, supervision
@@ -44,7 +44,7 @@ Json = Mapping[str, Any]
 def checks(seen: Survey, target: KubernetesTarget) -> list[Check]:
     """All checks of a cluster; where the first of them fail, those that then mean nothing are left out."""
     if (error := seen.error("version")) is not None and not isinstance(error, Refused):
-        name = "api" if isinstance(error, Unreachable) else "login"
+        name = "login" if isinstance(error, NotLoggedIn) or not isinstance(error, Unreachable) else "api"
         return [Check(name, "fail", error.message, error.hint)]
     if seen.refusal("version") == 401:
         fix = f"log in again, as for kubectl: {seen.kubectl} get pods"
