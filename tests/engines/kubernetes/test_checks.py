@@ -12,6 +12,7 @@ from windlass.engines.kubernetes import manifests
 from windlass.engines.kubernetes.api.client import NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.preflight import rbac
 from windlass.engines.kubernetes.preflight.checks import checks
+from windlass.engines.kubernetes.preflight.image import full_name
 from windlass.engines.kubernetes.preflight.survey import Survey
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.errors import EngineError
@@ -32,7 +33,8 @@ def served(*versions: str) -> dict[str, Any]:
 def node(name: str, gpus: int, labels: dict[str, str] | None = None, *, ready: bool = True) -> dict[str, Any]:
     conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
     return {"metadata": {"name": name, "labels": labels or {}},
-            "status": {"allocatable": {manifests.GPU: str(gpus)}, "conditions": conditions}}  # fmt: skip
+            "status": {"allocatable": {manifests.GPU: str(gpus)}, "conditions": conditions,
+                       "images": [{"names": ["localhost/base:1", "docker.io/library/python:3.12"]}]}}  # fmt: skip
 
 
 SEEN = Survey(
@@ -77,6 +79,40 @@ def test_what_makes_all_else_meaningless_is_told_alone(error: EngineError, name:
     assert [check.name for check in failed] == [name]
     assert word in failed[0].found
     assert failed[0].fix
+
+
+@pytest.mark.parametrize(
+    ("image", "level", "says"),
+    [
+        ("localhost/base:1", "ok", "with python3: 1 of 1 nodes have it"),
+        ("python:3.12", "ok", "1 of 1 nodes have it"),
+        ("localhost/absent:1", "warn", "none of 1 nodes has it, and whether it can be pulled is not known"),
+        (None, "warn", "the target names none"),
+    ],
+)
+def test_an_image_passes_only_where_a_node_has_it(image: str | None, level: str, says: str) -> None:
+    check = found(TARGET.model_copy(update={"image": image}))["image"]
+    assert (check.level, says in check.found) == (level, True), check
+
+
+def test_an_image_is_not_known_where_nodes_may_not_be_listed() -> None:
+    check = found(nodes=FORBIDDEN)["image"]
+    assert (check.level, "no node is known that has it" in check.found) == ("warn", True)
+    assert "check --on lab --network" in check.fix
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("python", "docker.io/library/python:latest"),
+        ("pytorch/pytorch:2", "docker.io/pytorch/pytorch:2"),
+        ("localhost/base:1", "localhost/base:1"),
+        ("registry:5000/team/train", "registry:5000/team/train:latest"),
+        ("ghcr.io/team/train:1@sha256:ab", "ghcr.io/team/train@sha256:ab"),
+    ],
+)
+def test_the_name_of_an_image_is_completed_as_a_node_completes_it(image: str, name: str) -> None:
+    assert full_name(image) == name
 
 
 def test_a_namespace_that_is_not_there_is_told_alone() -> None:

@@ -10,8 +10,8 @@ from windlass.engines.checks import Check
 from windlass.engines.kubernetes import manifests
 from windlass.engines.kubernetes.api.client import NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.facts import GPU_LABELS
-from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.preflight import rbac, supervision
+from windlass.engines.kubernetes.preflight.image import image_check
 from windlass.engines.kubernetes.preflight.survey import Survey
 from windlass.engines.kubernetes.provisioning.findings import group_check, pool_check
 from windlass.engines.kubernetes.quantity import is_true
@@ -68,7 +68,7 @@ def checks(seen: Survey, target: KubernetesTarget) -> list[Check]:
             for check in rule(seen, answer)
         ),
         *_unseen(seen),
-        _image(target),
+        image_check(target, (seen.get("nodes") or {}).get("items", ())),
     ]
 
 
@@ -314,14 +314,6 @@ def _pools(_: Survey, pools: Json) -> Iterator[Check]:
 def _autoscaler(_: Survey, answer: Json) -> Iterator[Check]:
     if answer["status"] is not None:
         yield group_check(answer["status"])
-
-
-def _image(target: KubernetesTarget) -> Check:
-    python = target.python or PYTHON
-    if target.image is None:
-        fix = "set image: of the target in targets.yaml, or image: in each job"
-        return Check("image", "warn", f"the target names none: {IMAGE}, with {python}", fix)
-    return Check("image", "ok", f"{target.image}, with {python}")
 
 
 RULES: Final[Mapping[str, tuple[str, Callable[[Survey, Json], Iterator[Check]]]]] = {
