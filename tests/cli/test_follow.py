@@ -44,6 +44,17 @@ def test_a_supervisor_that_crashes_is_reported_once_for_each_reason(
     assert lines[0].endswith(f"windlass why {RUN}")
 
 
+def test_reasons_that_alternate_are_reported_once_each(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    view = PlainView(RUN, run_viewer(RUN, scene.store), 2, 1)
+    with Interrupts(can_ask=False) as interrupts:
+        follower = Follower(RUN, scene.engine, view, interrupts, show_logs=False, since_seq=1)
+        for reason in 2 * ("ErrImagePull", "ImagePullBackOff"):  # a kubelet that does not repeat why the pull failed
+            supervisor_pod(scene.server, {"state": {"waiting": {"reason": reason}}})
+            follower._look(0.0)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "no supervisor" in line]
+    assert ["ErrImagePull" in lines[0], "ImagePullBackOff" in lines[1], len(lines)] == [True, True, 2]
+
+
 def test_a_run_whose_logs_cannot_be_read_is_followed_to_its_end(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -190,7 +190,8 @@ class Follower:
         self._pace = Pace()
         self._staleness = engine.staleness()
         self._stale = ""
-        self._absence = ""
+        self._absences: set[str] = set()
+        """Why it had no supervisor, since one was last there: reasons may alternate."""
         self._pending: list[LogBlock] = []
         self._looked_at = 0.0
         self._over_at = float("inf")
@@ -268,9 +269,11 @@ class Follower:
         """A line when the cluster reports that the run's supervisor does not run, and for each new reason."""
         condition = self.status.condition or {}
         absence = str(condition["message"]) if condition.get("type") == SUPERVISOR_ABSENT else ""
-        if absence not in ("", self._absence):
+        if not absence:
+            self._absences.clear()
+        elif absence not in self._absences:
+            self._absences.add(absence)
             self._view.note(f"{visible(absence)}; windlass why {self._run_id}")
-        self._absence = absence
 
     def _show(self, event: Event) -> None:
         """Show an event; a root cause waits for the next one, since the summary at the end of the run shows it."""

@@ -120,7 +120,8 @@ def test_what_keeps_pods_waiting_is_said() -> None:
     [
         (("CrashLoopBackOff",), "its supervisor: CrashLoopBackOff"),
         (("OOMKilled",), "its supervisor: OOMKilled"),
-        (("Error", "ImagePullBackOff"), "its supervisor: ImagePullBackOff"),
+        (("Error", "ErrImagePull"), "its supervisor: ErrImagePull"),
+        (("Error", "ImagePullBackOff"), "its supervisor: ErrImagePull"),
         (("Error", "Running"), None),
         (("Pending",), None),
         (("ContainerCreating",), None),

@@ -37,6 +37,9 @@ def terminated(reason: str, code: int = 137) -> dict[str, Any]:
 
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "for another"}
+BACK_OFF_OF_PULL = {"waiting": {
+    "reason": "ImagePullBackOff", "message": 'Back-off pulling image "x/y:1": ErrImagePull: x/y:1: not found',
+}}  # fmt: skip
 BACK_OFF = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}
 
 
@@ -57,6 +60,7 @@ BACK_OFF = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}
         (pod(DISRUPTED, state=terminated("Error"), machine="a", phase="Failed"), "ended", "PreemptionByScheduler"),
         (pod(state=terminated("Error", 1), machine="a", phase="Failed"), "ended", "Error"),
         (pod(machine="a", phase="Failed", reason="Evicted", message="low on memory"), "ended", "Evicted"),
+        (pod(state=BACK_OFF_OF_PULL, machine="a"), "pulling", "ErrImagePull"),
     ],
 )  # fmt: skip
 def test_a_pod_is_where_its_container_and_conditions_say(found: Any, state: str, reason: str) -> None:

@@ -12,6 +12,7 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.discovery.followups import More
 from windlass.engines.kubernetes.discovery.phase import PodRow, RunObjects, Seen, seen
 from windlass.engines.kubernetes.notes import note_in
+from windlass.engines.kubernetes.pods.waiting import ALTERNATES
 from windlass.engines.kubernetes.quantity import Json, seconds_of
 from windlass.engines.kubernetes.supervisor.summary import summary_in
 from windlass.spec.labels import of_job
@@ -132,7 +133,7 @@ class Board:
         for row in self._rows["Pod"].values():
             name, ready, status = row.cells
             num_ready, _, num_containers = ready.partition("/")
-            yield PodRow(name, num_ready == num_containers, status)
+            yield PodRow(name, num_ready == num_containers, ALTERNATES.get(status, status))
 
     def _anchors(self) -> dict[str, RunObjects]:
         """The runs, with their marks and the summaries of their records."""

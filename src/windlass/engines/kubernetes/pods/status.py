@@ -10,7 +10,7 @@ from typing import Any, Final
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.observations import ClusterNode, ObjectReport, PodStatus
 from windlass.engines.kubernetes.pods.spec import pod_spec
-from windlass.engines.kubernetes.pods.waiting import ON_THE_WAY
+from windlass.engines.kubernetes.pods.waiting import ON_THE_WAY, reason_of
 from windlass.engines.kubernetes.quantity import Json, condition, event_time, is_true
 from windlass.runs.events import Event, Warned, entries, of_newest_attempt
 
@@ -90,7 +90,7 @@ def pod_status(node: int, pod: Json | None) -> PodStatus:
     why = placed if placed.get("status") == "False" else data
     if is_deleted and why.get("reason") in (None, *ON_THE_WAY):
         return found(state, "Deleted")
-    return found(state, why.get("reason", ""), why.get("message", ""))
+    return found(state, *reason_of(why))
 
 
 def container_state(pod: Json) -> tuple[str, Json]:

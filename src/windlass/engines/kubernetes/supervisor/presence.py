@@ -11,7 +11,7 @@ from windlass.engines.kubernetes.api import lease
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.api.optional import items
 from windlass.engines.kubernetes.pods.status import MAX_WORDS, container_state
-from windlass.engines.kubernetes.pods.waiting import STUCK
+from windlass.engines.kubernetes.pods.waiting import STUCK, reason_of
 from windlass.engines.kubernetes.quantity import condition, event_time
 from windlass.engines.kubernetes.queue import kueue
 from windlass.engines.kubernetes.queue.admission import is_suspended
@@ -159,7 +159,7 @@ def _container(pod: Json) -> Json:
 
 
 def _reason(reported: Json) -> str:
-    return ": ".join(part.strip() for part in (reported.get("reason"), reported.get("message")) if part)[:MAX_WORDS]
+    return ": ".join(part for part in reason_of(reported) if part)[:MAX_WORDS]
 
 
 # -- no pod -----------------------------------------------------------------------------------------------------------
