@@ -66,7 +66,7 @@ def target() -> None:
 
 @target.command(short_help="Let the supervisors of runs run in the cluster.")
 @click.argument("name", metavar="TARGET")
-@click.option("--remove", is_flag=True, help="Remove the objects; refused while unfinished runs use them.")
+@click.option("--remove", is_flag=True, help="Remove the objects; refused while supervisors use them.")
 @options.output_as("table", "json", "yaml", "manifest")
 def setup(name: str, remove: bool, form: str) -> int:
     """Have the supervisors of runs run in the cluster: create their service account and its Role.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from windlass.engines.kubernetes.facts import Cluster, read_cluster
 from windlass.engines.kubernetes.preflight import rbac, setup
 from windlass.engines.kubernetes.preflight.supervision import supervised_in_cluster
 from windlass.errors import EngineError, UsageError
+from windlass.runs.phase import Phase
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 
@@ -220,6 +222,24 @@ def test_nothing_is_removed_while_unfinished_runs_use_it(server: Namespace, envi
     supervisor_job(server, "digits-3", NAME, "Failed")
     setup.remove(LAB, environ)
     assert server.of_setup() == []
+
+
+def test_a_run_whose_outputs_are_not_fetched_is_not_called_unfinished(
+    server: Namespace, environ: dict[str, str]
+) -> None:
+    setup.create(LAB, environ)
+    for run_id, phase in (("digits-1", Phase.SUCCEEDED), ("digits-2", Phase.TRAINING)):
+        summary = json.dumps({"phase": phase, "created_at": 1.0, "phase_since": 2.0})
+        labels = {layout.MANAGED_LABEL: "windlass", layout.MARK_LABEL: layout.RECORD, layout.RUN_LABEL: run_id}
+        server.put("ConfigMap", layout.record_name(run_id), labels,
+                   metadata={"annotations": {layout.STATUS_ANNOTATION: summary}})  # fmt: skip
+        supervisor_job(server, run_id, NAME)
+    with pytest.raises(UsageError, match="unfinished runs use service account windlass-supervisor: digits-2\n"):
+        setup.remove(LAB, environ)
+    supervisor_job(server, "digits-2", NAME, "Complete")
+    with pytest.raises(UsageError, match="hold outputs until a machine has fetched them: digits-1") as error:
+        setup.remove(LAB, environ)
+    assert "windlass cp digits-1:output . --on lab" in error.value.hint
 
 
 # -- detection --------------------------------------------------------------------------------------------------------

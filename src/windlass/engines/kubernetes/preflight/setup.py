@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from windlass.engines.checks import ObjectChange
@@ -12,8 +12,10 @@ from windlass.engines.kubernetes.api.client import PLURALS, Client, Refused
 from windlass.engines.kubernetes.api.connect import connect
 from windlass.engines.kubernetes.pods.nodes import why_over
 from windlass.engines.kubernetes.preflight import rbac
+from windlass.engines.kubernetes.supervisor.record import summaries
 from windlass.engines.kubernetes.workloads.job import BATCH
 from windlass.errors import EngineError, UsageError
+from windlass.runs.phase import Phase
 
 if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
@@ -41,12 +43,11 @@ def create(target: KubernetesTarget, environ: Mapping[str, str]) -> list[ObjectC
 
 
 def remove(target: KubernetesTarget, environ: Mapping[str, str]) -> list[ObjectChange]:
-    """Delete the objects. Raises UsageError while an unfinished run uses them, EngineError."""
+    """Delete the objects. Raises UsageError while a supervisor uses them, EngineError."""
     with connect(target, environ) as client:
         ask = _Asking(client, target.name)
-        if runs := ask.unfinished():
-            fix = f"wait until they end, or stop them: windlass stop {runs[0]} --on {target.name}"
-            raise UsageError(f"unfinished runs use service account {layout.SUPERVISOR_ACCOUNT}: {', '.join(runs)}", fix)
+        if runs := ask.supervised():
+            raise _in_use(runs, summaries(client), target.name)
         # The account first: from then on no run begins that uses it.
         made = list(reversed(rbac.supervisor_objects(client.namespace, ())))
         there = [ask.find(one) for one in made]
@@ -100,7 +101,7 @@ class _Asking:
         self._do("delete", made, lambda: self._client.delete(api, kind, name))
         return ObjectChange(kind, name, "removed")
 
-    def unfinished(self) -> list[str]:
+    def supervised(self) -> list[str]:
         """The runs whose supervisor in the cluster has not ended."""
         jobs = self._do("list", {"apiVersion": BATCH, "kind": "Job"}, lambda: self._client.find(BATCH, "Job", OURS))
         return sorted(
@@ -134,6 +135,21 @@ class _Asking:
         ]
         lacking = ", ".join(map(str, rbac.missing(self._client, rights))) or "some of its rights"
         return f"this login may not grant what it lacks itself {where}: {lacking}"
+
+
+def _in_use(runs: Sequence[str], summaries: Mapping[str, Mapping[str, Any]], target: str) -> UsageError:
+    """The error that supervisors use the account; the summaries of the records show which of their runs have ended."""
+    ended = {run for run, summary in summaries.items() if summary and Phase(summary["phase"]).is_terminal}
+    if unfinished := [run for run in runs if run not in ended]:
+        fix = f"wait until they end, or stop them: windlass stop {unfinished[0]} --on {target}"
+        return UsageError(
+            f"unfinished runs use service account {layout.SUPERVISOR_ACCOUNT}: {', '.join(unfinished)}", fix
+        )
+    return UsageError(
+        f"supervisors of ended runs use service account {layout.SUPERVISOR_ACCOUNT}, and hold outputs until a machine "
+        f"has fetched them: {', '.join(runs)}",
+        f"windlass cp {runs[0]}:output . --on {target} fetches them; windlass rm {runs[0]} --on {target} removes them",
+    )
 
 
 def _id(one: Mapping[str, Any]) -> tuple[str, str, str]:
