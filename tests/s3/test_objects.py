@@ -137,6 +137,25 @@ def test_what_is_final_is_asked_once(status: int, code: str, kind: type[StoreErr
         assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
 
 
+def test_a_store_that_refuses_a_body_before_it_has_read_it_is_understood() -> None:
+    refusal = error("NoSuchBucket")
+    head = f"HTTP/1.1 404 Not Found\r\nContent-Length: {len(refusal)}\r\n\r\n".encode()
+
+    def refuse(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1)
+            connection.sendall(head + refusal)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=refuse, args=(listening,))
+        thread.start()
+        environ = {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{listening.getsockname()[1]}"}
+        with pytest.raises(MissingBucket, match="there is no bucket runs"):
+            Bucket("runs", environ).send_once("PUT", "key", body=bytes(32 << 20))
+        thread.join()
+
+
 def test_an_object_comes_in_pieces_and_a_body_that_is_cut_off_passes_as_busy() -> None:
     cut: Answered = (200, {"Content-Length": "9", "Connection": "close"}, b"12345678")
     with answering((200, {}, b"12345678"), cut) as (bucket, _, _):

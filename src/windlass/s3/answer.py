@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import http.client
+import socket
 import time
 from typing import Union
 
@@ -64,16 +65,32 @@ def ask(
     length = {"content-length": str(len(body))} if method in ("PUT", "POST") else {}
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in {**headers, **length}.items())]
     connection.sock.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
-    if len(body):
-        connection.sock.sendall(body)
+    broken = _broken(connection.sock, body) if len(body) else None
     answer = Answer(connection.sock, method=method)
     answer.is_for_head = method == "HEAD"
     try:
         answer.begin()
-    except BaseException:
+    except BaseException as error:
         answer.close()
+        if broken is not None and isinstance(error, Exception):
+            raise broken from error
         raise
+    answer.will_close |= broken is not None
     return answer
+
+
+def _broken(sock: socket.socket, body: Body) -> OSError | None:
+    """Send the body of a request; the error where the connection breaks meanwhile.
+
+    A store may refuse a request by its head, answer, and close the connection before it has read the body.
+    """
+    try:
+        sock.sendall(body)
+    except TimeoutError:
+        raise
+    except OSError as error:
+        return error
+    return None
 
 
 def unix_seconds(text: str) -> float:
