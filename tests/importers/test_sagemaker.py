@@ -54,6 +54,15 @@ def test_the_plan_of_an_imported_job_requests_the_same(name: str) -> None:
     assert {"Key": "team", "Value": "vision"} in body["Tags"] or "Tags" not in had
 
 
+@pytest.mark.parametrize("subnets", ["subnet-1", True, {"a": "b"}])
+def test_subnets_that_are_no_list_are_listed_and_not_taken(subnets: Any) -> None:
+    body = json.loads((FOLDER / "sagemaker-trainer.json").read_text())
+    body["VpcConfig"] = {"Subnets": subnets, "SecurityGroupIds": ["sg-1"]}
+    made = import_text(json.dumps(body), "saved.json")
+    assert target_of(made.target).subnets == ()
+    assert "VpcConfig" in {one.field for one in made.lost}
+
+
 def test_hyperparameters_of_the_toolkit_become_the_words_of_the_script() -> None:
     job = job_of("sagemaker-toolkit")
     assert job["run"] == "cifar10-distributed.py --backend gloo --epochs 3 --lr 0.01 --layers '[1, 2]'"

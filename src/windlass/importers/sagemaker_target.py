@@ -56,7 +56,7 @@ def put(draft: Draft, field: str, view: View, value: Any = None) -> bool:
 def put_vpc(draft: Draft, view: View, subnets: View, groups: View) -> None:
     """Set the two fields of a VPC, which belong together."""
     if subnets or groups:
-        found = {"subnets": list(subnets.value or ()), "security_groups": list(groups.value or ())}
+        found = {"subnets": subnets.value or [], "security_groups": groups.value or []}
         if _put_all(draft, found, view):
             subnets.take()
             groups.take()
