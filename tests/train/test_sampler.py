@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from windlass.train.checkpoint import Checkpoint
 from windlass.train.checkpoint.parts import make_parts
 from windlass.train.sampler import BatchSampler, Permutation
 
@@ -176,6 +179,18 @@ def test_two_that_remember_the_position_are_refused() -> None:
     with pytest.raises(TypeError, match="remembers the position too"):
         make_parts({"sampler": sampler, "loader": loader})
     assert make_parts({"sampler": sampler})
+
+
+@pytest.mark.parametrize("is_part", [True, False])
+def test_a_sampler_that_is_no_part_of_the_checkpoint_is_warned_of(tmp_path: Path, is_part: bool) -> None:
+    sampler = BatchSampler(10, 5)
+    parts: dict[str, Any] = {"sampler": sampler} if is_part else {}
+    saved = Checkpoint(folder=tmp_path, **parts)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        batches = [batch for _ in saved.epochs(1) for batch in saved.batches(loader_of(sampler))]
+    assert len(batches) == 2
+    assert ["is no part of the Checkpoint" in str(one.message) for one in caught] == [True] * (not is_part)
 
 
 def test_an_epoch_that_is_over_is_not_silently_empty() -> None:

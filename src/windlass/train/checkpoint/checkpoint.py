@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from windlass.train.checkpoint.snapshot import Snapshot, set_rng_state
 from windlass.train.checkpoint.stop_signal import Preempted, StopSignal
 from windlass.train.checkpoint.storage import absolute
 from windlass.train.report import report, report_checkpoint
+from windlass.train.sampler import BatchSampler
 
 Batch = TypeVar("Batch")
 _EXIT_SECONDS = 30.0
@@ -143,6 +145,7 @@ class Checkpoint:
         position in the epoch, the batches that were trained on already are drawn and discarded.
         """
         self._handle_sigterm()
+        self._warn_of_left_out(getattr(loader, "batch_sampler", None))
         iterator = iter(loader)
         skip, self._skip_batches = self._skip_batches, 0
         for _ in range(skip):
@@ -154,6 +157,15 @@ class Checkpoint:
         for batch in iterator:
             yield batch
             self.step()
+
+    def _warn_of_left_out(self, sampler: object) -> None:
+        """Warn of a sampler whose epochs would all have the same order."""
+        if isinstance(sampler, BatchSampler) and all(part.thing is not sampler for part in self._parts):
+            warnings.warn(
+                "the BatchSampler of this loader is no part of the Checkpoint, which therefore neither sets its epoch "
+                "nor keeps its position: Checkpoint(sampler=sampler, ...)",
+                stacklevel=3,
+            )
 
     def step(self) -> None:
         """A step is done: save if it is time. Raises Preempted when the ranks have agreed to stop, and are saved."""
