@@ -20,6 +20,7 @@ from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, SKEW_SECONDS
 from windlass.engines.kubernetes.diagnose.supervisors import absent
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.supervisor import presence, runs
+from windlass.engines.kubernetes.supervisor.package import AGAIN
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.engines.kubernetes.supervisor.summary import summary_of
 from windlass.errors import UsageError
@@ -269,11 +270,14 @@ def test_pods_that_live_are_not_declared_stopped(server: ObjectServer, tmp_path:
         assert scene.engine.status(RUN).phase is Phase.QUEUED
 
 
-def supervisor_pod(server: ObjectServer, container: dict[str, Any], **status: Any) -> None:
+def supervisor_pod(
+    server: ObjectServer, container: dict[str, Any], metadata: dict[str, Any] | None = None, **status: Any
+) -> None:  # fmt: skip
     server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
     statuses = [{"name": "proxy", "state": {"running": {}}}, {"name": "supervisor", **container}]
     server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR, spec={"nodeName": "a", "containers": [{"name": "proxy"}]},
-               status={"phase": "Running", "containerStatuses": statuses, **status})  # fmt: skip
+               status={"phase": "Running", "containerStatuses": statuses, **status},
+               metadata=metadata or {})  # fmt: skip
 
 
 def ended(reason: str, code: int, log: str = "") -> dict[str, Any]:
@@ -324,6 +328,17 @@ def test_a_supervisor_that_is_being_started_is_none_that_is_absent(
 ) -> None:
     supervisor_pod(server, container)
     assert scene.engine.status(RUN).condition is None
+
+
+@pytest.mark.parametrize(
+    ("code", "metadata"), [(0, {}), (AGAIN, {"deletionTimestamp": BEGAN})], ids=["ended", "deleted"]
+)
+def test_a_supervisor_that_has_ended_before_a_resume_is_none_that_has_crashed(
+    scene: Scene, server: ObjectServer, code: int, metadata: dict[str, Any]
+) -> None:
+    supervisor_pod(server, {"state": ended("Error", code)}, metadata)
+    assert scene.engine.status(RUN).condition is None
+    assert presence.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
 
 
 def test_a_supervisor_that_crashes_later_is_named_though_its_lease_is_fresh(

@@ -95,8 +95,14 @@ def has_ended_on(client: Client, run_id: str, host: str) -> bool:
 
 
 def is_over(pod: Json) -> bool:
-    """Whether the pod will not run again; a container that has ended is restarted in its pod."""
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    """Whether the pod will not run again; a container that has failed is restarted in its pod, unless that is deleted.
+
+    The phase of a pod may follow the end of its container by some seconds.
+    """
+    if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        return True
+    ended = _container(pod).get("state", {}).get("terminated")
+    return ended is not None and (ended.get("exitCode") == 0 or "deletionTimestamp" in pod["metadata"])
 
 
 def is_running(pod: Json) -> bool:
