@@ -220,6 +220,13 @@ def test_no_server_is_an_error_in_the_words_of_the_system(tmp_path: Path) -> Non
         port = server.port
     with pytest.raises(Unreachable, match=f"{LOCALHOST}:{port}: Connection refused"):
         client_at(tmp_path, f"http://{LOCALHOST}:{port}").call("GET", "/x")
+
+    def talk(_server: Server, connection: Any) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with serving(talk) as server, pytest.raises(Unreachable, match=r"SSL: \w+\] [\w ]+\n"):
+        client_at(tmp_path, f"https://{LOCALHOST}:{server.port}").call("GET", "/x")
     with pytest.raises(EngineError, match="no address of scheme"):
         client_at(tmp_path, "ftp://host")
 

@@ -294,7 +294,7 @@ class KubernetesEngine(SupervisedEngine):
         from windlass.engines.kubernetes.observe import observe
 
         status = self.status(run_id)
-        if status.supervisor == CLUSTER:
+        if status.supervisor == CLUSTER and not self._in_cluster.is_stale(run_id):
             self._in_cluster.read_logs(run_id)
         return observe(self.store, status)
 

@@ -147,6 +147,24 @@ def test_a_cluster_that_is_away_leaves_the_last_status_and_a_condition(scene: Sc
     assert scene.engine.status(RUN).condition is None
 
 
+def test_a_state_is_as_of_its_last_reading_or_for_a_new_command_as_of_its_last_event(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
+        scene.lease(5.0)
+        supervisor_pod(server, {"state": {"running": {}}})
+        before = time.time()
+        scene.engine.status(RUN)
+        server.stop()
+        for engine, is_new in ((scene.engine, False), (KubernetesEngine(scene.store), True)):
+            status = scene.store.status(RUN)
+            [state] = engine.states([status], time.time())
+            assert state.stale
+            assert (state.as_of == scene.events[-1].time) is is_new
+            assert is_new or state.as_of >= before
+
+
 def test_a_run_that_another_machine_has_removed_ends_here_too(scene: Scene) -> None:
     """With the real pause between two answers: it is as long as a command waits for one."""
     scene.write(AttemptStarted(1, 2))

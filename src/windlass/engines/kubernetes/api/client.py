@@ -36,6 +36,8 @@ DATE_SECONDS: Final = 5.0
 """Clocks that differ by less agree: dates of responses are whole seconds, and responses take time."""
 _OF_ADMISSION: Final = re.compile(r'^admission webhook |\bdenied request: |is forbidden: (?!user ")', re.IGNORECASE)
 """A 403 of a webhook, a ValidatingAdmissionPolicy, a quota or Pod Security: no right is missing."""
+_SOURCE_OF_SSL: Final = re.compile(r"_ssl\.c:\d+: | ?\(_ssl\.c:\d+\)")
+"""Where an error of TLS was raised in Python's own sources, which is part of its words."""
 BUSY_SECONDS: Final = 10.0
 """How long a request is sent again to a server that is too busy for it."""
 ABSENT_SECONDS: Final = 3.0
@@ -550,4 +552,4 @@ def _words_of(error: BaseException) -> str:
     if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
         return "its answer is not HTTP"
     words = getattr(error, "verify_message", "") or getattr(error, "strerror", None) or str(error)
-    return " ".join(str(words).split()) or type(error).__name__
+    return " ".join(_SOURCE_OF_SSL.sub("", str(words)).split()) or type(error).__name__

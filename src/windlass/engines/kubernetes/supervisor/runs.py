@@ -73,6 +73,8 @@ class ClusterSupervised:
         """When the cache of a run is refreshed next, in monotonic seconds."""
         self._stale: dict[str, Stale] = {}
         """Runs whose record cannot be read now."""
+        self._read_at: dict[str, float] = {}
+        """When the record of a run was read last, in Unix seconds."""
         self._absent: dict[str, Absence | None] = {}
         """Why no supervisor acts for a run, by its id; None where one does."""
         self._fetch_at: dict[str, float] = {}
@@ -148,6 +150,10 @@ class ClusterSupervised:
             self._take(status, news.get(status.id))
         return [self._state(status.id) for status in statuses]
 
+    def is_stale(self, run_id: str) -> bool:
+        """Whether the record of a run could not be read when it was last looked at."""
+        return run_id in self._stale
+
     def bring_home(self, status: Status, *, is_patient: bool) -> None:
         """Fetch the outputs that the supervisor's pod of an ended run holds, unless they are here.
 
@@ -179,6 +185,7 @@ class ClusterSupervised:
             self._stale[status.id] = self._why_stale(status, news)
             return
         self._stale.pop(status.id, None)
+        self._read_at[status.id] = self._clock()
         self._absent[status.id] = news.absence
         if news.is_removed:
             self._removed.add(status.id)
@@ -233,7 +240,14 @@ class ClusterSupervised:
             return RunState(status, now)
         since, kind, why, message = self._stale[run_id]
         condition = {"type": kind, "message": message, "since": since}
-        return RunState(status if status.phase.is_terminal else replace(status, condition=condition), since, why)
+        as_of = self._read_at.get(run_id, self._recorded_at(status))
+        return RunState(status if status.phase.is_terminal else replace(status, condition=condition), as_of, why)
+
+    def _recorded_at(self, status: Status) -> float:
+        """When the newest of what is here of a record was written: an earlier command has read it."""
+        events = self._store.events(status.id, status.last_seq - 1)
+        times = [status.created_at, *(event.time for event in events), status.progress.get("at")]
+        return min(self._clock(), max(at for at in times if isinstance(at, int | float)))
 
     def _start_again(self, status: Status) -> None:
         """The submission was killed before the supervisor was created: create it."""
