@@ -28,7 +28,10 @@ BOMB = "a: &a [x, x]\n" + "".join(
         ("just words\n", "no document has a kind", "known kinds"),
         ("a: [", "not YAML", ""),
         ("a: 1\na: 2\n", "given twice", "leave one out"),
-        (BOMB, "is an alias", "write the value out"),
+        (BOMB, "has more than 20000 values", "is this the right file?"),
+        ("kind: &k [*k]\n", "*k is an alias of no value before it", "write the value out"),
+        ("kind: &k a\n---\nkind: *k\n", "*k is an alias of no value before it", "write the value out"),
+        ("spec: {<<: [{a: 1}, 2]}\n", "<< takes no mapping", "write its fields out"),
         ("a: !!python/object/apply:os.system [ls]\n", "is a tag", "without it"),
         (JOB.replace("Job", "PaddleJob"), "found PaddleJob", "under its operator"),
         (

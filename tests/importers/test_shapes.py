@@ -32,6 +32,33 @@ def name_of(path: Path) -> str:
     return path.stem
 
 
+ALIASED = """apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: aliased}
+spec:
+  pytorchReplicaSpecs:
+    Master: &replica
+      replicas: 1
+      restartPolicy: Never
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              image: example/torch:1
+              command: [torchrun, /app/train.py]
+              env: &env
+                - {name: LR, value: "0.1"}
+              resources: {limits: {nvidia.com/gpu: 2}}
+    Worker: {<<: *replica, replicas: 3}
+"""
+
+
+def test_aliases_and_merged_mappings_stand_for_their_values() -> None:
+    made = import_text(ALIASED, "file.yaml")
+    assert (made.job.nodes.max, made.job.resources.gpus, dict(made.job.env)) == (4, 2, {"LR": "0.1"})
+    assert not made.lost
+
+
 # -- the shapes of the reference systems ------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
 """Parses YAML text into plain values with the line of each, or into problems.
 
 The reader consumes the events of the YAML parser instead of letting it build objects: so every value has a line,
-nothing is executed or expanded, and reading stops at a limit before a bomb expands. Scalars follow YAML 1.2: `on` and
-`no` are words, `2024-01-01` is text.
+nothing is executed, and reading stops at a limit before a bomb expands. Aliases stand for their values in documents of
+other systems alone. Scalars follow YAML 1.2: `on` and `no` are words, `2024-01-01` is text.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> t
 def read_documents(text: str, where: str) -> tuple[list[Any], dict[Path, int]]:
     """The documents of YAML text of other systems, and the line of each value; its path begins with the document.
 
-    As strict as `read_yaml`: nothing is expanded. Raises JobFileError with all problems.
+    As strict as `read_yaml`, but aliases and merged mappings (`<<`) are expanded. Raises JobFileError with all
+    problems.
     """
     reader = _Reader(where, is_foreign=True)
     found = reader.read(text)
@@ -107,6 +108,32 @@ def _events(text: str) -> Iterator[Any]:
     return iter(YAML(typ="safe", pure=True).parse(text))
 
 
+def _expanded(events: Iterator[Any]) -> Iterator[Any]:
+    """The events, with those of the value that it stands for in the place of each alias.
+
+    One that stands for a value around it, or for none, stays. The caller stops at a number of values.
+    """
+    known: dict[str, list[Any]] = {}
+    begun: list[tuple[int, str, list[Any]]] = []
+    """Values with an anchor that have not ended: how deep, the anchor, their events."""
+    depth = 0
+    for event in events:
+        kind = type(event).__name__
+        if kind == "DocumentStartEvent":
+            known = {}
+        anchor = str(getattr(event, "anchor", None) or "")
+        if anchor and kind != "AliasEvent":
+            begun.append((depth, anchor, []))
+        depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
+        for one in known.get(anchor, [event]) if kind == "AliasEvent" else [event]:
+            for _, _, kept in begun:
+                kept.append(one)
+            yield one
+        while begun and begun[-1][0] == depth:
+            _, name, kept = begun.pop()
+            known[name] = kept
+
+
 class _Reader:
     """Builds values from parser events, and collects their lines and problems."""
 
@@ -136,7 +163,8 @@ class _Reader:
         _refuse_strange(text, self.where)
         text = text.removeprefix("\ufeff")
         try:
-            return self.documents(_events(text))
+            events = _events(text)
+            return self.documents(_expanded(events) if self.is_foreign else events)
         except JobFileError:
             raise
         except Exception as error:
@@ -168,7 +196,8 @@ class _Reader:
             raise self.stop(line, (), f"values stand more than {self.max_depth} deep inside each other")
         kind = type(event).__name__
         if kind == "AliasEvent":
-            return self.refuse(line, path, f"*{event.anchor[:40]} is an alias", "write the value out")
+            what = "an alias of no value before it" if self.is_foreign else "an alias"
+            return self.refuse(line, path, f"*{event.anchor[:40]} is {what}", "write the value out")
         tag = getattr(event, "tag", None)
         value: Any
         if kind == "MappingStartEvent":
@@ -204,6 +233,7 @@ class _Reader:
 
     def mapping(self, events: Iterator[Any], path: Path) -> dict[str, Any]:
         values: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         first_line: dict[str, int] = {}
         for event in events:
             if type(event).__name__ == "MappingEndEvent":
@@ -212,6 +242,9 @@ class _Reader:
             if type(event).__name__ != "ScalarEvent" or event.tag is not None:
                 raise self.stop(line, path, "a field name must be one word", "put a text with { [ * & or ! in quotes")
             key: str = event.value
+            if key == "<<" and self.is_foreign and event.implicit[0]:
+                merged = {**self.merged(next(events), events, path), **merged}
+                continue
             here = (*path, key)
             if key in first_line:
                 self.value(next(events), events, (*here, -1))
@@ -222,7 +255,15 @@ class _Reader:
             value = self.value(next(events), events, here)
             if value is not _REFUSED:
                 values[key] = value
-        return values
+        return {**merged, **values}
+
+    def merged(self, event: Any, events: Iterator[Any], path: Path) -> dict[str, Any]:
+        """What a mapping takes from another one, or from several, the first of which comes first."""
+        line, value = event.start_mark.line + 1, self.value(event, events, path)
+        several = value if isinstance(value, list) else [value]
+        if value is not _REFUSED and not all(isinstance(one, dict) for one in several):
+            self.refuse(line, path, "<< takes no mapping", "write its fields out")
+        return {name: found for one in reversed(several) if isinstance(one, dict) for name, found in one.items()}
 
 
 def _line_of(error: Exception) -> int:
