@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from tests.cli.conftest import Call
 from tests.cli.test_json import hold
 from tests.helpers.until import until
 from tests.supervise.test_notify import SECRET, hooked
 
 from windlass.actions.prune import prune
-from windlass.cli.options import complete_run
+from windlass.cli.main import cli
 from windlass.code.kept import NOT_KEPT
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -185,8 +186,10 @@ def test_a_list_that_is_given_a_run_names_what_takes_one(windlass: Call) -> None
 
 def test_a_shell_completes_ids_and_names_that_several_runs_have(windlass: Call, recorded: Callable[..., str]) -> None:
     run, other = recorded(DONE, 0), recorded(DONE, 0)
-    assert sorted(complete_run(None, None, run[:2])) == sorted([run.rpartition("-")[0], run, other])  # type: ignore[arg-type]
-    assert complete_run(None, None, run) == [run]  # type: ignore[arg-type]
+    complete = ShellComplete(cli, {}, "windlass", "_WINDLASS_COMPLETE").get_completions
+    for command, names in (("status", [run.rpartition("-")[0]]), ("rm", [])):  # which takes no name
+        assert sorted(item.value for item in complete([command], run[:2])) == sorted([*names, run, other])
+    assert [item.value for item in complete(["status"], run)] == [run]
 
 
 def test_the_wrong_name_of_a_label_is_named(windlass: Call) -> None:

@@ -404,6 +404,8 @@ def test_every_way_to_ask_for_help_is_answered(words: list[str]) -> None:
         (["checkpoints", "verify"], "step", {"step-00000010-a1f3c1"}),
         (["resume", "RUN", "--from"], "", {"step-00000010-a1f3c1"}),
         (["cost"], "", {"RUN"}),
+        (["resume"], "", {"RUN"}),
+        (["stop"], "", set()),
     ],
 )
 def test_a_shell_completes_runs_commands_and_checkpoints(

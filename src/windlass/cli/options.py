@@ -120,18 +120,23 @@ def run_argument(command: Command) -> Command:
     return click.argument("run", required=False, shell_complete=complete_run)(command)
 
 
-def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of runs, and names of jobs that have several, by their beginning."""
+def complete_run(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Ids of runs that the command takes, and names of jobs that have several, by their beginning."""
     from collections import Counter
 
     from windlass.errors import WindlassError
     from windlass.runs.context import here
     from windlass.runs.naming import job_name
+    from windlass.runs.phase import TERMINAL
 
+    command = ctx.command.name
     try:
         with here().store() as store:
-            ids = [status.id for status in store.statuses(last=50) if status.id.startswith(incomplete)]
-        names = Counter(map(job_name, ids))
+            begun = [status for status in store.statuses(last=50) if status.id.startswith(incomplete)]
+        if command in ("stop", "resume"):
+            begun = [status for status in begun if (status.phase in TERMINAL) is (command == "resume")]
+        ids = [status.id for status in begun]
+        names = Counter(map(job_name, ids) if command != "rm" else ())  # it takes none
         return [*(name for name in names if names[name] > 1 and name.startswith(incomplete)), *ids]
     except WindlassError:  # completion prints no messages
         return []
