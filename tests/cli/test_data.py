@@ -165,7 +165,7 @@ def test_without_the_extra_other_stores_than_s3_name_the_command_and_folders_are
         assert ":// needs the extra `data`\n  pip install 'obstore<0.13'" in done.stderr
         assert len(done.stderr.splitlines()) == 2
     of_s3 = call("ls", "s3://bucket/set")
-    assert (of_s3.returncode, "no credentials for S3 were found: set AWS_ACCESS_KEY_ID" in of_s3.stderr) == (1, True)
+    assert (of_s3.returncode, "no credentials for AWS were found: set AWS_ACCESS_KEY_ID" in of_s3.stderr) == (1, True)
     assert call("copy", "source", "to").returncode == 0
     assert call("verify", "to").returncode == 0
 

@@ -36,7 +36,7 @@ def test_without_credentials_the_error_is_that_alone(windlass: Call, monkeypatch
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     refused = windlass("run", "train.py", "--on", "aws", "-o", "json")
     error = json.loads(refused.err.splitlines()[-1])["error"]
-    assert "no credentials for S3 were found" in error["message"]
+    assert "no credentials for AWS were found" in error["message"]
     assert "may be left" not in error["hint"]
     assert windlass("ps", "-a", "-o", "json").json == []
 

@@ -551,7 +551,7 @@ def test_a_setup_script_that_failed_is_not_called_the_training_script(
 
 def test_a_pod_that_could_not_fetch_the_code_was_not_killed() -> None:
     cause = {"summary": "exit code 1", "node_lost": 0, "rank": 0, "exit_code": 1}
-    why = "the code could not be fetched: no credentials for S3 were found"
+    why = "the code could not be fetched: no credentials for AWS were found"
     lost = ("lost-node", {"node": 0, "why": why})
     found = diagnose(seen(ranks=[RankSeen(0, exit_code=-9, tail="")], cause=cause, more=[lost])).verdict
     assert (found.code, found.evidence[0]) == ("code-not-fetched", why)

@@ -204,7 +204,7 @@ def test_no_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    with pytest.raises(Denied, match="no credentials for S3 were found: set AWS_ACCESS_KEY_ID"):
+    with pytest.raises(Denied, match="no credentials for AWS were found: set AWS_ACCESS_KEY_ID"):
         Bucket("runs", {}).send("GET", "key")
 
 

@@ -51,7 +51,7 @@ def test_a_wrong_key_and_none_at_all_are_told_apart(call: Call, bucket: str, tmp
         assert "check the credentials, and what they may do" in wrong.stderr
         none = call(*words, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
         assert none.returncode == 1
-        assert "no credentials for S3 were found: set AWS_ACCESS_KEY_ID" in none.stderr
+        assert "no credentials for AWS were found: set AWS_ACCESS_KEY_ID" in none.stderr
 
 
 def test_a_server_that_is_not_there_is_named(call: Call, bucket: str) -> None:

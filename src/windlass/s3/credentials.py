@@ -14,7 +14,7 @@ from windlass.s3.profile import Profile
 from windlass.s3.signature import Keys
 
 REGION = "us-east-1"
-NONE = "no credentials for S3 were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+NONE = "no credentials for AWS were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 RENEW_SECONDS = 600
 """Before keys of a role expire, from when new ones are asked for."""
 AGAIN_SECONDS = 60
@@ -77,7 +77,7 @@ class Credentials:
         try:
             found = Session().get_credentials()
         except BotoCoreError as error:
-            raise Denied(f"credentials for S3: {error}", self._what) from error
+            raise Denied(f"credentials for AWS: {error}", self._what) from error
         if found is None:
             raise Denied(f"{NONE}, or AWS_PROFILE", self._what)
         return found

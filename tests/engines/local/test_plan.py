@@ -146,7 +146,7 @@ def test_a_store_that_refuses_its_keys_is_told_before_the_run(tmp_path: Path, mo
     [note] = [note for note in plan_of(tmp_path, outputs="s3://bucket/runs").notes if note.blocks]
     assert note.code == "outputs-store"
     assert note.message.startswith(
-        "outputs: s3://bucket/runs/: no credentials for S3 were found: set AWS_ACCESS_KEY_ID"
+        "outputs: s3://bucket/runs/: no credentials for AWS were found: set AWS_ACCESS_KEY_ID"
     )
     assert note.fix == "check the credentials, and what they may do"
 

@@ -144,7 +144,7 @@ def test_without_keys_what_is_missing_is_named(store: Store, monkeypatch: pytest
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    with pytest.raises(StreamError, match="no credentials for S3 were found"):
+    with pytest.raises(StreamError, match="no credentials for AWS were found"):
         store.source(AWS_ACCESS_KEY_ID="").read(ONE, 0, 10)
 
 
