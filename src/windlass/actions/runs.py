@@ -150,11 +150,14 @@ def statuses(store: Store, *, last: int | None = None) -> list[Status]:
     """All unfinished runs as of now, and the `last` newest of all (every run with None), newest first."""
     if last is None:
         store.empty_trash()  # a list of all runs takes its time anyway
-    fresh = {}
+    fresh, by_kind = {}, dict[str, list[Status]]()
     for unfinished in store.statuses(unfinished=True):
         fresh[unfinished.id] = unfinished
         with contextlib.suppress(WindlassError):  # one that cannot be looked at now must not hide the others
-            fresh[unfinished.id] = engine_for(unfinished.id, store).status(unfinished.id)
+            by_kind.setdefault(store.plan(unfinished.id)["engine"], []).append(unfinished)
+    for kind, some in by_kind.items():
+        with contextlib.suppress(UsageError):  # runs of an engine that is not installed must not hide the others
+            fresh |= {status.id: status for status in _engine(kind, store).statuses(some)}
     found = {**fresh, **{status.id: status for status in store.statuses(last=last)}}
     return sorted(found.values(), key=lambda status: (-status.created_at, status.id))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from windlass.errors import UsageError
+from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event, RunResumed
 from windlass.runs.phase import TERMINAL, Phase
@@ -347,6 +347,14 @@ class Engine:
         if not self.plan_of(run_id):
             raise UsageError(f"the record of {run_id}, and its note with it, is on the machine that started it",
                              f"there: windlass note {run_id}")  # fmt: skip
+
+    def statuses(self, recorded: Iterable[Status]) -> list[Status]:
+        """These runs as `status` has them; one that cannot be looked at is as recorded."""
+        found = list(recorded)
+        for place, status in enumerate(found):
+            with contextlib.suppress(WindlassError):  # it must not hide the others
+                found[place] = self.status(status.id)
+        return found
 
     def states(self, statuses: Iterable[Status], now: float, *, is_thorough: bool = False) -> list[RunState]:
         """Recorded runs as they are `now` (Unix seconds), with what the target reports where a record may be old.

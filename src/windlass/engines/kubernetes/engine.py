@@ -130,6 +130,16 @@ class KubernetesEngine(SupervisedEngine):
             return super().status(run_id)
         return self._in_cluster.with_outputs(self._in_cluster.status(status))
 
+    def statuses(self, recorded: Iterable[Status]) -> list[Status]:
+        """See `Engine`; the clusters with supervisors are asked at once, each once for all its runs."""
+        every = list(recorded)
+        inside = [one for one in every if one.supervisor == CLUSTER]
+        found = {one.id: one for one in super().statuses(one for one in every if one.supervisor != CLUSTER)}
+        with contextlib.suppress(WindlassError):
+            states = self._in_cluster.states(inside) if inside else ()
+            found |= {one.status.id: self._in_cluster.with_outputs(one.status) for one in states}
+        return [found.get(one.id, one) for one in every]
+
     def states(self, statuses: Iterable[Status], now: float, *, is_thorough: bool = False) -> list[RunState]:
         """See `Engine`."""
         from windlass.engines.kubernetes.discovery.snapshot import states

@@ -131,6 +131,10 @@ def test_one_list_shows_which_of_several_runs_have_news(scene: Scene, tmp_path: 
     assert [state.status.phase for state in states] == [Phase.TRAINING, *[Phase.QUEUED] * 5]
     assert states[0].status.progress["step"] == 9
     assert len(scene.server.requests) - before == 2
+    before = len(scene.server.requests)
+    found = KubernetesEngine(scene.store).statuses(scene.store.statuses())
+    assert {status.id: status.phase for status in found} == {state.status.id: state.status.phase for state in states}
+    assert len(scene.server.requests) - before == 1
 
 
 def test_a_cluster_that_is_away_leaves_the_last_status_and_a_condition(scene: Scene) -> None:
