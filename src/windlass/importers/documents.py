@@ -117,7 +117,8 @@ def _not_one(sources: list[Source], jobs: list[Source], where: str) -> Problem:
         message = f"holds no job that is read: found {kinds}, {of_kind[0].meaning}"
         return Problem(where, "", message, of_kind[0].instead)
     found = f"found {kinds}" if kinds else "it is empty" if not sources else "no document has a kind"
-    return Problem(where, "", f"holds no job that is known: {found}", f"known kinds are {known}")
+    others = "of other systems SkyPilot (--sky), TorchX (--torchx) and SageMaker are read"
+    return Problem(where, "", f"holds no job that is known: {found}", f"known kinds are {known}; {others}")
 
 
 def chosen(sources: Sequence[Source], labels: Sequence[str], document: str, where: str) -> Source:
