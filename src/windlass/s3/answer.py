@@ -86,7 +86,7 @@ def _broken(sock: socket.socket, body: Body) -> OSError | None:
     """
     try:
         sock.sendall(body)
-    except TimeoutError:
+    except socket.timeout:  # noqa: UP041 - they are two before Python 3.10
         raise
     except OSError as error:
         return error
