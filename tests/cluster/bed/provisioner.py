@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.bed.api import Api, ApiError, Object
+from tests.cluster.bed.api import Api, ApiError, Object, suppressed
 from tests.cluster.bed.layout import Layout
 from tests.cluster.bed.users import ADMIN, api
 
@@ -49,9 +49,20 @@ def volume_for(claim: Object, folder: Path) -> Object:
     }  # fmt: skip
 
 
+def waits(claim: Object) -> bool:
+    """Whether it is a claim of our class without a volume."""
+    return (claim["spec"].get("storageClassName"), claim["status"].get("phase")) == (CLASS, "Pending")
+
+
 def provide(client: Api, volumes: Path, claim: Object) -> None:
     """Make the folder and the volume of a claim that waits for one."""
-    if claim["spec"].get("storageClassName") != CLASS or claim["status"].get("phase") != "Pending":
+    if not waits(claim):
+        return
+    meta, now = claim["metadata"], None
+    with suppressed(404):
+        now = client.get(f"/api/v1/namespaces/{meta['namespace']}/persistentvolumeclaims/{meta['name']}")
+    # What is told late may be of a claim that has been bound since, and deleted with its volume.
+    if now is None or now["metadata"]["uid"] != meta["uid"] or not waits(now):
         return
     folder = volumes / f"pvc-{claim['metadata']['uid']}"
     folder.mkdir(exist_ok=True)
