@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from windlass.train.checkpoint import Checkpoint
+from windlass.train.checkpoint.parts import make_parts
+from windlass.train.checkpoint.snapshot import Snapshot
 
 
 class Copying(nn.Linear):
@@ -43,6 +45,17 @@ def test_a_module_is_restored_as_it_was_saved(tmp_path: Path, make: Callable[[],
     restore(tmp_path, model=after)
     for old, new in zip(before.parameters(), after.parameters(), strict=True):
         assert torch.equal(old, new)
+
+
+def test_buffers_and_state_of_ones_own_may_differ_on_ranks_and_parameters_and_their_state_do_not() -> None:
+    model: Any = torch.compile(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    parts = make_parts({"model": model, "optimizer": optimizer, "own": {"seen": torch.zeros(1)}})
+    assert Snapshot(parts, {}, 0, allow_pickle=False).differing() == [
+        "model.1.num_batches_tracked", "model.1.running_mean", "model.1.running_var", "own.seen",
+    ]  # fmt: skip
 
 
 def test_a_loss_function_which_has_no_state_is_no_hindrance(tmp_path: Path) -> None:

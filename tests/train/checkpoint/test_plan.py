@@ -55,6 +55,12 @@ def test_what_a_rank_holds_alone_it_writes_and_the_rest_evens_that_out() -> None
     assert [chunk.name for chunk in plan[1]] == ["a"]
 
 
+def test_tensors_that_may_differ_are_those_of_the_first_rank_that_has_them() -> None:
+    held = [[tensor("seen", 4), tensor("w", 4)], [tensor("late", 4), tensor("seen", 4), tensor("w", 4)]]
+    plan = share([*held, held[1]], {"seen", "late"})
+    assert [[chunk.name for chunk in own] for own in plan] == [["seen"], ["late"], ["w"]]
+
+
 def test_ranks_that_hold_different_tensors_of_one_name_are_told_so() -> None:
     with pytest.raises(ValueError, match=r"w is float32 \[3\] on rank 0, and float32 \[4\] on rank 1"):
         share([[tensor("w", 3)], [tensor("w", 4)]])

@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def train(args: argparse.Namespace, rank: int) -> nn.Module:
-    layers = [nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(288, 10)]
+    layers = [nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(288, 10)]
     network = nn.Sequential(*layers).to(args.device)
     ddp = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-3)

@@ -6,7 +6,7 @@ so that no second copy of a model is ever needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,10 @@ class Part:
     def state(self) -> Any:
         """The tree to keep."""
         return self.thing.state_dict()
+
+    def differing(self, names: Collection[str]) -> Collection[str]:
+        """Those of its tensors `names` that may have other values on other ranks: rank 0's are kept."""
+        return names
 
     def existing(self) -> dict[str, torch.Tensor]:
         """Tensors by path that are to be loaded in place."""
@@ -80,6 +84,10 @@ class ModulePart(Part):
         is_plain = all(unwrapped(child) is child for child in inside.modules())
         return inside.state_dict() if is_plain else get_model_state_dict(inside)
 
+    def differing(self, names: Collection[str]) -> Collection[str]:
+        """All but parameters: DDP sends rank 0's buffers to the others before it uses them."""
+        return set(names).difference(name for name, _ in named_parameters(replicated(self.thing)))
+
     def existing(self) -> dict[str, torch.Tensor]:
         """All its tensors."""
         return {name: value for name, value in self.state().items() if isinstance(value, torch.Tensor)}
@@ -112,6 +120,10 @@ class OptimizerPart(Part):
                 if self.thing.state.get(parameter):
                     state[name] = dict(self.thing.state[parameter])
         return {"state": state, "param_groups": groups}
+
+    def differing(self, names: Collection[str]) -> Collection[str]:
+        """None: replicated parameters have the same state on all ranks."""
+        return ()
 
     def template(self, path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
         """State of the shape of its parameter is sharded as the parameter is."""

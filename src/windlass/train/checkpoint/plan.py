@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -39,11 +39,12 @@ def local_chunks(tensors: Mapping[str, torch.Tensor]) -> list[Chunk]:
     return chunks
 
 
-def share(held: Sequence[Sequence[Chunk]]) -> list[list[Chunk]]:
+def share(held: Sequence[Sequence[Chunk]], differing: Collection[str] = ()) -> list[list[Chunk]]:
     """Which rank writes what, out of what each holds. The same on every rank that computes it.
 
-    What one rank alone holds it must write. The rest is assigned, the largest first, to the rank that has least; a full
-    tensor that several ranks hold is cut along its first dimension where that makes the ranks more equal.
+    What one rank alone holds it must write, and tensors named in `differing`, of which ranks may have other values, are
+    written by the first rank that holds them. The rest is assigned, the largest first, to the rank that has least; a
+    full tensor that several ranks hold is cut along its first dimension where that makes the ranks more equal.
     """
     holders: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     chunks: dict[tuple[str, tuple[int, ...]], Chunk] = {}
@@ -56,7 +57,9 @@ def share(held: Sequence[Sequence[Chunk]]) -> list[list[Chunk]]:
                     f"{chunk.name} is {other.dtype} {list(other.shape)} on rank {holders[index][0]}, "
                     f"and {chunk.dtype} {list(chunk.shape)} on rank {rank}"
                 )
-            holders.setdefault(index, []).append(rank)
+            ranks = holders.setdefault(index, [])
+            if not ranks or chunk.name not in differing:
+                ranks.append(rank)
     plan: list[list[Chunk]] = [[] for _ in held]
     load = [0] * len(held)
     for index, ranks in holders.items():

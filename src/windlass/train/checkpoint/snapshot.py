@@ -33,7 +33,7 @@ class Snapshot:
         """When the save began to hold the training: Unix seconds, and by the clock that only goes forward."""
         self.progress = progress
         self.tensors: dict[str, torch.Tensor] = {}
-        self._rank = rank
+        self._rank, self._parts = rank, parts
         common = Encoder(self._keep, allow_pickle=allow_pickle)
         own = Encoder(self._keep_own, allow_pickle=allow_pickle)
         self.common: dict[str, Any] = {
@@ -69,6 +69,15 @@ class Snapshot:
         self.tensors[name] = tensor.detach()
         return name
 
+    def differing(self) -> list[str]:
+        """Names of the tensors that ranks have in common, and may have with other values."""
+        found = []
+        for part in self._parts:
+            prefix = f"{part.name}."
+            names = [name[len(prefix) :] for name in self.tensors if name.startswith(prefix)]
+            found += [prefix + name for name in part.differing(names)]
+        return sorted(found)
+
     def signature(self) -> list[Any]:
         """What the plan depends on."""
         return [
@@ -97,7 +106,8 @@ class Copier:
         """Make the plan and have memory for it. A collective. Raises OSError, ValueError."""
         chunks, rank = local_chunks(snapshot.tensors), self._world.rank
         if self._world.can_communicate:
-            mine = share(self._world.gather(chunks))[rank]
+            held, differing = zip(*self._world.gather((chunks, snapshot.differing())), strict=True)
+            mine = share(held, set().union(*differing))[rank]
         else:  # rank 0 writes what is common, each rank what is its own
             mine = [chunk for chunk in chunks if rank == 0 or chunk.name.startswith(f"rank{rank}:")]
         self._layout = lay_out(mine)
