@@ -53,7 +53,7 @@ def test_buffers_and_state_of_ones_own_may_differ_on_ranks_and_parameters_and_th
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     parts = make_parts({"model": model, "optimizer": optimizer, "own": {"seen": torch.zeros(1)}})
-    assert Snapshot(parts, {}, 0, allow_pickle=False).differing() == [
+    assert Snapshot(parts, {}, 0, {}, allow_pickle=False).differing() == [
         "model.1.num_batches_tracked", "model.1.running_mean", "model.1.running_var", "own.seen",
     ]  # fmt: skip
 

@@ -22,7 +22,7 @@ from windlass.train.checkpoint.restore import choose, choose_only, list_together
 from windlass.train.checkpoint.retry import Retry, seconds_of
 from windlass.train.checkpoint.saver import Saver
 from windlass.train.checkpoint.settings import settle
-from windlass.train.checkpoint.snapshot import Snapshot, set_rng_state
+from windlass.train.checkpoint.snapshot import Snapshot, rng_state, set_rng_state
 from windlass.train.checkpoint.stop_signal import Preempted, StopSignal
 from windlass.train.checkpoint.storage import absolute
 from windlass.train.report import report, report_checkpoint
@@ -97,6 +97,9 @@ class Checkpoint:
             self._folder, attempt or self._next_attempt(), run_id, self._world, self._settings, self._snapshot
         )
         self._rng: dict[str, Any] | None = None
+        """Random numbers to continue with after a restore, once the loader of the epoch has drawn its own."""
+        self._epoch_rng: dict[str, Any] | None = None
+        """The random numbers that the loader of the epoch under way drew from."""
         self._skip_batches = 0
         self._restored = self._prepared = self._closed = False
         self._pid = os.getpid()
@@ -142,10 +145,18 @@ class Checkpoint:
         """The batches of a loader; after the body of each, a step is done.
 
         After a restore, random numbers continue as they were in the middle of the epoch. Where no part knows the
-        position in the epoch, the batches that were trained on already are drawn and discarded.
+        position in the epoch, the loader draws its order again from the random numbers that the epoch began with, and
+        the batches that were trained on already are drawn and discarded.
         """
         self._handle_sigterm()
         self._warn_of_left_out(getattr(loader, "batch_sampler", None))
+        if self._rng is not None and not self._steps_in_epoch:  # the epoch's loader has drawn nothing yet
+            set_rng_state(self._rng)
+            self._rng = None
+        if self._rng is not None and self._epoch_rng is not None:
+            set_rng_state(self._epoch_rng)
+        else:
+            self._epoch_rng = rng_state()
         iterator = iter(loader)
         skip, self._skip_batches = self._skip_batches, 0
         for _ in range(skip):
@@ -218,7 +229,14 @@ class Checkpoint:
         }  # fmt: skip
         if self._world.size >= buckets.MIN_RANKS:
             progress["buckets"] = buckets.orders(self._parts)
-        return Snapshot(self._parts, progress, self._world.rank, allow_pickle=self._allow_pickle)
+        rng = rng_state()
+        if self._steps_in_epoch and self._epoch_rng is not None and not self._has_position():
+            rng["epoch"] = self._epoch_rng
+        return Snapshot(self._parts, progress, self._world.rank, rng, allow_pickle=self._allow_pickle)
+
+    def _has_position(self) -> bool:
+        """Whether a part knows the position in the epoch."""
+        return any(part.per_rank or callable(getattr(part.thing, "advance", None)) for part in self._parts)
 
     def _report(self, action: str, **fields: Any) -> None:
         if self._world.rank == 0:
@@ -300,10 +318,10 @@ class Checkpoint:
         if self.steps and loader.same_world:
             buckets.restore(self._parts, loader.common.get("buckets", {}))
         if loader.rng is not None:
+            self._epoch_rng = loader.rng.pop("epoch", None)
             self._rng = loader.rng
             set_rng_state(loader.rng)
-        has_position = any(part.per_rank or callable(getattr(part.thing, "advance", None)) for part in self._parts)
-        if not has_position:
+        if not self._has_position():
             self._skip_batches = self._steps_in_epoch * found.world_size // self._world.size
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -27,8 +27,16 @@ _OWN_STATE_BYTES = 64 << 10
 class Snapshot:
     """The state of one moment: trees that are JSON already, and tensors that are still the script's."""
 
-    def __init__(self, parts: Sequence[Part], progress: dict[str, Any], rank: int, *, allow_pickle: bool) -> None:
-        """Raises TypeError that names what cannot be kept."""
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        progress: dict[str, Any],
+        rank: int,
+        rng: dict[str, Any],
+        *,
+        allow_pickle: bool,
+    ) -> None:
+        """`rng` is the state of random number generators. Raises TypeError that names what cannot be kept."""
         self.began_at, self.began = time.time(), time.perf_counter()
         """When the save began to hold the training: Unix seconds, and by the clock that only goes forward."""
         self.progress = progress
@@ -43,7 +51,7 @@ class Snapshot:
         }
         self.own: dict[str, Any] = {
             "parts": {part.name: own.encode(part.state(), part.name) for part in parts if part.per_rank},
-            "rng": own.encode(rng_state(), "rng"),
+            "rng": own.encode(rng, "rng"),
         }
 
     def _encode(self, part: Part, encoder: Encoder) -> Any:
