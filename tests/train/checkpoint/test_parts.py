@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from windlass.train.checkpoint import Checkpoint
 from windlass.train.checkpoint.parts import make_parts
@@ -45,6 +49,66 @@ def test_a_module_is_restored_as_it_was_saved(tmp_path: Path, make: Callable[[],
     restore(tmp_path, model=after)
     for old, new in zip(before.parameters(), after.parameters(), strict=True):
         assert torch.equal(old, new)
+
+
+class Counting(torch.optim.SGD):
+    """An optimizer with state that is of no parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        self.state["calls"] = self.state.get("calls", 0) + 1  # type: ignore[call-overload, index]
+        return loss
+
+
+class Lookahead(torch.optim.Optimizer):
+    """An optimizer around another one, with a `state_dict` of its own."""
+
+    def __init__(self, base: torch.optim.Optimizer) -> None:
+        super().__init__(base.param_groups, {})
+        self.base, self.calls = base, 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.calls += 1
+        return self.base.step(closure)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"base": self.base.state_dict(), "calls": self.calls}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.base.load_state_dict(state_dict["base"])
+        self.calls = state_dict["calls"]
+
+
+@pytest.mark.parametrize("make", [
+    lambda weights: Counting(weights, momentum=0.9), lambda weights: Lookahead(torch.optim.Adam(weights)),
+], ids=["state of no parameter", "around another"])  # fmt: skip
+def test_all_that_an_optimizer_has_in_its_state_dict_is_restored(
+    tmp_path: Path, make: Callable[[Any], torch.optim.Optimizer]
+) -> None:
+    model, other = nn.Linear(4, 3), nn.Linear(4, 3)
+    before, after = make(model.parameters()), make(other.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    before.step()
+    save(tmp_path, model=model, optimizer=before)
+    restore(tmp_path, model=other, optimizer=after)
+    assert repr(after.state_dict()) == repr(before.state_dict())
+
+
+@pytest.mark.parametrize("kind", ["FullyShardedDataParallel", "ZeroRedundancyOptimizer"])
+def test_what_shards_state_without_names_is_refused_with_what_to_use(tmp_path: Path, kind: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = nn.Linear(4, 3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of what it no longer develops
+            if kind == "FullyShardedDataParallel":
+                part: Any = nn.Sequential(FullyShardedDataParallel(model, device_id=torch.device("cpu")))
+            else:
+                part = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+        with pytest.raises(TypeError, match=rf"Checkpoint\(part=\.\.\.\).* {kind}, .*fully_shard"):
+            Checkpoint(folder=tmp_path, part=part)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_buffers_and_state_of_ones_own_may_differ_on_ranks_and_parameters_and_their_state_do_not() -> None:

@@ -112,14 +112,15 @@ class OptimizerPart(Part):
         self._names = names
 
     def state(self) -> Any:
-        """`state` by parameter name, and `param_groups` with names."""
+        """`state` by parameter name, `param_groups` with names, and `other` state, which is of no parameter."""
         groups, state = [], {}
+        other = {key: value for key, value in self.thing.state.items() if not isinstance(key, torch.Tensor)}
         for group, named in self._groups():
             groups.append({**{key: value for key, value in group.items() if key != "params"}, "params": list(named)})
             for name, parameter in named.items():
                 if self.thing.state.get(parameter):
                     state[name] = dict(self.thing.state[parameter])
-        return {"state": state, "param_groups": groups}
+        return {"state": state, "param_groups": groups, **({"other": other} if other else {})}
 
     def differing(self, names: Collection[str]) -> Collection[str]:
         """None: replicated parameters have the same state on all ranks."""
@@ -152,7 +153,9 @@ class OptimizerPart(Part):
         names = [name for group in state["param_groups"] for name in group["params"]]
         numbers = {name: number for number, name in enumerate(names)}
         self.thing.load_state_dict({
-            "state": {numbers[name]: dict(values) for name, values in state["state"].items()},
+            "state": {
+                **{numbers[name]: dict(values) for name, values in state["state"].items()}, **state.get("other", {}),
+            },
             "param_groups": [
                 {**group, "params": [numbers[name] for name in group["params"]]} for group in state["param_groups"]
             ],
@@ -191,9 +194,14 @@ def make_parts(things: Mapping[str, Any]) -> list[Part]:
 
 def _make(name: str, thing: Any, names: Mapping[int, str]) -> Part:
     if isinstance(thing, nn.Module):
+        if any("_fsdp_wrapped_module" in child._modules for child in thing.modules()):
+            raise TypeError(
+                f"Checkpoint({name}=...) was given a module inside of FullyShardedDataParallel, whose shards have no "
+                "names of parameters: shard it by torch.distributed.fsdp.fully_shard (FSDP2) instead"
+            )
         return ModulePart(name, thing)
     if isinstance(thing, torch.optim.Optimizer):
-        return OptimizerPart(name, thing, names)
+        return _make_optimizer(name, thing, names)
     if _is_stateful_loader(thing) and callable(getattr(getattr(thing, "batch_sampler", None), "advance", None)):
         raise TypeError(
             f"Checkpoint({name}=...): this StatefulDataLoader has a sampler that remembers the position too, and with "
@@ -212,6 +220,17 @@ def _make(name: str, thing: Any, names: Mapping[int, str]) -> Part:
     )
 
 
+def _make_optimizer(name: str, thing: torch.optim.Optimizer, names: Mapping[int, str]) -> Part:
+    if any(base.__name__ == "ZeroRedundancyOptimizer" for base in type(thing).__mro__):
+        raise TypeError(
+            f"Checkpoint({name}=...) was given a ZeroRedundancyOptimizer, whose state is on other ranks than its "
+            "parameters: shard the model and the state by torch.distributed.fsdp.fully_shard (FSDP2) instead"
+        )
+    # One that wraps another keeps state that is in no `state` of its own.
+    is_plain = thing.state_dict().keys() == {"state", "param_groups"}
+    return OptimizerPart(name, thing, names) if is_plain else Part(name, thing)
+
+
 def replicated(module: nn.Module) -> nn.Module:
     """The module inside of DDP or DataParallel. Torch's functions for state know the first of them alone."""
     return module.module if isinstance(module, _REPLICATED) else module
@@ -219,7 +238,7 @@ def replicated(module: nn.Module) -> nn.Module:
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module inside of wrappers that add to the names of its parameters."""
-    for wrapped in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"):
+    for wrapped in ("_orig_mod", "_checkpoint_wrapped_module"):
         if module._modules.get(wrapped) is not None:
             return unwrapped(getattr(module, wrapped))
     if isinstance(module, _REPLICATED):
