@@ -51,6 +51,27 @@ def test_a_module_is_restored_as_it_was_saved(tmp_path: Path, make: Callable[[],
         assert torch.equal(old, new)
 
 
+class Observer(nn.Linear):
+    """A module that keeps more than its tensors, as those of quantization do."""
+
+    seen: Any = None
+
+    def get_extra_state(self) -> Any:
+        return self.seen
+
+    def set_extra_state(self, state: Any) -> None:
+        self.seen = state
+
+
+@pytest.mark.parametrize("seen", [None, 3, torch.ones(2), {"scale": torch.ones(2), "count": 1}], ids=type)
+def test_extra_state_of_a_module_is_restored_tensors_in_it_too(tmp_path: Path, seen: Any) -> None:
+    before, after = Observer(4, 3), Observer(4, 3)
+    before.seen, after.seen = seen, torch.zeros(2) if isinstance(seen, torch.Tensor) else None
+    save(tmp_path, model=before)
+    restore(tmp_path, model=after)
+    assert repr(after.seen) == repr(seen)
+
+
 class Counting(torch.optim.SGD):
     """An optimizer with state that is of no parameter."""
 

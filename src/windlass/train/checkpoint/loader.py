@@ -47,8 +47,8 @@ class Loader:
         existing = {part.name: part.existing() for part in self._parts}
         targets = {f"{name}.{path}": tensor for name, found in existing.items() for path, tensor in found.items()}
         self._check_parts()
-        self._check_modules(targets)
         trees = {part.name: self._decode(part, targets) for part in self._parts}
+        self._check_modules(targets)
         for part in self._parts:
             part.check(trees[part.name])
         self._read(targets)
@@ -58,11 +58,12 @@ class Loader:
 
     def _decode(self, part: Part, targets: dict[str, torch.Tensor]) -> Any:
         """The state of a part; its tensors are added to `targets`, and are read later."""
+        template = part.templates()
 
         def make(path: Sequence[str], name: str) -> torch.Tensor:
             if name not in targets:
                 saved = self._index.tensor(name)
-                like, dtype = part.template(path[1:], saved.shape), dtype_named(saved.dtype)
+                like, dtype = template(path[1:], saved.shape), dtype_named(saved.dtype)
                 made = torch.empty(saved.shape, dtype=dtype) if like is None else torch.empty_like(like, dtype=dtype)
                 targets[name] = made.detach()
             return targets[name]
@@ -91,8 +92,8 @@ class Loader:
 
     def _check_modules(self, targets: Mapping[str, torch.Tensor]) -> None:
         prefixes = tuple(f"{part.name}." for part in self._parts if isinstance(part, ModulePart))
-        saved = {name for name in self._index.places if name.startswith(prefixes)} if prefixes else set()
-        held = set().union(*self._world.gather(set(targets)))
+        saved = {name for name in self._index.places if name.startswith(prefixes)}
+        held = set().union(*self._world.gather({name for name in targets if name.startswith(prefixes)}))
         lines = []
         if held - saved:
             lines.append(f"the checkpoint lacks {listing(held - saved)}")

@@ -6,7 +6,7 @@ so that no second copy of a model is ever needed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,9 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 from torch.distributed.tensor import DTensor
 
 _REPLICATED = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+
+
+Template = Callable[[Sequence[str], tuple[int, ...]], "torch.Tensor | None"]
 
 
 class Part:
@@ -38,9 +41,9 @@ class Part:
         """Tensors by path that are to be loaded in place."""
         return {}
 
-    def template(self, path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
-        """A tensor whose sharding and device the loaded one gets. None: it is loaded in full to the CPU."""
-        return None
+    def templates(self) -> Template:
+        """Finds, by path and shape, a tensor whose sharding and device the loaded one gets. None: in full on the CPU."""
+        return lambda path, shape: None
 
     def check(self, state: Any) -> None:
         """Raises ValueError for a tree, its tensors still empty, that cannot be loaded."""
@@ -126,12 +129,15 @@ class OptimizerPart(Part):
         """None: replicated parameters have the same state on all ranks."""
         return ()
 
-    def template(self, path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
+    def templates(self) -> Template:
         """State of the shape of its parameter is sharded as the parameter is."""
-        if len(path) < 3 or path[0] != "state":
-            return None
-        parameter = self._parameters().get(path[1])
-        return parameter if parameter is not None and tuple(parameter.shape) == shape else None
+        parameters = self._parameters()
+
+        def find(path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
+            parameter = parameters.get(path[1]) if len(path) >= 3 and path[0] == "state" else None
+            return parameter if parameter is not None and tuple(parameter.shape) == shape else None
+
+        return find
 
     def check(self, state: Any) -> None:
         """Its parameters must be the same, by name and order."""
