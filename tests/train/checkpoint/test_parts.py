@@ -11,8 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from windlass.train.checkpoint import Checkpoint
 from windlass.train.checkpoint.parts import make_parts
@@ -49,6 +51,20 @@ def test_a_module_is_restored_as_it_was_saved(tmp_path: Path, make: Callable[[],
     restore(tmp_path, model=after)
     for old, new in zip(before.parameters(), after.parameters(), strict=True):
         assert torch.equal(old, new)
+
+
+def test_tensors_of_a_dict_are_sharded_as_those_that_it_holds(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        ema: dict[str, Any] = {"weights": {"w": distribute_tensor(torch.arange(4.0), mesh)}, "best": torch.ones(())}
+        save(tmp_path / "checkpoints", ema=ema)
+        ema["weights"]["w"] = distribute_tensor(torch.zeros(4), mesh)
+        restore(tmp_path / "checkpoints", ema=ema)
+        assert isinstance(ema["weights"]["w"], DTensor)
+        assert ema["weights"]["w"].full_tensor().tolist() == [0.0, 1.0, 2.0, 3.0]
+    finally:
+        dist.destroy_process_group()
 
 
 class Observer(nn.Linear):

@@ -42,7 +42,7 @@ class Part:
         return {}
 
     def templates(self) -> Template:
-        """Finds, by path and shape, a tensor whose sharding and device the loaded one gets. None: in full on the CPU."""
+        """Finds, by path and shape, the tensor whose sharding and device a loaded one gets. None: all, on the CPU."""
         return lambda path, shape: None
 
     def check(self, state: Any) -> None:
@@ -70,6 +70,17 @@ class DictPart(Part):
     def state(self) -> Any:
         """Its items."""
         return dict(self.thing)
+
+    def templates(self) -> Template:
+        """The tensor that is there already."""
+
+        def find(path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
+            found = self.thing
+            for key in path:
+                found = found.get(key) if isinstance(found, Mapping) else None
+            return found if isinstance(found, torch.Tensor) and tuple(found.shape) == shape else None
+
+        return find
 
     def load(self, state: Any) -> None:
         """The same dict with the kept items."""
