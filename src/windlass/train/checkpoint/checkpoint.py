@@ -215,8 +215,9 @@ class Checkpoint:
     def save(self, wait: bool = False) -> bool:
         """Save now; a collective. With `wait`, until it is committed.
 
-        Returns whether a save was begun or, with `wait`, whether it is on the disk. One that fails is reported, and the
-        training continues. Raises TypeError if a part's state cannot be kept.
+        Where it is called after an epoch's loop over batches, a resume runs again what follows that loop, such as a
+        scheduler's step. Returns whether a save was begun or, with `wait`, whether it is on the disk. One that fails is
+        reported, and the training continues. Raises TypeError if a part's state cannot be kept.
         """
         if not self._saver.begin(may_skip=not wait and not self._settings.waits_when_busy):
             self._report("skipped", reason="the save before it is still under way")
