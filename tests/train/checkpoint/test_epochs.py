@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,15 @@ def test_an_epoch_that_was_saved_before_its_first_batch_draws_the_same_numbers(t
     whole = trained(tmp_path / "whole", -1, begins=True)
     cut = trained(tmp_path / "cut", STEPS_IN_EPOCH, begins=True)
     assert cut + trained(tmp_path / "cut", -1, begins=True) == whole
+
+
+def test_a_loop_that_was_left_leaves_sigterm_as_it_was(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    saved = Checkpoint(folder=tmp_path, every=10**6, model=nn.Linear(2, 2))
+    for _ in saved.epochs(3):
+        for _ in saved.batches(range(3)):
+            assert signal.getsignal(signal.SIGTERM) != before
+            break
+        break
+    assert signal.getsignal(signal.SIGTERM) == before
+    saved.close()

@@ -14,11 +14,14 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from windlass.train.checkpoint import Checkpoint
+from windlass.train.checkpoint.consensus import FileWorld
 from windlass.train.checkpoint.parts import make_parts
-from windlass.train.checkpoint.snapshot import Snapshot
+from windlass.train.checkpoint.snapshot import Copier, Snapshot
+from windlass.train.checkpoint.writer_process import SharedMemory
 
 
 class Copying(nn.Linear):
@@ -51,6 +54,18 @@ def test_a_module_is_restored_as_it_was_saved(tmp_path: Path, make: Callable[[],
     restore(tmp_path, model=after)
     for old, new in zip(before.parameters(), after.parameters(), strict=True):
         assert torch.equal(old, new)
+
+
+def test_shards_of_ranks_that_cannot_communicate_are_refused(tmp_path: Path) -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        weights = distribute_tensor(torch.zeros(4), init_device_mesh("cpu", (2,)), [Shard(0)])
+    finally:
+        dist.destroy_process_group()
+    world = FileWorld(0, 2, {}, str(tmp_path), 1)
+    snapshot = Snapshot(make_parts({"own": {"w": weights}}), {}, 0, {}, allow_pickle=False)
+    with pytest.raises(TypeError, match=r"own\.w .* is sharded, .* make it after"):
+        Copier(world, SharedMemory()).plan(snapshot)
 
 
 def test_tensors_of_a_dict_are_sharded_as_those_that_it_holds(tmp_path: Path) -> None:

@@ -134,7 +134,11 @@ class Checkpoint:
             for part in self._parts:
                 if callable(getattr(part.thing, "set_epoch", None)):
                     part.thing.set_epoch(self.epoch)
-            yield self.epoch
+            try:
+                yield self.epoch
+            except GeneratorExit:  # left by `break` or an error: no step follows that would see a SIGTERM
+                self._stop_signal.remove()
+                raise
             self.epoch += 1
             self._steps_in_epoch = 0
             self._skip_batches = 0

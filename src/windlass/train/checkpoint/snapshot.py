@@ -111,12 +111,17 @@ class Copier:
         return snapshot.signature() == self._signature
 
     def plan(self, snapshot: Snapshot) -> None:
-        """Make the plan and have memory for it. A collective. Raises OSError, ValueError."""
+        """Make the plan and have memory for it. A collective. Raises OSError, ValueError, TypeError."""
         chunks, rank = local_chunks(snapshot.tensors), self._world.rank
         if self._world.can_communicate:
             held, differing = zip(*self._world.gather((chunks, snapshot.differing())), strict=True)
             mine = share(held, set().union(*differing))[rank]
         else:  # rank 0 writes what is common, each rank what is its own
+            if sharded := [chunk.name for chunk in chunks if not chunk.is_full]:
+                raise TypeError(
+                    f"{sharded[0]} cannot be kept in a checkpoint: it is sharded, and Checkpoint was made before "
+                    "torch.distributed.init_process_group; make it after that"
+                )
             mine = [chunk for chunk in chunks if rank == 0 or chunk.name.startswith(f"rank{rank}:")]
         self._layout = lay_out(mine)
         self._signature = snapshot.signature()
