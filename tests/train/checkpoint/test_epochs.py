@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -15,14 +19,18 @@ from windlass.train.checkpoint import Checkpoint
 STEPS_IN_EPOCH = 5
 
 
-def trained(folder: Path, end: int, *, begins: bool = False) -> list[tuple[list[int], float]]:
+def trained(
+    folder: Path, end: int, *, begins: bool = False, seed: int | None = None, **parts: Any
+) -> list[tuple[list[int], float]]:
     """Samples and a random number of each step until step `end`, where the state is saved and the process gone.
 
-    With `begins`, an epoch is saved before its loader has drawn anything.
+    With `begins`, an epoch is saved before its loader has drawn anything; with `seed` its loader has a generator.
     """
-    loader = DataLoader(TensorDataset(torch.arange(4 * STEPS_IN_EPOCH)), batch_size=4, shuffle=True)
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    data = TensorDataset(torch.arange(4 * STEPS_IN_EPOCH))
+    loader = DataLoader(data, batch_size=4, shuffle=True, generator=generator)
     torch.manual_seed(3)
-    saved = Checkpoint(folder=folder, every=10**6, model=nn.Linear(2, 2))
+    saved = Checkpoint(folder=folder, every=10**6, model=nn.Linear(2, 2), **parts)
     seen = []
     for _ in saved.epochs(3):
         if begins:
@@ -40,16 +48,40 @@ def trained(folder: Path, end: int, *, begins: bool = False) -> list[tuple[list[
     return seen
 
 
+@pytest.mark.parametrize("seed", [None, 5], ids=["torch's generator", "a generator of its own"])
 @pytest.mark.parametrize("end", [2, STEPS_IN_EPOCH, STEPS_IN_EPOCH + 1])
-def test_a_shuffled_loader_without_a_position_goes_on_in_its_order(tmp_path: Path, end: int) -> None:
-    whole = trained(tmp_path / "whole", -1)
+def test_a_shuffled_loader_without_a_position_goes_on_in_its_order(tmp_path: Path, end: int, seed: int | None) -> None:
+    whole = trained(tmp_path / "whole", -1, seed=seed)
     assert len(whole) == 3 * STEPS_IN_EPOCH
-    assert trained(tmp_path / "cut", end) + trained(tmp_path / "cut", -1) == whole
+    assert trained(tmp_path / "cut", end, seed=seed) + trained(tmp_path / "cut", -1, seed=seed) == whole
 
 
-def test_so_it_does_when_it_is_cut_off_twice_in_an_epoch(tmp_path: Path) -> None:
-    whole = trained(tmp_path / "whole", -1)
-    assert [step for end in (2, 4, -1) for step in trained(tmp_path / "cut", end)] == whole
+@pytest.mark.parametrize("seed", [None, 5])
+def test_so_it_does_when_it_is_cut_off_twice_in_an_epoch(tmp_path: Path, seed: int | None) -> None:
+    whole = trained(tmp_path / "whole", -1, seed=seed)
+    ends = (STEPS_IN_EPOCH + 2, STEPS_IN_EPOCH + 4, -1)
+    assert [step for end in ends for step in trained(tmp_path / "cut", end, seed=seed)] == whole
+
+
+@pytest.mark.parametrize(("make", "draw"), [
+    (lambda: torch.Generator().manual_seed(1), lambda one: torch.rand(3, generator=one).tolist()),
+    (lambda: numpy.random.default_rng(1), lambda one: one.random(3).tolist()),
+    (lambda: numpy.random.RandomState(1), lambda one: one.normal(size=3).tolist()),
+    (lambda: random.Random(1), lambda one: [one.gauss(0, 1) for _ in range(3)]),
+], ids=["torch", "numpy", "numpy's older one", "python"])  # fmt: skip
+def test_generators_of_the_script_go_on_where_they_were(
+    tmp_path: Path, make: Callable[[], Any], draw: Callable[[Any], list[float]]
+) -> None:
+    before, after = make(), make()
+    draw(before)
+    saved = Checkpoint(folder=tmp_path, every=10**6, numbers=before)
+    saved.step()
+    assert saved.save(wait=True)
+    saved.close()
+    again = Checkpoint(folder=tmp_path, numbers=after)
+    assert again.restore() == 1
+    again.close()
+    assert draw(after) == draw(before)
 
 
 def test_an_epoch_that_was_saved_before_its_first_batch_draws_the_same_numbers(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from windlass.train.checkpoint.faults import Fault, Problem, described
 from windlass.train.checkpoint.loader import Loader
 from windlass.train.checkpoint.opening import open_folder
 from windlass.train.checkpoint.parts import ModulePart, make_parts
+from windlass.train.checkpoint.random_numbers import RandomNumbers, is_generator
 from windlass.train.checkpoint.restore import choose, choose_only, list_together, unreadable
 from windlass.train.checkpoint.retry import Retry, seconds_of
 from windlass.train.checkpoint.saver import Saver
 from windlass.train.checkpoint.settings import settle
-from windlass.train.checkpoint.snapshot import Snapshot, rng_state, set_rng_state
+from windlass.train.checkpoint.snapshot import Snapshot
 from windlass.train.checkpoint.stop_signal import Preempted, StopSignal
 from windlass.train.checkpoint.storage import absolute
 from windlass.train.report import report, report_checkpoint
@@ -55,8 +56,9 @@ class Checkpoint:
         when_busy: what a save does while another is under way: "skip" or "wait".
         allow_pickle: store what has no JSON form by pickle, and load it again. Unpickling runs code that the
             checkpoint contains.
-        parts: what to keep, by name: modules, optimizers, schedulers, scalers, samplers, loaders, and dicts of your
-            own. Random number generators of Python, NumPy and torch are kept without being named.
+        parts: what to keep, by name: modules, optimizers, schedulers, scalers, samplers, loaders, generators of
+            random numbers, and dicts of your own. Those of Python, NumPy and torch, and that of a loader which is given
+            to `batches`, are kept without being named, for each rank.
 
     Raises:
         TypeError: a part cannot be kept.
@@ -77,7 +79,8 @@ class Checkpoint:
     ) -> None:
         self._environ: Mapping[str, str] = os.environ
         self._settings = settle(folder, every, keep, keep_for, when_busy, self._environ)
-        self._parts = make_parts(parts)
+        self._random = RandomNumbers({name: thing for name, thing in parts.items() if is_generator(thing)})
+        self._parts = make_parts({name: thing for name, thing in parts.items() if not is_generator(thing)})
         self._allow_pickle = allow_pickle
         self._folder = absolute(self._settings.folder)
         self._stop_signal = StopSignal()
@@ -154,20 +157,21 @@ class Checkpoint:
         """
         self._handle_sigterm()
         self._warn_of_left_out(getattr(loader, "batch_sampler", None))
+        self._random.add_that_of(loader)
         if self._rng is not None and not self._steps_in_epoch:  # the epoch's loader has drawn nothing yet
-            set_rng_state(self._rng)
+            self._random.restore(self._rng)
             self._rng = None
         if self._rng is not None and self._epoch_rng is not None:
-            set_rng_state(self._epoch_rng)
+            self._random.restore(self._epoch_rng)
         else:
-            self._epoch_rng = rng_state()
+            self._epoch_rng = self._random.state()
         iterator = iter(loader)
         skip, self._skip_batches = self._skip_batches, 0
         for _ in range(skip):
             next(iterator, None)
         if self._rng is not None:
             # Not before: an iterator of torch's draws its seed from these very numbers.
-            set_rng_state(self._rng)
+            self._random.restore(self._rng)
             self._rng = None
         for batch in iterator:
             yield batch
@@ -234,7 +238,7 @@ class Checkpoint:
         }  # fmt: skip
         if self._world.size >= buckets.MIN_RANKS:
             progress["buckets"] = buckets.orders(self._parts)
-        rng = rng_state()
+        rng = self._random.state()
         if self._steps_in_epoch and self._epoch_rng is not None and not self._has_position():
             rng["epoch"] = self._epoch_rng
         return Snapshot(self._parts, progress, self._world.rank, rng, allow_pickle=self._allow_pickle)
@@ -325,7 +329,7 @@ class Checkpoint:
         if loader.rng is not None:
             self._epoch_rng = loader.rng.pop("epoch", None)
             self._rng = loader.rng
-            set_rng_state(loader.rng)
+            self._random.restore(loader.rng)
         if not self._has_position():
             self._skip_batches = self._steps_in_epoch * found.world_size // self._world.size
 

@@ -232,8 +232,8 @@ def _make(name: str, thing: Any, names: Mapping[int, str]) -> Part:
     if callable(getattr(thing, "set_epoch", None)):
         return EpochPart(name, thing)
     raise TypeError(
-        f"Checkpoint({name}=...) takes something with state_dict() and load_state_dict(), or a dict, "
-        f"but was given a {type(thing).__module__}.{type(thing).__qualname__}"
+        f"Checkpoint({name}=...) takes something with state_dict() and load_state_dict(), a generator of random "
+        f"numbers, or a dict, but was given a {type(thing).__module__}.{type(thing).__qualname__}"
     )
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import random
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -189,29 +187,3 @@ def _view(mapped: memoryview, chunk: Chunk, begin: int) -> torch.Tensor:
         return torch.empty(chunk.sizes, dtype=dtype)
     flat = torch.frombuffer(mapped, dtype=dtype, count=chunk.num_bytes // dtype.itemsize, offset=begin)
     return flat.view(chunk.sizes)
-
-
-# -- random numbers ---------------------------------------------------------------------------------------------------
-
-
-def rng_state() -> dict[str, Any]:
-    """The state of the random number generators in use: Python's, NumPy's, and torch's of the CPU and the GPU."""
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state().numpy().tobytes()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        state["numpy"] = numpy.random.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        state["cuda"] = torch.cuda.get_rng_state().cpu().numpy().tobytes()
-    return state
-
-
-def set_rng_state(state: dict[str, Any]) -> None:
-    """Continue with the numbers that would have come next when `state` was taken."""
-    random.setstate(state["python"])
-    torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
-    if "numpy" in state:
-        import numpy
-
-        numpy.random.set_state(state["numpy"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(torch.frombuffer(bytearray(state["cuda"]), dtype=torch.uint8))
