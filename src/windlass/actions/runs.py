@@ -156,7 +156,7 @@ def statuses(store: Store, *, last: int | None = None) -> list[Status]:
         with contextlib.suppress(WindlassError):  # one that cannot be looked at now must not hide the others
             by_kind.setdefault(store.plan(unfinished.id)["engine"], []).append(unfinished)
     for kind, some in by_kind.items():
-        with contextlib.suppress(UsageError):  # runs of an engine that is not installed must not hide the others
+        with contextlib.suppress(WindlassError):  # runs of an engine that is not installed must not hide the others
             fresh |= {status.id: status for status in _engine(kind, store).statuses(some)}
     found = {**fresh, **{status.id: status for status in store.statuses(last=last)}}
     return sorted(found.values(), key=lambda status: (-status.created_at, status.id))
