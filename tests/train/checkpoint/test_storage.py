@@ -12,7 +12,7 @@ from windlass.train.checkpoint.storage import absolute
 
 
 @pytest.mark.parametrize(("written", "place"), [
-    ("checkpoints", "/work/checkpoints"), ("~/checkpoints", "/home/me/checkpoints"), ("~", "/home/me"),
+    ("checkpoints", "HERE/checkpoints"), ("~/checkpoints", "/home/me/checkpoints"), ("~", "/home/me"),
     ("/a/~", "/a/~"), ("s3://bucket/~/", "s3://bucket/~"), ("s3://", "s3://"),
 ])  # fmt: skip
 def test_a_folder_is_a_path_from_the_root_or_an_address(
@@ -20,7 +20,7 @@ def test_a_folder_is_a_path_from_the_root_or_an_address(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
-    assert absolute(written) == place.replace("/work", str(tmp_path))
+    assert absolute(written) == place.replace("HERE", str(tmp_path))
 
 
 @pytest.mark.parametrize("address", ["s3://", "gs://", "s3:///checkpoints"])
