@@ -202,7 +202,7 @@ def test_a_run_that_was_resumed_and_lost_its_command_at_once_is_adopted(harness:
     """The command that resumed it has written so, and was killed before it started a supervisor."""
     run = harness.start("fail_then_tell", "1", restarts=0)
     run.wait()
-    writer = harness.store.writer(run.id)
+    writer = until(lambda: harness.store.writer(run.id))  # its supervisor releases the record after the end
     assert writer is not None
     writer.append(entry_of("resume", {"reason": "asked"}))
     writer.close()
