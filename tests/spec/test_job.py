@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -77,6 +78,7 @@ def test_the_launcher_follows_from_what_is_started(start: dict[str, Any], launch
         ({"run": "a.py", "launcher": "mpi", "nodes": {"min": 1, "max": 2}}, "nodes: is a range"),
         ({"run": "a.py", "secrets": {"a"}}, "secrets: expected a list, found a set"),
         ({"run": b"a.py"}, "run: expected text, found a bytes"),
+        ({"run": "a.py", "code": PurePosixPath(".")}, "code: expected text, found a PurePosixPath (give str() of it)"),
         ({"run": "a.py", "nodes": 10**5000}, "nodes: must be at most 100000"),
         ({"run": "a.py", "checkpoint": {"folder": "/data"}}, "checkpoint.folder: is /data, and checkpoints are kept"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
 from typing import get_args
 
 from pydantic import BaseModel
@@ -173,6 +174,8 @@ def _bool_hint(value: object) -> str:
 
 
 def _text_hint(value: object) -> str:
+    if isinstance(value, PurePath):
+        return "give str() of it"
     return f'write "{found(value)}"' if isinstance(value, bool | int | float) else ""
 
 
