@@ -83,6 +83,20 @@ def test_a_run_is_got_again_by_a_prefix_and_listed(context: Context) -> None:
     assert [status.id for status in windlass.list_runs(context=context)] == [run.id]
 
 
+def test_a_start_that_is_interrupted_names_the_run_that_goes_on(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("windlass.code.snapshot.keep_snapshot", interrupt)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        windlass.run(job("true"), context=context)
+    [status] = windlass.list_runs(context=context)
+    assert interrupted.value.__notes__ == [f"{status.id} was started: windlass.get('{status.id}')"]
+    windlass.get(status.id, context=context).wait()
+
+
 def test_a_job_file_is_run_by_its_path(context: Context) -> None:
     (context.cwd / "job.yaml").write_text("name: words\ncommand: [pwd]\n")
     run = windlass.run("job.yaml", context=context)

@@ -17,7 +17,7 @@ from windlass.actions.feed import LOOK_SECONDS, Feed
 from windlass.actions.jobs import ReadyJob, read_job
 from windlass.actions.why import why
 from windlass.engines import engine_class
-from windlass.errors import RunFailed, RunNotFinished, RunStopped, UsageError
+from windlass.errors import NoSuchRun, RunFailed, RunNotFinished, RunStopped, UsageError
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
 from windlass.runs.logs import LogLine, RunLogs
@@ -273,7 +273,12 @@ def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = No
     with context.store() as store:
         made = make_plan(job, on, context=context)
         engine = engine_class(made.engine).connect(store)
-        return Run(actions.submit(engine, made, context).id, engine)
+        try:
+            return Run(actions.submit(engine, made, context).id, engine)
+        except KeyboardInterrupt as interrupt:  # what was not submitted yet is undone by now
+            with contextlib.suppress(NoSuchRun):
+                interrupt.add_note(f"{store.status(made.run_id).id} was started: windlass.get({made.run_id!r})")
+            raise
 
 
 def make_plan(job: AnyJob, on: str = "local", *, context: Context | None = None) -> Plan:
