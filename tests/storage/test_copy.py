@@ -23,6 +23,7 @@ from windlass.storage.opening import journal_for
 from windlass.storage.place import Buffer, Entry, Place, SourceChanged, Throttled
 from windlass.storage.progress import Copied, Progress
 from windlass.storage.verify import verify
+from windlass.storage.walk import walk
 from windlass.storage.window import Window
 
 
@@ -123,6 +124,14 @@ def test_links_are_followed_inside_and_refused_by_name_outside(source: Path, tmp
     assert set(refusals(done)) == {"outside", "nowhere", "loop", "pipe"}
     assert (tmp_path / "to/inside").read_bytes() == (source / "f0/0.bin").read_bytes()
     assert done.num_copied == 43
+
+
+def test_a_folder_that_is_removed_while_others_are_listed_ends_no_listing(source: Path) -> None:
+    (source / "gone").mkdir()
+    found = walk(source)
+    first = next(found)
+    (source / "gone").rmdir()
+    assert len([first, *found]) == 42
 
 
 def test_a_link_in_the_destination_does_not_lead_out_of_it(source: Path, tmp_path: Path) -> None:
@@ -275,13 +284,16 @@ def test_what_cannot_be_read_or_written_is_named_once_and_where_it_is() -> None:
         to.mkdir(mode=0o777)
         to.chmod(0o777)
 
+        (source / "lost+found").mkdir(mode=0o700)
+
         def files() -> None:
-            assert refusals(copied(folder(source), to)) == {"secret": "Permission denied"}
+            done = copied(folder(source), to)
+            found = {"secret": "Permission denied", "lost+found": "it cannot be read: Permission denied"}
+            assert refusals(done) == found
+            assert done.num_copied == 1
 
         assert as_other_user(files) == ""
-        (source / "shut").mkdir(mode=0o700)
-        assert f"{source}/shut: Permission denied" in as_other_user(files)
-        (source / "shut").rmdir()
+        (source / "lost+found").rmdir()
         (source / "a").mkdir()
         (source / "a" / "b").write_text("b")
         (to / "a").mkdir(mode=0o700)

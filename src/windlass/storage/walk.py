@@ -25,12 +25,21 @@ _MAIN: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from windlass.s
 
 
 def walk(folder: Path) -> Iterator[Entry]:
-    """All files below a folder, but ours. Raises StorageError."""
+    """All files below a folder, but ours; a folder in it that cannot be read is listed by name. Raises StorageError."""
     root = os.path.realpath(folder)
     waiting = [""]
     while waiting:
         below = waiting.pop()
-        with system_errors(str(folder / below)), os.scandir(f"{root}/{below}") as found:
+        try:
+            opened = os.scandir(f"{root}/{below}")
+        except OSError as error:
+            if not below:
+                with system_errors(str(folder)):
+                    raise
+            if not isinstance(error, FileNotFoundError):  # it was removed meanwhile
+                yield Entry(_shown(below), 0, "", f"it cannot be read: {error.strerror}")
+            continue
+        with system_errors(str(folder / below)), opened as found:
             for one in found:
                 name = f"{below}/{one.name}" if below else one.name
                 if is_own(name):
@@ -60,11 +69,14 @@ def main() -> None:
     print(digest_of(walk(Path(sys.argv[1]))))
 
 
+def _shown(name: str) -> str:
+    """A name whose bytes are UTF-8 as it is, and any other so that it can be printed."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def _entry(root: str, name: str, found: os.DirEntry[str]) -> Entry:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return Entry(name.encode(errors="backslashreplace").decode(), 0, "", "its name is no UTF-8")
+    if (shown := _shown(name)) != name:
+        return Entry(shown, 0, "", "its name is no UTF-8")
     if found.is_symlink():
         target = os.path.realpath(found.path)
         if os.path.commonpath([root, target]) != root:
