@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.code.unpack import extract
+from windlass.code.unpack import extract, extract_good
 
 Entry = tuple[str, bytes, str]
 
@@ -19,6 +19,16 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> Entry:
 
 
 def unpacked(entries: list[Entry], folder: Path, mode: int = 0o644) -> None:
+    with packed(entries, mode) as tar:
+        extract(tar, tar.getmembers(), folder)
+
+
+def unpacked_good(entries: list[Entry], folder: Path) -> list[str]:
+    with packed(entries, 0o755) as tar:
+        return extract_good(tar, folder)
+
+
+def packed(entries: list[Entry], mode: int) -> tarfile.TarFile:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, kind, target in entries:
@@ -27,8 +37,7 @@ def unpacked(entries: list[Entry], folder: Path, mode: int = 0o644) -> None:
             info.mode, info.size = mode, 1 if kind == tarfile.REGTYPE else 0
             tar.addfile(info, io.BytesIO(b"x") if info.size else None)
     out.seek(0)
-    with tarfile.open(fileobj=out) as tar:
-        extract(tar, tar.getmembers(), folder)
+    return tarfile.open(fileobj=out)
 
 
 def test_files_folders_and_links_inside_are_extracted_as_the_users_own(tmp_path: Path) -> None:
@@ -63,3 +72,21 @@ def test_hostile_members_are_refused_before_anything_is_written(entries: list[En
     with pytest.raises(tarfile.TarError, match=why):
         unpacked([entry("first"), *entries], folder)
     assert list(tmp_path.rglob("*")) == [folder]
+
+
+def test_of_an_archive_of_a_run_what_leads_out_is_left_out_by_name(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to("old")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/model.pt").write_text("old")
+    left_out = unpacked_good(
+        [
+            entry("step"), entry("best", tarfile.SYMTYPE, "step"), entry("away", tarfile.SYMTYPE, "/opt/ml/model/step"),
+            entry("again", tarfile.LNKTYPE, "away"), entry("latest", tarfile.DIRTYPE), entry("latest/model.pt"),
+        ],
+        tmp_path,
+    )  # fmt: skip
+    assert left_out == [
+        "away: a link that leads out, to /opt/ml/model/step", "again: another name of away, which is left out",
+    ]  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "latest", "old", "step"]
+    assert ((tmp_path / "old/model.pt").read_text(), (tmp_path / "latest/model.pt").read_text()) == ("old", "x")

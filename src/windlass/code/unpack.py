@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from windlass.worker.tarpipe import leads_out
 
@@ -14,12 +14,8 @@ def extract(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo], folder: st
 
     Raises OSError, and tarfile.TarError for a member that leads out of the folder or through a link, and for devices.
     """
-    links: set[str] = set()
-    for member in members:
-        if why := _refused(member, links):
-            raise tarfile.TarError(f"{member.name}: {why}")
-        if member.issym():
-            links.add(os.path.normpath(member.name))
+    for member, why in refused(members):
+        raise tarfile.TarError(f"{member.name}: {why}")
     if hasattr(tarfile, "data_filter"):
         tar.extractall(folder, members, filter="data")
         return
@@ -27,6 +23,42 @@ def extract(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo], folder: st
         member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
         member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
     tar.extractall(folder, members)
+
+
+def extract_good(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[str]:
+    """Extract all members but those that `extract` refuses; returns these, each with the reason. Links that the folder
+    has already are replaced, and nothing is written through them. Raises OSError, tarfile.TarError.
+    """
+    members = tar.getmembers()
+    left_out = dict(refused(members))
+    names = {os.path.normpath(member.name) for member in left_out}
+    for member in members:
+        if member not in left_out and member.islnk() and os.path.normpath(member.linkname) in names:
+            left_out[member] = f"another name of {member.linkname}, which is left out"
+    good = [member for member in members if member not in left_out]
+    for member in good:
+        _remove_links(folder, os.path.normpath(member.name))
+    extract(tar, good, folder)
+    return [f"{member.name}: {why}" for member, why in left_out.items()]
+
+
+def _remove_links(folder: str | os.PathLike[str], name: str) -> None:
+    """Remove links on the way to a file of a folder, and in its place."""
+    path = os.fspath(folder)
+    for part in name.split("/"):
+        path = os.path.join(path, part)  # noqa: PTH118 - as os.path.normpath gives it
+        if os.path.islink(path):  # noqa: PTH114
+            os.unlink(path)  # noqa: PTH108
+
+
+def refused(members: Iterable[tarfile.TarInfo]) -> Iterator[tuple[tarfile.TarInfo, str]]:
+    """Those that `extract` refuses, each with the reason."""
+    links: set[str] = set()
+    for member in members:
+        if why := _refused(member, links):
+            yield member, why
+        elif member.issym():
+            links.add(os.path.normpath(member.name))
 
 
 def _refused(member: tarfile.TarInfo, links: set[str]) -> str:

@@ -111,6 +111,18 @@ def test_hosts_whose_workers_failed_or_were_told_to_end_are_not_waited_for(
     ]  # fmt: skip
 
 
+def test_what_the_store_has_not_of_what_hosts_have_written_is_reported_once(
+    service: LaggingService, attempt: JobAttempt
+) -> None:
+    left_out = [f"model/pipe-{number}: it is neither file, folder nor link" for number in range(7)]
+    service.job = {**service.job, "TrainingJobStatus": "Completed", "WindlassLeftOut": left_out}
+    until(lambda: attempt.all_read, seconds=10)
+    found = [one for _ in range(2) for one in attempt.nodes[0].news() if "pipe" in getattr(one, "message", "")]
+    assert [one.message for one in found if isinstance(one, NodeWarning)] == [
+        f"of what the hosts have written was not uploaded: {'; '.join(left_out[:5])}; and 2 more",
+    ]  # fmt: skip
+
+
 def test_the_log_of_a_host_without_an_end_is_waited_for(service: LaggingService, attempt: JobAttempt) -> None:
     service.lines = {
         "algo-1": ["[w] this host cannot start: no archive"],  # by Windlass 0.1

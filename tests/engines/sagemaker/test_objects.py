@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from windlass.engines.sagemaker import objects
+from windlass.engines.sagemaker import layout, objects
 
 
 def test_several_runs_send_the_same_code_at_once(tmp_path: Path) -> None:
@@ -18,3 +19,16 @@ def test_several_runs_send_the_same_code_at_once(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["code.tar.gz"]
     assert (folder / "code.tar.gz").read_bytes() == data
     assert objects.is_there(address, "code.tar.gz", len(data), tmp_path)
+
+
+def test_a_link_that_leads_out_costs_the_rest_of_a_model_nothing(tmp_path: Path) -> None:
+    model, store = tmp_path / "model", tmp_path / "store"
+    model.mkdir()
+    store.mkdir()
+    (model / "step-100").write_text("weights")
+    (model / "latest").symlink_to("/opt/ml/model/step-100")
+    with tarfile.open(store / layout.MODEL_ARCHIVE, "w:gz") as tar:
+        tar.add(model, ".")
+    left_out = objects.fetch_model(f"file://{store}/", tmp_path / "output", tmp_path)
+    assert left_out == ["./latest: a link that leads out, to /opt/ml/model/step-100"]
+    assert [(path.name, path.read_text()) for path in (tmp_path / "output").iterdir()] == [("step-100", "weights")]

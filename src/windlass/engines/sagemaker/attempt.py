@@ -12,6 +12,7 @@ from typing import Final
 
 from windlass.engines.sagemaker.description import has_containers, seconds_of, write_description
 from windlass.engines.sagemaker.host_log import HostLog, place_of
+from windlass.engines.sagemaker.layout import some_of
 from windlass.engines.sagemaker.service import (
     COMPLETED,
     ENDED,
@@ -212,6 +213,8 @@ class JobAttempt(Attempt):
         """Monotonic seconds; when the job was first seen to have ended."""
         self._is_isolation_told = False
         """Whether it was reported that hosts on this machine are folders alone."""
+        self._is_left_out_told = False
+        """Whether it was reported what hosts on this machine have written and the store has not."""
         self._num_told = 0
         """Transitions of the job that were reported."""
         self._asked = threading.Event()
@@ -264,6 +267,10 @@ class JobAttempt(Attempt):
                 words = f" ({one['StatusMessage']})" if one.get("StatusMessage") else ""
                 message = f"SageMaker has taken the spot instances back{words}, and starts the job again"
                 yield NodeWarning(seconds_of(one["StartTime"]), message)
+
+        if (left_out := self.description.get("WindlassLeftOut")) and not self._is_left_out_told:
+            self._is_left_out_told = True
+            yield NodeWarning(time.time(), f"of what the hosts have written was not uploaded: {some_of(left_out)}")
 
     def last_sign_of_life(self) -> float:
         """See `Attempt`. Not when its files were written: after an adoption that is when earlier lines were read."""

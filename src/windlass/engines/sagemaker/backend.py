@@ -264,14 +264,16 @@ class _Connecting:
 class _Fetching:
     """Brings the model home in a thread: the supervisor does not wait for it."""
 
-    def __init__(self, fetch: Callable[[], None], wake: Callable[[], None]) -> None:
+    def __init__(self, fetch: Callable[[], list[str]], wake: Callable[[], None]) -> None:
+        """`fetch` returns what it has left out."""
+        self._left_out: list[str] = []
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, args=(fetch, wake), name="model", daemon=True)
         self._thread.start()
 
-    def _run(self, fetch: Callable[[], None], wake: Callable[[], None]) -> None:
+    def _run(self, fetch: Callable[[], list[str]], wake: Callable[[], None]) -> None:
         try:
-            fetch()
+            self._left_out = fetch()
         except Exception as error:
             self._error = error
         wake()
@@ -284,6 +286,8 @@ class _Fetching:
             error = self._error
             words = error.message if isinstance(error, WindlassError) else str(error)
             record.note(Warned(f"the model was not brought home: {words}"))
+        if self._left_out:
+            record.note(Warned(f"of the model was not brought home: {layout.some_of(self._left_out)}"))
         return True
 
 

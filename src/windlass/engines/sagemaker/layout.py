@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 OPT: Final = "/opt/ml"
@@ -20,6 +21,8 @@ MODEL: Final = f"{OPT}/model"
 MODEL_ARCHIVE: Final = "model.tar.gz"
 """In which SageMaker stores what is there."""
 CHECKPOINTS: Final = f"{OPT}/checkpoints"
+NAMED: Final = 5
+"""Files that a warning names."""
 
 DIGEST_VARIABLE: Final = "WINDLASS_CODE_DIGEST"
 RUN_VARIABLE: Final = "WINDLASS_RUN"
@@ -60,3 +63,9 @@ def attempt_folder(storage: str, run_id: str, attempt: int) -> str:
 def code_folder(storage: str, digest: str) -> str:
     """Address of the channel with the code, for all runs that have the same."""
     return f"{storage.rstrip('/')}/code/{digest}/"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return "; ".join(names[:NAMED]) + more

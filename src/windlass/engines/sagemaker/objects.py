@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import windlass.worker
-from windlass.code.unpack import extract
+from windlass.code.unpack import extract_good
 from windlass.engines.sagemaker import layout
 from windlass.errors import EngineError
 from windlass.storage.address import Address
@@ -83,21 +83,23 @@ def starters(nodes: bytes) -> dict[str, bytes]:
     return {**programs, layout.NODES: nodes}
 
 
-def fetch_model(address: str, into: Path, home: Path) -> None:
+def fetch_model(address: str, into: Path, home: Path) -> list[str]:
     """Unpack the model that is below an address into a folder, if there is one. Members whose names or links lead out
-    of the folder are refused. Raises EngineError, OSError.
+    of the folder are left out, and returned with the reason. Raises EngineError, OSError.
     """
+    left_out: list[str] = []
     archive = into.parent / f".{into.name}.tar.gz"
     try:
         with _said(f"the model in {address} cannot be read"):
             if _bring(address, archive, home):
                 into.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with tarfile.open(archive) as tar:
-                    extract(tar, tar.getmembers(), into)
+                    left_out = extract_good(tar, into)
     except tarfile.TarError as error:
         raise EngineError(f"the model in {address} cannot be read: {error}", HINT) from error
     finally:
         archive.unlink(missing_ok=True)
+    return left_out
 
 
 def _bring(address: str, archive: Path, home: Path) -> bool:
