@@ -220,8 +220,9 @@ def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, outputs: str
         pytest.skip("root has the right to write there, and the kernel refuses it")
     wrong = {"a-file": "a-file is no folder", "a-file/out": "a-file is no folder", "loop": "loop is no folder",
              "/proc/out": "/proc cannot be written"}.get(outputs)  # fmt: skip
-    found = notes(plan_of(tmp_path, outputs=outputs)).get("outputs-folder", "")
-    assert found.endswith(wrong) if wrong else not found, found
+    for where, code in ((outputs, "outputs-folder"), (f"file://{tmp_path / outputs}", "outputs-store")):
+        found = notes(plan_of(tmp_path, outputs=where)).get(code, "")
+        assert found.endswith(wrong) if wrong else not found, found
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "loop"])

@@ -159,14 +159,15 @@ def _bad_outputs(job: Job, code_dir: Path, home: Path) -> tuple[str, str] | None
     """See `Facts.bad_outputs`; of a folder that is not there yet, what can be made on the way to it counts."""
     if job.outputs is None:
         return None
-    if job.outputs_scheme:
+    where = job.outputs.removeprefix("file://")
+    if job.outputs_scheme and not where.startswith("/"):
         if job.outputs_scheme not in STORES:
             return None
         from windlass.storage.reach import refusal  # few jobs upload anything
 
         refused = refusal(job.outputs, home)
         return (refused.message, refused.hint) if refused is not None else None
-    path = code_dir / job.outputs
+    path = code_dir / where
     there = next(one for one in (path, *path.parents) if os.path.lexists(one))
     hint = "set outputs: to a folder that can be written"
     if not os.path.isdir(there):  # noqa: PTH112 - as above
