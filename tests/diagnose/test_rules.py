@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,59 @@ def test_known_exceptions_have_their_own_codes(line: str, code: str, fix: str) -
     verdict = failed(TRACE + line + "\n").verdict
     assert (verdict.code, verdict.rank) == (code, 0)
     assert fix in verdict.fix
+
+
+class Diverged(Exception):
+    """An exception whose name does not end in Error."""
+
+    __module__ = "__main__"
+
+
+def grouped() -> Exception:
+    errors: list[Exception] = []
+    for error in (ValueError("bad label"), KeyError("weights")):
+        try:
+            raise error
+        except (ValueError, KeyError) as caught:
+            errors.append(caught)
+    return ExceptionGroup("unhandled errors in a TaskGroup", errors)
+
+
+def noted() -> Exception:
+    error = KeyError("x")
+    error.add_note("while loading shard 7")
+    error.add_note("ConfigError: a line of a note")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (Diverged("loss went up"), "Diverged: loss went up"),
+        (Diverged(), "Diverged"),
+        (noted(), "KeyError: 'x'"),
+        (RuntimeError("shapes differ:\nValueError: not this"), "RuntimeError: shapes differ:"),
+        (grouped(), "ValueError: bad label"),
+        (ExceptionGroup("never raised", [ValueError("bad label"), KeyError("x")]), "ValueError: bad label"),
+        (ExceptionGroup("outer", [grouped(), KeyError("x")]), "ValueError: bad label"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_an_exception_is_named_by_the_first_line_below_its_frames(error: Exception, line: str, prefix: str) -> None:
+    try:
+        raise error
+    except type(error) as caught:
+        text = "".join(traceback.format_exception(caught))
+    late = "UserWarning: there appear to be 3 leaked semaphores\nRuntimeError: cannot join thread, ignored\n"
+    found = failed("step 1\n" + "".join(prefix + each for each in text.splitlines(keepends=True)) + late).verdict
+    assert (found.code, found.evidence[0]) == ("exception", line)
+    assert "Traceback" not in str(found.evidence)
+
+
+def test_an_exception_of_which_python_says_that_it_is_ignored_is_not_the_cause() -> None:
+    ignored = "Exception ignored in: <function Loader.__del__ at 0x7f0>\n" + TRACE + "AttributeError: _workers\n"
+    assert failed(TRACE + "Diverged: loss went up\n" + ignored).verdict.evidence[0] == "Diverged: loss went up"
+    assert failed(ignored + "no data\n").verdict.code == "exit-code"
 
 
 def test_torchs_prefixes_do_not_hide_a_traceback() -> None:

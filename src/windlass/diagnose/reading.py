@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from windlass.worker.tracebacks import exception_line, plain, traceback_of
+from windlass.worker.tracebacks import exception_line, message_of, plain, traceback_of
 
 FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)?(?: in (?P<name>.+))?$', re.MULTILINE)
 SECTION: Final = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
@@ -73,11 +73,8 @@ def raised(tail: str) -> Raised | None:
     line = exception_line(trace)
     if not line:
         return None
-    kind, _, message = line.partition(":")
-    # The message may go on below the line that names the exception.
-    after = trace[trace.rfind(line) + len(line) :].strip("\n")
-    full = message.strip() + ("\n" + after if after else "")
-    return Raised(kind.strip().rpartition(".")[2], full, line, frames(trace), trace)
+    kind = line.partition(":")[0].strip().rpartition(".")[2]
+    return Raised(kind, message_of(trace, line), line, frames(trace[: trace.rfind(line)]), trace)
 
 
 def frames(text: str) -> tuple[Frame, ...]:

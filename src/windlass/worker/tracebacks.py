@@ -15,6 +15,16 @@ TRACEBACK = "Traceback (most recent call last)"
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Iteration)\b|[A-Za-z_]\w*(?:\.\w+)+:)"
 )
+_NAMED = re.compile(r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b)[A-Za-z_]\w*(?:\.(?:\w+|<locals>))*(?:: |:?$)")
+"""Below the frames of a traceback, the line that names any exception: a class needs no particular name."""
+_FRAME = re.compile(r'^\s+File "')
+_IGNORED = re.compile(r"^Exception ignored ")
+"""Before the traceback of an exception that ended nothing, such as one of a `__del__`."""
+_IN_GROUP = re.compile(r"[|+] +(?:Exception Group )?Traceback \(most recent call last\)")
+_MARGIN = re.compile(r" +(?:(?P<rule>\+-[+-]*(?P<number> (?:\d+|\.\.\.) )?-+$)|[|+](?: |$))")
+_GROUP_RULE = "-" * 16
+_MEMBER = re.compile(rf"^{_GROUP_RULE} (\d+|\.\.\.) {_GROUP_RULE}$")
+"""Before each exception of an exception group, as `_without_margins` writes it; `_GROUP_RULE` alone ends the group."""
 TRACEBACK_LINES = 60
 MAX_GAP_LINES = 40
 """Tracebacks of one end follow each other: one with more lines between was handled, and the process went on."""
@@ -44,10 +54,10 @@ _OWN = re.compile(
 _LATE = re.compile(r"timed? ?out|wait timeout", re.IGNORECASE)
 _OF_LAUNCHER = re.compile(
     r"\b(?:ChildFailedError|SignalException|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
-    r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|TrainingFailedError|WorkerGroupError|TuneError)\b|"
-    r"Horovod detected that one or more processes"
+    r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|TrainingFailedError|WorkerGroupError|TuneError|"
+    r"(?:Base)?ExceptionGroup)\b|Horovod detected that one or more processes"
 )
-"""Exceptions that report the failure of another process."""
+"""Exceptions that report others: those of another process, or of a group."""
 _LAUNCHED = re.compile(
     r"ChildFailedError|sigkill_handler|exits with return code = -?\d|"
     r"Child process with PID \d+ terminated with code|RayTaskError|TrainingFailedError|WorkerGroupError|"
@@ -89,11 +99,11 @@ def unstyled(text: str) -> str:
 
 def traceback_of(text: str) -> str:
     """The traceback that explains the end, at most 60 lines; empty where there is none."""
-    text = unstyled(text)
-    if TRACEBACK not in text:
+    text = _without_margins(unstyled(text))
+    found = _reports(text) if TRACEBACK in text else []
+    if not found:
         uncompiled = _UNCOMPILED.search(text)
         return uncompiled[0] if uncompiled else ""
-    found = _reports(text)
     last = max(found, key=lambda report: report.first_line)
     chosen = _first_of(found, _root_cause(text)) if is_launched(text) or _has_streams(found) else last.trace
     if child_code(text) and "ChildFailedError" in exception_line(chosen):
@@ -103,9 +113,26 @@ def traceback_of(text: str) -> str:
 
 
 def exception_line(trace: str) -> str:
-    """The line of a traceback that names the exception: the last that is not a launcher's, if there is one."""
-    lines = [unprefixed(line).strip() for line in trace.splitlines() if EXCEPTION.match(unprefixed(line))]
-    return next((line for line in reversed(lines) if not _OF_LAUNCHER.search(line)), lines[-1] if lines else "")
+    """The line of a traceback that names the exception: the last that is not a launcher's, if there is one.
+
+    Of an exception group it is that of the first exception in it.
+    """
+    lines = [unprefixed(line) for line in trace.splitlines()]
+    for found in (_names(lines), [at for at, line in enumerate(lines) if EXCEPTION.match(line)]):
+        own = [at for at in found if not _OF_LAUNCHER.search(lines[at])]
+        if own:
+            return lines[own[-1]].strip()
+    return next((lines[at].strip() for at in reversed(_names(lines))), "")
+
+
+def message_of(trace: str, line: str) -> str:
+    """What the exception says that `line` names, also where it goes on below that line of the traceback."""
+    message = [line.partition(":")[2].strip()]
+    for below in trace.rpartition(line)[2].strip("\n").splitlines():
+        if TRACEBACK in below or _MEMBER.match(below) or below == _GROUP_RULE:
+            break
+        message.append(below)
+    return "\n".join(message)
 
 
 def unprefixed(line: str) -> str:
@@ -192,23 +219,75 @@ def _reports(text: str) -> list[Report]:
     return sorted(found, key=lambda report: report.first_line)
 
 
+def _names(lines: list[str]) -> list[int]:
+    """Where the exception of each traceback in these lines is named; of an exception group, that of its first alone.
+
+    It is the first line below the frames: what follows is its message, and its notes.
+    """
+    found: list[int] = []
+    name: int | None = None  # of the traceback that is being read
+    is_other_member = False
+    for at, line in enumerate(lines):
+        if TRACEBACK in line:
+            name = None
+        elif member := _MEMBER.match(line):
+            name, is_other_member = None, is_other_member or member[1] != "1"
+        elif line == _GROUP_RULE:
+            name, is_other_member = at, False
+        elif name is None and (EXCEPTION.match(line) or _NAMED.match(line)):
+            name = at
+            if not is_other_member:
+                found.append(at)
+        elif name is not None and _FRAME.match(line) and found[-1:] == [name] and not EXCEPTION.match(lines[name]):
+            name = None  # it was a line of something else, amid the frames
+            found.pop()
+    return found
+
+
+def _without_margins(text: str) -> str:
+    """The text with the tracebacks of exception groups as those of any other exceptions, without lines beside them."""
+    if not _IN_GROUP.search(text):
+        return text
+    lines = []
+    for line in text.split("\n"):
+        prefix = _PREFIX.match(line)
+        start = prefix.end() if prefix else 0
+        margin = _MARGIN.match(line, start)
+        if margin and margin["rule"]:
+            number = margin["number"]
+            line = line[:start] + (f"{_GROUP_RULE}{number}{_GROUP_RULE}" if number else _GROUP_RULE)
+        elif margin:
+            line = line[:start] + line[margin.end() :]
+        lines.append(line)
+    return "\n".join(lines)
+
+
 def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
-    starts = [at for at, (_, line) in enumerate(lines) if TRACEBACK in line]
+    texts = [line for _, line in lines]
+    starts = [
+        at for at, line in enumerate(texts) if TRACEBACK in line and not _IGNORED.match(texts[at - 1] if at else "")
+    ]
     # An exception raised while another was handled is printed after it: the story begins with the first of the chain.
     chains: list[list[int]] = []
     for at, start in enumerate(starts):
-        if at and any(_CHAINED.search(line) for _, line in lines[starts[at - 1] : start]):
+        if at and any(_CHAINED.search(line) or _MEMBER.match(line) for line in texts[starts[at - 1] : start]):
             chains[-1].append(start)
         else:
             chains.append([start])
     found = []
     for at, chain in enumerate(chains):
         stop = chains[at + 1][0] if at + 1 < len(chains) else len(lines)
-        ends = [place for place in range(chain[-1] + 1, stop) if EXCEPTION.match(lines[place][1])]
-        # Of the last one, all that follows may be its message; what an earlier one printed went on with other things.
-        own = [place for place in ends if not _OF_LAUNCHER.search(lines[place][1])] or ends
-        end = (ends[-1] if at + 1 == len(chains) else own[0]) if ends else stop - 1
-        trace = "\n".join(line for _, line in lines[chain[0] : min(stop, end + 6 if ends else stop)]).rstrip()
+        stop = next((place for place in range(chain[-1], stop) if _IGNORED.match(texts[place])), stop)
+        names = [chain[0] + place for place in _names(texts[chain[0] : stop])]
+        if names and not _OF_LAUNCHER.search(texts[names[-1]]):
+            end = names[-1]  # of a group this is in its first member, and the others are left out
+            stop = next((place for place in range(end, stop) if _MEMBER.match(texts[place])), stop)
+        else:
+            # The message of a launcher holds the error of its child: in the last one, that may be all that follows.
+            ends = [place for place in range(chain[-1] + 1, stop) if EXCEPTION.match(texts[place])]
+            own = [place for place in ends if not _OF_LAUNCHER.search(texts[place])] or ends
+            end = (ends[-1] if at + 1 == len(chains) else own[0]) if ends else stop - 1
+        trace = "\n".join(texts[chain[0] : min(stop, end + 6)]).rstrip()
         found.append(Report(stream, lines[chain[0]][0], lines[end][0], trace, exception_line(trace)))
     return found
 
