@@ -173,8 +173,9 @@ KILLED = prefixed("[rank0]: ", trace(RESET)) + table(
         prefixed("[rank0]: ", trace(RESET)) + FABRIC.splitlines()[-1].replace("code 1", "code -9"),
         DEEPSPEED.replace(BOOM, "").replace("return code = 1", "return code = -9"),
         "mpirun noticed that process rank 1 with PID 893 on node host exited on signal 9 (Killed).\n",
+        trace("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL"),
     ],
-    ids=["torchrun", "fabric", "deepspeed", "mpirun"],
+    ids=["torchrun", "fabric", "deepspeed", "mpirun", "spawn"],
 )
 def test_a_child_that_was_killed_is_no_lost_connection(text: str) -> None:
     assert failed(text, facts={"oom_kills_of_group": 1}).verdict.code == "oom-killed"

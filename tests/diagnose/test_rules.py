@@ -124,6 +124,7 @@ def test_why_a_run_was_not_started_once_more_is_told_beside_its_error() -> None:
         ("ValueError: coordinator_address should be defined.", "launcher-variables", "launcher: jax"),
         ('  File "/env/deepspeed/comm/comm.py", line 861, in mpi_discovery\n    from mpi4py import MPI\n'
          "ModuleNotFoundError: No module named 'mpi4py'", "launcher-variables", "launcher: torchrun"),
+        ("ImportError: attempted relative import with no known parent package", "import-broken", "run: -m package"),
         ("AssertionError: shapes differ", "exception", "train.py:7"),
     ],
 )  # fmt: skip

@@ -62,7 +62,7 @@ _LAUNCHED = re.compile(
     r"ChildFailedError|sigkill_handler|exits with return code = -?\d|"
     r"Child process with PID \d+ terminated with code|RayTaskError|TrainingFailedError|WorkerGroupError|"
     r"(?:mpirun|prterun|mpiexec) (?:detected|noticed) that|Horovod detected that one or more processes|"
-    r"returned non-zero exit status|^-- Process \d+ terminated with",
+    r"returned non-zero exit status|^-- Process \d+ terminated with|process \d+ terminated with signal SIG",
     re.MULTILINE,
 )
 _ROOT_CAUSE = "Root Cause (first observed failure):"

@@ -210,6 +210,11 @@ def _imports(case: Observations, error: Raised) -> Iterator[Verdict]:
         if "circular import" in error.message:
             summary, fix = f"{summary}: they import each other", "move one import into the function that needs it"
         yield case.of_first("import-broken", summary, evidence, fix, 92)
+    elif error.kind == "ImportError" and error.message.startswith("attempted relative import"):
+        yield case.of_first(
+            "import-broken", f"{case.who} could not import a module: {error.message.splitlines()[0][:200]}", evidence,
+            "run the script as a module of its package: run: -m package.train; or import by the module's full name", 92,
+        )  # fmt: skip
     elif error.kind in ("ModuleNotFoundError", "ImportError") and (match := _TO_INSTALL.search(error.message)):
         yield case.of_first(
             "module-missing", f"{case.who} could not import a module: {error.message.splitlines()[0][:200]}",
