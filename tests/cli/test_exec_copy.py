@@ -50,6 +50,8 @@ def test_a_command_has_the_environment_and_folder_of_a_rank(windlass: Call, live
 
 def test_a_command_ends_as_it_ends(windlass: Call, live: str) -> None:
     assert windlass("exec", live, "--", "bash", "-c", "echo oh >&2; exit 7").code == 7
+    piped = windlass("exec", live, "--", "bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}")
+    assert (piped.out.split(), piped.err) == (["y", str(128 + signal.SIGPIPE)], "")
     missing = windlass("exec", live, "--", "no-such-program")
     assert (missing.code, "no-such-program is not there" in missing.err) == (127, True)
     assert windlass("exec", live, "--rank", "2", "--", "true").code == 2

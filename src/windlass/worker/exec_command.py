@@ -8,6 +8,7 @@ not 0. Runs where the rank runs: the standard library of Python 3.9, and nothing
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 if __name__ == "__main__":  # as `python -I -S …/worker/exec_command.py`, from the folder that has travelled
@@ -38,6 +39,8 @@ def main(argv: list[str]) -> int:
         os.chdir(spec.cwd)
     except OSError as error:
         return _complain(f"{spec.cwd}: {error.strerror}", CANNOT_RUN)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by an interpreter, and by all that it becomes
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(words[0], words, env)
     except FileNotFoundError:

@@ -24,8 +24,10 @@ POD_SECONDS: Final = 3600
 """Lifetime limit of the pod."""
 START_SECONDS: Final = 300.0
 EXEC: Final = """
-import os, sys
+import os, signal, sys
 os.chdir(sys.argv[1])
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
 try:
     os.execvp(sys.argv[2], sys.argv[2:])
 except OSError as error:
