@@ -44,7 +44,7 @@ def test_the_plan_for_other_nodes_is_that_of_the_same_job(code: str, context: Co
     with elsewhere.store() as store:
         engine = runs.engine_for(run.id, store)
         Path(engine.checkpoint_dir(run.id), "step-1").touch()
-        runs.resume(run.id, engine, elsewhere, nodes=2, checkpoint="step-1")
+        runs.resume(run.id, engine, elsewhere, changes={"nodes": 2}, checkpoint="step-1")
         assert engine.wait(run.id, 200).phase is Phase.SUCCEEDED
         lines = sorted(line.text for line in RunLogs(store.run_dir(run.id)).read(attempt=2))
         assert lines == [f"2 step-1 {sys.executable} {folder}"] * 2
@@ -54,19 +54,19 @@ def test_the_plan_for_other_nodes_is_that_of_the_same_job(code: str, context: Co
 def test_an_elastic_job_may_still_shrink_as_far(context: Context, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     old = windlass.make_plan({"name": "d", "run": "train.py", "nodes": {"min": 2, "max": 4}}, context=context).to_json()
-    assert runs.replanned(old, 3, context).job["nodes"] == {"min": 2, "max": 3}
-    assert "nodes" not in runs.replanned(old, 1, context).job  # one, as is usual
-    assert runs.replanned(old, 8, context).run_id == old["run_id"]
+    assert runs.replanned(old, {"nodes": 3}, (), context).job["nodes"] == {"min": 2, "max": 3}
+    assert "nodes" not in runs.replanned(old, {"nodes": 1}, (), context).job  # one, as is usual
+    assert runs.replanned(old, {"nodes": 8}, (), context).run_id == old["run_id"]
 
 
 def test_the_launcher_stays_when_a_run_shrinks_to_one_rank(context: Context, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     job = {"name": "d", "run": "train.py", "nodes": 2}
     old = windlass.make_plan(job, context=context).to_json()
-    assert runs.replanned(old, 1, context).nodes.launcher == "torchrun"
+    assert runs.replanned(old, {"nodes": 1}, (), context).nodes.launcher == "torchrun"
     alone = windlass.make_plan({**job, "nodes": 1}, context=context).to_json()
-    assert runs.replanned(alone, 1, context).nodes.launcher == "plain"
-    assert runs.replanned(alone, 2, context).nodes.launcher == "torchrun"
+    assert runs.replanned(alone, {"nodes": 1}, (), context).nodes.launcher == "plain"
+    assert runs.replanned(alone, {"nodes": 2}, (), context).nodes.launcher == "torchrun"
 
 
 def test_a_run_of_the_api_resumes_itself(tmp_path: Path) -> None:
@@ -77,6 +77,15 @@ def test_a_run_of_the_api_resumes_itself(tmp_path: Path) -> None:
         run = windlass.run(Job(name="d", run="train.py"), on=FakeEngine(store, play))
         assert run.wait(100, check=False).phase is Phase.FAILED
         assert run.resume().wait(100).phase is Phase.SUCCEEDED
+
+
+def test_the_api_changes_fields_and_adds_arguments(context: Context, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os, sys\nprint(sys.argv[1:])\nassert 'BATCH' in os.environ")
+    run = windlass.run({"name": "d", "run": "train.py 1", "start": "cold"}, context=context)
+    run.wait(100, check=False)
+    run.resume(changes={"env": {"BATCH": "16"}}, arguments=["--lr", "0.1"]).wait(100)
+    assert [line.text for line in run.logs()][-1] == "['1', '--lr', '0.1']"
+    assert run.status.attempts[1].phase is Phase.SUCCEEDED
 
 
 def test_the_api_takes_a_checkpoint_by_its_name_step_or_path_and_refuses_another(tmp_path: Path) -> None:

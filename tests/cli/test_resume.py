@@ -11,6 +11,7 @@ from tests.cli.test_checkpoints import flip, write
 from tests.cli.test_json import hold
 
 from windlass.runs.record import Status
+from windlass.runs.store import Store
 from windlass.spec.job import Job
 
 SCRIPT = """
@@ -61,6 +62,49 @@ def test_it_goes_on_with_another_number_of_nodes(windlass: Call, broken: str) ->
     result = windlass("resume", broken, "--nodes", "2")
     assert result.code == 0, result.err
     assert "world 2 attempt 2" in result.out
+
+
+def test_it_goes_on_with_other_fields_variables_and_arguments(windlass: Call, home: Path) -> None:
+    Path("train.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ)\nassert 'BATCH' in os.environ")
+    assert windlass("run", "-q", "train.py", "-e", "SEED=1", "--", "--epochs", "5").code == 100
+    run_id = windlass("ps", "-q").out.strip()
+    result = windlass("resume", run_id, "-e", "BATCH=16", "--set", "grace=7", "--", "--lr", "0.1")
+    assert result.code == 0, result.err
+    for words in ("['--epochs', '5', '--lr', '0.1']", "'SEED': '1'", "'BATCH': '16'"):
+        assert words in result.out
+    again = windlass("rerun", run_id, "-o", "json")  # a new run has what the old one went on with
+    with Store(home) as store:
+        assert [store.plan(one)["job"]["grace"] for one in (run_id, again.json["id"])] == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--set", "outputs=elsewhere"), "outputs cannot change in a run that goes on"),
+        (("--set", "name=other"), "name cannot change in a run that goes on"),
+        (("--set", "checkpoint.folder=s3://bucket/x"), "checkpoint.folder cannot change in a run that goes on"),
+        (("--set", "kubernetes.via=jobset"), "kubernetes.via cannot change in a run that goes on"),
+        (("--set", "grace=soon"), "--set grace:"),
+        (("--name", "other"), "--name"),
+        (("--epochs", "5"), "windlass resume RUN -- --epochs 5"),
+    ],
+)
+def test_what_cannot_change_is_refused_before_anything_starts(
+    windlass: Call, broken: str, words: tuple[str, ...], message: str
+) -> None:
+    result = windlass("resume", broken, *words)
+    assert (result.code, message.replace("RUN", broken) in result.err) == (2, True), result.err
+    assert len(windlass("status", broken, "-o", "json").json["attempts"]) == 1
+
+
+def test_it_names_the_files_of_the_code_that_differ(windlass: Call) -> None:
+    Path("train.py").write_text("raise ValueError('then')\n")
+    assert windlass("run", "-q", "train.py", "--cold").code == 100
+    run_id = windlass("ps", "-q").out.strip()
+    Path("train.py").write_text("print('now')\n")
+    result = windlass("resume", run_id)
+    assert f"1 file of the code differ from those of {run_id}: train.py; it has them now" in result.err
+    assert "now" in result.out
 
 
 def test_it_goes_on_from_the_checkpoint_that_is_named(windlass: Call, broken: str, home: Path) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import Call, home, windlass
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.harnesses import harness_on, let_go, log_of, opened, pods, set_up, target_on
+from tests.cluster.test_exec_copy import submit, write_targets
 from tests.engines.harness import Harness, Run
 
 from windlass.engines.kubernetes.engine import KubernetesEngine
@@ -22,6 +24,8 @@ from windlass.runs.events import Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
+
+__all__ = ["home", "windlass"]
 
 NUM_KILLS = 2
 """The cluster waits twice as long before each further one."""
@@ -225,6 +229,19 @@ def test_a_run_is_resumed_from_another_machine(
         assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2)
         events(status, elsewhere.store)
         run.until(lambda run: run.status.phase is Phase.SUCCEEDED, runs.ENDED_REFRESH_SECONDS + WAIT_SECONDS)
+
+
+def test_a_resumed_run_has_the_code_that_was_sent_or_if_asked_that_of_now(
+    cluster: Cluster, inside: str, windlass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_targets(cluster, inside, monkeypatch, cluster.context)
+    run = submit(windlass, "raise ValueError('then')\n")
+    assert windlass("status", run, "-w", "--exit-code").code == 100
+    Path("code/wait.py").write_text("import os, sys\nprint('now', sys.argv[1:], os.environ['BATCH'])\n")
+    sent = windlass("resume", run)
+    assert (sent.code, "wait.py; it goes on with the code that was sent" in sent.err) == (100, True), sent.err
+    done = windlass("resume", run, "-e", "BATCH=16", "--", "--lr", "0.1")
+    assert (done.code, "now ['--lr', '0.1'] 16" in done.out) == (0, True), done.err
 
 
 def test_a_hang_and_the_time_limit_are_found_without_a_machine(

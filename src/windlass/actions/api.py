@@ -220,16 +220,25 @@ class Run:
             engine.stop(self.id, now=now and engine.can_kill(self.id))
         return self
 
-    def resume(self, *, nodes: int | None = None, checkpoint: str | int | Path | None = None) -> Self:
+    def resume(
+        self, *, nodes: int | None = None, checkpoint: str | int | Path | None = None,
+        changes: Mapping[str, Any] | None = None, arguments: Sequence[str] = (), new_code: bool = False,
+    ) -> Self:  # fmt: skip
         """Go on with the ended run, on so many `nodes` and from this `checkpoint` (its name, step or path) if they are
         given.
 
-        Raises UsageError if it goes on or has succeeded, or where there is no such checkpoint or it is not verified;
-        PlanError, EngineError.
+        `changes` are fields of its job, each in place of the old value, and `arguments` are added to those of its
+        script. The code is what its folder has now where the run is on this machine, something is changed or `new_code`
+        is set, else that which was sent.
+        Raises UsageError if it goes on or has succeeded, where there is no such checkpoint or it is not verified, and
+        for fields by which its results are found; JobFileError, PlanError, EngineError.
         """
         wanted = None if checkpoint is None else str(checkpoint)
+        fields = {**(changes or {}), **({} if nodes is None else {"nodes": nodes})}
         with self._opened() as engine:
-            actions.resume(self.id, engine, here(), nodes=nodes, checkpoint=wanted)
+            actions.resume(
+                self.id, engine, here(), changes=fields, more=arguments, new_code=new_code, checkpoint=wanted
+            )
         return self
 
     def delete(self, *, force: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.targets import find_address, find_target, plan_for, plan_for_first
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
     from windlass.actions.jobs import ReadyJob
     from windlass.engines.base import Engine, RunState
     from windlass.plan.plan import Plan
+    from windlass.spec.job import Job
 
 STOP_SECONDS: Final = 60.0
 """How much longer than its grace period a stop is waited for while the target does not answer."""
 STOP_LOOK_SECONDS: Final = 5.0
 TOKEN_TO_LOOK: Final = "xxxxx"
+OF_RUN: Final = (
+    "checkpoint.folder", "code", "data", "kubernetes.results", "kubernetes.via", "labels", "local", "name", "outputs",
+    "outputs_at", "volumes",
+)  # fmt: skip
+"""Fields of a job that say what a run is called, and where its data and results are."""
 SHARED_RUNS: Final = 20
 """Among so many of the newest runs, one of the same code is looked for, to share its file."""
 
@@ -57,33 +63,48 @@ def submit(engine: Engine, plan: Plan, context: Context) -> Status:
     return status
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
-    """A plan of a new run of a recorded job."""
-
-    plan: Plan
-    changed: tuple[str, ...]
-    """Files of the code that the recorded run did not begin with, as far as that is known."""
-
-
 def rerun_plan(
     engine: Engine, run_id: str, on: str | None, overrides: Mapping[str, Any], more: Sequence[str], context: Context
-) -> Again:  # fmt: skip
+) -> Plan:  # fmt: skip
     """The plan of a new run of the job of `run_id`, with fields replaced and arguments added; on its target without
     `on`. Raises UsageError, JobFileError.
     """
-    from windlass.actions.jobs import code_folder, first_requests, planned_job
-    from windlass.code.snapshot import differing
+    from windlass.actions.jobs import planned_job
 
     old = engine.plan_of(run_id)
     if not old:
         raise UsageError(f"{run_id} has no plan on this machine", "run its job file: windlass run")
-    folder = code_folder(first_requests(old))
+    _require_code(old, run_id)
+    return make_plan(planned_job(old, overrides, more), on or old["target"], context)
+
+
+def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
+    """Names of the files that the folder of the code has now and the run has not begun with, or with other contents;
+    none where that is not known."""
+    from windlass.actions.jobs import code_folder, first_requests
+    from windlass.code.snapshot import differing
+
+    plan = engine.plan_of(run_id)
+    folder = code_folder(first_requests(plan)) if plan else None
+    if folder is None or not folder.is_dir():
+        return []
+    return differing(folder, engine.store.run_dir(run_id), context.environ) or []
+
+
+def has_sent_code(engine: Engine, run_id: str) -> bool:
+    """Whether the ranks have a copy of the code, and not the folder itself."""
+    from windlass.actions.jobs import first_requests
+
+    return "code" in first_requests(engine.plan_of(run_id))
+
+
+def _require_code(plan: Mapping[str, Any], run_id: str) -> None:
+    from windlass.actions.jobs import code_folder, first_requests
+
+    folder = code_folder(first_requests(plan))
     if not folder.is_dir():
         raise UsageError(f"the code of {run_id} was in {folder}, which is not there",
                          f"windlass cp {run_id}:code FOLDER has the code of then")  # fmt: skip
-    made = make_plan(planned_job(old, overrides, more), on or old["target"], context)
-    return Again(made, tuple(differing(folder, engine.store.run_dir(run_id), context.environ) or ()))
 
 
 # -- which run --------------------------------------------------------------------------------------------------------
@@ -182,34 +203,55 @@ def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
 # -- what changes them ------------------------------------------------------------------------------------------------
 
 
-def replanned(old: Mapping[str, Any], nodes: int, context: Context) -> Plan:
-    """The plan of the same run for another number of nodes; an elastic job may still shrink as far as it could.
+def replanned(old: Mapping[str, Any], changes: Mapping[str, Any], more: Sequence[str], context: Context) -> Plan:
+    """The plan of the same run with fields of its job replaced, and arguments added.
 
-    The launcher stays: a script that has found `RANK` on two nodes looks for it on one.
+    An elastic job that gets one number of nodes may still shrink as far as it could. The launcher stays: a script that
+    has found `RANK` on two nodes looks for it on one. Raises UsageError for a field that cannot change, JobFileError.
     """
     from windlass.actions.jobs import planned_job
+    from windlass.code.revision import read_revision
 
-    asked = old["job"].get("nodes", {"min": 1, "max": 1})
-    least = min(nodes, asked["min"]) if asked["min"] < asked["max"] else nodes
-    launcher = planned_job(old, {}).job.launcher
-    kept = {} if launcher == "plain" else {"launcher": launcher}
-    ready = planned_job(old, {"nodes": {"min": least, "max": nodes}, **kept})
-    return plan_for(ready, find_target(old["target"], context), old["run_id"], context)
+    _require_code(old, old["run_id"])
+    before = planned_job(old, {}).job
+    fields = dict(changes)
+    if isinstance(most := fields.get("nodes"), int):
+        least = min(most, before.nodes.min) if before.nodes.min < before.nodes.max else most
+        fields["nodes"] = {"min": least, "max": most}
+    if before.launcher != "plain":
+        fields.setdefault("launcher", before.launcher)
+    ready = planned_job(old, fields, more)
+    _require_unchanged(before, ready.job, old["run_id"])
+    made = plan_for(ready, find_target(old["target"], context), old["run_id"], context)
+    return replace(made, revision=read_revision(ready.base / ready.job.code_path, context.environ))
+
+
+def _require_unchanged(before: Job, after: Job, run_id: str) -> None:
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    for field in OF_RUN:
+        section, _, name = field.partition(".")
+        was, is_now = old[section], new[section]
+        if (was[name] != is_now[name]) if name else (was != is_now):
+            raise UsageError(f"{field} cannot change in a run that goes on: what it has made is found by it",
+                             f"start a new run: windlass rerun {run_id} --set {field}=…")  # fmt: skip
 
 
 def resume(
-    run_id: str, engine: Engine, context: Context, *, nodes: int | None = None, checkpoint: str | None = None
-) -> Status:
-    """Continue an ended run, on so many `nodes` if given, from the newest checkpoint or the one given by its name, step
-    or path.
+    run_id: str, engine: Engine, context: Context, *, changes: Mapping[str, Any] | None = None,
+    more: Sequence[str] = (), new_code: bool = False, checkpoint: str | None = None,
+) -> Status:  # fmt: skip
+    """Continue an ended run, with fields of its job replaced and arguments added if there are any, from the newest
+    checkpoint or the one given by its name, step or path.
 
-    Its code is what the folder of the job has now. Raises NoSuchRun, UsageError, PlanError, EngineError, StoreError.
+    Its code is what the folder of the job has now, where it runs on this machine, something has changed or `new_code`
+    is set; else the code that was sent. Raises NoSuchRun, UsageError, JobFileError, PlanError, EngineError, StoreError.
     """
     from windlass.actions.checkpoints import look, to_resume_from
 
     if checkpoint is not None:
         checkpoint = to_resume_from(look(engine, run_id), checkpoint)
-    plan = None if nodes is None else replanned(engine.plan_of(run_id), nodes, context)
+    is_planned = bool(changes or more or new_code)
+    plan = replanned(engine.plan_of(run_id), changes or {}, more, context) if is_planned else None
     return engine.resume(run_id, plan, checkpoint)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -75,21 +75,28 @@ def detached(command: Command) -> Command:
     return click.option("--detach", "-d", is_flag=True, help="Return at once; the run goes on.")(command)
 
 
-def _changes(command: Command) -> Command:
+def resume_options(command: Command) -> Command:
+    """What may be changed of a run that goes on: all but what its record and its objects are called by."""
+    return _changes(command, but=("--name", "--label", "--via"))
+
+
+def _changes(command: Command, but: Collection[str] = ()) -> Command:
     """What may be overridden of a job."""
-    options = [
-        click.option("--name", help="Name of the job."),
-        click.option("--nodes", metavar="N|MIN:MAX", help="Number of nodes."),
-        click.option("--procs-per-node", metavar="N|auto", help="Processes on each node."),
-        click.option(
+    options = {
+        "--name": click.option("--name", help="Name of the job."),
+        "--nodes": click.option("--nodes", metavar="N|MIN:MAX", help="Number of nodes."),
+        "--procs-per-node": click.option("--procs-per-node", metavar="N|auto", help="Processes on each node."),
+        "--env": click.option(
             "--env", "-e", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated."
         ),
-        click.option("--label", "-l", "labels", multiple=True, metavar="KEY=VALUE", help="Label; may be repeated."),
-        click.option("--timeout", metavar="2h", help="End the run after this time."),
-        click.option("--python", metavar="PATH", help="The script's interpreter."),
-        click.option("--cold", is_flag=True, help="Start each rank as a new interpreter."),
-        click.option("--via", metavar="WAY", help="Kind of object on a cluster: job, jobset, trainjob, …"),
-        click.option(
+        "--label": click.option(
+            "--label", "-l", "labels", multiple=True, metavar="KEY=VALUE", help="Label; may be repeated."
+        ),
+        "--timeout": click.option("--timeout", metavar="2h", help="End the run after this time."),
+        "--python": click.option("--python", metavar="PATH", help="The script's interpreter."),
+        "--cold": click.option("--cold", is_flag=True, help="Start each rank as a new interpreter."),
+        "--via": click.option("--via", metavar="WAY", help="Kind of object on a cluster: job, jobset, trainjob, …"),
+        "--set": click.option(
             "--set",
             "settings",
             multiple=True,
@@ -97,9 +104,10 @@ def _changes(command: Command) -> Command:
             shell_complete=complete_setting,
             help="Any field: --set grace=1min.",
         ),
-    ]
-    for option in reversed(options):
-        command = option(command)
+    }
+    for name in reversed(options):
+        if name not in but:
+            command = options[name](command)
     return command
 
 
@@ -215,8 +223,8 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def overrides(
-    *, name: str | None, nodes: str | None, procs_per_node: str | None, env: tuple[str, ...], timeout: str | None,
-    python: str | None, cold: bool = False, via: str | None = None, settings: tuple[str, ...],
+    *, nodes: str | None, procs_per_node: str | None, env: tuple[str, ...], timeout: str | None, python: str | None,
+    settings: tuple[str, ...], name: str | None = None, cold: bool = False, via: str | None = None,
     labels: tuple[str, ...] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Job fields from the options above. Raises UsageError."""

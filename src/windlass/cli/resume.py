@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
 from windlass.cli import options
 from windlass.cli.render import print_detached
+from windlass.cli.run import TakesRest, code_line
 
 
-@click.command()
+@click.command(cls=TakesRest)
 @options.run_argument
-@click.option("--nodes", type=options.WholeNumber(1), metavar="N", help="Number of nodes.")
 @click.option("--from", "checkpoint", metavar="CHECKPOINT", shell_complete=options.complete_checkpoint,
               help="Checkpoint: its name, step or path. Default: the newest verified one.")  # fmt: skip
+@options.resume_options
+@click.option("--new-code", is_flag=True, help="Send the code as its folder has it now; a change does that too.")
 @click.option("--detach", "-d", is_flag=True, help="Do not follow it.")
 @click.option("--quiet", "-q", is_flag=True, help="Neither logs nor state, only the end.")
 @options.on_cluster
 @options.output
 @options.verbose
+@click.pass_context
 def resume(
-    run: str | None, nodes: int | None, checkpoint: str | None, detach: bool, quiet: bool, on: str | None, form: str,
-    verbose: int,
+    ctx: click.Context, /, run: str | None, checkpoint: str | None, new_code: bool, detach: bool, quiet: bool,
+    on: str | None, form: str, verbose: int, **given: Any,
 ) -> int:  # fmt: skip
     """Resume a run that failed, was stopped or was lost, and follow it as `windlass run` does.
 
-    The same run gets another attempt, with its code, its arguments and its checkpoints as they are now, and its
-    restarts are counted anew. Ends with 0 if it then succeeds, 100 if it fails, 103 if it is stopped.
+    The same run gets another attempt, from its newest checkpoint, and its restarts are counted anew. Options and
+    arguments after -- change its job. On this machine its code is what the folder has now; on a cluster, that which
+    was sent, unless something is changed or --new-code is given. Ends with 0 if it then succeeds, 100 if it fails, 103
+    if it is stopped.
 
     \b
     Example:
       windlass resume digits-7f3k2
       windlass resume digits-7f3k2 --nodes 4
       windlass resume digits-7f3k2 --from step-00000120-a2f3c1
+      windlass resume digits-7f3k2 -e NCCL_DEBUG=INFO --set resources.memory=64GiB -- --batch-size 16
     """
     from windlass.actions import runs
     from windlass.runs.context import here
 
     options.require_named(run, on)
+    context = here()
     with runs.opened(run, on) as (engine, run_id):
         since, seq = time.time(), engine.store.status(run_id).last_seq
-        runs.resume(run_id, engine, here(), nodes=nodes, checkpoint=checkpoint)
+        with options.named_by_flag(given):
+            changes, more = options.overrides(**given), ctx.meta.get("rest") or ()
+            runs.resume(run_id, engine, context, changes=changes, more=more, new_code=new_code, checkpoint=checkpoint)
+        if form == "table" and not quiet and (changed := runs.changed_code(engine, run_id, context)):
+            is_old = runs.has_sent_code(engine, run_id) and not (changes or more or new_code)
+            which = "it goes on with the code that was sent, and --new-code sends this" if is_old else "it has them now"
+            click.echo(f"{code_line(run_id, changed)}; {which}", err=True)
         if detach:
             print_detached(run_id, form, quiet=quiet)
             return 0

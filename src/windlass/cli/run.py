@@ -253,11 +253,16 @@ def rerun(
         with options.named_by_flag(given):
             fields = options.overrides(**given)
             again = actions.rerun_plan(engine, run_id, on, fields, ctx.meta.get("rest") or (), context)
-    if again.changed and form == "table" and not quiet:
-        names = ", ".join(again.changed[:FEW_NAMES]) + (" …" if len(again.changed) > FEW_NAMES else "")
-        click.echo(f"{count(len(again.changed), 'file')} of the code differ from those of {run_id}: {visible(names)}; "
-                   f"windlass cp {run_id}:code FOLDER has those", err=True)  # fmt: skip
-    return _start(again.plan, form, detach=detach, quiet=quiet, verbose=verbose)
+        changed = actions.changed_code(engine, run_id, context)
+    if changed and form == "table" and not quiet:
+        click.echo(f"{code_line(run_id, changed)}; windlass cp {run_id}:code FOLDER has those", err=True)
+    return _start(again, form, detach=detach, quiet=quiet, verbose=verbose)
+
+
+def code_line(run_id: str, changed: Sequence[str]) -> str:
+    """Which files of the code are others than those that the run began with."""
+    names = ", ".join(changed[:FEW_NAMES]) + (" …" if len(changed) > FEW_NAMES else "")
+    return f"{count(len(changed), 'file')} of the code differ from those of {run_id}: {visible(names)}"
 
 
 @click.command()

@@ -87,13 +87,13 @@ class Resume(Case):
         assert resume.items() >= {"reason": "asked", "restarts": 1, "from": "step-00000020-a2f3c1"}.items()
 
     @differs(Aspect.OBJECTS)
-    def test_a_run_may_go_on_with_another_number_of_nodes(self, harness: Harness) -> None:
-        run = harness.start("fail_then_tell", "1", nodes=2)
+    def test_a_run_may_go_on_with_another_job(self, harness: Harness) -> None:
+        run = harness.start("fail_then_tell", "1", "2", nodes=2)
         run.wait()
-        harness.engine.resume(run.id, plan_again(harness, run, "fail_then_tell 1", nodes=3))
+        harness.engine.resume(run.id, plan_again(harness, run, "fail_then_tell 1", nodes=3, env={"BATCH": "16"}))
         assert run.wait().phase is Phase.SUCCEEDED
-        assert {env["WINDLASS_WORLD_SIZE"] for env in run.json_of_ranks(attempt=2).values()} == {"3"}
-        assert len(run.json_of_ranks(attempt=2)) == 3
+        told = run.json_of_ranks(attempt=2)
+        assert [(env["WINDLASS_WORLD_SIZE"], env["BATCH"]) for env in told.values()] == [("3", "16")] * 3
         assert (harness.store.plan(run.id)["num_nodes"], run.status.attempts[1].world_size) == (3, 3)
 
     def test_a_run_that_goes_on_or_has_succeeded_is_not_resumed(self, harness: Harness) -> None:

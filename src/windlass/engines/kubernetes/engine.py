@@ -203,8 +203,8 @@ class KubernetesEngine(SupervisedEngine):
 
         before = Plan.from_json(self.store.plan(run_id))
         if plan is not None and is_imported(before):
-            raise UsageError(f"{run_id} was submitted on another machine, which has its code: use --nodes there",
-                             f"with the nodes that it had: windlass resume {run_id}")  # fmt: skip
+            raise UsageError(f"{run_id} was submitted on another machine, which has its code: change it there",
+                             f"as it was: windlass resume {run_id}")  # fmt: skip
         recorded = plan or before
         with contextlib.closing(writer), contextlib.closing(self._backend(recorded, self.store.run_dir(run_id))) as its:
             self._in_cluster.resume(writer, its, plan, checkpoint)
