@@ -77,14 +77,14 @@ def timeout(case: Observations) -> Iterator[Verdict]:
         total = f" of {progress['total']}" if "total" in progress else ""
         evidence.append(f"it had reached step {progress['step']}{total}")
     evidence += _last_places(case)
-    more_time = f"windlass rerun {case.status.id} --timeout TIME gives a new run more"
-    fix = f"{resumed(case)}, with as much time again; {more_time}"
+    fix = f"{resumed(case)}, with as much time again, and --timeout TIME gives it more"
     yield Verdict("timeout", reached, None, tuple(evidence), fix, 70)
     if case.status.ranks and all(state.pid is None for state in case.status.ranks):
         yield Verdict(
             "never-started", f"{reached} before any rank was started", None,
             (*evidence, "a warm process imports what the script imports before it forks the ranks"),
-            f"see whether this machine is overloaded; {more_time}, and with --cold it starts cold", 90,
+            f"see whether this machine is overloaded; windlass resume {case.status.id} --timeout TIME gives it more, "
+            "and with --cold it starts cold", 90,
         )  # fmt: skip
     elif case.ranks and all(seen.last_output_at is None for seen in case.ranks):
         yield Verdict(
