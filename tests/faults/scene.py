@@ -243,3 +243,7 @@ def remove_interpreter(scene: Scene) -> None:
 
 def remove_set(scene: Scene) -> None:
     shutil.rmtree(scene.folder / "set")
+
+
+def replace_store(scene: Scene) -> None:
+    (scene.folder / "store").write_text("a file")

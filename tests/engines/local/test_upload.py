@@ -80,8 +80,9 @@ class TestUpload(Case):
     def test_a_place_that_cannot_be_written_fails_the_run_and_a_resume_uploads_without_a_rank(
         self, harness: Harness, job: dict[str, Any], store: Path
     ) -> None:
+        run = harness.start("write.py", "0", "go", **job)
         store.write_text("a file")
-        run = harness.start("write.py", "0", **job)
+        (job["base"] / "go").touch()
         assert (run.wait().phase, run.status.exit_code) == (Phase.FAILED, 0)
         verdict = run.verdict
         assert (verdict.code, f"windlass resume {run.id}" in verdict.fix) == ("outputs-not-uploaded", True)
