@@ -11,6 +11,7 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.users import as_other_user, open_folder
@@ -209,11 +210,12 @@ def test_what_is_neither_file_nor_folder_in_a_folder_is_left_out_by_its_name(tmp
     assert (again.files, again.left_out) == (0, ["a: something else is there"])
 
 
-def test_a_folder_that_cannot_be_read_is_left_out_by_its_name_and_refused_by_itself() -> None:
+def test_what_cannot_be_read_is_left_out_by_its_name_and_refused_by_itself() -> None:
     with open_folder() as folder:
         (folder / "of" / "shut").mkdir(parents=True)
         (folder / "of" / "shut").chmod(0o700)
         (folder / "of" / "a").write_text("a")
+        (folder / "of" / "secret").touch(mode=0o600)
         (folder / "sent").touch()
         (folder / "sent").chmod(0o666)
 
@@ -225,9 +227,38 @@ def test_a_folder_that_cannot_be_read_is_left_out_by_its_name_and_refused_by_its
         with (folder / "sent").open("rb") as file:
             found = tarpipe.receive(file, str(folder / "into"), "x")
         assert ((folder / "into" / "a").read_text(), found.files, found.left_out) == (
-            "a", 1, ["shut: Permission denied"],
+            "a", 1, ["secret: Permission denied", "shut: Permission denied"],
         )  # fmt: skip
         assert as_other_user(lambda: send("of/shut")).startswith("PermissionError: ")
+        assert as_other_user(lambda: send("of/secret")).startswith("PermissionError: ")
+
+
+def test_files_that_are_removed_during_the_copy_cost_the_others_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "output"
+    source.mkdir()
+    (source / "a").write_bytes(os.urandom(2 * tarpipe.BUFFER_BYTES))
+    (source / "step-1").write_text("1")
+    (source / "z").write_text("z")
+
+    class Rotating(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            (source / "step-1").unlink(missing_ok=True)
+            return super().write(data)
+
+    out = Rotating()
+    tarpipe.send(str(source), out)
+    out.seek(0)
+    found = tarpipe.receive(out, str(tmp_path / "into"), "x")
+    assert (names(tmp_path / "into"), found.left_out) == ({"a", "z"}, [])
+
+
+def test_names_as_long_as_a_file_system_allows_arrive(tmp_path: Path) -> None:
+    source = tmp_path / "output"
+    source.mkdir()
+    for name in ("a" * 255, "日" * 85):
+        (source / name).write_text(name)
+    copied(source, tmp_path / "into")
+    assert names(tmp_path / "into") == {"a" * 255, "日" * 85}
 
 
 def test_a_stream_that_breaks_off_leaves_no_half_file(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ BUFFER_BYTES = 1 << 20
 ODD = "neither a file nor a folder"
 """What is said of a socket, pipe or device."""
 UNREAD = "WINDLASS.unread"
-"""Field of the entry of a folder that cannot be read: why."""
+"""Field of the entry of a file or folder that cannot be read: why."""
 
 
 class Received:
@@ -42,7 +42,7 @@ class Received:
 
 
 def send(path: str, out: IO[bytes]) -> None:
-    """Write what is at `path` to `out`; of a folder in it that cannot be read, why it is left out. Raises OSError."""
+    """Write what is at `path` to `out`; of what cannot be read in it, why it is left out. Raises OSError."""
     path = os.path.realpath(path)  # a link that a person names stands for what it leads to
     if is_odd(path):
         raise OSError(errno.EINVAL, ODD, path)
@@ -73,17 +73,30 @@ def _without_content(name: str) -> tarfile.TarInfo:
 
 
 def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
+    """Add one entry; nothing for what was removed meanwhile. Raises OSError for a `ROOT` that cannot be read."""
     setattr(tar, "inodes", {})  # noqa: B010 - what has two names is sent twice: receivers make no hard links
-    info = tar.gettarinfo(path, name)
-    if info is None or not (info.isreg() or info.isdir() or info.issym()):
+    file = None
+    try:
+        info = tar.gettarinfo(path, name)
+        if info is not None and info.isreg():
+            file = open(path, "rb")  # noqa: SIM115 - closed below
+            info = tar.gettarinfo(arcname=name, fileobj=file)  # it may have been replaced meanwhile
+    except OSError as error:
+        if name == ROOT:
+            raise
+        if isinstance(error, FileNotFoundError):
+            return
+        info = _without_content(name)
+        info.pax_headers = {UNREAD: str(error.strerror)}
+    if info is None or not (info.isreg() or info.isdir() or info.issym() or UNREAD in info.pax_headers):
         info = _without_content(name)  # a socket or device
     info.uid = info.gid = 0
     info.uname = info.gname = ""
-    if info.isreg():
-        with open(path, "rb") as file:
-            tar.addfile(info, file)
-    else:
+    if file is None:
         tar.addfile(info)
+    else:
+        with file:
+            tar.addfile(info, file)
 
 
 def receive(
@@ -157,7 +170,7 @@ def _write(path: str, member: tarfile.TarInfo, tar: tarfile.TarFile, found: Rece
     """Write one file, atomically."""
     folder, name = os.path.split(path)
     os.makedirs(folder or ".", exist_ok=True)
-    partial = os.path.join(folder, f".{name[:200]}.{os.getpid()}.part")
+    partial = os.path.join(folder, f".{name[:50]}.{os.getpid()}.part")
     source = tar.extractfile(member)
     assert source is not None
     try:
