@@ -164,6 +164,9 @@ def test_a_set_is_removed_by_its_source_or_its_digest_unless_a_run_reads_it(
         cache.remove(str(source))
     with Store(home) as store:
         store.delete("r-1")
+    for nothing in ("", "set:"):
+        with pytest.raises(UsageError, match="no set is in the cache"):
+            cache.remove(nothing)
     assert cache.remove(staged.digest[:12]).digest == staged.digest
     assert cache.sets() == []
     with pytest.raises(UsageError, match="no set is in the cache"):

@@ -102,7 +102,8 @@ class DataCache:
         assert readers is not None
         with self._locked(self._root / "lock"):
             digest = which if which.startswith("set:") else f"set:{which}"
-            found = [one for one in self.sets() if which in one.sources or one.digest.startswith(digest)]
+            is_named = digest != "set:"  # with which all begin
+            found = [one for one in self.sets() if which in one.sources or (is_named and one.digest.startswith(digest))]
             whole, begun = [one for one in found if one.digest], [one for one in found if not one.digest]
             if not found or len(whole) > 1:
                 what = f"{len(found)} sets are" if found else "no set is"
