@@ -324,6 +324,8 @@ def kept_only_here(engine: Engine, status: Status) -> str:
     """What of an unfinished run would be lost with its folder, in words; empty where there is nothing."""
     if engine.is_remote or status.phase not in RESUMABLE:
         return ""
+    if status.ending is not None:
+        return "its outputs, which are not uploaded"
     folder, run_dir = engine.checkpoint_dir(status.id), engine.store.run_dir(status.id)
     if is_address(folder) or not Path(folder).resolve().is_relative_to(run_dir.resolve()):
         return ""  # they are elsewhere and stay

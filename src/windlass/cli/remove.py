@@ -25,7 +25,7 @@ def rm(runs: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
     """Remove ended runs with their logs and the results inside their folders.
 
     Refused, unless forced: a run that goes on, and one that failed, was stopped or was lost and whose folder holds the
-    only checkpoint from which it could be resumed.
+    only checkpoint from which it could be resumed, or outputs that could not be uploaded.
 
     \b
     Example:
@@ -63,7 +63,7 @@ def prune(older_than: str, phases: tuple[str, ...], dry_run: bool, force: bool, 
     """Remove the runs of this machine that ended long ago, with their logs and the results inside their folders.
 
     Kept, unless forced: a run that failed, was stopped or was lost and whose folder holds the only checkpoint from
-    which it could be resumed.
+    which it could be resumed, or outputs that could not be uploaded.
 
     \b
     Example:

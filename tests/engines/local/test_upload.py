@@ -11,7 +11,9 @@ from tests.engines.local.planning import plan_local
 from tests.engines.local.test_staging import held, kill_supervisor, processes_of
 from tests.helpers.until import until
 
+from windlass.actions.runs import require_removable
 from windlass.engines.local.engine import LocalEngine
+from windlass.errors import UsageError
 from windlass.runs.phase import Phase
 from windlass.storage.manifest import IN_FOLDER, Manifest
 
@@ -86,9 +88,12 @@ class TestUpload(Case):
         assert (run.wait().phase, run.status.exit_code) == (Phase.FAILED, 0)
         verdict = run.verdict
         assert (verdict.code, f"windlass resume {run.id}" in verdict.fix) == ("outputs-not-uploaded", True)
+        with pytest.raises(UsageError, match="with it would go its outputs, which are not uploaded"):
+            require_removable(harness.engine, run.id)
         store.unlink()
         harness.engine.resume(run.id)
         assert run.wait().phase is Phase.SUCCEEDED
+        require_removable(harness.engine, run.id)
         assert len(run.status.attempts) == 1
         uploaded(store, run.id)
 
