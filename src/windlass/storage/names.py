@@ -15,7 +15,8 @@ MAX_BYTES: Final = 1024
 """Of a whole name: the limit of S3."""
 _PLAIN: Final = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]*/)*[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 """Names in which nothing needs a closer look, unless they are long: nearly all."""
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+"""Also characters that XML, in which stores list names, cannot have: Azurite lists nothing beside such a name."""
 _REFUSED: Final = frozenset(("", ".", ".."))
 
 
