@@ -143,6 +143,23 @@ def test_an_attempt_that_its_target_ended_before_it_started_a_rank_blames_none(m
     assert (found.reason, found.cause.signal) == ("node-loss", None)
 
 
+def test_an_attempt_that_its_target_failed_after_its_ranks_has_not_succeeded(monitor: AttemptMonitor) -> None:
+    """As where SageMaker cannot upload the model."""
+    for node in nodes_of(monitor):
+        node.begin()
+    monitor.read_news()
+    for rank in range(3):
+        monitor.hangs._record.note(RankChanged(rank, exit_code=0))
+    for node in nodes_of(monitor):
+        node.die()
+    monitor.attempt.why_ended = "ClientError: Artifact upload failed: access denied"
+    monitor.attempt.has_failed_after_ranks = True
+    monitor.read_news()
+    found, _ = monitor.judge(RootCause("of the supervisor"))
+    assert found.cause is not None
+    assert (found.reason, found.cause.summary) == ("node-loss", monitor.attempt.why_ended)
+
+
 def test_a_node_that_is_lost_is_the_cause_though_ranks_that_waited_for_it_are_reported_first(
     monitor: AttemptMonitor,
 ) -> None:

@@ -171,6 +171,8 @@ class Attempt:
 
     why_ended = ""
     """Why the target has ended it, where the target says so."""
+    has_failed_after_ranks = False
+    """Whether it has failed though all ranks have succeeded: the target has not what they have written."""
     output_lag_seconds = 0.0
     """How late it may be known that a rank has written something."""
 

@@ -231,8 +231,8 @@ class AttemptMonitor:
         words = self._why_cut(node.ranks[0]) or node.last_words() or f"node {node.number} died"
         for rank in node.ranks:
             exit_code = self._exit_code(rank)
-            if exit_code != 0:
-                code = node.exit_code if exit_code is None else exit_code
+            if exit_code != 0 or self.attempt.has_failed_after_ranks:
+                code = exit_code or node.exit_code
                 if rank in self._failed_at and exit_code is not None:  # how its node ended is not how it failed
                     node.failures.append(RankFailure(rank, code, self._failed_at[rank], ""))
                     continue

@@ -25,6 +25,7 @@ from windlass.worker.protocol import (
     PreemptionNotice,
     RankChanged,
     RankFailing,
+    RankFailure,
     RankSpec,
     WorkerFailed,
 )
@@ -121,6 +122,19 @@ def test_what_the_store_has_not_of_what_hosts_have_written_is_reported_once(
     assert [one.message for one in found if isinstance(one, NodeWarning)] == [
         f"of what the hosts have written was not uploaded: {'; '.join(left_out[:5])}; and 2 more",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("failures", [(), (RankFailure(1, 3, 1.0, "x"),)])
+def test_a_job_that_fails_once_all_hosts_have_succeeded_has_lost_their_model(
+    service: LaggingService, attempt: JobAttempt, failures: tuple[RankFailure, ...]
+) -> None:
+    ends = {"algo-1": NodeEnded(time.time(), ()), "algo-2": NodeEnded(time.time(), failures)}
+    service.lines = {host: [last(end)] for host, end in ends.items()}
+    service.fail("ClientError: Artifact upload failed: access denied")
+    until(lambda: attempt.all_read, seconds=10)
+    for node in attempt.nodes:
+        list(node.news())
+    assert attempt.has_failed_after_ranks == (not failures)
 
 
 def test_the_log_of_a_host_without_an_end_is_waited_for(service: LaggingService, attempt: JobAttempt) -> None:

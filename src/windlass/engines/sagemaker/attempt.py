@@ -134,6 +134,11 @@ class HostNode(Node):
         """See `Node`. Any process of the host may have written it: the end of the job decides if it is believed."""
         self._claim = failures
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether its ranks have, by its log."""
+        return self._claim is not None and not self._claim
+
     def _believe(self) -> Iterator[NodeEvent]:
         status = self._attempt.status
         is_explained = status != FAILED or any(node._claim for node in self._attempt.nodes)  # why the job has failed
@@ -236,6 +241,11 @@ class JobAttempt(Attempt):
             return ""
         reason = str(self.description.get("FailureReason") or "")
         return reason or f"the training job has ended as {self.status}"
+
+    @property
+    def has_failed_after_ranks(self) -> bool:  # type: ignore[override]
+        """See `Attempt`: SageMaker could not upload the model, or had an error of its own."""
+        return self.status == FAILED and all(node.has_succeeded for node in self.nodes)
 
     @property
     def ended_by_target(self) -> str | None:  # type: ignore[override]

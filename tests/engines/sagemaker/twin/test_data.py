@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines.sagemaker.twin.jobs import ML, ended, output, request, says, steps
+from tests.helpers.disk import small_disk
 from tests.helpers.until import until
 
 from windlass.engines.sagemaker.twin.service import Twin
@@ -117,3 +118,12 @@ def test_an_output_that_cannot_be_written_fails_the_job(home: Path) -> None:
     (home / "store").write_text("a file")
     twin.create(request(home, "full", f"echo w > {ML}/model/w"))
     assert ended(twin, "full")["FailureReason"].startswith("ClientError: Artifact upload failed: ")
+
+
+def test_a_full_store_fails_the_job_with_its_reason(home: Path) -> None:
+    twin = Twin(home, os.environ)
+    with small_disk(home / "store", 64):
+        twin.create(request(home, "full", f"head -c 1000000 /dev/urandom > {ML}/model/w"))
+        reason = ended(twin, "full")["FailureReason"]
+    assert reason.startswith("ClientError: Artifact upload failed: "), reason
+    assert reason.endswith("No space left on device"), reason

@@ -15,6 +15,7 @@ from windlass.engines.sagemaker.twin.layout import ML, is_plain
 from windlass.errors import StorageError
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
+from windlass.storage.failure import first_of
 from windlass.storage.folder import Folder
 from windlass.storage.journal import Journal
 from windlass.storage.names import OWN
@@ -63,7 +64,10 @@ class Transfers:
         with system_errors(str(destination)), tempfile.TemporaryDirectory(dir=self._state) as folder:
             with Journal(Path(folder) / "journal.jsonl") as journal:
                 into = self.open(destination)
-                done = await Copy(_Selected(source, files), into, journal, has_manifest=False).run()
+                try:
+                    done = await Copy(_Selected(source, files), into, journal, has_manifest=False).run()
+                except BaseExceptionGroup as group:
+                    raise first_of(group) from group
             if destination.is_folder:
                 shutil.rmtree(Path(destination.path) / OWN, ignore_errors=True)
         return done
