@@ -113,6 +113,20 @@ def test_models_of_all_hosts_are_one_and_nothing_outside_gets_in(twin: Twin, hom
     assert {one.name for one in (home / "store/model/output").iterdir()} == {"model.tar.gz"}
 
 
+def test_a_file_of_one_host_and_a_folder_of_another_do_not_spoil_the_archive(twin: Twin, home: Path) -> None:
+    config = f"{ML}/input/config/resourceconfig.json"
+    script = f"""cd {ML}/model; me=$(grep -o '"current_host": "[^"]*"' {config} | cut -d '"' -f 4)
+                 case $me in *-1|*.2) echo one > odd; mkdir even;;
+                             *) mkdir odd; touch odd/a z even;; esac"""
+    twin.create(request(home, "clash", script, count=2))
+    found = ended(twin, "clash")
+    assert found["TrainingJobStatus"] == "Completed", (found, output(twin, "clash"))
+    with tarfile.open(home / "store/clash/output/model.tar.gz") as tar:
+        assert {member.name: member.isreg() for member in tar} == {"even": False, "odd": True, "z": True}
+    names = ("model/even", "model/odd", "model/odd/a")
+    assert found["WindlassLeftOut"] == [f"{name}: another host has a file of that name" for name in names]
+
+
 def test_an_output_that_cannot_be_written_fails_the_job(home: Path) -> None:
     twin = Twin(home, os.environ)
     (home / "store").write_text("a file")

@@ -69,23 +69,26 @@ class Artifacts:
 
     def _pack(self, name: str, path: Path) -> None:
         """Write an archive. Raises OSError."""
-        known: set[str] = set()
+        known: dict[str, bool] = {}
         with tarfile.open(path, "w:gz", compresslevel=GZIP_LEVEL, format=tarfile.PAX_FORMAT) as tar:
             for folder in self._folders(name):
                 for below_folder in _walk(folder):
                     self._add(tar, folder, below_folder, f"{name}/{below_folder}", known)
 
-    def _add(self, tar: tarfile.TarFile, folder: Path, name: str, shown: str, known: set[str]) -> None:
+    def _add(self, tar: tarfile.TarFile, folder: Path, name: str, shown: str, known: dict[str, bool]) -> None:
+        """Add one file or folder; `known` are those that the archive has, and whether each is a folder."""
         tar.inodes = {}  # type: ignore[attr-defined]  # a file with two names is packed twice, and never as a link
         info = tar.gettarinfo(folder / name, name)
         if why := _problem(info, name):
             self.left_out.append(f"{shown}: {why}")
             return
-        if name in known:
-            if not info.isdir():
-                self.left_out.append(f"{shown}: another host has a file of that name")
+        above = name.rpartition("/")[0]
+        if not known.get(above, not above) or (name in known and not (known[name] and info.isdir())):
+            self.left_out.append(f"{shown}: another host has a file of that name")
             return
-        known.add(name)
+        if name in known:
+            return
+        known[name] = info.isdir()
         info.uid = info.gid = 0
         info.uname = info.gname = ""
         if info.isreg():
