@@ -83,7 +83,8 @@ def run(argv: list[str], done: str | None) -> int:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == _HERE:
             trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        asked = _print(error.with_traceback(trace))
+        code = code if asked is None else asked
         _record_collectives(error)
         _mark(done, code, failed_at)  # not before: a rank that is ended before it has printed its error is a victim
     return code
@@ -325,8 +326,35 @@ def _exit_code(code: object) -> int:
         return 0
     if isinstance(code, int):
         return code & 0xFF
-    print(code, file=sys.stderr)
+    try:
+        print(code, file=sys.stderr or sys.__stderr__)
+    except Exception:
+        pass  # its standard error is closed
     return 1
+
+
+def _print(error: BaseException) -> int | None:
+    """Have the script's hook print an error; gives an exit code where the hook leaves by one.
+
+    Where the hook fails, the original error is printed too, as an interpreter does.
+    """
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as exit_:
+        return _exit_code(exit_.code)
+    except BaseException as broken:
+        inner = broken
+        while inner.__context__ is not None and inner.__context__ is not error:
+            inner = inner.__context__
+        inner.__context__ = None
+        broken.__traceback__ = broken.__traceback__ and broken.__traceback__.tb_next  # without this function
+        for title, one in ("Error in sys.excepthook:", broken), ("\nOriginal exception was:", error):
+            try:
+                print(title, file=sys.stderr)
+                sys.__excepthook__(type(one), one, one.__traceback__)
+            except Exception:
+                pass  # its standard error is closed
+    return None
 
 
 def _finish() -> None:
@@ -336,12 +364,12 @@ def _finish() -> None:
     import io
 
     threading = sys.modules.get("threading")  # not imported here: the script may have given up the rights to do so
-    try:
-        if threading is not None:
-            threading._shutdown()
-        atexit._run_exitfuncs()
-    except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
+    for finish in (getattr(threading, "_shutdown", None), atexit._run_exitfuncs):
+        try:
+            if finish is not None:
+                finish()
+        except BaseException as error:  # a handler of a signal may raise while threads are awaited
+            _print(error)
     # A script may leave a file open and count on the interpreter to flush it.
     # By type(), not isinstance(): asking a proxy object for its class runs code of the script's.
     writers = [item for item in gc.get_objects() if issubclass(type(item), (io.TextIOWrapper, io.BufferedWriter))]

@@ -129,6 +129,18 @@ def test_more_modules_are_there_and_none_is_missing(cold: Harness, warm: Harness
         assert (started["frozen"], forked["frozen"] > 0) == (0, True)
 
 
+HOOKS = {
+    name: "import atexit, sys\natexit.register(print, 'flushed', flush=True)\n" + hook
+    + "sys.excepthook = hook\nraise ValueError('bad label')\n"
+    for name, hook in {
+        "fails": "def hook(*_):\n    raise TypeError('of the hook')\n",
+        "exits": "def hook(*_):\n    sys.exit(9)\n",
+        "is_none": "hook = None\n",
+        "exits_with_words": "def hook(*_):\n    sys.stderr = None\n    sys.exit('out of data')\n",
+    }.items()
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", [
     "raises", *(pytest.param(name, marks=pytest.mark.slow) for name in ("interrupt", "chain", "syntax", "exit_text",
                                                                         "exit_3", "group")),
@@ -139,6 +151,30 @@ def test_it_fails_alike(cold: Harness, warm: Harness, name: str, tmp_path: Path)
         harness.finish(f"{name}.py", base=tmp_path, env={"PYTHONUNBUFFERED": ""}) for harness in (cold, warm)
     )
     assert outcome(forked) == outcome(started)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_for_exceptions_hides_none(cold: Harness, warm: Harness, name: str, tmp_path: Path) -> None:
+    (tmp_path / "hook.py").write_text(HOOKS[name])
+    by_hand = subprocess.run(
+        [sys.executable, tmp_path / "hook.py"], cwd=tmp_path, check=False, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    for run in (harness.finish("hook.py", base=tmp_path) for harness in (cold, warm)):
+        assert (run.text(), run.exit_codes()) == (by_hand.stdout, [by_hand.returncode])
+        assert run.status.cause is not None
+        assert ("bad label" in run.status.cause["summary"]) == ("bad label" in by_hand.stdout)
+
+
+def test_a_handler_that_raises_while_threads_are_awaited_skips_no_exit_function(cold: Harness, tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(
+        "import atexit, os, signal, threading, time\natexit.register(print, 'flushed')\n"
+        "def handler(*_):\n    raise SystemExit(0)\n"
+        "def late():\n    time.sleep(0.5)\n    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(0.5)\n"
+        "signal.signal(signal.SIGTERM, handler)\nthreading.Thread(target=late).start()\n"
+    )
+    run = cold.finish("late.py", base=tmp_path)
+    assert (run.text().splitlines()[-1], run.exit_codes()) == ("flushed", [0])
 
 
 @pytest.mark.slow
