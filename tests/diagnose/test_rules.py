@@ -604,6 +604,18 @@ def test_a_setup_script_that_failed_is_not_called_the_training_script(
     assert "setup script" not in diagnose(case).verdict.summary
 
 
+def test_a_time_limit_that_comes_during_setup_is_told_with_what_the_script_wrote() -> None:
+    ranks = [RankSeen(0, tail="Resolving packages\n")]
+    more = [("node", {"node": 0, "pid": 7, "start_ticks": 0})]
+    case = seen(ranks=ranks, cause={"summary": "the timeout of 3 s was reached"}, exit_code=124, more=more)
+    with_setup, without = (
+        diagnose(replace(case, plan={"job": job})).verdict for job in ({"setup": "uv sync"}, {"setup": None})
+    )
+    assert (with_setup.code, "while the setup script of the job ran" in with_setup.summary) == ("never-started", True)
+    assert (with_setup.evidence[-1], "warm" in str(with_setup)) == ("Resolving packages", False)
+    assert "before any rank was started" in without.summary
+
+
 def test_a_pod_that_could_not_fetch_the_code_was_not_killed() -> None:
     cause = {"summary": "exit code 1", "node_lost": 0, "rank": 0, "exit_code": 1}
     why = "the code could not be fetched: no credentials for AWS were found"

@@ -9,7 +9,6 @@ from typing import Any
 
 from windlass.worker import resume
 from windlass.worker.event_log import EventLog
-from windlass.worker.logfile import LogFile
 from windlass.worker.protocol import (
     CheckpointReported,
     Dropped,
@@ -58,15 +57,11 @@ class OutputEvents:
             if first is not None:
                 self._first_step_of = rank.number
                 self._events.add(FirstStep(time.time(), rank.number, first))
-        self.report_begin(capture)
-        if self._are_logs_read:
-            self._report_dropped(rank, at_once=at_end)
-
-    def report_begin(self, output: LogFile) -> None:
-        """Report the first output of the node."""
-        if output.has_output and not self._has_output:
+        if capture.has_output and not self._has_output:
             self._has_output = True
             self._events.add(OutputBegan(time.time()))
+        if self._are_logs_read:
+            self._report_dropped(rank, at_once=at_end)
 
     def report_checkpoint(self, rank: int, found: Mapping[str, Any]) -> None:
         """Report a rank's checkpoint, unless what the rank printed is no report of one."""

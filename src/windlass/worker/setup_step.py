@@ -103,8 +103,7 @@ class SetupStep:
             self._node.wait(POLL_SECONDS if self._node.ranks.are_ending else 5.0)  # a child that ends sends a signal
 
     def _drain(self, capture: Capture) -> None:
-        self._node.drain_pipe(capture, time.time_ns())
-        self._node.output.report_begin(capture)
+        self._node.drain_pipe(capture, time.time_ns())  # no sign that training has begun, which ranks give
 
     def _failed(self, code: int, tail: str) -> bool:
         self._node.fail(RankFailure(self._rank.rank, code, time.time(), tail[-TAIL_CHARS:]))

@@ -46,3 +46,5 @@ class StoppedSetup(Setup):
         run.until(lambda run: "ready" in run.text())
         harness.engine.stop(run.id)
         assert (run.wait().phase, "rank" in run.text()) == (Phase.STOPPED, False)
+        phases = [event.data["phase"] for event in run.events if event.kind == "phase"]
+        assert Phase.TRAINING not in phases  # no rank has written anything

@@ -77,14 +77,21 @@ def timeout(case: Observations) -> Iterator[Verdict]:
         total = f" of {progress['total']}" if "total" in progress else ""
         evidence.append(f"it had reached step {progress['step']}{total}")
     evidence += _last_places(case)
+    more_time = f"windlass resume {case.status.id} --timeout TIME gives it more"
     fix = f"{resumed(case)}, with as much time again, and --timeout TIME gives it more"
     yield Verdict("timeout", reached, None, tuple(evidence), fix, 70)
-    if case.status.ranks and all(state.pid is None for state in case.status.ranks):
+    is_started = any(state.pid is not None for state in case.status.ranks)
+    if case.status.ranks and not is_started and case.plan.get("job", {}).get("setup") and _has_begun(case):
+        output = [line for seen in case.ranks for line in last_lines(seen.tail)]
+        yield Verdict(
+            "never-started", f"{reached} while the setup script of the job ran", None, (*evidence, *output),
+            f"see what it waits for: windlass logs {case.status.id}; {more_time}", 90,
+        )  # fmt: skip
+    elif case.status.ranks and not is_started:
         yield Verdict(
             "never-started", f"{reached} before any rank was started", None,
             (*evidence, "a warm process imports what the script imports before it forks the ranks"),
-            f"see whether this machine is overloaded; windlass resume {case.status.id} --timeout TIME gives it more, "
-            "and with --cold it starts cold", 90,
+            f"see whether this machine is overloaded; {more_time}, and with --cold it starts cold", 90,
         )  # fmt: skip
     elif case.ranks and all(seen.last_output_at is None for seen in case.ranks):
         yield Verdict(
@@ -174,9 +181,9 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
     )  # fmt: skip
 
 
-def _has_begun(case: Observations, node: int) -> bool:
-    """Whether the worker of a node has reported anything in the newest attempt."""
-    return any(started.node == node for started in entries(of_newest_attempt(case.events), NodeStarted))
+def _has_begun(case: Observations, node: int | None = None) -> bool:
+    """Whether the worker of a node, or of any, has reported anything in the newest attempt."""
+    return any(node in (None, started.node) for started in entries(of_newest_attempt(case.events), NodeStarted))
 
 
 def data_not_staged(case: Observations) -> Iterator[Verdict]:
