@@ -180,6 +180,17 @@ FAULTS = (
         ("vocabulary of 12 words", "exit code 4"),
     ),
     Fault(
+        "sys.exit after a lost connection that was handled long before",
+        "import os, sys, time, traceback\nif os.environ['RANK'] == '0':\n    time.sleep(300)\ntry:\n"
+        "    raise ConnectionResetError(104, 'Connection reset by peer')\nexcept OSError:\n"
+        "    traceback.print_exc()\nfor shard in range(99):\n    print('shard', shard)\n"
+        "sys.exit('vocabulary of 12 words, 50 needed')\n",
+        "exit-code",
+        1,
+        ("vocabulary of 12 words", "exit code 1"),
+        TWO,
+    ),
+    Fault(
         "a loss that became NaN, and a script that notices",
         "import math\nfrom windlass.train import report\nw = 1.0\nfor step in range(1, 2000):\n    w = w * w * 3\n"
         "    loss = w - w\n    report(step=step, total=2000, loss=loss)\n    if math.isnan(loss):\n"

@@ -257,7 +257,7 @@ class AttemptMonitor:
         """How a rank of a lost node had ended by then, from a node event or the rank's own mark; else None."""
         known = next(state.exit_code for state in self._record.status.ranks if state.rank == rank)
         if known is None:
-            known, _ = read_mark(str(self.attempt.folder / f"rank-{rank}.done"))
+            known = read_mark(str(self.attempt.folder / f"rank-{rank}.done")).code
             if known is not None:
                 self._record.note(RankChanged(rank, exit_code=known))
         return known

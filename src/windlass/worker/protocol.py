@@ -407,6 +407,8 @@ class RankFailure(Value):
     """Whether its node was ended before it could start it."""
     of_launcher: bool = False
     """Whether `tail` is the output of an external launcher."""
+    by_exit: bool = False
+    """Whether its script called `sys.exit`: an exception in its output was handled, perhaps long before."""
 
 
 class NodeEnded(NodeEvent):

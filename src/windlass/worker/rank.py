@@ -76,7 +76,7 @@ def run(argv: list[str], done: str | None) -> int:
         code = _exit_code(exit_.code)
         if code != 0:
             _record_collectives(exit_)
-            _mark(done, code, time.time())
+            _mark(done, code, time.time(), by="exit")
     except BaseException as error:
         failed_at = time.time()
         code = -2 if isinstance(error, KeyboardInterrupt) else 1
@@ -405,13 +405,13 @@ def _finalize_mpi() -> None:
         sys.stderr.flush()
 
 
-def _mark(done: str | None, code: int, at: float) -> None:
-    """Write down the exit code and since when it was sure; `ranks.Rank` reads it."""
+def _mark(done: str | None, code: int, at: float, by: str = "") -> None:
+    """Write down the exit code, since when it was sure, and whether by `exit`; `ranks.Rank` reads it."""
     if done is None or os.getpid() != _pid:
         return
     try:
         with open(done, "w") as file:
-            file.write(f"{code} {at:.6f}")
+            file.write(f"{code} {at:.6f} {by}")
     except OSError:
         pass  # a full disk costs the mark, not the result: the exit code still counts
 

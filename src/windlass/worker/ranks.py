@@ -6,11 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from windlass.worker import process
 from windlass.worker.protocol import RankFailure
-from windlass.worker.tracebacks import with_error_file
+from windlass.worker.tracebacks import since_handled, with_error_file
 
 if TYPE_CHECKING:
     from windlass.worker.capture import Capture
@@ -53,21 +53,22 @@ class Rank:
 
     def failed_at(self) -> float | None:
         """When its script failed, in unix seconds, as the rank marked it after it printed its error."""
-        code, at = read_mark(self.done)
-        return at if code else None
+        mark = read_mark(self.done)
+        return mark.at if mark.code else None
 
     def outcome(self) -> int:
         """The exit code that counts: a rank that marked itself done has done so, however its process ended."""
         assert self.exit_code is not None
-        marked = read_mark(self.done)[0] if self.exit_code != 0 else None
+        marked = read_mark(self.done).code if self.exit_code != 0 else None
         return self.exit_code if marked is None else marked
 
     def failure(self) -> RankFailure:
         """How it failed."""
-        failed_at, tail = self.failed_at(), with_error_file(self.capture.tail)[-TAIL_CHARS:]
+        failed_at, by_exit = self.failed_at(), read_mark(self.done).by_exit
+        tail = since_handled(self.capture.tail) if by_exit else with_error_file(self.capture.tail)
         return RankFailure(
-            self.number, self.outcome(), self.ended_at, tail, failed_at or self.capture.traceback_at,
-            self.ended_by_us, marked=failed_at is not None,
+            self.number, self.outcome(), self.ended_at, tail[-TAIL_CHARS:], failed_at or self.capture.traceback_at,
+            self.ended_by_us, marked=failed_at is not None, by_exit=by_exit,
         )  # fmt: skip
 
 
@@ -112,11 +113,22 @@ class Ranks(list[Rank]):
             send(rank.pid, number)
 
 
-def read_mark(path: str) -> tuple[int | None, float]:
-    """The exit code that a rank has written down, and when; None where it has written none."""
+class Mark(NamedTuple):
+    """What a rank has written down of its end."""
+
+    code: int | None = None
+    """None where it has written nothing."""
+    at: float = 0.0
+    """Unix seconds."""
+    by_exit: bool = False
+    """Whether its script has failed by `sys.exit`, not by an exception."""
+
+
+def read_mark(path: str) -> Mark:
+    """The mark that a rank has left."""
     try:
         with open(path) as file:
-            code, at = file.read().split()
-        return int(code), float(at)
+            code, at, *by = file.read().split()
+        return Mark(int(code), float(at), "exit" in by)
     except (OSError, ValueError):
-        return None, 0.0
+        return Mark()

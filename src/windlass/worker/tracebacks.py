@@ -112,6 +112,19 @@ def traceback_of(text: str) -> str:
     return _shortened(chosen)
 
 
+def since_handled(text: str) -> str:
+    """The output of a script that ended by `sys.exit`, without an exception that it handled long before."""
+    plain_text = _without_margins(unstyled(text))
+    found = _reports(plain_text) if TRACEBACK in plain_text and not is_launched(plain_text) else []
+    if not found:
+        return text
+    lines = plain_text.splitlines()
+    end = max(report.last_line for report in found) + 1
+    while end < len(lines) and lines[end].startswith((" ", "\t")):
+        end += 1  # its message goes on
+    return "\n".join(lines[end:]) if len(lines) - end > MAX_GAP_LINES else text
+
+
 def exception_line(trace: str) -> str:
     """The line of a traceback that names the exception: the last that is not a launcher's, if there is one.
 
