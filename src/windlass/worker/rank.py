@@ -104,10 +104,8 @@ def end(code: int, done: str | None) -> None:
         _mark(done, code, time.time())
         _finalize_mpi()
     if code == -2:
-        import signal
-
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        os.kill(os.getpid(), _signal.SIGINT)
     os._exit(code & 0xFF)
 
 
@@ -380,12 +378,21 @@ def _finish() -> None:
                 writer.flush()
         except (OSError, ValueError):
             pass
-    try:
-        import ctypes
+    _flush_native()
 
-        ctypes.CDLL(None).fflush(None)  # what native code has printed
+
+def _flush_native() -> None:
+    """Flush what native code has printed."""
+    path, folder = sys.path, os.path.dirname(os.__file__)
+    sys.path = [place for place in path if place in (folder, os.path.join(folder, "lib-dynload"))]
+    try:
+        import ctypes  # not from the script's folder, nor what it imports: none of that is for us to run
+
+        ctypes.CDLL(None).fflush(None)
     except Exception:
         pass  # a build without it, or a script that gave up the right to import
+    finally:
+        sys.path = path
 
 
 def _finalize_mpi() -> None:

@@ -142,7 +142,7 @@ def message_of(trace: str, line: str) -> str:
     """What the exception says that `line` names, also where it goes on below that line of the traceback."""
     message = [line.partition(":")[2].strip()]
     for below in trace.rpartition(line)[2].strip("\n").splitlines():
-        if TRACEBACK in below or _MEMBER.match(below) or below == _GROUP_RULE:
+        if TRACEBACK in below or _is_rule(below):
             break
         message.append(below)
     return "\n".join(message)
@@ -257,6 +257,11 @@ def _names(lines: list[str]) -> list[int]:
     return found
 
 
+def _is_rule(line: str) -> bool:
+    """Whether an exception of a group ends here."""
+    return line == _GROUP_RULE or bool(_MEMBER.match(line))
+
+
 def _without_margins(text: str) -> str:
     """The text with the tracebacks of exception groups as those of any other exceptions, without lines beside them."""
     if not _IN_GROUP.search(text):
@@ -294,7 +299,7 @@ def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
         names = [chain[0] + place for place in _names(texts[chain[0] : stop])]
         if names and not _OF_LAUNCHER.search(texts[names[-1]]):
             end = names[-1]  # of a group this is in its first member, and the others are left out
-            stop = next((place for place in range(end, stop) if _MEMBER.match(texts[place])), stop)
+            stop = next((place for place in range(end, stop) if _is_rule(texts[place])), stop)
         else:
             # The message of a launcher holds the error of its child: in the last one, that may be all that follows.
             ends = [place for place in range(chain[-1] + 1, stop) if EXCEPTION.match(texts[place])]

@@ -177,6 +177,14 @@ def test_a_handler_that_raises_while_threads_are_awaited_skips_no_exit_function(
     assert (run.text().splitlines()[-1], run.exit_codes()) == ("flushed", [0])
 
 
+def test_no_module_beside_the_script_is_imported_at_its_end(cold: Harness, tmp_path: Path) -> None:
+    for name in ("ctypes", "signal", "struct"):
+        (tmp_path / f"{name}.py").write_text("print('imported')\n")
+    (tmp_path / "train.py").write_text("print('trained')\nraise KeyboardInterrupt\n")
+    run = cold.finish("train.py", base=tmp_path)
+    assert ("imported" in run.text(), run.exit_codes()) == (False, [-2])
+
+
 @pytest.mark.slow
 def test_it_ends_alike(cold: Harness, warm: Harness, tmp_path: Path) -> None:
     """Each rank ends in its own way."""
