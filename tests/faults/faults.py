@@ -63,6 +63,13 @@ FAULTS = (
         {"nodes": 2, "procs_per_node": 2},
     ),
     Fault(
+        "an exception that prints more than is read of the output",
+        "def load(batch):\n    raise ValueError(f'bad batch {batch}')\nload(['label'] * 20000)\n",
+        "exception",
+        0,
+        ("ValueError: bad batch ['label'", "train.py:2"),
+    ),
+    Fault(
         "an exception, then louder ones in the ranks that wait for it",
         gloo("if rank == 1:\n    raise KeyError('weights')\ndist.all_reduce(x)\n"),
         "exception",

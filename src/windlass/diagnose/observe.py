@@ -21,7 +21,7 @@ from windlass.runs.logs import MARKER, without_structured
 from windlass.runs.record import RankState, Status
 from windlass.runs.store import Store
 from windlass.worker.protocol import NodeEnded, RankFailure
-from windlass.worker.tracebacks import plain, since_handled
+from windlass.worker.tracebacks import TRACEBACK, plain, since_handled
 
 TAIL_BYTES: Final = 64 << 10
 MAX_SOURCES: Final = 200
@@ -92,7 +92,10 @@ def _rank(
     tail, last_output_at = output
     words = failure.tail if failure is not None else ""
     tail = f"{tail.rstrip()}\n{words}" if tail and failure is not None and failure.of_launcher else tail or words
-    tail = since_handled(tail) if failure is not None and failure.by_exit else tail
+    if failure is not None and failure.by_exit:
+        tail = since_handled(tail)
+    elif TRACEBACK in words and TRACEBACK not in tail:
+        tail = words  # with the beginning of a message that is longer than what is read here
     code, at = ended or (state.exit_code, None)
     if code is None and status.cause and status.cause.get("rank") == state.rank:
         code, at = status.cause.get("exit_code"), status.cause.get("at")

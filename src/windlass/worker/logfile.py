@@ -14,6 +14,8 @@ from windlass.worker.progress import Recogniser
 from windlass.worker.reserve import Reserve
 
 TAIL_BYTES = 64 << 10
+TRACEBACK_BYTES = 8 << 10
+"""How much is kept of the newest traceback, from its first line on: its message may be longer than the tail."""
 USAGE_BYTES = 8 << 10
 _RECORD = struct.Struct("<QQ")
 _TRACEBACK = b"Traceback (most recent call last)"
@@ -54,6 +56,12 @@ class LogFile:
         self._reserve = reserve
         self.traceback_at: float | None = None
         """Unix seconds at which the newest traceback began to arrive."""
+        self._traceback = bytearray()
+
+    @property
+    def traceback(self) -> str:
+        """How the newest traceback begins; empty where there was none."""
+        return self._traceback.decode("utf-8", "replace")
 
     @property
     def tail(self) -> str:
@@ -81,8 +89,12 @@ class LogFile:
     def keep(self, data: bytes, now_ns: int) -> None:
         """Append what the rank wrote and look for progress in it."""
         self._write(data)
-        if _TRACEBACK in data:
+        at = data.rfind(_TRACEBACK)
+        if at >= 0:
             self.traceback_at = now_ns / 1e9
+            self._traceback = bytearray(data[at : at + TRACEBACK_BYTES])
+        elif self._traceback:
+            self._traceback += data[: max(0, TRACEBACK_BYTES - len(self._traceback))]
         self._tail += data[-TAIL_BYTES:]
         self.has_output = self.has_output or not is_usage(self._tail)
         if len(self._tail) > 2 * TAIL_BYTES:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from windlass.worker import process
 from windlass.worker.protocol import RankFailure
-from windlass.worker.tracebacks import since_handled, with_error_file
+from windlass.worker.tracebacks import TRACEBACK, since_handled, with_error_file
 
 if TYPE_CHECKING:
     from windlass.worker.capture import Capture
@@ -66,8 +66,11 @@ class Rank:
         """How it failed."""
         failed_at, by_exit = self.failed_at(), read_mark(self.done).by_exit
         tail = since_handled(self.capture.tail) if by_exit else with_error_file(self.capture.tail)
+        tail, trace = tail[-TAIL_CHARS:], self.capture.traceback
+        if failed_at is not None and not by_exit and TRACEBACK not in tail and trace:
+            tail = f"{trace}\n{tail[-TAIL_CHARS + len(trace) :]}"  # the exception that it marked
         return RankFailure(
-            self.number, self.outcome(), self.ended_at, tail[-TAIL_CHARS:], failed_at or self.capture.traceback_at,
+            self.number, self.outcome(), self.ended_at, tail, failed_at or self.capture.traceback_at,
             self.ended_by_us, marked=failed_at is not None, by_exit=by_exit,
         )  # fmt: skip
 
