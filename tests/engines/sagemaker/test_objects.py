@@ -6,6 +6,9 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+from tests.servers.s3 import s3_server
+
 from windlass.engines.sagemaker import layout, objects
 
 
@@ -32,3 +35,13 @@ def test_a_link_that_leads_out_costs_the_rest_of_a_model_nothing(tmp_path: Path)
     left_out = objects.fetch_model(f"file://{store}/", tmp_path / "output", tmp_path)
     assert left_out == ["./latest: a link that leads out, to /opt/ml/model/step-100"]
     assert [(path.name, path.read_text()) for path in (tmp_path / "output").iterdir()] == [("step-100", "weights")]
+
+
+def test_a_bucket_that_was_removed_keeps_no_run_from_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3_server(tmp_path / "s3") as server:
+        for name, value in server.environ().items():
+            monkeypatch.setenv(name, value)
+        assert not objects.has_any("s3://gone/runs/r-1/checkpoints", tmp_path)
+        objects.remove("s3://gone/runs/r-1", tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
 import tarfile
@@ -42,8 +43,11 @@ def has_any(address: str, home: Path) -> bool:
             return Path(found.path).is_dir() and any(Path(found.path).iterdir())
         from windlass.s3 import objects as s3
         from windlass.s3.bucket import Bucket
+        from windlass.s3.errors import MissingBucket
 
-        return any(isinstance(one, s3.Object) for one in s3.listed(Bucket(found.bucket), f"{found.path}/"))
+        with contextlib.suppress(MissingBucket):  # removed, with all that was in it
+            return any(isinstance(one, s3.Object) for one in s3.listed(Bucket(found.bucket), f"{found.path}/"))
+    return False
 
 
 def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
@@ -130,8 +134,9 @@ def remove(address: str, home: Path) -> None:
         return
     from windlass.s3 import objects as s3
     from windlass.s3.bucket import Bucket
+    from windlass.s3.errors import MissingBucket
 
-    with _said(f"{address} cannot be removed"):
+    with _said(f"{address} cannot be removed"), contextlib.suppress(MissingBucket):  # removed, with all that was in it
         bucket = Bucket(found.bucket)
         for one in list(s3.listed(bucket, f"{found.path}/")):
             if isinstance(one, s3.Object):
