@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from windlass.worker.tarpipe import leads_out
 
@@ -27,7 +28,8 @@ def extract(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo], folder: st
 
 def extract_good(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[str]:
     """Extract all members but those that `extract` refuses; returns these, each with the reason. Links that the folder
-    has already are replaced, and nothing is written through them. Raises OSError, tarfile.TarError.
+    has already are replaced, and nothing is written through them. Raises OSError, and leaves no file of the archive
+    then; tarfile.TarError.
     """
     members = tar.getmembers()
     left_out = dict(refused(members))
@@ -38,7 +40,14 @@ def extract_good(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[s
     good = [member for member in members if member not in left_out]
     for member in good:
         _remove_links(folder, os.path.normpath(member.name))
-    extract(tar, good, folder)
+    try:
+        extract(tar, good, folder)
+    except OSError:  # of a full disk: half of a file must not look like the file
+        for member in good:
+            if member.isreg():
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, member.name))  # noqa: PTH108, PTH118 - as above
+        raise
     return [f"{member.name}: {why}" for member, why in left_out.items()]
 
 

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.helpers.disk import small_disk
 from tests.servers.s3 import s3_server
 
 from windlass.engines.sagemaker import layout, objects
+from windlass.errors import EngineError
 
 
 def test_several_runs_send_the_same_code_at_once(tmp_path: Path) -> None:
@@ -45,3 +47,16 @@ def test_a_bucket_that_was_removed_keeps_no_run_from_being_removed(
             monkeypatch.setenv(name, value)
         assert not objects.has_any("s3://gone/runs/r-1/checkpoints", tmp_path)
         objects.remove("s3://gone/runs/r-1", tmp_path)
+
+
+def test_a_model_for_which_there_is_no_space_leaves_no_half_of_a_file(tmp_path: Path) -> None:
+    model, store = tmp_path / "model.pt", tmp_path / "store"
+    model.write_bytes(bytes(300_000))  # hardly any of it in the archive
+    store.mkdir()
+    with tarfile.open(store / layout.MODEL_ARCHIVE, "w:gz") as tar:
+        tar.add(model, "a.pt")
+        tar.add(model, "b/b.pt")
+    with small_disk(tmp_path / "home", 400) as home:
+        with pytest.raises(EngineError, match="No space left"):
+            objects.fetch_model(f"file://{store}/", home / "output", home)
+        assert [path.name for path in home.rglob("*") if path.is_file()] == []
