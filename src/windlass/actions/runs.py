@@ -295,7 +295,8 @@ def require_removable(engine: Engine, run_id: str, on: str | None = None) -> Non
         way = f" --on {on}" if on is not None else ""
         raise UsageError(f"{run_id} has not ended{where}", f"windlass stop {run_id}{way}, then remove it")
     if lost := engine.only_copy(run_id) or kept_only_here(engine, found):
+        is_resumable = found.phase is not Phase.SUCCEEDED
         raise UsageError(
-            f"{run_id} has ended as {found.phase} and can be resumed; with it would go {lost}",
-            f"windlass resume {run_id}, or windlass rm --force {run_id}",
+            f"{run_id} has ended as {found.phase}{' and can be resumed' * is_resumable}; with it would go {lost}",
+            f"{f'windlass resume {run_id}' if is_resumable else 'copy it'}, or windlass rm --force {run_id}",
         )

@@ -18,6 +18,8 @@ from windlass.worker.values import REQUIRED, ShapeError, Value, read_as
 Json = Mapping[str, Any]
 E = TypeVar("E", bound="Entry")
 EMPTY: Final[Json] = {}
+MODEL_AWAY: Final = "model-away"
+"""Code of the warning that what the ranks have written is at the target alone."""
 """Default of fields; never changed."""
 
 
@@ -549,7 +551,7 @@ class Warned(Entry):
     kind = "warning"
     message: str
     code: str = ""
-    """`ranks-alone`: the ranks never made a process group."""
+    """`ranks-alone`: the ranks never made a process group; `MODEL_AWAY`."""
     waits: bool = False
     """Whether an attempt cannot begin for it."""
     pod: Json | None = None

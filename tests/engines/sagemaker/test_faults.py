@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from tests.fakeaws.control_plane import CAPACITY, ControlPlane
 from tests.helpers import machine
 from tests.helpers.until import until
 
+from windlass.actions.runs import require_removable
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.attempt import LOG_SECONDS
+from windlass.errors import UsageError
 from windlass.runs.phase import Phase
 
 CREATE = "CreateTrainingJob"
@@ -233,6 +236,22 @@ def test_what_a_run_has_saved_in_the_store_keeps_it_from_being_removed(
         run = harness.start("save.py", f"/opt/ml/{folder}/step-7", code, base=tmp_path)
         run.wait()
         assert bool(harness.engine.only_copy(run.id)) is kept, run.text()
+
+
+def test_a_model_that_could_not_be_brought_home_keeps_its_run_from_being_removed(
+    harness: Harness, plane: ControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "save.py").write_text(
+        "import os, time\nprint('ready', flush=True)\nopen('/opt/ml/model/weights', 'w').close()\n"
+        f"while not os.path.exists({str(tmp_path / 'go')!r}):\n    time.sleep(0.1)\n"
+    )
+    run = harness.start("save.py", base=tmp_path).until_ready()
+    shutil.rmtree(run.dir / "output", ignore_errors=True)
+    (run.dir / "output").write_text("in its place")
+    (tmp_path / "go").touch()
+    run.succeeded()
+    with pytest.raises(UsageError, match=r"has ended as succeeded; with it would go its model, which is in .*/output"):
+        require_removable(harness.engine, run.id)
 
 
 def test_spot_instances_that_are_taken_back(harness: Harness, plane: ControlPlane) -> None:

@@ -21,7 +21,7 @@ from windlass.errors import EngineError, WindlassError
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
-from windlass.runs.events import Warned
+from windlass.runs.events import MODEL_AWAY, Warned
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
@@ -201,9 +201,9 @@ class SageMakerBackend(Backend):
     def upload(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`: the service has stored the model; this brings it to the run's folder."""
         if self._fetching is None:
-            name = layout.job_name(self._plan.run_id, len(record.status.attempts))
-            address, into = f"{self._model['source']}/{name}/output/", Path(self._model["path"])
-            self._fetching = _Fetching(lambda: objects.fetch_model(address, into, self._home), clock.wake)
+            address = objects.model_address(self._model, self._plan.run_id, len(record.status.attempts))
+            into = Path(self._model["path"])
+            self._fetching = _Fetching(lambda: objects.fetch_model(f"{address}/", into, self._home), clock.wake)
         return self._fetching.is_done(record)
 
     def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
@@ -285,7 +285,7 @@ class _Fetching:
         if self._error is not None:
             error = self._error
             words = error.message if isinstance(error, WindlassError) else str(error)
-            record.note(Warned(f"the model was not brought home: {words}"))
+            record.note(Warned(f"the model was not brought home: {words}", MODEL_AWAY))
         if self._left_out:
             record.note(Warned(f"of the model was not brought home: {layout.some_of(self._left_out)}"))
         return True

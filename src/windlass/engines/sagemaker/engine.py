@@ -11,6 +11,7 @@ from windlass.engines.base import RESUMABLE, Report
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import UsageError
 from windlass.plan.plan import Plan
+from windlass.runs.events import MODEL_AWAY, Warned, entries, of_newest_attempt
 from windlass.runs.phase import Phase
 from windlass.runs.store import RunWriter
 
@@ -105,11 +106,15 @@ class SageMakerEngine(SupervisedEngine):
         return str(body["CheckpointConfig"]["S3Uri"]).removeprefix("file://")
 
     def only_copy(self, run_id: str) -> str:
-        """See `Engine`: the checkpoints in the folder that the run has in the store."""
+        """See `Engine`: checkpoints in the folder that the run has in the store, and a model that is there alone."""
         from windlass.engines.sagemaker import objects  # a list of runs needs none
 
         folder, status = self.checkpoint_dir(run_id), self.status(run_id)
         [model] = Plan.from_json(self.store.plan(run_id)).requests("model")
+        codes = {one.code for one in entries(of_newest_attempt(self.store.events(run_id)), Warned)}
+        if status.phase is Phase.SUCCEEDED and MODEL_AWAY in codes:
+            address = objects.model_address(model, run_id, len(status.attempts))
+            return f"its model, which is in {address}" if objects.has_any(address, self.store.home) else ""
         own = str(model["source"]).removeprefix("file://").removesuffix("output")
         if status.phase not in RESUMABLE or not folder.startswith(own) or not objects.has_any(folder, self.store.home):
             return ""

@@ -87,6 +87,11 @@ def starters(nodes: bytes) -> dict[str, bytes]:
     return {**programs, layout.NODES: nodes}
 
 
+def model_address(model: Mapping[str, object], run_id: str, attempt: int) -> str:
+    """Where SageMaker stores the model of an attempt, by the request of the plan."""
+    return f"{model['source']}/{layout.job_name(run_id, attempt)}/output"
+
+
 def fetch_model(address: str, into: Path, home: Path) -> list[str]:
     """Unpack the model that is below an address into a folder, if there is one. Members whose names or links lead out
     of the folder are left out, and returned with the reason. Raises EngineError, OSError.
