@@ -236,6 +236,28 @@ def test_victims_alone_mean_a_lost_connection_unless_a_rank_left() -> None:
     assert (left.code, left.rank) == ("rank-left-early", 1)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "urllib.error.URLError: <urlopen error [Errno 104] Connection reset by peer>",
+        "redis.exceptions.ConnectionError: Error 111 connecting to localhost:6379. Connection refused.",
+    ],
+)
+def test_a_connection_to_a_server_is_none_to_a_peer(line: str) -> None:
+    cause = first_cause([RankFailure(0, 1, 9.0, PEER_GONE), RankFailure(1, 1, 9.5, TRACE + line)])
+    assert cause is not None
+    assert (cause["rank"], cause["summary"]) == (1, line)
+    ranks = [
+        RankSeen(number, exit_code=1, ended_at=9.0, tail=tail) for number, tail in enumerate((PEER_GONE, TRACE + line))
+    ]
+    verdict = diagnose(seen(ranks=ranks, cause=cause)).verdict
+    assert (verdict.code, verdict.rank, line in verdict.summary) == ("exception", 1, True)
+    own = RankFailure(1, 1, 9.9, TRACE + "KeyError: 'x'")  # such a connection may have been one between ranks
+    assert (first_cause([RankFailure(0, 1, 9.5, TRACE + line), own]) or {})["rank"] == 1
+
+
 IN_USE = TRACE + "OSError: [Errno 98] Address already in use\n"
 
 
@@ -307,6 +329,14 @@ def test_one_who_stops_a_run_is_the_reason_of_its_end_and_the_stacks_are_told_be
     found = diagnose(seen(Phase.STOPPED, ranks=ranks, more=more))
     assert found.verdict.code == "stopped"
     assert [other.code for other in found.others] == ["collective-not-joined"]
+
+
+def test_a_rank_that_waited_too_long_for_something_else_is_the_cause_whatever_the_others_wait_for() -> None:
+    late = TRACE + "TimeoutError: timed out reading shard 3\n"
+    ranks = [RankSeen(0, exit_code=-15, ended_by_us=True), RankSeen(1, exit_code=1, ended_at=103.0, tail=late)]
+    cause = {"rank": 1, "summary": "", "exit_code": 1, "victims": []}
+    more = [hang(IN_ALL_REDUCE, "", reason="failure")]
+    assert diagnose(seen(ranks=ranks, cause=cause, more=more)).verdict.code == "exception"
 
 
 SAVED = ("checkpoint", {"action": "saved", "step": 1200, "name": "step-00001200-a2f3c1"})

@@ -80,6 +80,19 @@ FAULTS = (
         slow=True,
     ),
     Fault(
+        "a server that refuses the connection of a rank for which the others wait",
+        gloo(
+            "if rank == 1:\n    import urllib.request\n    urllib.request.urlopen('http://127.0.0.1:9')\n"
+            "dist.all_reduce(x)\n"
+        ),
+        "exception",
+        1,
+        ("URLError: <urlopen error [Errno 111] Connection refused>", "train.py:8"),
+        TWO,
+        needs=no_torch,
+        slow=True,
+    ),
+    Fault(
         "an exception in a rank whose exit handlers wait for the others",
         "import atexit, os, time\nif os.environ['RANK'] == '1':\n    atexit.register(time.sleep, 600)\n"
         "    raise ValueError('bad label 11')\ntime.sleep(600)\n",

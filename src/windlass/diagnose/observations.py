@@ -15,7 +15,7 @@ from windlass.runs.events import E, Event, HangDetected, RunResumed, entries, of
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.restart_policy import TIMEOUT_EXIT_CODE
-from windlass.worker.root_cause import is_victim, launched_signal
+from windlass.worker.root_cause import launched_signal, lost_peer
 from windlass.worker.tracebacks import child_code, is_launched, is_secondary, own_words, unstyled
 
 _SETUP_FAILED: Final = re.compile(r"setup failed with ((?:exit code|signal) \d+)$", re.MULTILINE)
@@ -305,7 +305,7 @@ class Observations:
     @cached_property
     def only_victims(self) -> bool:
         """Whether every rank that failed reports no more than that a peer went away or did not answer."""
-        return bool(self.failures) and all(is_victim(seen.exit_code, seen.tail) for seen in self.failures)
+        return bool(self.failures) and all(lost_peer(seen.exit_code, seen.tail) for seen in self.failures)
 
 
 def place_alone(place: str) -> str:

@@ -16,6 +16,7 @@ from windlass.worker.tracebacks import (
     child_signal,
     exception_line,
     is_launched,
+    is_other_connection,
     is_peer_error,
     is_secondary,
     own_words,
@@ -88,8 +89,9 @@ def death_of(exit_code: int) -> str:
     return f"exit code {exit_code}" if name is None else _SIGNALS.get(name, f"killed by {name}")
 
 
-def _order(failure: RankFailure) -> tuple[bool, bool, bool, float]:
-    return failure.not_started, failure.ended_by_us, is_victim(failure.exit_code, failure.tail), began_at(failure)
+def _order(failure: RankFailure) -> tuple[bool, bool, bool, bool, float]:
+    code, tail = failure.exit_code, failure.tail
+    return failure.not_started, failure.ended_by_us, is_victim(code, tail), lost_peer(code, tail), began_at(failure)
 
 
 def is_victim(exit_code: int | None, output: str) -> bool:
@@ -99,6 +101,11 @@ def is_victim(exit_code: int | None, output: str) -> bool:
     if line:
         return is_peer_error(line) and not (is_launched(tail) and child_signal(tail) in _DEATHS)
     return exit_code == -signal.SIGABRT and is_peer_error(tail[-4096:])
+
+
+def lost_peer(exit_code: int | None, output: str) -> bool:
+    """Whether it reports a lost connection between ranks, and not one that may have been to anything."""
+    return is_victim(exit_code, output) and not is_other_connection(traceback_of(output))
 
 
 def launched_signal(text: str) -> int:

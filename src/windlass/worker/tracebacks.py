@@ -51,6 +51,14 @@ _OWN = re.compile(
     re.IGNORECASE,
 )
 """Errors of the network, and of NCCL, that are the rank's own."""
+_OF_ANY_CONNECTION = re.compile(
+    r"(?:\w+\.)*(?:Connection(?:Reset|Refused|Aborted)?Error|BrokenPipeError|URLError|ConnectError|ReadError|"
+    r"ProtocolError|OSError)\b"
+)
+_OF_RANKS = re.compile(
+    r"/(?:torch/distributed|torch/autograd|horovod|mpi4py|deepspeed|jax|ray)/|gloo|nccl", re.IGNORECASE
+)
+"""Where an error is one of a connection between ranks."""
 _LATE = re.compile(r"timed? ?out|wait timeout", re.IGNORECASE)
 _OF_LAUNCHER = re.compile(
     r"\b(?:ChildFailedError|SignalException|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
@@ -167,6 +175,14 @@ def is_launched(text: str) -> bool:
 def is_peer_error(line: str) -> bool:
     """Whether this exception reports a lost connection to a peer, and nothing of the rank itself."""
     return bool(_VICTIM.search(line)) and not _OWN.search(line)
+
+
+def is_other_connection(trace: str) -> bool:
+    """Whether the connection that this traceback reports as lost was to a server or a process, as far as it shows.
+
+    Between ranks, connections are those of the libraries by which ranks meet.
+    """
+    return bool(_OF_ANY_CONNECTION.match(exception_line(trace))) and not _OF_RANKS.search(trace)
 
 
 def is_secondary(line: str) -> bool:

@@ -20,6 +20,8 @@ from windlass.worker.root_cause import is_victim
 
 SCORES: Final = {"silence": 110, "timeout": 110, "stop": 60, "failure": 97}
 """How much the stacks count, by why they were taken: a user who stops a run knows why, wherever the ranks were."""
+IN_LIBRARY: Final = re.compile(r"/(?:torch/distributed|torch/autograd|horovod|mpi4py|deepspeed|jax)/")
+"""In tracebacks of ranks that wait for others."""
 LEFT_FIX: Final = (
     "let every rank do the same number of steps (drop_last, a sampler that pads, DDP's join()), and leave only "
     "after the last collective"
@@ -39,6 +41,8 @@ def silent(case: Observations) -> Iterator[Verdict]:
         tracebacks = ((seen.rank, raised(seen.tail)) for seen in case.ranks)
         stacks |= {rank: tuple(reversed(error.frames)) for rank, error in tracebacks if error is not None}
     calls = {rank: collective(stack, case.sources) for rank, stack in stacks.items()}
+    if silence.reason == "failure" and _waited_for_no_rank(case, calls):
+        return
     found = _frozen(case, silence)
     if found is None and any(calls.values()):
         found = _waiting(case, stacks, calls)
@@ -52,6 +56,13 @@ def silent(case: Observations) -> Iterator[Verdict]:
         places = [_place(case, silence, rank, stacks[rank], calls[rank]) for rank in sorted(stacks)[:16]]
         evidence = (_lasted(silence), *places, *recorded_lines(case))
         yield replace(found, evidence=evidence, score=score + found.score)
+
+
+def _waited_for_no_rank(case: Observations, calls: Mapping[int, str]) -> bool:
+    """Whether the rank that failed first has timed out, if it has, while it waited for something else than a rank."""
+    if case.first is None or case.raised is None:
+        return False
+    return not (calls.get(case.first.rank) or IN_LIBRARY.search(case.raised.text))
 
 
 def _frozen(case: Observations, silence: Silence) -> Verdict | None:
