@@ -258,6 +258,19 @@ def test_a_connection_to_a_server_is_none_to_a_peer(line: str) -> None:
     assert (first_cause([RankFailure(0, 1, 9.5, TRACE + line), own]) or {})["rank"] == 1
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "psycopg.OperationalError: connection failed: failed to connect to the database",
+        "feast.errors.OnlineStoreError: the feature store reports Timeout",
+    ],
+)
+def test_a_server_that_is_not_reached_is_no_rendezvous(line: str) -> None:
+    assert failed(TRACE + line).verdict.code == "exception"
+    in_torch = TRACE + '  File "/env/torch/distributed/rendezvous.py", line 9, in _create_c10d_store\n'
+    assert failed(in_torch + "RuntimeError: The client socket has timed out").verdict.code == "rendezvous-timeout"
+
+
 IN_USE = TRACE + "OSError: [Errno 98] Address already in use\n"
 
 

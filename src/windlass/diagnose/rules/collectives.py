@@ -248,7 +248,13 @@ def is_rendezvous_missed(case: Observations) -> bool:
 def _missed(case: Observations) -> tuple[RankSeen, Raised] | None:
     """The first such rank, and its error."""
     errors = ((seen, raised(seen.tail)) for seen in case.failures)
-    return next(((seen, error) for seen, error in errors if error and _MEET.search(error.line + error.message)), None)
+    return next(((seen, error) for seen, error in errors if error is not None and _is_of_rendezvous(error)), None)
+
+
+def _is_of_rendezvous(error: Raised) -> bool:
+    """Whether a library by which ranks meet has raised it: other servers and stores time out in the same words."""
+    is_of_library = IN_LIBRARY.search(error.text) or error.line.startswith("torch.distributed.")
+    return bool(is_of_library and _MEET.search(error.line + error.message))
 
 
 def rendezvous(case: Observations) -> Iterator[Verdict]:
