@@ -126,6 +126,9 @@ def test_why_a_run_was_not_started_once_more_is_told_beside_its_error() -> None:
          "ModuleNotFoundError: No module named 'mpi4py'", "launcher-variables", "launcher: torchrun"),
         ("ImportError: attempted relative import with no known parent package", "import-broken", "run: -m package"),
         ("AssertionError: shapes differ", "exception", "train.py:7"),
+        ("FloatingPointError: loss value is nan", "nan-loss", "gradient clipping"),
+        ("ValueError: Input X contains NaN.", "exception", "train.py:7"),
+        ("ValueError: Input y contains infinity or a value too large for dtype('float32').", "exception", "train.py:7"),
     ],
 )  # fmt: skip
 def test_known_exceptions_have_their_own_codes(line: str, code: str, fix: str) -> None:

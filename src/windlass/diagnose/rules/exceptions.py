@@ -358,7 +358,7 @@ def _worker_killed(case: Observations, error: Raised) -> Iterator[Verdict]:
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 _NAN: Final = re.compile(
-    r"(?:loss|grad\w*|output|input|value)s?\b[^\n]{0,40}\b(?:is|are|was|became|of|=|:|contains?)?\s*"
+    r"(?:loss|grad\w*|output)s?\b[^\n]{0,40}\b(?:is|are|was|became|of|=|:|contains?)?\s*"
     r"(?:nan\b|inf\b|not finite|non-?finite)|returned nan values|\bnan\b[^\n]{0,20}\b(?:loss|grad)|"
     r"(?:non-?finite|not finite)[^\n]{0,30}loss",
     re.IGNORECASE,
