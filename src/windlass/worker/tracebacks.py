@@ -56,7 +56,7 @@ _OF_ANY_CONNECTION = re.compile(
     r"ProtocolError|OSError)\b"
 )
 _OF_RANKS = re.compile(
-    r"/(?:torch/distributed|torch/autograd|horovod|mpi4py|deepspeed|jax|ray)/|gloo|nccl", re.IGNORECASE
+    r"/(?:torch/distributed|torch/autograd|horovod|mpi4py|deepspeed|jax|ray|tensorflow)/|gloo|nccl", re.IGNORECASE
 )
 """Where an error is one of a connection between ranks."""
 _LATE = re.compile(r"timed? ?out|wait timeout", re.IGNORECASE)
