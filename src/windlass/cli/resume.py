@@ -40,7 +40,7 @@ def resume(
       windlass resume digits-7f3k2
       windlass resume digits-7f3k2 --nodes 4
       windlass resume digits-7f3k2 --from step-00000120-a2f3c1
-      windlass resume digits-7f3k2 -e NCCL_DEBUG=INFO --set resources.memory=64GiB -- --batch-size 16
+      windlass resume digits-7f3k2 --set resources.memory=64GiB -- --batch 16
     """
     from windlass.actions import runs
     from windlass.runs.context import here
