@@ -131,6 +131,13 @@ def test_failure_names_the_first_cause_with_its_traceback(windlass: Call) -> Non
     assert "--rank 2" in result.err
 
 
+def test_an_exception_that_prints_a_whole_batch_is_shortened(windlass: Call) -> None:
+    Path("train.py").write_text("raise ValueError(f\"bad batch {['label'] * 3000}\")\n")
+    result = windlass("run", "-q", "train.py")
+    assert "rank 0 failed first (exit code 1): ValueError: bad batch ['label'" in result.err
+    assert max(map(len, result.err.splitlines())) < 500
+
+
 def test_a_restart_names_its_cause_when_it_happens(windlass: Call) -> None:
     write_job("command: [bash, -c, '[ $WINDLASS_ATTEMPT = 2 ] || exit 7']\n", restarts=1)
     result = windlass("run")

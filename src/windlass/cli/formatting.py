@@ -25,6 +25,8 @@ _MOVING: Final = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7
 GAP: Final = 2
 """Spaces between the columns of a table."""
 _WORDS: Final = re.compile("( *)([^ ]+)")
+LONG_LINE: Final = 400
+"""Letters of a line of someone else that a summary shows."""
 _LEAD: Final = re.compile(r" *(?:(?:ok|warn|fail) +)?(?:\S+(?: \S+)? {2,})?(?:[·→│] )?")
 """A label, that of a check with its level, with the spaces behind it."""
 
@@ -244,6 +246,11 @@ def in_place(output_dir: str) -> str:
 def harmless(text: str) -> str:
     """Lines that may hold our own colours and text from outside, without what moves the cursor or reorders letters."""
     return _MOVING.sub("�", text)
+
+
+def shortened(line: str) -> str:
+    """A line from outside without what is beyond `LONG_LINE` letters: an exception may print a whole batch."""
+    return line if len(line) <= LONG_LINE else f"{line[:LONG_LINE]} …"
 
 
 def visible(text: str) -> str:

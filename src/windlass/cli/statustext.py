@@ -16,6 +16,7 @@ from windlass.cli.formatting import (
     duration,
     number,
     ranks_named,
+    shortened,
     size,
     spans,
     styled,
@@ -207,7 +208,7 @@ def rank_rows(
 
 def cause_headline(cause: events.RootCause) -> str:
     """The root cause in one line: `rank 2 failed first (exit code 1): RuntimeError: boom`."""
-    summary = visible(cause.summary.strip())
+    summary = shortened(visible(cause.summary.strip()))
     if cause.rank is None:
         return summary
     code = cause.exit_code
@@ -228,7 +229,7 @@ def cause_lines(cause: events.RootCause, paint: Paint, *, verbose: int = 0) -> l
         cut = len(trace) - num_lines + 1
         more = f"  … {count(cut, 'line')} more: windlass logs --rank {cause.rank}"
         trace = [trace[0], more, *trace[cut + 1 :]]
-    lines += [paint(f"  │ {line}", dim=True) for line in trace]
+    lines += [paint(f"  │ {line if verbose else shortened(line)}", dim=True) for line in trace]
     if cause.victims:
         because = "it" if cause.rank is None else f"rank {cause.rank}"
         lines.append(f"  {ranks_named(cause.victims)} failed because {because} failed")
