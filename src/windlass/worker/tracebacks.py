@@ -55,9 +55,9 @@ _OF_ANY_CONNECTION = re.compile(
     r"(?:\w+\.)*(?:Connection(?:Reset|Refused|Aborted)?Error|BrokenPipeError|URLError|ConnectError|ReadError|"
     r"ProtocolError|OSError)\b"
 )
-_OF_RANKS = re.compile(
-    r"/(?:torch/distributed|torch/autograd|horovod|mpi4py|deepspeed|jax|ray|tensorflow)/|gloo|nccl", re.IGNORECASE
-)
+LIBRARIES = r"/(?:torch/distributed|torch/autograd|horovod|mpi4py|deepspeed|jax|tensorflow)/"
+"""In the paths of the libraries by which ranks meet and wait for others, as a regular expression."""
+_OF_RANKS = re.compile(rf"{LIBRARIES}|/ray/|gloo|nccl", re.IGNORECASE)
 """Where an error is one of a connection between ranks."""
 _LATE = re.compile(r"timed? ?out|wait timeout", re.IGNORECASE)
 _OF_LAUNCHER = re.compile(

@@ -17,10 +17,11 @@ from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import AttemptStarted, RunResumed, Warned
 from windlass.runs.phase import Phase
 from windlass.worker.root_cause import is_victim
+from windlass.worker.tracebacks import LIBRARIES
 
 SCORES: Final = {"silence": 110, "timeout": 110, "stop": 60, "failure": 97}
 """How much the stacks count, by why they were taken: a user who stops a run knows why, wherever the ranks were."""
-IN_LIBRARY: Final = re.compile(r"/(?:torch/distributed|torch/autograd|horovod|mpi4py|deepspeed|jax|tensorflow)/")
+IN_LIBRARY: Final = re.compile(LIBRARIES)
 """In tracebacks of ranks that wait for others."""
 LEFT_FIX: Final = (
     "let every rank do the same number of steps (drop_last, a sampler that pads, DDP's join()), and leave only "
