@@ -53,7 +53,7 @@ def test_rerun_names_the_files_of_the_code_that_differ(windlass: Call) -> None:
     assert windlass("rerun", first, "-d").err == ""
     script("print('now')")
     again = windlass("rerun", first)
-    assert f"1 file of the code differ from those of {first}: train.py; windlass cp {first}:code FOLDER" in again.err
+    assert f"1 file of the code differs from what {first} began with: train.py; windlass cp {first}:code" in again.err
     assert "now" in again.out
 
 

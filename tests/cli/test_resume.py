@@ -103,7 +103,10 @@ def test_it_names_the_files_of_the_code_that_differ(windlass: Call) -> None:
     run_id = windlass("ps", "-q").out.strip()
     Path("train.py").write_text("print('now')\n")
     result = windlass("resume", run_id)
-    assert f"1 file of the code differ from those of {run_id}: train.py; it has them now" in result.err
+    assert (
+        f"1 file of the code differs from what {run_id} began with: train.py; it goes on with what is there now"
+        in result.err
+    )
     assert "now" in result.out
 
 

@@ -54,8 +54,8 @@ def resume(
             runs.resume(run_id, engine, context, changes=changes, more=more, new_code=new_code, checkpoint=checkpoint)
         if form == "table" and not quiet and (changed := runs.changed_code(engine, run_id, context)):
             is_old = runs.has_sent_code(engine, run_id) and not (changes or more or new_code)
-            which = "it goes on with the code that was sent, and --new-code sends this" if is_old else "it has them now"
-            click.echo(f"{code_line(run_id, changed)}; {which}", err=True)
+            which = "the code that was sent; --new-code sends this" if is_old else "what is there now"
+            click.echo(f"{code_line(run_id, changed)}; it goes on with {which}", err=True)
         if detach:
             print_detached(run_id, form, quiet=quiet)
             return 0

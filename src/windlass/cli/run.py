@@ -255,14 +255,15 @@ def rerun(
             again = actions.rerun_plan(engine, run_id, on, fields, ctx.meta.get("rest") or (), context)
         changed = actions.changed_code(engine, run_id, context)
     if changed and form == "table" and not quiet:
-        click.echo(f"{code_line(run_id, changed)}; windlass cp {run_id}:code FOLDER has those", err=True)
+        click.echo(f"{code_line(run_id, changed)}; windlass cp {run_id}:code FOLDER has that", err=True)
     return _start(again, form, detach=detach, quiet=quiet, verbose=verbose)
 
 
 def code_line(run_id: str, changed: Sequence[str]) -> str:
     """Which files of the code are others than those that the run began with."""
     names = ", ".join(changed[:FEW_NAMES]) + (" …" if len(changed) > FEW_NAMES else "")
-    return f"{count(len(changed), 'file')} of the code differ from those of {run_id}: {visible(names)}"
+    differ = "differs" if len(changed) == 1 else "differ"
+    return f"{count(len(changed), 'file')} of the code {differ} from what {run_id} began with: {visible(names)}"
 
 
 @click.command()
