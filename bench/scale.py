@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/scale.py [RUNS [TIMES]] [--smoke]
 
+- `ps` and `status` of 1,000 runs of 8 pods that another machine started, beside `kubectl get` of the same;
 - the supervisor of a run of 1,000 pods, in its own pod, at rest;
-- 200 runs that are supervised in the cluster, and that nothing follows: what is left on this machine;
-- `ps` and `status` of 1,000 runs of 8 pods that another machine started, beside `kubectl get` of the same.
+- 200 runs that are supervised in the cluster, and that nothing follows: what is left on this machine.
 
 The objects are those that the engine makes, in a test bed of this machine, with the status that kubelets would write;
 but no scheduler, controller or kubelet has anything to do with the pods. Their connections to the supervisor are made
@@ -133,15 +133,15 @@ def commands(bed: Bed, num_runs: int) -> dict[str, list[str | Path]]:
 
 def main(num_runs: int, times: int, num_pods: int, num_supervised: int, rest_seconds: float) -> None:
     with alone() as bed:
-        with fresh_home() as home, prepared(bed, home):
-            many_pods(bed, home, num_pods, running, rest_seconds)
-            many_runs(bed, home, num_supervised)
         with filled(bed, num_runs), fresh_home() as home:
             aim(bed, NAMESPACE, home)
             words = commands(bed, num_runs)
             results = in_turn({name: partial(measure, command, cwd=home) for name, command in words.items()}, times)
-    costs = {name: [cost for cost in found if isinstance(cost, Cost)] for name, found in results.items()}
-    print_table(costs, num_runs, times)
+        costs = {name: [cost for cost in found if isinstance(cost, Cost)] for name, found in results.items()}
+        print_table(costs, num_runs, times)
+        with fresh_home() as home, prepared(bed, home):  # last: 200 pods are busy for minutes
+            many_pods(bed, home, num_pods, running, rest_seconds)
+            many_runs(bed, home, num_supervised)
 
 
 def print_table(costs: dict[str, list[Cost]], num_runs: int, times: int) -> None:

@@ -153,6 +153,7 @@ class Bench:
         cost = measure([BIN / "windlass", "run", "job.yaml", "--on", "bed", "--detach"], cwd=self.home)
         assert self._trainjobs() == 1
         self.clear()
+        self.bed.kubectl("wait", "--for=delete", "trainjobs", "--all", "-n", NAMESPACE, "--timeout=60s")
         return {"s": cost.wall_seconds, "mb": cost.peak_mb}
 
     def trained_sdk(self) -> dict[str, float]:
@@ -222,10 +223,11 @@ def main(times: int, smoke: bool) -> None:
         make_namespace(bed, NAMESPACE)
         bench = Bench(bed, home)
         accepted = in_turn({KUBECTL: bench.accepted_kubectl, WINDLASS: bench.accepted_windlass}, times)
+        report(accepted, peer=PEER, title=f"from the command to a Job that is accepted ({machine()})", figure="s")
         edited = in_turn({KUBECTL: bench.edited_kubectl, WINDLASS: bench.edited_windlass}, times)
+        title = "from an edited line to its output (kubectl: delete, apply, logs -f)"
+        report(edited, peer=PEER, title=title, figure="s")
         trained = {} if smoke else by_operator(bench, times)
-    report(accepted, peer=PEER, title=f"from the command to a Job that is accepted ({machine()})", figure="s")
-    report(edited, peer=PEER, title="from an edited line to its output (kubectl: delete, apply, logs -f)", figure="s")
     if smoke:
         return
     report_columns(trained, peer=SDK, title="from the command to a TrainJob that is accepted",

@@ -177,6 +177,7 @@ def test_a_second_up_starts_from_the_seed_and_down_leaves_nothing(capsys: pytest
             start_counter(bed, namespace)
             assert traces(layout) != []
             assert settings() == before
+            freeze(layout)  # as runc leaves a container whose cgroup it had frozen when it was killed
     assert traces(layout) == []
     assert settings() == before
     with capsys.disabled():
@@ -197,6 +198,19 @@ def test_an_up_that_was_killed_is_no_hindrance() -> None:
         assert traces(layout) != []
         assert Bed.up(bed.index).is_up()
     assert traces(layout) == []
+
+
+def freeze(layout: Layout) -> None:
+    """Freeze the processes of all pods."""
+    states = [
+        (folder / name, word)
+        for folder in host.cgroup_folders(layout.cgroup)
+        for name, word in (("freezer.state", "FROZEN"), ("cgroup.freeze", "1"))
+        if folder.name == "kubepods" and (folder / name).exists()
+    ]
+    assert len(states) == 2, "one of each node"
+    for state, word in states:
+        state.write_text(word)
 
 
 def settings() -> dict[str, str]:

@@ -120,7 +120,9 @@ def test_why_a_run_was_not_started_once_more_is_told_beside_its_error() -> None:
          "expected, but not set", "launcher-variables", "launcher: torchrun"),
         ("windlass.train.checkpoint.UnreadableCheckpoint: step-8 cannot be read, also after retries (EIO). No other",
          "checkpoint-unreadable", "windlass resume r-1, with --from NAME"),
-        ("KeyError: 'LOCAL_RANK'", "launcher-variables", "launcher: torchrun"),
+        ('  File "<frozen os>", line 679, in __getitem__\nKeyError: \'LOCAL_RANK\'',
+         "launcher-variables", "launcher: torchrun"),
+        ("KeyError: 'RANK'", "exception", "train.py:7"),  # of a dict of the script
         ("ValueError: coordinator_address should be defined.", "launcher-variables", "launcher: jax"),
         ('  File "/env/deepspeed/comm/comm.py", line 861, in mpi_discovery\n    from mpi4py import MPI\n'
          "ModuleNotFoundError: No module named 'mpi4py'", "launcher-variables", "launcher: torchrun"),

@@ -12,6 +12,9 @@ from typing import Final
 from windlass.storage.place import Buffer
 
 SYNC_FILE_RANGE_WRITE: Final = 2
+WRITE_BYTES: Final = 32 << 10
+"""Written by one call. For a larger one the kernel takes a larger block of memory, which on a virtual machine that has
+given its free memory back to its host takes several times as long (decision 0082)."""
 
 
 def version(found: os.stat_result) -> str:
@@ -79,5 +82,5 @@ def write_at(descriptor: int, start: int, data: Buffer) -> None:
     """Write all of `data`. Raises OSError."""
     view = memoryview(data)
     while view:
-        written = os.pwrite(descriptor, view, start)
+        written = os.pwrite(descriptor, view[:WRITE_BYTES], start)
         view, start = view[written:], start + written

@@ -180,7 +180,7 @@ def remove(layout: Layout) -> None:
     """Remove a bed, or what is left of one, whichever process made it and however far it came."""
     # The supervisor and the `unshare` above it have the path of its socket among their arguments.
     for pid in processes_naming(str(layout.control)):
-        kill(pid)
+        kill(pid, layout.cgroup)
     run("ip", "link", "delete", layout.link, check=False)
     wait_for(lambda: not Path("/sys/class/net", layout.link).exists(), "the link of the bed to go")
     wait_for(lambda: _without_cgroups(layout), "the cgroups of the bed to empty")
@@ -188,19 +188,36 @@ def remove(layout: Layout) -> None:
     wait_for(lambda: _without_folder(layout), "the folder of the bed to go")
 
 
-def kill(pid: int) -> None:
-    """Kill a process and wait for its end; the first of a namespace ends only after all the others in there."""
+def kill(pid: int, cgroup: str) -> None:
+    """Kill a process and wait for its end; the first of a namespace ends only after all the others in there.
+
+    runc freezes the cgroup of a container for a moment. If it is killed in that moment, the processes in there end only
+    when they are thawed.
+    """
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
+
+    def has_ended() -> bool:
+        thaw(cgroup)
+        return bool(select.select([handle], [], [], 0)[0])
+
     try:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
-        if not select.select([handle], [], [], PATIENCE_SECONDS)[0]:
-            raise BedError(f"bed: process {pid} does not end")
+        wait_for(has_ended, f"process {pid} to end")
     finally:
         os.close(handle)
+
+
+def thaw(cgroup: str) -> None:
+    """Let the processes of a cgroup and of all below it go on, where they are frozen."""
+    for folder in cgroup_folders(cgroup):
+        with contextlib.suppress(OSError):
+            for state in (folder / "freezer.state", folder / "cgroup.freeze"):
+                if state.exists():
+                    state.write_text("THAWED" if state.name == "freezer.state" else "0")
 
 
 def processes_naming(argument: str) -> list[int]:

@@ -157,6 +157,7 @@ class Node:
         for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        host.thaw(self.cgroup)
         self.socket.unlink(missing_ok=True)
 
     def add(self, gpus: int) -> None:

@@ -33,6 +33,14 @@ OWN_PARTS: Final = (
 )
 
 
+_VARIABLE: Final = "(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)"
+NO_VARIABLE: Final = Advice(
+    "launcher-variables", "{who} reads {1}, which a job of one rank, or with launcher: plain, does not have",
+    "windlass run … --set launcher=torchrun, or launcher: torchrun in the job", 93,
+)  # fmt: skip
+"""Advice on a variable that the launcher would have set."""
+
+
 KNOWN: Final = (
     # -- the GPU --
     (r"CUDA out of memory(?:.*?Tried to allocate ([\d.]+ \w+))?|CUDA error: out of memory|"
@@ -112,9 +120,7 @@ KNOWN: Final = (
     (r"devices=(\d+)` and `num_nodes=(\d+)` in Lightning.* does not match the world size \((\d+)\)",
      Advice("ranks-mismatch", "{who} is set to {1} devices × {2} nodes, and the run has ranks: {3}",
            "procs_per_node: {1} and nodes: {2} in the job; or set the script to what the job has", 94)),
-    (r"(?:environment variable |KeyError: ')(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b",
-     Advice("launcher-variables", "{who} reads {1}, which a job of one rank, or with launcher: plain, does not have",
-           "windlass run … --set launcher=torchrun, or launcher: torchrun in the job", 93)),
+    (rf"environment variable {_VARIABLE} expected", NO_VARIABLE),
     (r"coordinator_address should be defined",
      Advice("launcher-variables", "{who} calls jax.distributed.initialize() and finds no coordinator",
            "windlass run … --set launcher=jax, or launcher: jax in the job", 93)),
@@ -131,16 +137,20 @@ def known(case: Observations) -> Iterator[Verdict]:
     if error is None or case.first is None:
         return
     text = f"{error.kind}: {error.message}"
-    for special in (_imports, _files, _syntax, _worker_killed):
+    for special in (_imports, _files, _syntax, _worker_killed, _environment):
         yield from special(case, error)
     for pattern, advice in KNOWN:
         if match := re.search(pattern, text, re.DOTALL):
             more = f" (it asked for {match[1]})" if advice.code == "gpu-out-of-memory" and match[1] else ""
             found = [(group or "")[:300] for group in match.groups()]
-            verdict = advice.verdict(
-                _evidence(case, error), *found, rank=case.first.rank, who=case.who, run=case.status.id
-            )
-            yield replace(verdict, summary=verdict.summary + more + case.at_place)
+            yield _advised(case, error, advice, found, more)
+
+
+def _advised(case: Observations, error: Raised, advice: Advice, found: list[str], more: str = "") -> Verdict:
+    """The advice on an exception of the rank that failed first; `more` ends its summary."""
+    rank = None if case.first is None else case.first.rank
+    verdict = advice.verdict(_evidence(case, error), *found, rank=rank, who=case.who, run=case.status.id)
+    return replace(verdict, summary=verdict.summary + more + case.at_place)
 
 
 def any_other(case: Observations) -> Iterator[Verdict]:
@@ -353,6 +363,14 @@ def _worker_killed(case: Observations, error: Raised) -> Iterator[Verdict]:
     else:
         yield case.of_first("dataloader-worker-died", f"{who} died" + (f" ({how})" if how else ""), evidence,
                             "run once with num_workers=0 to see its own error", 91)  # fmt: skip
+
+
+def _environment(case: Observations, error: Raised) -> Iterator[Verdict]:
+    """A variable of the launcher that is not there; a dict of the script's own may have such a key too."""
+    match = re.fullmatch(f"'{_VARIABLE}'", error.message.strip())
+    raised_in = error.frames[-1].file if error.frames else ""
+    if error.kind == "KeyError" and match and re.search(r"^<frozen os>$|/os\.py$", raised_in):
+        yield _advised(case, error, NO_VARIABLE, [match[1]])
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
