@@ -18,9 +18,9 @@ from windlass.worker.values import REQUIRED, ShapeError, Value, read_as
 Json = Mapping[str, Any]
 E = TypeVar("E", bound="Entry")
 EMPTY: Final[Json] = {}
+"""Default of fields; never changed."""
 MODEL_AWAY: Final = "model-away"
 """Code of the warning that what the ranks have written is at the target alone."""
-"""Default of fields; never changed."""
 
 
 class Entry(Value):
