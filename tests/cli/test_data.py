@@ -13,6 +13,7 @@ from tests.cli.conftest import Call, loaded_by
 from tests.cli.test_json import hold
 
 from windlass.cli.data_progress import progress_line
+from windlass.storage import manifest
 from windlass.storage.progress import Progress
 
 STORES = ("obstore", "boto3", "botocore")
@@ -72,6 +73,10 @@ def test_verify_and_ls_show_the_set(windlass: Call, source: Path) -> None:
         ("more", 0),
     ]
     assert "3 files, 2.9 KiB, set:" in windlass("data", "ls", "to").out
+    Path("to", manifest.IN_FOLDER).write_text("{}\n")
+    spoiled = windlass("data", "ls", "to")
+    assert spoiled.code == 0
+    assert "3 files, 2.9 KiB, its manifest is damaged: " in spoiled.out
 
 
 @pytest.mark.parametrize(

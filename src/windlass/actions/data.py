@@ -22,12 +22,14 @@ from windlass.storage.cache import DataCache
 from windlass.storage.copy import Copy
 from windlass.storage.failure import first_of
 from windlass.storage.helpers import number_here
+from windlass.storage.manifest import BadManifest, Manifest
 from windlass.storage.memory import return_freed_blocks
 from windlass.storage.opening import journal_for, note_of, open_place
 from windlass.storage.place import Place
 from windlass.storage.progress import Copied, Progress
+from windlass.storage.retry import repeated
 from windlass.storage.sets import CachedSet
-from windlass.storage.verify import Verified, read_manifest
+from windlass.storage.verify import Verified
 from windlass.storage.verify import verify as verify_place
 from windlass.views.reports import (
     CachedData,
@@ -85,13 +87,18 @@ def list_files(address: str, context: Context) -> DataList:
 
     async def find() -> DataList:
         entries = await place.listed()
-        manifest = await read_manifest(place) if await place.read_own(manifests.NAME) is not None else None
+        manifest, problem = None, ""
+        if (stored := await repeated(lambda: place.read_own(manifests.NAME))) is not None:
+            try:
+                manifest = Manifest.from_bytes(stored)
+            except BadManifest as error:
+                problem = f"its manifest is damaged: {error}"
         of = {} if manifest is None else manifest.files
         files = tuple(
             DataFile(one.name, one.size, known.digest if (known := of.get(one.name)) is not None else "")
             for one in sorted(entries, key=lambda one: one.name)
         )
-        return DataList(str(place.address), "" if manifest is None else manifest.digest, files)
+        return DataList(str(place.address), "" if manifest is None else manifest.digest, files, problem)
 
     return _wait(find())
 

@@ -43,7 +43,7 @@ def list_lines(found: DataList, paint: Paint) -> list[str]:
     rows = [[visible(one.name), size(one.bytes)] for one in found.files]
     total = f"{count(len(rows), 'file')}, {size(sum(one.bytes for one in found.files))}"
     shown = titled(("NAME", "SIZE"), rows, paint) if rows else []
-    return [*shown, f"{found.address}: {total}, {found.digest or 'without a manifest'}"]
+    return [*shown, f"{found.address}: {total}, {found.digest or visible(found.problem) or 'without a manifest'}"]
 
 
 def staged_lines(done: StagedData) -> list[str]:

@@ -655,5 +655,7 @@ class DataList:
 
     address: str
     digest: str
-    """Of the set; empty where it has no manifest."""
+    """Of the set; empty where it has no manifest that can be read."""
     files: tuple[DataFile, ...]
+    problem: str
+    """Why its manifest cannot be read; empty where it can be, or there is none."""
