@@ -9,6 +9,8 @@ import pytest
 from tests.servers.s3 import S3Server
 from tests.storage.sets import Data, Done
 
+from windlass.storage import manifest
+
 pytestmark = pytest.mark.slow
 Call = Callable[..., Done]
 CLOSED = "http://127.0.0.1:9"
@@ -42,6 +44,14 @@ def test_a_prefix_without_objects_is_no_empty_set(call: Call, bucket: str, tmp_p
     assert done.returncode == 1
     assert f"s3://{bucket}/typo/: there is no object below it" in done.stderr
     assert not (tmp_path / "to").exists()
+
+
+def test_an_empty_set_is_copied_back(call: Call, bucket: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert call("copy", str(tmp_path / "empty"), f"s3://{bucket}/empty").returncode == 0
+    done = call("copy", f"s3://{bucket}/empty", str(tmp_path / "to"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one.name for one in (tmp_path / "to").iterdir()] == [manifest.IN_FOLDER]
 
 
 def test_a_wrong_key_and_none_at_all_are_told_apart(call: Call, bucket: str, tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ class Copy:
             before = _manifest(stored)
         if (of_source := _manifest(await _stored(self._source))) is not None:
             self._expected = dict(of_source.files)
-        if not found and not isinstance(self._source, Folder):
+        is_empty_set = of_source is not None and not of_source.files
+        if not found and not is_empty_set and not isinstance(self._source, Folder):
             hint = "name a bucket, and the prefix that all keys of the set begin with"
             raise StorageError(f"{self._source.address}: there is no object below it", hint)
         entries = self._accepted(found)
