@@ -23,7 +23,7 @@ from windlass.runs.record import Status
 from windlass.runs.store import Store
 from windlass.spec.job import Job
 
-WINDLASS = (sys.executable, "-c", "from windlass.cli.entry import main; main()")
+WINDLASS = (sys.executable, "-P", "-c", "from windlass.cli.entry import main; main()")
 """The command as another process, whatever is installed."""
 
 

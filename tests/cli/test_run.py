@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -265,7 +266,7 @@ def test_ctrl_c_twice_while_a_run_is_started_leaves_nothing_of_it(
 
 def test_a_reader_that_leaves_does_not_end_the_run(environ: Mapping[str, str], ended: Callable[..., Status]) -> None:
     write_job("command: [bash, -c, 'until [ -e enough ]; do echo line; sleep 0.05; done']\n")
-    command = f"{sys.executable} -c '{WINDLASS[2]}' run | head -1; exit ${{PIPESTATUS[0]}}"
+    command = f"{shlex.join(WINDLASS)} run | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True)
     assert done.returncode == 101
     assert "runs in the background" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ OFF_AT, TAKEN_UP_AT = 20.0, 600.0
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> RunWriter:
+def writer(tmp_path: Path) -> Iterator[RunWriter]:
     """A run that began to train, whose supervisor was off after 20 s."""
-    store = Store(tmp_path)
-    made = store.create("r-1", name="r", target="lab", output_dir="/o", plan="{}", time=BORN)
-    made.note(entry_of("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0]}), at=BORN)
-    return made
+    with Store(tmp_path) as store:
+        made = store.create("r-1", name="r", target="lab", output_dir="/o", plan="{}", time=BORN)
+        made.note(entry_of("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0]}), at=BORN)
+        yield made
+        made.close()
 
 
 def hear(writer: RunWriter, until: float, *more: dict[str, Any]) -> None:

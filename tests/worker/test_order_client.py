@@ -86,8 +86,14 @@ def client_of(one: Pod) -> int:
 
 def nodes_of(one: Pod) -> set[int]:
     """Pids of its live node processes."""
-    found = process.children(one.process.pid)
-    return {pid for pid in found if b"order_client.py" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {pid for pid in process.children(one.process.pid) if not _is_client(pid)}
+
+
+def _is_client(pid: int) -> bool:
+    try:
+        return b"order_client.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended meanwhile
+        return False
 
 
 def ranks_of(one: Pod) -> set[int]:

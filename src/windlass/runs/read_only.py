@@ -39,7 +39,7 @@ def connect(record: Path, **options: Any) -> sqlite3.Connection:
     database: sqlite3.Connection = sqlite3.connect(f"{address}?mode=ro", uri=True, **options)
     try:
         database.execute("PRAGMA user_version")
-    except sqlite3.OperationalError as error:
+    except sqlite3.DatabaseError as error:
         database.close()
         if error.sqlite_errorcode & 0xFF not in NEEDS_FILES:
             raise

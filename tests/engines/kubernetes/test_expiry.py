@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -162,14 +163,14 @@ def swept(scene: Scene, folder: Path, now: float) -> bool:
 
 
 def test_the_next_submission_of_this_machine_removes_its_expired_runs(server: ObjectServer, tmp_path: Path) -> None:
-    scene = Scene(server, tmp_path)
-    at = ended(scene)
-    assert not swept(scene, tmp_path, at + WEEK - 10)
-    assert swept(scene, tmp_path, at + WEEK + 10)
-    assert scene.store.status("r-1").phase is Phase.SUCCEEDED
-    before = len(server.requests)
-    assert swept(scene, tmp_path, at + 2 * WEEK)
-    assert len(server.requests) == before, "it is looked at once"
+    with closing(Scene(server, tmp_path)) as scene:
+        at = ended(scene)
+        assert not swept(scene, tmp_path, at + WEEK - 10)
+        assert swept(scene, tmp_path, at + WEEK + 10)
+        assert scene.store.status("r-1").phase is Phase.SUCCEEDED
+        before = len(server.requests)
+        assert swept(scene, tmp_path, at + 2 * WEEK)
+        assert len(server.requests) == before, "it is looked at once"
 
 
 @pytest.mark.parametrize(
@@ -183,5 +184,5 @@ def test_the_next_submission_of_this_machine_removes_its_expired_runs(server: Ob
 def test_runs_that_do_not_expire_are_left_alone(
     server: ObjectServer, tmp_path: Path, phase: Phase, fields: dict[str, Any]
 ) -> None:
-    scene = Scene(server, tmp_path, **fields)
-    assert not swept(scene, tmp_path, ended(scene, phase) + 3 * WEEK)
+    with closing(Scene(server, tmp_path, **fields)) as scene:
+        assert not swept(scene, tmp_path, ended(scene, phase) + 3 * WEEK)

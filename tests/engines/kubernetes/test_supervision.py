@@ -273,6 +273,9 @@ class Scene:
         self.engine = KubernetesEngine(self.store)
         self.dir = self.store.run_dir("r-1")
 
+    def close(self) -> None:
+        self.store.close()
+
     def create(self, at: float = 1000.0) -> RunWriter:
         return self.store.create(
             "r-1", name="case", target="lab", output_dir="out", plan=self.plan.to_text(), time=at, restarts=0

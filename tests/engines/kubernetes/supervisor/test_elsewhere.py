@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,9 @@ class Cluster:
     def __init__(self, server: ObjectServer, folder: Path) -> None:
         self.server = server
         self._folder = folder
+        self._open = ExitStack()
         server.anchor(RUN)
-        self.client = server.client(folder)
+        self.client = self._open.enter_context(closing(server.client(folder)))
         first = Created(RUN, "digits", "lab", "/out", supervisor="cluster").event(1, time.time())
         self.events: list[Event] = [first]
         head = Head((first,), summary_of(fold([first]), {}), 0, "submitter")
@@ -52,6 +53,9 @@ class Cluster:
             self.client.delete(api, kind, name)
             self.client.create({"apiVersion": api, "kind": kind, **one})
 
+    def close(self) -> None:
+        self._open.close()
+
     def write(self, *entries: Entry) -> None:
         """As its supervisor writes."""
         for entry in entries:
@@ -60,15 +64,14 @@ class Cluster:
 
     def machine(self, name: str) -> KubernetesEngine:
         """Another machine, which has taken over the record."""
-        engine = KubernetesEngine(Store(self._folder / name))
+        engine = KubernetesEngine(self._open.enter_context(Store(self._folder / name)))
         assert engine.import_run(self.client, "lab", self.server.kubeconfig(self._folder), RUN)
         return engine
 
 
 @pytest.fixture
 def cluster(server: ObjectServer, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(server, tmp_path)
-    with closing(cluster.client):
+    with closing(Cluster(server, tmp_path)) as cluster:
         yield cluster
 
 
