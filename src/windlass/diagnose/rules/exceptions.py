@@ -120,7 +120,7 @@ KNOWN: Final = (
     (r"devices=(\d+)` and `num_nodes=(\d+)` in Lightning.* does not match the world size \((\d+)\)",
      Advice("ranks-mismatch", "{who} is set to {1} devices × {2} nodes, and the run has ranks: {3}",
            "procs_per_node: {1} and nodes: {2} in the job; or set the script to what the job has", 94)),
-    (rf"environment variable {_VARIABLE} expected", NO_VARIABLE),
+    (rf"environment variable {_VARIABLE}\b", NO_VARIABLE),
     (r"coordinator_address should be defined",
      Advice("launcher-variables", "{who} calls jax.distributed.initialize() and finds no coordinator",
            "windlass run … --set launcher=jax, or launcher: jax in the job", 93)),
