@@ -110,16 +110,53 @@ def test_what_is_no_job_is_refused_by_its_type(context: Context) -> None:
 
 
 def test_what_is_no_number_of_runs_is_refused_by_its_type(context: Context) -> None:
-    with pytest.raises(windlass.UsageError, match="expected a number of runs, found a str"):
+    with pytest.raises(windlass.UsageError, match="expected a number of runs, found 'words'"):
         windlass.list_runs("words", context=context)  # type: ignore[arg-type]
 
 
 def test_what_is_no_target_and_no_run_is_refused_by_its_type(context: Context) -> None:
     for call in (windlass.run, windlass.make_plan):
-        with pytest.raises(windlass.UsageError, match="expected the name of a target, found a NoneType"):
+        with pytest.raises(windlass.UsageError, match="expected the name of a target, found nothing"):
             call(job("true"), None, context=context)  # type: ignore[arg-type]
-    with pytest.raises(windlass.UsageError, match="expected the id of a run, found a int"):
+    with pytest.raises(windlass.UsageError, match="expected the id of a run, found 3"):
         windlass.get(3, context=context)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "says"),
+    [
+        ("wait", {"timeout": "soon"}, "expected a number of seconds, found 'soon'"),
+        ("wait", {"timeout": float("nan")}, "expected a number of seconds, found nan"),
+        ("events", {"after": "3"}, "expected the number of an event, found '3'"),
+        ("logs", {"ranks": 0}, r"expected a list of ranks, found 0\n  write for example ranks=\[0, 1\]"),
+        ("logs", {"ranks": ["0"]}, "expected the number of a rank, found '0'"),
+        ("logs", {"tail": -1}, "expected a number of lines, found -1"),
+        ("exec", {"command": b"ls"}, r"expected a list of words, found bytes \(b'ls'\)"),
+        ("exec", {"command": ["echo", 0.1]}, r"expected a word of a command line, found 0.1\n  write numbers as text"),
+        ("exec", {"command": ["echo", "a\0b"]}, "leave out the zero byte"),
+        ("exec", {"command": ["cat"], "stdin": "text"}, "expected bytes as stdin, found 'text'"),
+        ("exec", {"command": ["cat"], "rank": "0"}, "expected the number of a rank, found '0'"),
+        ("fetch", {"path": b"output", "local": "here"}, "expected a path of the run, found bytes"),
+        ("fetch", {"path": "output", "local": None}, "expected a path of this machine, found nothing"),
+        ("put", {"local": "", "path": "output"}, "the path of this machine is empty"),
+        ("put", {"local": ".", "path": "output", "node": "0"}, "expected the number of a node, found '0'"),
+        ("resume", {"arguments": "--lr 0.1"}, "expected a list of arguments, found '--lr 0.1'"),
+        ("resume", {"changes": ["restarts=3"]}, "expected a mapping of job fields, found a list"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_refused_by_its_type_with_what_to_write(
+    context: Context, method: str, given: dict[str, object], says: str
+) -> None:
+    with Store(context.home) as store:
+        run = windlass.run(job("true"), on=FakeEngine(store, lambda rank: None), context=context)
+        run.wait()
+        with pytest.raises(windlass.UsageError, match=says):
+            getattr(run, method)(**given)
+
+
+def test_what_is_no_context_is_refused_by_its_type() -> None:
+    with pytest.raises(windlass.UsageError, match=r"expected a windlass\.Context, found '/tmp'"):
+        windlass.get(context="/tmp")  # type: ignore[arg-type]
 
 
 def test_a_plan_touches_nothing(context: Context) -> None:

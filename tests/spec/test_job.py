@@ -33,6 +33,10 @@ def test_a_copy_with_other_fields_is_checked_as_a_new_job() -> None:
     assert (job.launcher, copy.launcher) == ("plain", "torchrun")
     with pytest.raises(JobFileError, match="node: not a field"):
         job.model_copy(update={"node": 2})
+    with pytest.raises(JobFileError, match=r"Job: expected a mapping, found a list .*write for example update="):
+        job.model_copy(update=["nodes"])  # type: ignore[arg-type]
+    with pytest.raises(JobFileError, match="Job: 2: not a field"):
+        job.model_copy(update={2: "nodes"})  # type: ignore[dict-item]
 
 
 def test_a_bad_job_object_raises_the_error_of_a_bad_file() -> None:

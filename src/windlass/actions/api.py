@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from windlass.actions import runs as actions
+from windlass.actions.arguments import path_text, rank_numbers, require, seconds, whole_number, words
 from windlass.actions.cost import cost as find_cost
 from windlass.actions.feed import LOOK_SECONDS, Feed
 from windlass.actions.jobs import ReadyJob, read_job
@@ -70,6 +71,7 @@ class Run:
 
         For `for`, and for `async for`, which lets other tasks go on.
         """
+        after = whole_number(after, "the number of an event", "leave after out for all events")
 
         def read(unwanted: threading.Event) -> Iterator[Event]:
             seq = after
@@ -92,6 +94,10 @@ class Run:
         For `for`, and for `async for`, which lets other tasks go on. Iterating raises EngineError for a run in a
         cluster whose pods cannot be read, where nothing of them is here yet.
         """
+        if ranks is not None:
+            ranks = rank_numbers(ranks)
+        if tail is not None:
+            tail = whole_number(tail, "a number of lines", "leave tail out for all lines")
 
         def read(unwanted: threading.Event) -> Iterator[LogLine]:
             with self._opened() as engine:
@@ -117,6 +123,9 @@ class Run:
 
         if isinstance(command, str):
             raise UsageError("the command is one text, not a list of words", f'write ["bash", "-c", {command!r}]')
+        command = words(command, "a list of words", 'write for example ["nvidia-smi"]')
+        rank, node = _number(rank, "rank"), _number(node, "node")
+        require(stdin, bytes | bytearray | memoryview, "bytes as stdin", "write for example text.encode()")
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err, self._opened() as engine:
             given.write(stdin)
             given.seek(0)
@@ -134,16 +143,19 @@ class Run:
         """
         from windlass.actions.exec_copy import copied
 
-        is_folder, place = str(local).endswith("/"), Path(local).absolute()
+        inside, outside, node = path_text(path, "a path of the run"), _local(local), _number(node, "node")
+        is_folder, place = outside.endswith("/"), Path(outside).absolute()
         with self._opened() as engine:
-            return copied((self.id, str(path)), None, place, engine.store, node=node, into_folder=is_folder)
+            return copied((self.id, inside), None, place, engine.store, node=node, into_folder=is_folder)
 
     def put(self, local: str | Path, path: str | Path, *, node: int | None = None) -> CopiedFiles:
         """Copy a file or folder of this machine into the run; the same paths as for `fetch`, but `code/…`."""
         from windlass.actions.exec_copy import copied
 
+        inside, place = path_text(path, "a path of the run"), Path(_local(local)).absolute()
+        node = _number(node, "node")
         with self._opened() as engine:
-            return copied(None, (self.id, str(path)), Path(local).absolute(), engine.store, node=node)
+            return copied(None, (self.id, inside), place, engine.store, node=node)
 
     def checkpoints(self) -> tuple[CheckpointView, ...]:
         """The checkpoints that the run has saved by `windlass.train.checkpoint`, newest first.
@@ -174,6 +186,8 @@ class Run:
         With `check`, raises RunFailed if it failed or was lost, RunStopped if it was stopped, and RunNotFinished if
         the time was too short.
         """
+        if timeout is not None:
+            timeout = seconds(timeout)
         with self._opened() as engine:
             status = engine.wait(self.id, timeout)
         if check:
@@ -234,11 +248,11 @@ class Run:
         for fields by which its results are found; JobFileError, PlanError, EngineError.
         """
         wanted = None if checkpoint is None else str(checkpoint)
+        more = words(arguments, "a list of arguments", 'write for example ["--epochs", "10"]')
+        require(changes, Mapping | None, "a mapping of job fields", 'write for example {"restarts": 3}')
         fields = {**(changes or {}), **({} if nodes is None else {"nodes": nodes})}
         with self._opened() as engine:
-            actions.resume(
-                self.id, engine, here(), changes=fields, more=arguments, new_code=new_code, checkpoint=wanted
-            )
+            actions.resume(self.id, engine, here(), changes=fields, more=more, new_code=new_code, checkpoint=wanted)
         return self
 
     def delete(self, *, force: bool = False) -> None:
@@ -259,6 +273,23 @@ class Run:
             yield self._engine.reconnected(store)
 
 
+def _number(value: object, what: str) -> int | None:
+    return None if value is None else whole_number(value, f"the number of a {what}", "they are counted from 0")
+
+
+def _local(path: object) -> str:
+    """The path of this machine as text, which is not empty: that would be the whole working folder."""
+    text = path_text(path, "a path of this machine")
+    if not text:
+        raise UsageError("the path of this machine is empty", "write . for the working folder")
+    return text
+
+
+def _context(given: Context | None) -> Context:
+    require(given, Context | None, "a windlass.Context", "leave context out")
+    return here() if given is None else given
+
+
 def _recorded_run(run_id: str, home: Path) -> Run:
     """A run as `pickle` makes it anew. Raises NoSuchRun, StoreError."""
     with Store(home) as store:
@@ -274,7 +305,7 @@ def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = No
     """
     from windlass.engines.base import Engine
 
-    context = context or here()
+    context = _context(context)
     if isinstance(on, Engine):
         ready = _ready(job, context)
         status = on.submit(on.plan(ready.job, f"{ready.job.name}-{context.token()}"))
@@ -292,9 +323,8 @@ def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = No
 
 def make_plan(job: AnyJob, on: str = "local", *, context: Context | None = None) -> Plan:
     """What `run` would do, touching nothing. Raises JobFileError, UsageError."""
-    context = context or here()
-    if not isinstance(on, str):
-        raise UsageError(f"expected the name of a target, found a {type(on).__name__}", "windlass targets lists them")
+    context = _context(context)
+    require(on, str, "the name of a target", "windlass targets lists them")
     return actions.make_plan(_ready(job, context), on, context)
 
 
@@ -302,18 +332,17 @@ def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
     """The run of this id, the only one whose id begins so, or the newest of the job of this name; the newest of all
     without one. Raises NoSuchRun.
     """
-    if not isinstance(run_id, str | None):
-        raise UsageError(f"expected the id of a run, found a {type(run_id).__name__}", "windlass ps lists them")
-    with (context or here()).store() as store:
+    require(run_id, str | None, "the id of a run", "windlass ps lists them")
+    with _context(context).store() as store:
         engine, found = actions.find(run_id, store)
         return Run(found, engine)
 
 
 def list_runs(last: int | None = None, *, context: Context | None = None) -> list[Status]:
     """All runs, newest first; the unfinished ones and the `last` newest if a number is given."""
-    if not isinstance(last, int | None):
-        raise UsageError(f"expected a number of runs, found a {type(last).__name__}", "leave last out for all runs")
-    with (context or here()).store() as store:
+    if last is not None:
+        last = whole_number(last, "a number of runs", "leave last out for all runs")
+    with _context(context).store() as store:
         return actions.statuses(store, last=last)
 
 
@@ -338,7 +367,6 @@ def _ready(job: Any, context: Context) -> ReadyJob:
         return ReadyJob(job, context.cwd, "job")
     if isinstance(job, Mapping):
         return ReadyJob(job_from_mapping(job), context.cwd, "job")
-    if not isinstance(job, str | Path):
-        hint = "give a windlass.Job, the path of a job file or script, or a mapping of job fields"
-        raise UsageError(f"expected a job, found a {type(job).__name__}", hint)
+    hint = "give a windlass.Job, the path of a job file or script, or a mapping of job fields"
+    require(job, str | Path, "a job", hint)
     return read_job(str(job), (), {}, context)

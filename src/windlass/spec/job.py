@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from windlass.errors import JobFileError, Problem
 from windlass.gs_az import KINDS
 from windlass.spec.labels import is_reserved
 from windlass.spec.names import (
@@ -180,8 +181,11 @@ class Job(Document):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """The job with other fields, which are checked as those of a new one. Raises JobFileError."""
+        if not isinstance(update, Mapping | None):
+            message = f"expected a mapping, found {found(update)}"
+            raise JobFileError([Problem("Job", "", message, 'write for example update={"restarts": 3}')])
         given = {name: getattr(self, name) for name in self.model_fields_set}  # the others may have other defaults now
-        return type(self)(**{**given, **(update or {})})
+        return type(self)(**{**given, **{str(name): value for name, value in (update or {}).items()}})
 
     def obstore_addresses(self) -> Iterator[str]:
         """The addresses that its ranks reach by obstore: in Google's or Azure's stores."""
