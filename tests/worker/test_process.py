@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.helpers.users import OTHER, as_other_user
 
-from windlass.worker import process
+from windlass.worker import fork_safety, process
 
 SESSION = f"""
 import os, signal
@@ -66,3 +68,11 @@ def test_children_of_another_user_are_not_waited_for() -> None:
         child = parent.stdout.readline().strip()
         process.kill_session(parent.pid)
     assert child.isdigit()
+
+
+def test_files_in_memory_may_have_names_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"shared\xff")
+    path.write_bytes(b"data")
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 4):
+        assert process.mapped("shared") == [str(path)]
+        assert str(path) in fork_safety._shared_memory()

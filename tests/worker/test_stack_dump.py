@@ -131,6 +131,13 @@ def test_a_rank_that_waits_for_its_peers_is_asked_by_its_second_thread(tmp_path:
     assert functions(found)[0] == "trains"
 
 
+def test_a_rank_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+    named = "import ctypes\nctypes.CDLL(None).prctl(15, b'trains gr\\xc3', 0, 0, 0)\n"
+    with started(tmp_path, named + THREADS.format(does="works()")) as one:
+        [found] = stack_dump.take_stacks([one], drain)
+    assert "trains" in functions(found.stack)
+
+
 def test_a_process_that_does_not_handle_the_signals_gets_none(tmp_path: Path) -> None:
     with started(tmp_path, "import os, sys\nos.execv('/bin/sh', ['sh', '-c', 'echo ready; sleep 600'])") as one:
         [found] = stack_dump.take_stacks([one], drain)

@@ -155,8 +155,8 @@ def _descriptors() -> dict[int, str]:
 
 def _shared_memory() -> set[str]:
     """Memory that a fork would share with its parent instead of copying it."""
-    with open("/proc/self/maps") as file:
-        lines = [line.split(None, 5) for line in file]
+    with open("/proc/self/maps", "rb") as file:  # paths may be any bytes
+        lines = [os.fsdecode(line).split(None, 5) for line in file]
     return {(line[5].strip() if len(line) > 5 else "anonymous") for line in lines if line[1].startswith("rw-s")}
 
 

@@ -62,7 +62,8 @@ def _sockets(pid: int) -> set[str]:
 
 def _name(pid: int) -> str:
     try:
-        with open(f"/proc/{pid}/comm") as file:
+        # The kernel cuts names at 15 bytes, which may be inside of a character.
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return ""

@@ -160,8 +160,8 @@ def end_descendants(patience_seconds: float = 5.0) -> None:
 
 def mapped(part: str) -> list[str]:
     """Files in the memory of this process with `part` in their path."""
-    with open("/proc/self/maps") as file:
-        paths = {line.split(None, 5)[-1].strip() for line in file if "/" in line}
+    with open("/proc/self/maps", "rb") as file:  # paths may be any bytes
+        paths = {os.fsdecode(line.split(None, 5)[-1].strip()) for line in file if b"/" in line}
     return sorted(path for path in paths if part in path)
 
 

@@ -67,8 +67,8 @@ def looks_alone(pid: int, base: str, but: tuple[int, ...] = ()) -> bool:
     if os.path.exists(base + MET):
         return False
     try:
-        with open(f"/proc/{pid}/maps") as file:
-            libraries = {line.rpartition("/")[2].strip() for line in file if "/" in line}
+        with open(f"/proc/{pid}/maps", "rb") as file:  # paths may be any bytes
+            libraries = {os.fsdecode(line).rpartition("/")[2].strip() for line in file if b"/" in line}
     except OSError:
         return False
     if not any(name.startswith("libtorch_cpu") for name in libraries):

@@ -143,9 +143,9 @@ def waited_in_vain(tail: str) -> bool:
 def _handles(pid: int, number: int) -> bool:
     """Whether this process handles a signal."""
     try:
-        with open(f"/proc/{pid}/status") as file:
+        with open(f"/proc/{pid}/status", "rb") as file:  # the name of a process may be any bytes
             for line in file:
-                if line.startswith("SigCgt:"):
+                if line.startswith(b"SigCgt:"):
                     return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     except (OSError, ValueError):
         pass

@@ -185,8 +185,8 @@ def _is_terraform(pid: str) -> bool:
     line = stat(int(pid))
     if line is None or line.state == "Z":
         return False
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
-        return file.read().strip() in ("terraform", "tofu")
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
+        return file.read().strip() in (b"terraform", b"tofu")
     return False
 
 

@@ -225,10 +225,10 @@ class Host:
 def _has_handler(pid: int, number: int) -> bool:
     """Whether a process handles a signal, by its status in the process table that this one sees."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()  # the name of a process may be any bytes
     except OSError:
         return True
-    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigCgt:")), 0)
     return bool(caught >> (number - 1) & 1)
 
 
