@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from windlass.code import snapshot
-from windlass.code.kept import FILE, NOT_KEPT
+from windlass.code.kept import FILE, NOT_KEPT, why_not_kept
 from windlass.code.snapshot import differing, extract_snapshot, keep_snapshot
 from windlass.errors import UsageError
 
@@ -108,3 +108,8 @@ def test_nothing_is_overwritten_and_a_wrong_name_leaves_nothing(code: Path, run:
 def test_a_folder_that_is_gone_keeps_no_run_from_starting(run: Path, tmp_path: Path) -> None:
     keep_snapshot(tmp_path / "gone", run, ENVIRON)
     assert "gone cannot be read" in (run / NOT_KEPT).read_text()
+
+
+def test_the_reason_may_name_a_path_that_is_no_text(run: Path, tmp_path: Path) -> None:
+    keep_snapshot(tmp_path / os.fsdecode(b"gone\xff"), run, ENVIRON)
+    assert r"gone\udcff" in why_not_kept(run)

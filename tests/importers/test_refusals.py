@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -258,3 +261,9 @@ def test_a_torchrun_that_names_no_ranks_starts_one_where_no_operator_tells_it_of
     assert not [one for one in made.left if "core" in one.meaning]
     all_gpus = "resources: {accelerators: A100:4}\nrun: accelerate launch train.py\n"
     assert import_text(all_gpus, "task.yaml", form="sky").job.procs_per_node == "auto"
+
+
+def test_the_hints_are_read_in_every_locale() -> None:
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    reads = "from windlass.importers.field_hints import hints; hints('other kind')"
+    subprocess.run([sys.executable, "-c", reads], env=ascii_only, check=True)

@@ -727,3 +727,21 @@ def test_a_status_that_was_stored_reads_back_equal(store: Store) -> None:
         again = store.status("a-1")
         assert again == writer.status == replace(again)
         assert json.loads(json.dumps(again.cause)) == writer.status.cause
+
+
+NOTES = """
+import sys
+from windlass.runs.store import Store
+store = Store(sys.argv[1])
+print(ascii(store.status("digits-aaaaa").note))
+store.write_note("digits-aaaaa", sys.argv[2])
+"""
+
+
+def test_a_note_is_the_same_in_every_locale(tmp_path: Path) -> None:
+    begin(Store(tmp_path), "digits-aaaaa").close()
+    Store(tmp_path).write_note("digits-aaaaa", "größe")
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    read = subprocess.check_output([sys.executable, "-c", NOTES, str(tmp_path), "grün"], env=ascii_only, text=True)
+    assert read.strip() == ascii("größe")
+    assert Store(tmp_path).status("digits-aaaaa").note == "grün"

@@ -81,7 +81,8 @@ def _of_conda(environment: PythonEnvironment, context: Context) -> Iterator[Path
     else:
         yield from (root / "envs" / environment.name for root in roots)
         try:
-            listed = Path(context.environ.get("HOME", "/"), ".conda", "environments.txt").read_text(errors="replace")
+            path = Path(context.environ.get("HOME", "/"), ".conda", "environments.txt")
+            listed = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return
         yield from (Path(line) for line in listed.splitlines() if Path(line).name == environment.name)

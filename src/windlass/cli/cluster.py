@@ -94,7 +94,7 @@ def init(
         efs=_confirmed(efs, "A file system that all pods share (EFS)?", True, can_ask),
         public_access=ranges,
     )
-    path.write_text(text := other.draft(answers))
+    path.write_text(text := other.draft(answers), encoding="utf-8")
     taken = _taken(answers, {"name": name, "region": region, "gpus": gpus or None, "spot": spot, "efs": efs})
     if taken and not can_ask:
         emit([f"nothing was asked, since there is no terminal; taken: {', '.join(taken)}"], sys.stderr)

@@ -13,6 +13,6 @@ NOT_KEPT: Final = "code.not-kept"
 def why_not_kept(run_dir: Path) -> str:
     """Why the code of a run was not kept; empty where it was, and where that is not known."""
     try:
-        return (run_dir / NOT_KEPT).read_text().strip()
+        return (run_dir / NOT_KEPT).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""

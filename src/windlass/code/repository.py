@@ -38,14 +38,14 @@ def git_folder(root: Path) -> Path | None:
     if (dot / "HEAD").is_file():
         return dot
     try:
-        first = dot.read_text().partition("\n")[0]
+        first = dot.read_text(encoding="utf-8", errors="surrogateescape").partition("\n")[0]
     except (OSError, ValueError):
         return None
     if not first.startswith("gitdir: "):
         return None
     found = root / first.removeprefix("gitdir: ")
     try:
-        return found / (found / "commondir").read_text().strip()
+        return found / (found / "commondir").read_text(encoding="utf-8", errors="surrogateescape").strip()
     except (OSError, ValueError):
         return found  # a submodule has all of its own
 

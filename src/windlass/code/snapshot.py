@@ -38,8 +38,9 @@ def keep_snapshot(
     try:
         _write(_packed(folder, environ, max_entries), run_dir / FILE, [one / FILE for one in others])
     except (UsageError, OSError) as error:
-        with contextlib.suppress(OSError):
-            (run_dir / NOT_KEPT).write_text(f"{error.message if isinstance(error, UsageError) else error}\n")
+        why = f"{error.message if isinstance(error, UsageError) else error}\n"
+        with contextlib.suppress(OSError):  # the path that it names may be any bytes
+            (run_dir / NOT_KEPT).write_text(why, encoding="utf-8", errors="backslashreplace")
 
 
 def _packed(folder: Path, environ: Mapping[str, str], max_entries: int = MAX_ENTRIES) -> bytes:

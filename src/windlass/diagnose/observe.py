@@ -73,7 +73,7 @@ def supervisor_words(run_dir: Path, status: Status) -> str:
 def text_of(path: Path) -> str:
     """The end of a file, to quote it; empty where there is none."""
     try:
-        return path.read_text(errors="replace").strip()[-4000:]
+        return path.read_text(encoding="utf-8", errors="replace").strip()[-4000:]
     except OSError:
         return ""
 

@@ -43,7 +43,7 @@ _UNKNOWN: Final = Hint("a job file has no such field", "windlass schema prints t
 def hints(table: Table) -> dict[str, Hint]:
     """The hints of one table, by the name of the field, kind or volume."""
     found: dict[str, Hint] = {}
-    for line in File(__file__).with_suffix(".txt").read_text().splitlines():
+    for line in File(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             named, names, verdict, meaning, instead = line.split(" | ")
             if named == table:

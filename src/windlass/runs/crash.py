@@ -42,7 +42,7 @@ def mark(run_dir: Path, error: BaseException) -> None:
     text = "".join(traceback.format_exception(error)).strip()[-MAX_CHARS:]
     partial = run_dir / f"{MARKER}.{os.getpid()}"
     try:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(run_dir / MARKER)
     except OSError:
         with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ def mark(run_dir: Path, error: BaseException) -> None:
 def read(run_dir: Path) -> Crash | None:
     """The crash of the run's last supervisor; None where it did not crash."""
     try:
-        with open(run_dir / MARKER, errors="replace") as file:
+        with open(run_dir / MARKER, encoding="utf-8", errors="replace") as file:
             return Crash(os.fstat(file.fileno()).st_mtime, file.read().strip())
     except OSError:
         return None

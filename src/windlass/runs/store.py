@@ -269,7 +269,8 @@ class Store:
                 return
             new = path.with_name(f"{NOTE}.new")
             new.touch(mode=0o600)
-            new.write_text(f"{text}\n")
+            # An argument may be bytes that are no text of the caller's locale: those are kept.
+            new.write_text(f"{text}\n", encoding="utf-8", errors="surrogateescape")
             new.replace(path)
 
     def delete(self, run_id: str) -> None:
@@ -339,7 +340,8 @@ class Store:
     def _at_home(self, status: Status) -> Status:
         """The status with its note, and the place of its outputs on this machine, if they were brought here."""
         # Not by Path: a list may have ten thousand runs, of which hardly one has a note.
-        with contextlib.suppress(OSError, UnicodeDecodeError), open(f"{self.home}/runs/{status.id}/{NOTE}") as file:
+        path = f"{self.home}/runs/{status.id}/{NOTE}"
+        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             status = replace(status, note=file.read().rstrip("\n"))
         if status.collected is None or not (self.run_dir(status.id) / OUTPUT_DIGEST).exists():
             return status

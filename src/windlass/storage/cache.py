@@ -69,7 +69,7 @@ class DataCache:
         self._make_root()
         with self._locked(lock := staging_lock(self._root, source)):
             with system_errors(str(lock)):
-                lock.write_text(str(source))
+                lock.write_text(str(source), encoding="utf-8")
             place = open_place(source, self._root)
             known = self._sets.of(source)
             names = cuts(list(self._sets.names(known)))
@@ -157,7 +157,7 @@ class DataCache:
             files = lock.with_suffix("") / FILES
             if files.exists():
                 with system_errors(str(lock)):
-                    yield _fetched(files, lock.read_text())
+                    yield _fetched(files, lock.read_text(encoding="utf-8"))
 
     def _discard(self, begun: CachedSet) -> bool:
         """Remove what was fetched of a set, unless a process fetches it now."""

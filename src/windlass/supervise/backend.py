@@ -139,7 +139,7 @@ class Node(ABC):
     def last_words(self) -> str:
         """The output of the worker itself, which is empty unless it crashed."""
         try:
-            return self.path("out").read_text(errors="replace").strip()[-QUOTED_CHARS:]
+            return self.path("out").read_text(encoding="utf-8", errors="replace").strip()[-QUOTED_CHARS:]
         except OSError:
             return ""
 

@@ -88,7 +88,7 @@ def export_eksctl(named: Named, context: Context, *, force: bool) -> ExportedClu
     path = context.cwd / EKSCTL_FILE
     if path.exists() and not force:
         raise UsageError(f"{path} exists already", "--force overwrites it")
-    path.write_text("\n".join([*block_lines(config), ""]))
+    path.write_text("\n".join([*block_lines(config), ""]), encoding="utf-8")
     return ExportedCluster((path.name,), tuple(left_out))
 
 

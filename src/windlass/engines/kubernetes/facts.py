@@ -239,7 +239,7 @@ def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None
 
 def boot_program() -> str:
     """The text of the program that unpacks the code in a pod."""
-    return (Path(__file__).parents[2] / "worker" / "boot.py").read_text()
+    return (Path(__file__).parents[2] / "worker" / "boot.py").read_text(encoding="utf-8")
 
 
 def _class_missing(client: Client, name: str | None) -> Note | None:

@@ -234,7 +234,7 @@ def _may_have(python: Path, package: str, environ: Mapping[str, str]) -> bool:
     prefixes = [python.parent.parent]
     if not (prefixes[0] / "pyvenv.cfg").is_file():
         prefixes = [python.resolve().parent.parent, Path("/usr/local"), Path(environ.get("HOME", "/"), ".local")]
-    elif "include-system-site-packages = false" not in (prefixes[0] / "pyvenv.cfg").read_text():
+    elif b"include-system-site-packages = false" not in (prefixes[0] / "pyvenv.cfg").read_bytes():
         return True
     folders = [folder for one in prefixes for folder in one.glob("lib*/python3*/*-packages")]
     return not folders or any((folder / package).is_dir() or _leads_on(folder) for folder in folders)

@@ -39,7 +39,7 @@ def environment(python: str, code_dir: str) -> dict[str, str]:
     if (prefix / "conda-meta").is_dir():
         return {**found, "kind": "conda"}
     try:
-        config = (prefix / "pyvenv.cfg").read_text()
+        config = (prefix / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {**found, "kind": "system"}
     folder = Path(code_dir or prefix)

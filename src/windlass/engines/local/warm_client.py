@@ -263,14 +263,14 @@ class WarmClient:
     def remember(self, why: str) -> None:
         """End it, and refuse others of its kind for a while."""
         self.end(keep_log=True)
-        self._path("refused").write_text(why)
+        self._path("refused").write_text(why, encoding="utf-8")
 
     def remembered(self) -> str:
         """Why callers do not use a process of this kind now; empty where they may."""
         path = self._path("refused")
         try:
             if time.time() - path.stat().st_mtime < self.bounds.refused_seconds:
-                return path.read_text()
+                return path.read_text(encoding="utf-8")
             path.unlink()
         except FileNotFoundError:
             pass

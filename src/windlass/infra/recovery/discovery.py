@@ -69,10 +69,10 @@ class Discovery:
         """
         folder = self.terraform.folder.path
         blocks = [f"import {{\n  to = {to}\n  id = {_quoted(id)}\n}}\n" for to, id in sorted(self.ids.items())]
-        (folder / RECOVERY).write_text("\n".join(blocks))
+        (folder / RECOVERY).write_text("\n".join(blocks), encoding="utf-8")
         names = sorted({_block(address) for address in self.ids} - self.unkept)
         kept = [f"resource {name} {{\n  lifecycle {{\n    ignore_changes = all\n  }}\n}}\n" for name in names]
-        (folder / KEEPING).write_text("\n".join(kept))
+        (folder / KEEPING).write_text("\n".join(kept), encoding="utf-8")
 
     def _creates(self) -> Sequence[Change]:
         """What a plan with the import blocks would still create."""

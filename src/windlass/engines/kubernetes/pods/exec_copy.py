@@ -75,7 +75,7 @@ class RunPods:
 
     def _listed(self, pod: Pod, program: ModuleType, folder: str) -> Mapping[str, Any]:
         """What a program prints of a folder in a pod. Raises EngineError."""
-        words = [*self._python, "-c", Path(str(program.__file__)).read_text(), folder]
+        words = [*self._python, "-c", Path(str(program.__file__)).read_text(encoding="utf-8"), folder]
         code, answer, stderr = exec_stream.call(self._client, pod, words, SILENCE_SECONDS)
         found = parsed(answer)
         if code or found is None:

@@ -77,7 +77,7 @@ class PodFiles:
 
     def _stream(self, pod: Pod, *words: str, stdin: bool = False) -> contextlib.closing[Stream]:
         """The program that sends or receives, passed as text: not every image has the Windlass package."""
-        command = [*self._python, "-c", Path(tarpipe.__file__).read_text(), *words]
+        command = [*self._python, "-c", Path(tarpipe.__file__).read_text(encoding="utf-8"), *words]
         return contextlib.closing(Stream(self._client, pod, command, stdin=stdin, silence_seconds=SILENCE_SECONDS))
 
     def _failed(self, output: Output, path: str, otherwise: str) -> EngineError:

@@ -79,7 +79,7 @@ def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
     spec["topologySpreadConstraints"] = manifests.spread(pods)
     its = labels.of_helper(name, "network-check")
     program = manifests.core(
-        "ConfigMap", name, target.namespace, its, data={PROGRAM: Path(netprobe.__file__).read_text()}
+        "ConfigMap", name, target.namespace, its, data={PROGRAM: Path(netprobe.__file__).read_text(encoding="utf-8")}
     )
     program["metadata"]["annotations"] = probe_pods.made_by(PROBE_SECONDS)
     return [

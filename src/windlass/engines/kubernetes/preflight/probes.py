@@ -63,7 +63,7 @@ class Asked:
 @functools.cache
 def archive() -> bytes:
     """The zip file of the program."""
-    return packed(Path(pod_program.__file__).read_text(), PARTS)
+    return packed(Path(pod_program.__file__).read_text(encoding="utf-8"), PARTS)
 
 
 def location(target: KubernetesTarget) -> tuple[str, str] | None:
