@@ -337,6 +337,32 @@ def test_a_command_runs_beside_a_rank_and_files_go_in_and_out(context: Context, 
         run.exec(["true"])
 
 
+def test_a_program_that_is_interrupted_in_exec_ends_the_command(context: Context) -> None:
+    run = windlass.run(job("sleep", "60"), context=context)
+    until(lambda: any(rank.pid is not None for rank in run.status.ranks))
+    signals = ["kill -INT $PPID; exec sleep 60", "trap 'exit 5' INT; kill -INT $PPID; while :; do sleep 0.02; done"]
+    with pytest.raises(KeyboardInterrupt):
+        run.exec(["bash", "-c", signals[0]])
+    assert run.exec(["bash", "-c", signals[1]]).returncode == 5
+    run.stop(now=True)
+
+
+def test_a_signal_handler_that_raises_in_exec_leaves_no_command(context: Context, tmp_path: Path) -> None:
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    run = windlass.run(job("sleep", "60"), context=context)
+    until(lambda: any(rank.pid is not None for rank in run.status.ranks))
+    old = signal.signal(signal.SIGUSR1, give_up)
+    try:
+        with pytest.raises(TimeoutError):
+            run.exec(["bash", "-c", f"echo $$ > {tmp_path}/pid; kill -USR1 $PPID; exec sleep 60"])
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    assert process.stat(int((tmp_path / "pid").read_text())) is None
+    run.stop(now=True)
+
+
 def test_a_program_is_tested_with_the_fake_engine_through_the_same_call(context: Context) -> None:
     def play(rank: FakeRank) -> int:
         rank.print(f"rank {rank.rank}")

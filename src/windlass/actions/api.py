@@ -116,8 +116,9 @@ class Run:
     ) -> CompletedProcess[bytes]:
         """Run a command where a rank of the live run is, in its environment and folder; give its code and output.
 
-        With `node` instead of `rank`, in what all ranks of that node have alike; with neither, as rank 0. Raises
-        UsageError where the run has ended or its engine lets no command in, EngineError.
+        With `node` instead of `rank`, in what all ranks of that node have alike; with neither, as rank 0. Ctrl-C is the
+        command's, and raises KeyboardInterrupt where it ends the command. Raises UsageError where the run has ended or
+        its engine lets no command in, EngineError.
         """
         from windlass.actions.exec_copy import execute
 

@@ -23,7 +23,10 @@ def execute(
     run_dir: Path, plan: Plan, status: Status, rank: int | None, node: int, command: Sequence[str],
     stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
 ) -> int:  # fmt: skip
-    """Run a command as one of the ranks of a node, or as none; gives its exit code. Raises EngineError."""
+    """Run a command as one of the ranks of a node, or as none; gives its exit code. Raises EngineError.
+
+    Ctrl-C is the command's; where it ends the command, raises KeyboardInterrupt.
+    """
     worker = 0 if plan.nodes.one_worker else node
     spec = run_dir / f"attempt-{status.attempts[-1].number}" / f"node-{worker}.json"
     beside = _process_of(status, node) if plan.nodes.networks else 0
@@ -35,13 +38,23 @@ def execute(
         )  # fmt: skip
     except OSError as error:
         raise EngineError(f"{words[0]} cannot be started: {error.strerror}", "windlass doctor") from error
+    interrupt = None
     while True:
         try:
             code = child.wait()
-            return code if code >= 0 else 128 - code
-        except KeyboardInterrupt:
+            break
+        except KeyboardInterrupt as received:
+            interrupt = received
             if not _is_in_foreground():  # else the terminal has signalled the command too
                 child.send_signal(signal.SIGINT)
+        except BaseException:  # from a signal handler of the program, such as a time limit
+            child.kill()
+            child.wait()
+            raise
+    code = code if code >= 0 else 128 - code
+    if interrupt is not None and code == 128 + signal.SIGINT:
+        raise interrupt
+    return code
 
 
 def _is_in_foreground() -> bool:
