@@ -337,6 +337,23 @@ def test_a_command_runs_beside_a_rank_and_files_go_in_and_out(context: Context, 
         run.exec(["true"])
 
 
+def test_a_program_whose_working_folder_was_removed_works_in_no_other(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = windlass.run(job("true"), context=context)
+    run.wait()
+    monkeypatch.setenv("PWD", str(tmp_path))  # of the shell that started the program
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(windlass.PlanError, match=r"the folder .*/gone is not there"):
+        windlass.make_plan(job("true")).require_runnable()
+    with pytest.raises(windlass.UsageError, match=r"gone/words\.csv is not there"):
+        run.put("words.csv", "output")
+    with pytest.raises(windlass.EngineError, match="gone: there is no such folder"):
+        run.fetch("output", "here")
+
+
 def test_a_program_that_is_interrupted_in_exec_ends_the_command(context: Context) -> None:
     run = windlass.run(job("sleep", "60"), context=context)
     until(lambda: any(rank.pid is not None for rank in run.status.ranks))

@@ -145,7 +145,7 @@ class Run:
         from windlass.actions.exec_copy import copied
 
         inside, outside, node = path_text(path, "a path of the run"), _local(local), _number(node, "node")
-        is_folder, place = outside.endswith("/"), Path(outside).absolute()
+        is_folder, place = outside.endswith("/"), here().cwd / outside
         with self._opened() as engine:
             return copied((self.id, inside), None, place, engine.store, node=node, into_folder=is_folder)
 
@@ -153,7 +153,7 @@ class Run:
         """Copy a file or folder of this machine into the run; the same paths as for `fetch`, but `code/…`."""
         from windlass.actions.exec_copy import copied
 
-        inside, place = path_text(path, "a path of the run"), Path(_local(local)).absolute()
+        inside, place = path_text(path, "a path of the run"), here().cwd / _local(local)
         node = _number(node, "node")
         with self._opened() as engine:
             return copied(None, (self.id, inside), place, engine.store, node=node)

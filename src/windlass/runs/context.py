@@ -50,7 +50,8 @@ def here() -> Context:
     try:
         cwd = Path.cwd()
     except FileNotFoundError:
-        cwd = Path(os.environ.get("PWD", "/"))
+        # PWD is of the shell: a program that has changed its folder since would work in another one.
+        cwd = Path(str(Path("/proc/self/cwd").readlink()).removesuffix(" (deleted)"))
     environ: Mapping[str, str] = os.environ
     if "WINDLASS_RUN_ID" in environ:  # no other command needs the module
         from windlass.plan.environment import outside_of_runs
