@@ -51,7 +51,7 @@ def test_all_problems_are_told_at_once_with_their_lines() -> None:
         ("access: {admins: ['*']}", "is not the ARN"),
         ("storage: {fsx: {size: 1300GiB}}", "expected 1200GiB or a multiple of 2400GiB"),
         ("storage: {fsx: {throughput: 250}}", "is for persistent-2"),
-        ("gpus: [{name: a, instances: []}]", "at least 1"),
+        ("gpus: [{name: a, instances: []}]", "is empty"),
         ("gpus: [{name: a, instances: [g5]}]", "is not an instance type"),
         ("gpus: [{name: a, instances: [g5.xlarge], min: 2}]", "is for node groups"),
         ("gpus: [{name: a, instances: [g5.xlarge], provision: node-group, min: 2, max: 1}]", "is below min"),

@@ -78,6 +78,8 @@ def test_the_launcher_follows_from_what_is_started(start: dict[str, Any], launch
         ({"run": "-m"}, "run: has no module after -m"),
         ({"run": "-c pass"}, "run: begins with the option '-c'"),
         ({"run": "a" * 200_000}, "run: is 200000 bytes long"),
+        ({"command": []}, "command: is empty"),
+        ({"command": [3]}, 'command[0]: expected text, found 3 (write "3")'),
         ({"command": ["a"], "launcher": "torchrun"}, "launcher: is torchrun, which does not start a command"),
         ({"run": "a.py", "launcher": "mpi", "nodes": {"min": 1, "max": 2}}, "nodes: is a range"),
         ({"run": "a.py", "secrets": {"a"}}, "secrets: expected a list, found a set"),

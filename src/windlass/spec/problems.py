@@ -104,6 +104,8 @@ def problems_of(error: ValidationError, model: type[BaseModel], places: Places) 
             path = path[:-1]
         if line["type"] == "default_factory_not_called":
             continue  # only says that another field is wrong
+        if line["type"] == "too_short" and line["input"]:
+            continue  # only says that its items are wrong
         context = line.get("ctx", {})
         if context.get("at"):
             path = (*path[:-1], *str(context["at"]).split("."))
@@ -188,6 +190,7 @@ _MESSAGES: Mapping[str, tuple[str, Callable[[object], str]]] = {
     **dict.fromkeys(("float_type", "float_parsing"), ("expected a number, found {found}", number_hint)),
     **dict.fromkeys(("bool_type", "bool_parsing"), ("expected true or false, found {found}", _bool_hint)),
     **dict.fromkeys(("tuple_type", "list_type"), ("expected a list, found {found}", _no_hint)),
+    "too_short": ("is empty", _no_hint),
     "finite_number": ("expected a finite number, found {found}", _no_hint),
     "string_type": ("expected text, found {found}", _text_hint),
     "greater_than_equal": ("must be at least {ge}, found {found}", _no_hint),
