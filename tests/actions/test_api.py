@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -79,7 +80,8 @@ def test_a_run_that_goes_on_is_not_finished_and_can_be_stopped_and_removed(conte
 def test_a_run_is_got_again_by_a_prefix_and_listed(context: Context) -> None:
     run = windlass.run({"name": "words", "command": ["true"]}, context=context)
     run.wait()
-    assert windlass.get(run.id[:7], context=context).id == run.id
+    assert windlass.get(run.id[:7], context=context) == run
+    assert {pickle.loads(pickle.dumps(run))} == {run}
     assert [status.id for status in windlass.list_runs(context=context)] == [run.id]
 
 

@@ -40,7 +40,8 @@ AnyJob: TypeAlias = "Job | str | Path | Mapping[str, Any]"
 class Run:
     """One run, by its id. It lives in the record: losing this object loses nothing.
 
-    It may be used in any thread and in a forked process, and pickled: each call opens the record for itself.
+    It may be used in any thread and in a forked process, and pickled: each call opens the record for itself. Objects
+    of the same run are equal.
     """
 
     def __init__(self, run_id: str, engine: Engine) -> None:
@@ -50,6 +51,12 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<windlass.Run {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and (self.id, self._home) == (other.id, other._home)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self._home))
 
     def __reduce__(self) -> tuple[Callable[[str, Path], Run], tuple[str, Path]]:
         return _recorded_run, (self.id, self._home)
