@@ -58,7 +58,13 @@ def _without_agent(spec: NodeSpec) -> NodeSpec:
 def test_a_plan_that_cannot_be_read_is_refused_with_what_to_do(plans: list[dict[str, Any]]) -> None:
     with pytest.raises(StoreTooNew, match="the plan is of format 3"):
         Plan.from_json({**plans[0], "format": 3})
+    made = Plan.from_json(plans[0])
     broken = [step if step["kind"] != "node" else {**step, "request": {}} for step in plans[0]["steps"]]
     with pytest.raises(StoreError, match="cannot be read") as refused:
         Plan.from_json({**plans[0], "steps": broken})
     assert "start a new run" in refused.value.hint
+    for name in ("steps", "nodes", "policy"):
+        with pytest.raises(StoreError, match=f"the recorded plan of .* cannot be read: .*{name}"):
+            Plan.from_json({key: value for key, value in made.to_json().items() if key != name})
+    with pytest.raises(StoreError, match="the plan is a list, and no mapping"):
+        Plan.from_json([])  # type: ignore[arg-type]

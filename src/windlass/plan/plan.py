@@ -107,14 +107,18 @@ class Plan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """Read `to_json` back, of this format and of those before. Raises StoreError."""
+        if not isinstance(data, Mapping):
+            raise StoreError(f"the plan is a {type(data).__name__}, and no mapping", "give it what to_json made")
         if data.get("format") not in (1, FORMAT):
             raise StoreTooNew(f"the plan is of format {data.get('format')}; this Windlass reads {FORMAT}")
-        steps = tuple(Step(**step) for step in data["steps"])
-        notes = tuple(Note(**note) for note in data["notes"])
         try:
+            steps = tuple(Step(**step) for step in data["steps"])
+            notes = tuple(Note(**note) for note in data["notes"])
             nodes = NodeTemplate.from_json(data["nodes"]) if data["format"] == FORMAT else template_of(data)
-        except ShapeError as error:
-            problem = f"the recorded plan of {data['run_id']} cannot be read: {error}"
+            revision = Revision(**found) if (found := data.get("revision")) else None
+            fields = {**data, "steps": steps, "notes": notes, "nodes": nodes, "format": FORMAT, "revision": revision}
+            return cls(**fields)
+        except (KeyError, TypeError, ShapeError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            problem = f"the recorded plan of {data.get('run_id', 'a run')} cannot be read: {what}"
             raise StoreError(problem, "start a new run of its job: windlass run") from error
-        revision = Revision(**found) if (found := data.get("revision")) else None
-        return cls(**{**data, "steps": steps, "notes": notes, "nodes": nodes, "format": FORMAT, "revision": revision})
