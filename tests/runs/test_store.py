@@ -234,6 +234,15 @@ def test_a_home_may_be_given_as_text(tmp_path: Path) -> None:
         assert store.run_dir("a-1") == tmp_path / "runs" / "a-1"
 
 
+def test_a_home_is_found_after_a_change_of_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Store("home") as store:
+        begin(store, "a-1").close()
+        monkeypatch.chdir("elsewhere")
+        assert store.run_dir("a-1").is_dir()
+
+
 @pytest.mark.parametrize("older", [empty_file, version_0])
 def test_an_older_file_is_taken_to_this_version(tmp_path: Path, older: Callable[[Path], None]) -> None:
     older(tmp_path / "record.db")

@@ -101,7 +101,7 @@ class Store:
         is the one that this process runs on, `on_network` whether other machines may use the file system; the defaults
         are detected.
         """
-        home = self.home = Path(home)
+        home = self.home = Path(home).absolute()  # a program may change its folder
         self.machine = this_machine(os.environ) if machine is None else machine
         self.reserve = Reserve(str(home / "reserve"), RESERVE_BYTES, is_shared=True)
         self._trash = Trash(home)
