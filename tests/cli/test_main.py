@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -345,12 +346,21 @@ def test_options_of_the_script_are_not_ours(windlass: Call) -> None:
     assert result.err.startswith("error:")
 
 
-def test_a_reader_that_leaves_early_is_no_error(environ: Mapping[str, str]) -> None:
-    command = (
-        f"{sys.executable} -c 'from windlass.cli.main import main; main()' schema | head -1; exit ${{PIPESTATUS[0]}}"
-    )
-    done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [(["schema"], 0, ""), (["init", "train.py"], 1, "error: the output, or a connection, was closed")],
+    ids=["that reads", "that acts"],
+)
+def test_the_reader_of_a_command_leaves_early(
+    words: list[str], code: int, said: str, environ: Mapping[str, str], tmp_path: Path
+) -> None:  # fmt: skip
+    (tmp_path / "train.py").write_text("print(1)")
+    read, write = os.pipe()
+    os.close(read)
+    command = [*WINDLASS, *words]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr.partition(" by its other end")[0]) == (code, said)
 
 
 def test_an_error_message_cannot_move_the_cursor(windlass: Call) -> None:

@@ -24,6 +24,10 @@ gc.set_threshold(100_000, 20, 20)
 atexit.register(gc.freeze)
 
 
+READING: Final = frozenset({
+    "artifacts", "completion", "cost", "doctor", "events", "logs", "plan", "ps", "schema", "status", "targets", "why",
+})  # fmt: skip
+"""Commands that print and do nothing else: where their reader leaves, as `head` does, nothing is left undone."""
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of a write to an open file."""
 
@@ -96,8 +100,23 @@ def _near(word: str) -> str:
     return near(word, COMMANDS.keys() - {"rm", "prune"}) or near(word, COMMANDS)
 
 
+class BrokenPipe(Exception):
+    """A pipe or connection without a reader. click takes any for standard output, and exits with 1 without a word."""
+
+    def __init__(self, error: BrokenPipeError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, not before."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Raises BrokenPipe."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise BrokenPipe(error) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands in the order in which a newcomer meets them."""
@@ -166,19 +185,16 @@ def main(argv: list[str] | None = None) -> None:
         code = 2
     except click.ClickException as error:
         code = _show_help() if arguments == ["--"] else _report_usage(error, ours)
-    except BrokenPipeError:
-        # The reader has closed the pipe: what is left in the buffer cannot be written.
+    except BrokenPipe as broken:
+        # What is left in the buffer cannot be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        code = 0 if ours[0] in READING else _report(_CUT_SHORT, ours, cause=broken.error)
     except KeyboardInterrupt:
         code = 130
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # see entry.py
             sys.exit(130)
-        internal = _of_file(error) or WindlassError(
-            f"{type(error).__name__}: {error}", "an internal error of Windlass: --debug shows the trace"
-        )
-        code = _report(internal, ours, cause=error)
+        code = _report(_of_file(error) or _internal(error), ours, cause=error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -203,6 +219,14 @@ def _of_file(error: Exception) -> WindlassError | None:
         return WindlassError(f"cannot write: {error.strerror}", hint) if error.errno in UNWRITABLE else None
     hint = "check who owns it, and WINDLASS_HOME if it is below that; --debug shows the trace"
     return WindlassError(f"{error.filename}: {error.strerror}", hint)
+
+
+def _internal(error: Exception) -> WindlassError:
+    return WindlassError(f"{type(error).__name__}: {error}", "an internal error of Windlass: --debug shows the trace")
+
+
+_CUT_SHORT: Final = WindlassError("the output, or a connection, was closed by its other end",
+                                  "the command may not have done all; --debug shows the trace")  # fmt: skip
 
 
 def _report(error: WindlassError, arguments: list[str], cause: Exception | None = None) -> int:
