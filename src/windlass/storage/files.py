@@ -13,8 +13,8 @@ from windlass.storage.place import Buffer
 
 SYNC_FILE_RANGE_WRITE: Final = 2
 WRITE_BYTES: Final = 32 << 10
-"""Written by one call. For a larger one the kernel takes a larger block of memory, which on a virtual machine that has
-given its free memory back to its host takes several times as long (decision 0082)."""
+"""Written by one call: larger ones took several times the system time on a virtual machine that gives its free memory
+back to its host (decision 0082)."""
 
 
 def version(found: os.stat_result) -> str:
