@@ -176,6 +176,13 @@ FAULTS = (
         ("train.py:2",),
     ),
     Fault(
+        "a script with a NUL, as a crash of the machine leaves it",
+        "import time\n\0",
+        "syntax-error",
+        0,
+        ("train.py:2",),
+    ),
+    Fault(
         "a module that is no Python",
         "import broken\n",
         "syntax-error",

@@ -275,7 +275,10 @@ def _run_file(argv: list[str]) -> None:
     _set_first_folder(os.path.dirname(os.path.realpath(script)))
     loader = importlib.machinery.SourceFileLoader("__main__", script)
     with io.open_code(script) as file:
-        code = compile(file.read(), script, "exec", dont_inherit=True)
+        source = file.read()
+    if (at := source.find(b"\0")) >= 0:  # as a crash of the machine leaves them; compile() does not name the file then
+        raise SyntaxError("source code cannot contain null bytes", (script, source.count(b"\n", 0, at) + 1, None, None))
+    code = compile(source, script, "exec", dont_inherit=True)
     names = _fresh_main()
     names.update(__file__=script, __loader__=loader, __cached__=None)
     exec(code, names)
