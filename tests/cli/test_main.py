@@ -348,8 +348,12 @@ def test_options_of_the_script_are_not_ours(windlass: Call) -> None:
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
-    [(["schema"], 0, ""), (["init", "train.py"], 1, "error: the output, or a connection, was closed")],
-    ids=["that reads", "that acts"],
+    [
+        (["schema"], 0, ""),
+        (["data", "ls"], 0, ""),
+        (["init", "train.py"], 1, "error: the output, or a connection, was closed"),
+        (["--", "init", "train.py"], 1, "error: the output, or a connection, was closed"),
+    ],
 )
 def test_the_reader_of_a_command_leaves_early(
     words: list[str], code: int, said: str, environ: Mapping[str, str], tmp_path: Path

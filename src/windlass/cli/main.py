@@ -25,7 +25,9 @@ atexit.register(gc.freeze)
 
 
 READING: Final = frozenset({
-    "artifacts", "completion", "cost", "doctor", "events", "logs", "plan", "ps", "schema", "status", "targets", "why",
+    "artifacts", "checkpoints list", "cluster ls", "cluster plan", "cluster policy", "cluster status", "completion",
+    "cost", "data ls", "doctor", "events", "logs", "plan", "prices list", "ps", "schema", "status", "targets",
+    "warm ls", "why",
 })  # fmt: skip
 """Commands that print and do nothing else: where their reader leaves, as `head` does, nothing is left undone."""
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -188,7 +190,7 @@ def main(argv: list[str] | None = None) -> None:
     except BrokenPipe as broken:
         # What is left in the buffer cannot be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0 if ours[0] in READING else _report(_CUT_SHORT, ours, cause=broken.error)
+        code = 0 if READING & {*ours[:1], " ".join(ours[:2])} else _report(_CUT_SHORT, ours, cause=broken.error)
     except KeyboardInterrupt:
         code = 130
     except Exception as error:
