@@ -208,7 +208,7 @@ def freeze(layout: Layout) -> None:
         for name, word in (("freezer.state", "FROZEN"), ("cgroup.freeze", "1"))
         if folder.name == "kubepods" and (folder / name).exists()
     ]
-    assert len(states) == 2, "one of each node"
+    assert states
     for state, word in states:
         state.write_text(word)
 
