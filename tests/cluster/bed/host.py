@@ -233,6 +233,7 @@ def processes_naming(argument: str) -> list[int]:
 
 
 def _without_cgroups(layout: Layout) -> bool:
+    thaw(layout.cgroup)  # of a bed whose processes were killed by others
     for folder in cgroup_folders(layout.cgroup):
         with contextlib.suppress(OSError):
             folder.rmdir()
