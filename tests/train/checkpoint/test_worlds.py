@@ -136,6 +136,11 @@ def test_ranks_that_get_sigterm_at_different_times_save_the_same_step_and_end_wi
     assert f"the state at step {found.step} is saved" in session.output
 
 
+def test_ranks_save_at_each_step_where_a_save_is_done_before_the_next(session: Session) -> None:
+    session.ranks("each")
+    assert [found.step for found in list_checkpoints(session.folder / "each")] == [4, 3, 2, 1]
+
+
 def test_a_bit_that_one_rank_finds_flipped_makes_all_ranks_take_the_one_before(session: Session) -> None:
     name = session.told[("spoilt", -1)]["name"]
     first, second = session.ranks("refusing")

@@ -208,17 +208,17 @@ class Checkpoint:
         if agreed.stop:
             self._stop()
         every = self._settings.every_steps
-        if agreed.due or (every is not None and self.steps % every == 0):
-            # The flags may be those of the step before, without a save that began since.
-            has_just_begun = self._world.size > 1 and saver.began_at_step >= self.steps - 1
-            self._save_periodic(busy=agreed.busy or has_just_begun)
+        # Flags of several ranks are those of the step before: it may have been due until the save that began since.
+        is_due = agreed.due and (self._world.size == 1 or saver.began_at_step < self.steps - 1)
+        if is_due or (every is not None and self.steps % every == 0):
+            self._save_periodic(busy=agreed.busy)
 
     def _save_periodic(self, *, busy: bool) -> None:
-        if busy and self._world.can_communicate and not self._settings.waits_when_busy:
-            if self._settings.every_steps is not None:
-                self._report("skipped", reason="the save before it is still under way")
-            return
-        self._saver.begin()
+        """Save, or skip where the save before it is still under way on a rank; `busy`: one has said so already."""
+        waits = self._settings.waits_when_busy
+        is_skipped = busy and self._world.can_communicate and not waits
+        if (is_skipped or not self._saver.begin(may_skip=not waits)) and self._settings.every_steps is not None:
+            self._report_skipped()  # by a time it is due again at the next step
 
     def save(self, wait: bool = False) -> bool:
         """Save now; a collective. With `wait`, until it is committed.
@@ -228,7 +228,7 @@ class Checkpoint:
         reported, and the training continues. Raises TypeError if a part's state cannot be kept.
         """
         if not self._saver.begin(may_skip=not wait and not self._settings.waits_when_busy):
-            self._report("skipped", reason="the save before it is still under way")
+            self._report_skipped()
             return False
         return self._saver.await_commit() if wait else self._saver.busy
 
@@ -250,6 +250,9 @@ class Checkpoint:
     def _report(self, action: str, **fields: Any) -> None:
         if self._world.rank == 0:
             report_checkpoint({"action": action, "step": self.steps, **fields})
+
+    def _report_skipped(self) -> None:
+        self._report("skipped", reason="the save before it is still under way")
 
     def _handle_sigterm(self) -> None:
         if not self._closed:

@@ -234,6 +234,19 @@ def gather_pickle() -> dict[str, Any]:
         return {"said": str(error)}
 
 
+def saved_each_step() -> dict[str, Any]:
+    """Each step is longer than a save takes."""
+    model, optimizer = make("ddp")
+    saved = Checkpoint(model=model, optimizer=optimizer, folder=FOLDER / "each", every=1, keep=9)
+    for step in range(4):
+        train(model, optimizer, step)
+        saved.step()
+        saved._saver.await_writer()
+        dist.barrier()
+    saved.close()
+    return {}
+
+
 # -- reads that fail --------------------------------------------------------------------------------------------------
 
 
@@ -369,6 +382,7 @@ def main() -> None:
     phase_with_stop("alone", without_talking, talk=False)
     phase_with_stop("alone again", without_talking, talk=False)
     phase("gather", 2, gather_pickle)
+    phase("each", 2, saved_each_step)
     if "READ_ERRORS" in os.environ:
         phases_with_errors()
 
