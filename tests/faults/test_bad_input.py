@@ -148,6 +148,12 @@ def port_in_use(machine: Machine) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def a_dead_link(machine: Machine) -> Iterator[None]:
+    (machine.folder / "linked.py").symlink_to("not-there.py")
+    yield
+
+
+@contextlib.contextmanager
 def a_folder(machine: Machine) -> Iterator[None]:
     machine.write("sub/job.yaml", GOOD)
     yield
@@ -223,6 +229,12 @@ ROWS: dict[str, Row] = {
     "no such code": Row(files=job(code="elsewhere"), says=("elsewhere", "is not there", "code:")),
     "code with a long name": Row(files=job(code=LONG), says=(LONG[:40], "is not there")),
     "code that is a file": Row(files=job(code="train.py"), says=("train.py", "is not")),
+    "a link to nothing": Row(
+        ("run", "linked.py"), says=("linked.py is a link to", "which is not there"), world=a_dead_link
+    ),
+    "a notebook": Row(
+        ("run", "a b.ipynb"), files={"a b.ipynb": "{}"}, says=("notebook", "nbconvert --to script 'a b.ipynb'")
+    ),
     "no such program": Row(("run", "--", "no-such-program"), says=("no-such-program", "was not found")),
     "a program with a long name": Row(("run", "--", "./" + LONG), says=(LONG[:40], "was not found")),
     "no such interpreter": Row(("run", "--python", "./nowhere/python"), says=("nowhere/python", "python:")),

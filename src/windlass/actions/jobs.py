@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -100,6 +101,12 @@ def read_job(
     if not os.path.lexists(path):
         hint = near(path.name, _names(path.parent)) or "name a job file or a script: windlass run train.py"
         raise UsageError(f"{what} is not there", hint)
+    if path.is_symlink() and not os.path.exists(path):  # noqa: PTH110 - as above
+        raise UsageError(f"{what} is a link to {path.readlink()}, which is not there", "mend the link")
+    if path.suffix.lower() == ".ipynb":
+        notebook, script = (shlex.quote(str(one)) for one in (what, PurePath(str(what)).with_suffix(".py")))
+        hint = f"jupyter nbconvert --to script {notebook}, then windlass run {script}"
+        raise UsageError(f"{what} is a notebook, and no script", hint)
     if not os.path.isfile(path):  # noqa: PTH113 - as above
         raise UsageError(f"{what} is neither a job file nor a script", "windlass init writes a job file for a script")
     from windlass.spec.commandline import job_from_script
