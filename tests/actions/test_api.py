@@ -143,6 +143,7 @@ def test_what_is_no_target_and_no_run_is_refused_by_its_type(context: Context) -
         ("put", {"local": "", "path": "output"}, "the path of this machine is empty"),
         ("put", {"local": ".", "path": "output", "node": "0"}, "expected the number of a node, found '0'"),
         ("resume", {"arguments": "--lr 0.1"}, "expected a list of arguments, found '--lr 0.1'"),
+        ("resume", {"nodes": 2, "changes": {"nodes": 3}}, "two numbers of nodes: 2, and 3 in changes"),
         ("resume", {"changes": ["restarts=3"]}, "expected a mapping of job fields, found a list"),
     ],
 )  # fmt: skip
