@@ -113,6 +113,31 @@ def test_pods_are_gone_some_time_after_their_end_and_the_record_is_as_it_was(
         assert (run.status.phase, len(run.status.attempts)) == (Phase.SUCCEEDED, 1)
 
 
+@pytest.mark.parametrize("cascade", ["windlass", "foreground", "background"])
+@pytest.mark.parametrize("via", WORKLOADS)
+def test_nothing_is_left_of_a_run_that_is_removed(
+    cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path, via: str, cascade: str
+) -> None:
+    """By its command, or with its anchor: an expiry is a foreground deletion of what owns that."""
+    if via in OPERATORS:
+        operator(OPERATORS[via])
+    way = WORKLOADS[via]
+    launcher = {"launcher": "mpi"} if via == "mpijob" else {}
+    kinds = [way.plural, *(plural for _, plural in way.parts), *(["jobsets"] if via == "trainjob" else [])]
+    everything = ",".join([*kinds, "jobs", "pods", "services", "configmaps", "leases"])
+    with opened(harness_on(cluster, namespace, tmp_path / "home", kubernetes={"via": via})) as harness:
+        environ = {"BREAKS": "", "WAITS": ""}
+        run = succeeded(harness.start("script.py", base=script(tmp_path), nodes=2, env=environ, **launcher))
+        chosen = ("-n", namespace, "-l", f"windlass.dev/run={run.id}", "-o", "name")
+        assert len(cluster.kubectl("get", ",".join(kinds), *chosen).split()) == len(kinds)
+        if cascade == "windlass":
+            harness.engine.delete(run.id)
+        else:
+            cluster.kubectl("delete", "configmap", run.id, "-n", namespace, f"--cascade={cascade}", "--wait=false")
+        wait_for(lambda: not cluster.kubectl("get", everything, *chosen), "all objects to be gone", WAIT_SECONDS)
+        harness.runs.clear()
+
+
 def test_a_trainjob_that_makes_anew_what_a_cluster_has_removed_does_not_train_again(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:

@@ -505,6 +505,28 @@ def test_the_pods_of_an_attempt_get_the_rest_of_the_limit(server: ObjectServer, 
     assert deadline_seconds(540, 30) < found <= deadline_seconds(600, 30)
 
 
+@pytest.mark.parametrize(
+    ("via", "maker", "owner"),
+    [("job", "jobs", ("configmaps", "r-1", None)), ("trainjob", "trainjobs", ("trainingruntimes", "r-1-1", True))],
+)
+def test_a_trainjob_goes_before_the_runtime_without_which_trainer_admits_no_end_of_it(
+    server: ObjectServer, tmp_path: Path, via: str, maker: str, owner: tuple[str, str, bool | None]
+) -> None:
+    server.served |= {"trainjobs", "trainingruntimes"}
+    scene = Scene(server, tmp_path, nodes=2, kubernetes={"via": via})
+    writer = scene.create()
+    backend = KubernetesBackend(scene.plan, scene.dir)
+    backend.create_first(Recorder(writer), backend.create_shared())
+    backend.close()
+    writer.close()
+    scene.store.close()
+    [found] = server.objects[maker, "r-1-1"]["metadata"]["ownerReferences"]
+    kind, name, is_waited_for = owner
+    assert (found["uid"], found.get("blockOwnerDeletion")) == (
+        server.objects[kind, name]["metadata"]["uid"], is_waited_for
+    )  # fmt: skip
+
+
 def test_a_failing_cluster_is_no_sign_that_no_pod_lives(scene: Scene) -> None:
     backend = KubernetesBackend(scene.plan, scene.dir)
     assert not backend.lives()

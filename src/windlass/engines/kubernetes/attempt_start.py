@@ -156,9 +156,9 @@ class AttemptStart:
             "metadata": {**maker["metadata"], "name": layout.attempt_name(self._plan.run_id, self._number)},
             **described(self._number, pods),
         }
-        for one in (config, *parts):
-            self._backend.create(manifests.owned(one, owner))
-        self._create_last(manifests.owned(maker, owner))
+        made = [self._backend.create(manifests.owned(one, owner)) for one in (config, *parts)]
+        # Trainer admits no change of a TrainJob whose runtime is gone, and so not the last one of a deletion either.
+        self._create_last(manifests.owned(maker, made[-1], is_first=True) if parts else manifests.owned(maker, owner))
 
     def _create_last(self, manifest: Mapping[str, Any]) -> None:
         """Create the object that refers to the others; an operator's webhook may not know these for a moment."""

@@ -406,12 +406,16 @@ def code_sources(names: Iterable[str]) -> list[Manifest]:
     ]
 
 
-def owned(manifest: Mapping[str, Any], owner: Mapping[str, Any]) -> Manifest:
-    """The manifest of an object that is deleted with its owner, an object as returned by the API server."""
+def owned(manifest: Mapping[str, Any], owner: Mapping[str, Any], *, is_first: bool = False) -> Manifest:
+    """The manifest of an object that is deleted with its owner, an object as returned by the API server.
+
+    With `is_first` an owner that is deleted after what it owns stays until this one is gone.
+    """
     reference = {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
         "name": owner["metadata"]["name"],
         "uid": owner["metadata"]["uid"],
+        **({"blockOwnerDeletion": True} if is_first else {}),
     }
     return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}

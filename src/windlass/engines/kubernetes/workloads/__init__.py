@@ -20,3 +20,5 @@ WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
 _OUTERMOST_FIRST: Final = ("trainjob", "pytorchjob", "mpijob", "jobset", "job")
 OWNER_KINDS: Final = tuple((WORKLOADS[name].api, WORKLOADS[name].kind) for name in _OUTERMOST_FIRST)
 """API and kind of owner objects, outermost first: a TrainJob recreates a JobSet of its own that was deleted."""
+OWNING_PARTS: Final = tuple((one.api, kind) for one in WORKLOADS.values() for kind, _ in one.parts)
+"""API and kind of what owns owner objects of its own: a runtime is deleted after the TrainJob that refers to it."""

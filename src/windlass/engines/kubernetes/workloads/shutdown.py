@@ -13,7 +13,7 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.manifests import END_SECONDS
 from windlass.engines.kubernetes.pods.nodes import has_ended, why_over
-from windlass.engines.kubernetes.workloads import OWNER_KINDS, tombstones
+from windlass.engines.kubernetes.workloads import OWNER_KINDS, OWNING_PARTS, tombstones
 from windlass.engines.kubernetes.workloads.base import Workload
 from windlass.engines.kubernetes.workloads.job import BATCH
 from windlass.errors import NoSuchRun
@@ -76,7 +76,7 @@ def end_leftovers(client: Client, run_id: str, *, now: bool) -> None:
 
 def delete_makers(client: Client, run_id: str, *, are_pods_first: bool = False) -> None:
     """Delete the owner objects of a run's pods, and with them the pods. Raises Refused, Unreachable."""
-    for api, kind in OWNER_KINDS:
+    for api, kind in (*OWNING_PARTS, *OWNER_KINDS) if are_pods_first else OWNER_KINDS:
         for one in _found(client, api, kind, run_id):
             client.delete(api, kind, one["metadata"]["name"], is_owned_first=are_pods_first)
 
