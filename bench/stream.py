@@ -38,6 +38,8 @@ from tests.servers.s3 import VERSITYGW, S3Server, s3_server
 
 BUCKET = "bench"
 NUM_WORKERS = 2
+TRIES = 5
+"""Of a peer: with several workers mosaicml-streaming 0.13 gives samples in some runs that are none of the set."""
 SAMPLE_BYTES = 100_000
 PARTS = ("epochs", "restart")
 PEERS = ("s3torchconnector", "litdata", "mosaicml-streaming")
@@ -85,6 +87,19 @@ class Bench:
         return cache
 
     def _run(self, mode: str, way: str, address: str, cache: Path, num_workers: int, node: str = "") -> Figures:
+        """The figures of a process. Where a peer fails, that is printed, and it begins anew with an empty cache."""
+        for left in reversed(range(TRIES)):
+            try:
+                return self._run_once(mode, way, address, cache, num_workers, node)
+            except RuntimeError as error:
+                if way == "windlass" or mode == "rest" or not left:
+                    raise
+                print(f"  ({way} failed; again: {str(error).splitlines()[-1][:100]})", flush=True)
+                shutil.rmtree(cache)
+                cache.mkdir()
+        raise AssertionError
+
+    def _run_once(self, mode: str, way: str, address: str, cache: Path, num_workers: int, node: str) -> Figures:
         words = [self.python, ROOT / "bench" / "stream_ways.py", mode, way, address, cache]
         words += [num_workers, self.num_samples, self.folder / "position"]
         done = subprocess.run(
