@@ -207,6 +207,14 @@ FAULTS = (
         ("vocabulary of 12 words", "exit code 4"),
     ),
     Fault(
+        "a script whose own watchdog ended it",
+        "import faulthandler, time\nfaulthandler.dump_traceback_later(0.5, exit=True)\nprint('loading', flush=True)\n"
+        "def load():\n    time.sleep(300)\nload()\n",
+        "watchdog",
+        0,
+        ("train.py:5", "Timeout (0:00:00.5"),
+    ),
+    Fault(
         "sys.exit after a lost connection that was handled long before",
         "import os, sys, time, traceback\nif os.environ['RANK'] == '0':\n    time.sleep(300)\ntry:\n"
         "    raise ConnectionResetError(104, 'Connection reset by peer')\nexcept OSError:\n"
