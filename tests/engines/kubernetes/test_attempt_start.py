@@ -31,7 +31,7 @@ def created(monkeypatch: pytest.MonkeyPatch, words: str, times: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "words", ['TrainingRuntime.trainer.kubeflow.org "r-1" not found',
+    "words", ['TrainingRuntime.trainer.kubeflow.org "r-1" not found', "runtime 'r-1' not found",
               "unsupported runtime: TrainingRuntime.trainer.kubeflow.org"],
 )  # fmt: skip
 def test_an_operator_that_does_not_know_a_runtime_yet_is_asked_again(

@@ -168,7 +168,8 @@ class AttemptStart:
                 self._backend.create(manifest)
                 return
             except Refused as error:
-                words = (f'"{manifest["metadata"]["name"]}" not found', STARTING_TRAINER)
+                name = manifest["metadata"]["name"]  # which Trainer quotes in one way, and Kueue in the other
+                words = (f'"{name}" not found', f"'{name}' not found", STARTING_TRAINER)
                 is_behind = any(one in error.message for one in words)
                 if not is_behind or time.monotonic() > give_up:
                     raise
