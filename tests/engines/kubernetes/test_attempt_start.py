@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from windlass.engines.kubernetes import attempt_start
 from windlass.engines.kubernetes.api.client import Refused
 from windlass.engines.kubernetes.attempt_start import BEHIND_SECONDS, AttemptStart
+from windlass.runs.phase import Phase
+from windlass.runs.record import Attempt
 
 MADE = {"kind": "TrainJob", "metadata": {"name": "r-1"}}
 
@@ -45,3 +48,20 @@ def test_an_operator_that_does_not_know_a_runtime_yet_is_asked_again(
 def test_another_refusal_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused):
         created(monkeypatch, "no team label", times=1)
+
+
+@pytest.mark.parametrize(("is_resume", "chosen"), [(False, ("kept",)), (True, ("new",))])
+def test_a_restart_reuses_pods_that_run_and_a_resume_which_may_bring_other_code_does_not(
+    monkeypatch: pytest.MonkeyPatch, is_resume: bool, chosen: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(attempt_start, "reuse", types.SimpleNamespace(
+        pods_of=lambda *_: ("kept",), running=lambda *_: {0: {}}))  # fmt: skip
+    before = Attempt(1, 1, Phase.FAILED, 1.0, 2.0, "failure", members=(0,))
+    now = Attempt(2, 1, Phase.STARTING, 3.0, members=(0,), is_resume=is_resume)
+    start = types.SimpleNamespace(
+        _number=2, _members=(0,), _new_pods=("new",), _client=None, _folder=Path("attempt-2"),
+        _plan=types.SimpleNamespace(run_id="r", nodes=types.SimpleNamespace(stay_seconds=60.0)),
+        _record=types.SimpleNamespace(status=types.SimpleNamespace(attempts=(before, now))),
+    )  # fmt: skip
+    found: Any = AttemptStart._chosen_pods(cast("Any", start))
+    assert found == chosen

@@ -85,7 +85,8 @@ class AttemptStart:
         if self._number == 1 or not self._plan.nodes.stay_seconds:
             return self._new_pods
         before, now = self._record.status.attempts[-2:]
-        if before.members != now.members or before.reason not in PODS_ARE_REUSABLE:
+        # A resume may bring other code, and pods that are about to end have that of before.
+        if now.is_resume or before.members != now.members or before.reason not in PODS_ARE_REUSABLE:
             return self._new_pods
         folder = self._folder.with_name(f"attempt-{self._number - 1}")
         ids = reuse.pods_of(folder, self._number - 1, len(self._members))
