@@ -88,16 +88,17 @@ class Bench:
 
     def _run(self, mode: str, way: str, address: str, cache: Path, num_workers: int, node: str = "") -> Figures:
         """The figures of a process. Where a peer fails, that is printed, and it begins anew with an empty cache."""
-        for left in reversed(range(TRIES)):
+        failures = 0
+        while True:
             try:
                 return self._run_once(mode, way, address, cache, num_workers, node)
             except RuntimeError as error:
-                if way == "windlass" or mode == "rest" or not left:
+                failures += 1
+                if way == "windlass" or mode == "rest" or failures == TRIES:
                     raise
                 print(f"  ({way} failed; again: {str(error).splitlines()[-1][:100]})", flush=True)
                 shutil.rmtree(cache)
                 cache.mkdir()
-        raise AssertionError
 
     def _run_once(self, mode: str, way: str, address: str, cache: Path, num_workers: int, node: str) -> Figures:
         words = [self.python, ROOT / "bench" / "stream_ways.py", mode, way, address, cache]

@@ -215,6 +215,14 @@ FAULTS = (
         ("train.py:5", "Timeout (0:00:00.5"),
     ),
     Fault(
+        "a script that goes on after the stacks of its watchdog, and fails",
+        "import faulthandler, sys, time\nfaulthandler.dump_traceback_later(0.1)\ntime.sleep(0.5)\n"
+        "sys.exit('vocabulary of 12 words, 50 needed')\n",
+        "exit-code",
+        0,
+        ("vocabulary of 12 words",),
+    ),
+    Fault(
         "sys.exit after a lost connection that was handled long before",
         "import os, sys, time, traceback\nif os.environ['RANK'] == '0':\n    time.sleep(300)\ntry:\n"
         "    raise ConnectionResetError(104, 'Connection reset by peer')\nexcept OSError:\n"

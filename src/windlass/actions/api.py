@@ -258,7 +258,7 @@ class Run:
         wanted = None if checkpoint is None else str(checkpoint)
         more = words(arguments, "a list of arguments", 'write for example ["--epochs", "10"]')
         require(changes, Mapping | None, "a mapping of job fields", 'write for example {"restarts": 3}')
-        fields = {**(changes or {})}
+        fields = dict(changes or {})
         if nodes is not None and fields.setdefault("nodes", nodes) != nodes:
             raise UsageError(f"two numbers of nodes: {nodes}, and {fields['nodes']!r} in changes", "give one of them")
         with self._opened() as engine:

@@ -36,8 +36,11 @@ _NO_LOCAL_RANK: Final = {
 _NOT_IMPORTED: Final = re.compile(r"\S*python\S*: .*No module named '?(?P<module>[\w.]+)")
 """Of an interpreter that was given -m."""
 _NOT_FOUND: Final = re.compile(r"^.*?(?:line \d+: )?(?P<what>[^\s:]+): (?:command )?not found$", re.MULTILINE)
-_WATCHDOG: Final = re.compile(r"^Timeout \((?P<time>[\d:.]+)\)!$", re.MULTILINE)
-"""Of `faulthandler.dump_traceback_later`, before the stacks."""
+_WATCHDOG: Final = re.compile(
+    r"^(?P<what>Timeout \([\d:.]+\)!)\n(?P<stacks>(?:(?:Thread|Current thread) 0x.*\n|  .*(?:\n|\Z)|\n)*)\Z",
+    re.MULTILINE,
+)
+"""Of `faulthandler.dump_traceback_later`; without `exit=True` the script would go on, and write more."""
 _NOT_FINALIZED: Final = re.compile(
     r"\w+ has exited due to process rank (?P<rank>\d+) with PID \d+ on\s+node \S+ exiting\s+improperly"
 )
@@ -161,13 +164,12 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
             "wrong-arguments", f"the script does not take these arguments: {error.rpartition('error: ')[2]}",
             [error, usage[0].strip()[:300], called], fix, 92,
         )  # fmt: skip
-    elif code == 1 and (timers := list(_WATCHDOG.finditer(case.text))):
-        stacks = case.text[timers[-1].end() :]
-        place = case.at(own_frame(main_stack(stacks), case.code_dir, innermost_first=True))
+    elif code == 1 and (dump := _WATCHDOG.search(case.text)):
+        place = case.at(own_frame(main_stack(dump["stacks"]), case.code_dir, innermost_first=True))
         yield case.of_first(
             "watchdog", f"{case.who} did not finish within the time that its script had set"
             + (f"; it was at {place}" if place else ""),
-            [f"Timeout ({timers[-1]['time']})!, of faulthandler.dump_traceback_later, and exit code 1"],
+            [f"{dump['what']}, as faulthandler.dump_traceback_later writes it, and exit code 1"],
             "see what it waited for; allow more time there if it was only slow", 90, is_effect=True,
         )  # fmt: skip
     elif code == 127 and (missing := _NOT_FOUND.search(case.text)):
