@@ -43,7 +43,7 @@ demo: ## train on real handwritten digits, 2 nodes × 2 ranks, on this machine
 .PHONY: test
 test: WORKERS := 4
 test: ## lint, and the tests a person waits for (at most 5 minutes on 2 cores)
-	$(timed) $(MAKE) --no-print-directory setup lint; $(PYTEST) -m "not slow and not cluster"
+	$(timed) $(MAKE) --no-print-directory setup lint; QUICK=1 $(PYTEST) -m "not slow and not cluster"
 
 .PHONY: server-build
 server-build: setup ## build the S3 server of the tests into the cache of this machine (once; 3 minutes, needs Go)
@@ -101,7 +101,7 @@ horovod: setup ## build Horovod for example 04 into .cache/horovod-env (3 to 9 m
 .PHONY: lint
 lint: setup ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
-	@$(BIN)/mypy --no-error-summary
+	@MYPY_NUM_WORKERS=2 $(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
 
 .PHONY: format

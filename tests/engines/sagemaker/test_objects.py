@@ -39,6 +39,7 @@ def test_a_link_that_leads_out_costs_the_rest_of_a_model_nothing(tmp_path: Path)
     assert [(path.name, path.read_text()) for path in (tmp_path / "output").iterdir()] == [("step-100", "weights")]
 
 
+@pytest.mark.slow
 def test_a_bucket_that_was_removed_keeps_no_run_from_being_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

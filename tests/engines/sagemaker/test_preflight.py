@@ -69,6 +69,7 @@ def bad(one: SageMakerTarget) -> dict[str, str]:
     return {name: check.level for name, check in found(one).items() if check.level != "ok"}
 
 
+@pytest.mark.slow
 def test_an_account_in_which_all_is_well(plane: ControlPlane) -> None:
     seen = found(target())
     assert {check.level for check in seen.values()} == {"ok"}, seen
@@ -108,6 +109,7 @@ def test_policies_name_what_can_be_named() -> None:
         }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_login_that_has_expired(plane: ControlPlane) -> None:
     plane.is_login_expired = True
     [check] = found(target()).values()
@@ -115,6 +117,7 @@ def test_a_login_that_has_expired(plane: ControlPlane) -> None:
     assert "log in again" in check.fix
 
 
+@pytest.mark.slow
 def test_a_role_that_does_not_trust_sagemaker(plane: ControlPlane) -> None:
     trusted = policies.trust()
     trusted["Statement"][0]["Principal"] = {"Service": "ec2.amazonaws.com"}
@@ -123,12 +126,14 @@ def test_a_role_that_does_not_trust_sagemaker(plane: ControlPlane) -> None:
     assert "sagemaker.amazonaws.com" in found(target())["role"].fix
 
 
+@pytest.mark.slow
 def test_a_role_that_is_not_there(plane: ControlPlane) -> None:
     plane.account.roles.clear()
     assert bad(target())["role"] == "fail"
     assert found(target())["rights of role"].fix == "create the role first"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "name", "words"),
     [
@@ -146,6 +151,7 @@ def test_what_a_target_names_and_is_not_there(
     assert (check.level, words in check.found, bool(check.fix)) == ("fail", True, True), check
 
 
+@pytest.mark.slow
 def test_quotas_of_nothing(plane: ControlPlane) -> None:
     plane.account.quotas.clear()
     seen = found(target())
@@ -153,6 +159,7 @@ def test_quotas_of_nothing(plane: ControlPlane) -> None:
     assert "Service Quotas" in seen["quota"].fix
 
 
+@pytest.mark.slow
 def test_what_may_not_be_asked_is_not_known(plane: ControlPlane) -> None:
     plane.refuse("SimulatePrincipalPolicy", "AccessDenied", "not authorized", times=2, status=403)
     assert bad(target()) == {"rights of role": "warn", "rights of login": "warn"}

@@ -34,20 +34,24 @@ def kinds(found: dict[str, object]) -> dict[str, str]:
     return {one["rung"]: one.get("kind", "ok") for one in rungs}
 
 
+@pytest.mark.slow
 def test_the_whole_ladder_leaves_nothing_in_the_bucket(server: S3Server) -> None:
     assert kinds(answer(ASKED, server.environ())) == dict.fromkeys(("list", "write", "read", "delete"), "ok")
     assert "Contents" not in server.client().list_objects_v2(Bucket="runs")
 
 
+@pytest.mark.slow
 def test_a_bucket_that_does_not_exist_ends_the_ladder(server: S3Server) -> None:
     assert kinds(answer({**ASKED, "bucket": "none"}, server.environ())) == {"list": "no-bucket"}
 
 
+@pytest.mark.slow
 def test_keys_that_are_wrong_are_no_missing_permission(server: S3Server) -> None:
     wrong = {**server.environ(), "AWS_SECRET_ACCESS_KEY": "wrong"}
     assert kinds(answer(ASKED, wrong)) == {"list": "keys"}
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_is_told_apart(server: S3Server) -> None:
     away = server.environ(f"http://127.0.0.1:{quiet_port()}")
     assert kinds(answer(ASKED, away)) == {"list": "unreachable"}
@@ -78,6 +82,7 @@ def test_a_folder_that_cannot_be_written_says_why() -> None:
     assert (found["step"], bool(found["error"])) == ("write", True)
 
 
+@pytest.mark.slow
 def test_the_program_runs_from_its_zip_file_alone(server: S3Server, tmp_path: Path) -> None:
     program = archive()
     question = json.dumps({**ASKED, "folder": str(tmp_path)})
