@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
@@ -23,6 +24,7 @@ class Feed(Generic[Item]):
         """`read` makes an iterator, for this or another thread, which ends when the event is set."""
         self._read = read
         self._iterator: Iterator[Item] | None = None
+        self._ahead: AsyncIterator[Item] | None = None
 
     def __iter__(self) -> Iterator[Item]:
         return self
@@ -32,14 +34,25 @@ class Feed(Generic[Item]):
             self._iterator = self._read(threading.Event())
         return next(self._iterator)
 
-    async def __aiter__(self) -> AsyncIterator[Item]:
+    def __aiter__(self) -> AsyncIterator[Item]:
+        return self
+
+    async def __anext__(self) -> Item:
+        if self._ahead is None:
+            self._ahead = self._read_ahead()
+        return await anext(self._ahead)
+
+    async def _read_ahead(self) -> AsyncIterator[Item]:
         loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        arrived: deque[tuple[str, Any]] = deque()
+        has_arrived = asyncio.Event()
         unwanted, room = threading.Event(), threading.Semaphore(AHEAD)
 
         def put(kind: str, value: Any = None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed
-                loop.call_soon_threadsafe(queue.put_nowait, (kind, value))
+            arrived.append((kind, value))
+            if len(arrived) == 1:  # else the loop has been woken: that takes most of the time of an item
+                with contextlib.suppress(RuntimeError):  # the loop was closed
+                    loop.call_soon_threadsafe(has_arrived.set)
 
         def read() -> None:
             try:
@@ -55,12 +68,18 @@ class Feed(Generic[Item]):
         threading.Thread(target=read, name="windlass-feed", daemon=True).start()
         try:
             while True:
-                kind, value = await queue.get()
-                if kind == "end":
-                    return
-                if kind == "error":
-                    raise value
-                room.release()
-                yield value
+                await has_arrived.wait()
+                has_arrived.clear()
+                for _ in range(len(arrived)):
+                    kind, value = arrived.popleft()
+                    if kind == "end":
+                        return
+                    if kind == "error":
+                        raise value
+                    room.release()
+                    yield value
+                if arrived:
+                    has_arrived.set()
+                    await asyncio.sleep(0)  # items that come faster than they are taken must not stop other tasks
         finally:
             unwanted.set()

@@ -1,0 +1,69 @@
+"""Items of a feed, in this thread and beside the tasks of an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+from windlass.actions.feed import AHEAD, Feed
+
+NUM_ITEMS = 20 * AHEAD
+
+
+def numbers(_unwanted: threading.Event) -> Iterator[int]:
+    yield from range(NUM_ITEMS)
+
+
+def test_items_are_whole_and_in_order_and_other_tasks_go_on() -> None:
+    async def both() -> tuple[list[int], int]:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        task = asyncio.create_task(other())
+        found = [item async for item in Feed(numbers)]
+        task.cancel()
+        return found, turns
+
+    found, turns = asyncio.run(both())
+    assert found == list(range(NUM_ITEMS))
+    assert turns >= NUM_ITEMS // AHEAD
+
+
+def test_a_feed_is_an_iterator_of_both_kinds_which_goes_on_where_it_was_left() -> None:
+    feed = Feed(numbers)
+    assert (next(feed), next(feed)) == (0, 1)
+
+    async def some() -> list[int]:
+        feed = Feed(numbers)
+        found = [await anext(feed)]
+        async for item in feed:
+            found.append(item)
+            if item == 2:
+                break
+        return [*found, await anext(feed)]
+
+    assert asyncio.run(some()) == [0, 1, 2, 3]
+
+
+def test_items_that_come_singly_are_given_at_once() -> None:
+    taken = threading.Semaphore()
+
+    def singly(_unwanted: threading.Event) -> Iterator[int]:
+        for number in range(200):
+            taken.acquire()
+            yield number
+
+    async def all_of_them() -> list[int]:
+        found = []
+        async for item in Feed(singly):
+            found.append(item)
+            taken.release()
+        return found
+
+    assert asyncio.run(all_of_them()) == list(range(200))
