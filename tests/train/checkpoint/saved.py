@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from windlass.train.checkpoint import Checkpoint
+from windlass.train.checkpoint.files import examine, list_checkpoints
 
 
 def build() -> tuple[nn.Linear, torch.optim.Optimizer]:
@@ -43,3 +44,8 @@ def flip(path: Path, at: int = -1) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
+
+
+def steps_of(folder: Path) -> list[int]:
+    """The steps of the whole checkpoints in a folder."""
+    return [found.step for found in list_checkpoints(folder) if found.complete and not examine(found)]

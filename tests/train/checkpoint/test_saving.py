@@ -17,15 +17,10 @@ import torch
 from tests.helpers.disk import fill, small_disk
 from tests.helpers.machine import lives
 from tests.helpers.until import until
-from tests.train.checkpoint.saved import build, make, train
+from tests.train.checkpoint.saved import build, make, steps_of, train
 
 from windlass.train.checkpoint import Checkpoint
 from windlass.train.checkpoint.consensus import Flags
-from windlass.train.checkpoint.files import examine, list_checkpoints
-
-
-def steps_of(folder: Path) -> list[int]:
-    return [found.step for found in list_checkpoints(folder) if found.complete and not examine(found)]
 
 
 def test_a_full_disk_costs_the_save_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

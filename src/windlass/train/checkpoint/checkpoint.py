@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from windlass.train.checkpoint import buckets, consensus, files
 from windlass.train.checkpoint.faults import Fault, Problem, described
 from windlass.train.checkpoint.loader import Loader
+from windlass.train.checkpoint.loader_workers import set_apart
 from windlass.train.checkpoint.opening import open_folder
 from windlass.train.checkpoint.parts import ModulePart, make_parts
 from windlass.train.checkpoint.random_numbers import RandomNumbers, is_generator
@@ -158,6 +159,7 @@ class Checkpoint:
         self._handle_sigterm()
         self._warn_of_left_out(getattr(loader, "batch_sampler", None))
         self._random.add_that_of(loader)
+        set_apart(loader)
         if self._rng is not None and not self._steps_in_epoch:  # the epoch's loader has drawn nothing yet
             self._random.restore(self._rng)
             self._rng = None
