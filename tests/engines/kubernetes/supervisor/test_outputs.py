@@ -162,8 +162,11 @@ def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them
     assert not (tmp_path / "got").exists()
 
 
-def test_they_are_read_from_the_supervisors_container_of_the_pod_that_runs(scene: Scene) -> None:
-    running = {"containerStatuses": [{"name": "supervisor", "state": {"running": {}}}]}
+@pytest.mark.parametrize("before", [{}, {"restartCount": 1, "lastState": {"terminated": {"exitCode": 137}}}])
+def test_they_are_read_from_the_supervisors_container_of_the_pod_that_runs(
+    scene: Scene, before: dict[str, object]
+) -> None:
+    running = {"containerStatuses": [{"name": "supervisor", "state": {"running": {}}, **before}]}
     ended = {"containerStatuses": [{"name": "supervisor", "state": {"terminated": {"exitCode": 0}}}]}
     spec = {"containers": [{"name": "injected"}, {"name": "supervisor", "command": ["python3.13", "-I"]}]}
     scene.server.put("Pod", "ended", OF_SUPERVISOR, status=ended, spec=spec)

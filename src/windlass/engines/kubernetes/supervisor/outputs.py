@@ -19,7 +19,6 @@ from windlass.engines.kubernetes import labels, layout
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.pods.collection import FOLDER, Allowance, bring_home, fetch_verified
 from windlass.engines.kubernetes.pods.files import PodFiles
-from windlass.engines.kubernetes.pods.status import container_state
 from windlass.engines.kubernetes.supervisor import presence
 from windlass.engines.kubernetes.supervisor.manifests import HOME
 from windlass.engines.kubernetes.supervisor.package import AGAIN
@@ -141,11 +140,10 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
 def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
     """The pod that holds the outputs of a run. Raises UsageError where there is none."""
     pods = client.find("v1", "Pod", presence.selector(run_id))["items"]
-    for found in pods:  # in which there may be sidecars
-        notes = {**(found["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
-        pod = {**found, "metadata": {**found["metadata"], "annotations": notes}}
-        if container_state(pod)[0] == "running" and "deletionTimestamp" not in pod["metadata"]:
-            return pod
+    for found in pods:
+        if presence.is_running(found):  # there may be sidecars beside it
+            notes = {**(found["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
+            return {**found, "metadata": {**found["metadata"], "annotations": notes}}
     mark = _mark(client, run_id)
     if mark is not None:
         by = str((mark.get("data") or {}).get("by", "")) or "another machine"
