@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +119,21 @@ def kill_supervisor(cluster: Cluster, namespace: str, run_id: str) -> None:
     )  # fmt: skip
 
 
+def kill_container(cluster: Cluster, namespace: str, run_id: str) -> None:
+    """End the processes of a supervisor, whose container is started again in its pod."""
+    mine = f"WINDLASS_RUN={run_id}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # another process that ends meanwhile
+            if mine in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+
+    def is_restarted() -> bool:
+        containers = (pod["status"]["containerStatuses"] for pod in supervisors(cluster, namespace, run_id))
+        return any(one["restartCount"] and "running" in one["state"] for [one] in containers)
+
+    wait_for(is_restarted, "the supervisor's container to run again", WAIT_SECONDS)
+
+
 def suspend(cluster: Cluster, namespace: str, run_id: str, *, is_suspended: bool) -> None:
     """Have the cluster run no supervisor of the run, or one again."""
     patch = json.dumps({"spec": {"suspend": is_suspended}})
@@ -145,9 +163,11 @@ def test_killed_supervisors_lose_nothing(cluster: Cluster, inside: str, elsewher
         run = harness.start("wait_for", "go").until_ready()
         for _ in range(NUM_KILLS):
             kill_supervisor(cluster, inside, run.id)
+        kill_container(cluster, inside, run.id)
         let_go(cluster, inside, run)
         status = run.wait()
         assert (status.phase, len(status.attempts), status.exit_code) == (Phase.SUCCEEDED, 1, 0), run.text()
+        assert Path(status.output_dir, "go").exists(), "its outputs were not fetched"
         found = events(status, harness.store)
         assert kinds(found, "attempt", "lost-node", "cause", "end") == ["attempt", "end"]
         assert kinds(found, "adopted")
