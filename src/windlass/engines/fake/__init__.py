@@ -17,19 +17,7 @@ statement: a signal reaches a rank when it next calls one of `FakeRank`'s method
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from windlass.engines.fake.engine import FakeEngine, FakeTarget, plan
-    from windlass.engines.fake.rank import FakeRank, FakeSignal, Play
+from windlass.engines.fake.engine import FakeEngine, FakeTarget, plan
+from windlass.engines.fake.rank import FakeRank, FakeSignal, Play
 
 __all__ = ["FakeEngine", "FakeRank", "FakeSignal", "FakeTarget", "Play", "plan"]
-
-
-def __getattr__(name: str) -> Any:
-    """Imports the engine when it is used: the registry of engines imports this package for each command."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from windlass.engines.fake import engine
-
-    return getattr(engine, name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from windlass.engines.fake.backend import FakeBackend, ThreadClock
-from windlass.engines.fake.rank import FakeRank, FakeSignal, Play
+from windlass.engines.fake.rank import Play
 from windlass.engines.supervised import SupervisedEngine
 from windlass.plan.arguments import differ_by_rank, fill_in, folders_in, resume_spec
 from windlass.plan.environment import contract
@@ -23,8 +23,6 @@ from windlass.runs.restart_policy import Outcome
 from windlass.runs.store import RunWriter, Store
 from windlass.supervise.process import tell_end
 from windlass.supervise.supervisor import Supervisor
-
-__all__ = ["FakeEngine", "FakeRank", "FakeSignal", "FakeTarget", "Play", "plan"]
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
