@@ -315,8 +315,7 @@ class KubernetesEngine(SupervisedEngine):
         if self.store.status(run_id).phase not in RESUMABLE or self.results(run_id).kind != "claim":
             return ""
         with self._client_of(run_id) as client:
-            claim = shutdown.claim_of(client, run_id)
-        return shutdown.lost_with(claim)
+            return shutdown.only_copy(client, run_id)
 
     def left_running(self, run_id: str) -> list[str]:
         """See `Engine`: pods of an ended run that have not ended. Raises EngineError."""

@@ -240,7 +240,7 @@ class ClusterRuns(TargetRuns):
         with self._connected() as client:
             if discovery.one(client, run_id).phase is Phase.SUCCEEDED:
                 return ""
-            return shutdown.lost_with(shutdown.claim_of(client, run_id))
+            return shutdown.only_copy(client, run_id)
 
     def delete(self, run_id: str) -> None:
         """See `Engine`: all its objects, except a claim with `keep: true`. Raises EngineError."""

@@ -97,18 +97,13 @@ def end_makers(client: Client, run_id: str, way: Workload) -> None:
         client.delete(way.api, way.kind, name)
 
 
-def claim_of(client: Client, run_id: str) -> str | None:
-    """The claim that a run owns; None where it owns none. Raises Unreachable."""
+def only_copy(client: Client, run_id: str) -> str:
+    """What is deleted with a run that owns a claim; empty where it owns none. Raises Unreachable."""
     with contextlib.suppress(Refused):
         claim = client.get("v1", "PersistentVolumeClaim", run_id)
-        owners = claim["metadata"].get("ownerReferences", ())
-        return run_id if any(owner["name"] == run_id for owner in owners) else None
-    return None
-
-
-def lost_with(claim: str | None) -> str:
-    """What goes when a claim is deleted with its run; empty for none."""
-    return f"claim {claim}, and what was saved in it" if claim is not None else ""
+        if any(owner["name"] == run_id for owner in claim["metadata"].get("ownerReferences", ())):
+            return f"claim {run_id}, and what was saved in it"
+    return ""
 
 
 def _found(client: Client, api: str, kind: str, run_id: str) -> list[dict[str, Any]]:
