@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from socket import socket
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Unreachable
@@ -56,14 +56,9 @@ class LeftBehind(EngineError):
     """The outputs of a pod cannot be collected, however often that is tried."""
 
 
-class Fetch(Protocol):
-    """Brings the outputs of a pod here."""
-
-    def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
-        """Copy them to `into`, which does not exist; returns the entries that were left out, each with the reason.
-
-        Raises EngineError, LeftBehind, OSError.
-        """
+Fetch = Callable[[Pod, Path, int], list[str]]
+"""Copies the outputs of a pod, of so many bytes at most, to a path that does not exist; returns the entries that were
+left out, each with the reason. Raises EngineError, LeftBehind, OSError."""
 
 
 @dataclass(slots=True)
