@@ -202,7 +202,7 @@ class PodNode(Node):
         self.attempt.signals.put(self, intent)
 
     def delete(self, grace: int | None) -> None:
-        """Delete its pod; where there is none, see that none is made."""
+        """Delete its pod; where there is none, see that none is made. Waits for the cluster."""
         pod = self.pod
         self.attempt.problems.ours.add(self.place)
         for _ in PAUSES:

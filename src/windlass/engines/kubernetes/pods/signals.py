@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.api.background import Health
 from windlass.engines.kubernetes.pods.control import PodControl, Request
@@ -15,20 +15,12 @@ from windlass.engines.kubernetes.pods.status import container_state
 from windlass.errors import EngineError
 from windlass.supervise.backend import Intent
 
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.attempt import PodNode
+
 SEND_SECONDS: Final = 10.0
 """How long a request of a pod may take, such as to signal it."""
 SENDERS: Final = 4
-
-
-class Recipient(Hashable, Protocol):
-    """A node whose pod is signalled."""
-
-    @property
-    def pod(self) -> Pod | None:
-        """Its pod, as it was last seen."""
-
-    def delete(self, grace: int | None) -> None:
-        """Delete its pod; waits for the cluster."""
 
 
 class Signals:
@@ -41,8 +33,8 @@ class Signals:
         self._health = health
         self._pool = ThreadPoolExecutor(SENDERS, thread_name_prefix="signals")
         self._lock = threading.Lock()
-        self._queued: dict[Recipient, list[Intent]] = {}
-        self._busy: set[Recipient] = set()
+        self._queued: dict[PodNode, list[Intent]] = {}
+        self._busy: set[PodNode] = set()
         """Nodes to which one is being sent."""
         self._is_scheduled = False
         """Whether a thread will send what is queued."""
@@ -57,7 +49,7 @@ class Signals:
         with self._lock:
             return not (self._queued or self._busy)
 
-    def put(self, node: Recipient, intent: Intent) -> None:
+    def put(self, node: PodNode, intent: Intent) -> None:
         """Signal a node; one that cannot be reached is deleted where it must end."""
         with self._lock:
             queued = self._queued.setdefault(node, [])
@@ -65,15 +57,15 @@ class Signals:
                 queued.append(intent)
         self._schedule()
 
-    def tell_first_ended(self, node: Recipient) -> None:
+    def tell_first_ended(self, node: PodNode) -> None:
         """Notify a pod that waits for the first pod's name that it will not resolve any more."""
         self._request(node, Request.first_ended(self._number))
 
-    def hold(self, node: Recipient) -> None:
+    def hold(self, node: PodNode) -> None:
         """Keep a pod alive whose node has ended with outputs."""
         self._request(node, Request.hold())
 
-    def _request(self, node: Recipient, request: Request) -> None:
+    def _request(self, node: PodNode, request: Request) -> None:
         if (pod := _running(node)) is not None:
             self._submit(lambda: list(self._control.call_all([(pod, request)], SEND_SECONDS)))
 
@@ -119,7 +111,7 @@ class Signals:
                 self._done(node)
             raise
 
-    def _next(self) -> Mapping[Recipient, Intent]:
+    def _next(self) -> Mapping[PodNode, Intent]:
         """The next intent of each node to which none is being sent; one that ends it first."""
         with self._lock:
             self._is_scheduled = False
@@ -132,15 +124,15 @@ class Signals:
             self._busy |= batch.keys()
             return batch
 
-    def _done(self, node: Recipient) -> None:
+    def _done(self, node: PodNode) -> None:
         with self._lock:
             self._busy.discard(node)
         self._schedule()
 
-    def _end_later(self, node: Recipient, intent: Intent) -> None:
+    def _end_later(self, node: PodNode, intent: Intent) -> None:
         self._submit(lambda: self._end(node, intent))
 
-    def _end(self, node: Recipient, intent: Intent) -> None:
+    def _end(self, node: PodNode, intent: Intent) -> None:
         """Delete a pod that a request does not reach; one that has ended is kept, since its log may not be read."""
         try:
             pod = node.pod
@@ -150,7 +142,7 @@ class Signals:
             self._done(node)
 
 
-def _running(node: Recipient) -> Pod | None:
+def _running(node: PodNode) -> Pod | None:
     """Its pod, if its container runs."""
     pod = node.pod
     return pod if pod is not None and not has_ended(pod) and container_state(pod)[0] == "running" else None
