@@ -231,14 +231,6 @@ def _interpreter(context: Context) -> Result:
     return "ok", f"{version} at {python}, torch {torch[0]} ({cuda})", ""
 
 
-def _mpirun(context: Context) -> Result:
-    return _version("mpirun", context, "only launcher: mpi needs it")
-
-
-def _git(context: Context) -> Result:
-    return _version("git", context, "ignore files are read without it")
-
-
 def _version(name: str, context: Context, without: str) -> Result:
     """What an optional program prints as its version."""
     path = shutil.which(name, path=context.environ.get("PATH"))
@@ -268,6 +260,6 @@ CHECKS: Final[Mapping[str, Callable[[Context], Result]]] = {
     "loopback": _loopback,
     "gpus": _gpus,
     "script's python": _interpreter,
-    "mpirun": _mpirun,
-    "git": _git,
+    "mpirun": lambda context: _version("mpirun", context, "only launcher: mpi needs it"),
+    "git": lambda context: _version("git", context, "ignore files are read without it"),
 }
