@@ -25,11 +25,6 @@ def objects(values: ClusterValues) -> list[dict[str, Any]]:
     return made
 
 
-def volume_name(values: ClusterValues, claim: str) -> str:
-    """Of the volume of a claim: volumes have no namespace, so the cluster's name keeps those of two apart."""
-    return f"windlass-{values.name}-{claim}"
-
-
 def _class(name: str, provisioner: str, parameters: dict[str, str], **more: Any) -> dict[str, Any]:
     meta = {"name": name, **more.pop("meta", {})}
     return {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": meta, "provisioner": provisioner,
@@ -64,7 +59,8 @@ def _fsx_claim(fsx: Fsx, values: ClusterValues) -> list[dict[str, Any]]:
 
 def _pair(claim: str, values: ClusterValues, gib: int, driver: dict[str, Any], options: list[str]) -> list[Any]:
     """A volume, reserved for the one claim that names it. It is kept without the claim: Terraform has made it."""
-    volume, size = volume_name(values, claim), f"{gib}Gi"
+    # Volumes have no namespace: the cluster's name keeps those of two apart.
+    volume, size = f"windlass-{values.name}-{claim}", f"{gib}Gi"
     return [
         {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume},
          "spec": {"capacity": {"storage": size}, "accessModes": ["ReadWriteMany"], "storageClassName": "",

@@ -51,11 +51,6 @@ def node_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
         yield Note("machines-none", message, f"{fix}see: kubectl get nodepools")
 
 
-def node_price(job: Job, pools: Iterable[NodePoolMatch], target: KubernetesTarget) -> float | None:
-    """What a node of the job costs an hour by the target: by its type where only one can serve it."""
-    return target.prices.get(node_type(job, pools) or "", target.price_per_hour)
-
-
 def node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
     """The instance type of the job's nodes, where only one can serve it."""
     types = [job.resources.instance] if job.resources.instance is not None else []
@@ -74,12 +69,13 @@ def plan_price(
     spares: int,
 ) -> dict[str, Any] | None:
     """The price of a plan: the target's own, else the list price where the target names its region."""
-    per_hour = node_price(job, pools, target)
+    kind = node_type(job, pools)
+    per_hour = target.prices.get(kind or "", target.price_per_hour)
     if per_hour is not None:
         return price(per_hour, target.currency, num_nodes, f"target {target.name}", spares)
     fit = [pool for pool in pools if not pool.mismatch]
     is_spot = bool(fit) and all(tuple(pool.capacity_types) == ("spot",) for pool in fit)
-    listed = list_price(node_type(job, pools), target.region, table, is_spot=is_spot)
+    listed = list_price(kind, target.region, table, is_spot=is_spot)
     return None if listed is None else price(listed[0], LISTED_IN, num_nodes, listed[1], spares)
 
 
