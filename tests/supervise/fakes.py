@@ -25,10 +25,11 @@ START = 1000.0
 """When a run is created, in unix seconds."""
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Time that passes only where the supervisor waits; `at` says what happens meanwhile."""
 
     def __init__(self, now: float = START) -> None:
+        super().__init__()
         self.now = now
         self._due: list[tuple[float, Callable[[], object]]] = []
         self.num_waits = 0

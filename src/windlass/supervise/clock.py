@@ -6,44 +6,24 @@ import contextlib
 import os
 import select
 import time
-from typing import Protocol
 
 
-class Clock(Protocol):
-    """The time as a supervisor uses it."""
-
-    def time(self) -> float:
-        """Wall time in unix seconds: for the record."""
-
-    def monotonic(self) -> float:
-        """Seconds since an arbitrary moment: for intervals."""
-
-    def wait(self, seconds: float) -> None:
-        """Wait at most so long; `wake` ends the wait."""
-
-    def wake(self) -> None:
-        """End the wait that is under way, or the next one. May be called from any thread."""
-
-    def fileno(self) -> int:
-        """A descriptor to which other processes write a byte to wake the supervisor."""
-
-
-class SystemClock:
-    """The real time, and a pipe on which node workers, threads and signal handlers wake the supervisor."""
+class Clock:
+    """The time as a supervisor uses it, and a pipe on which node workers, threads and signal handlers wake it."""
 
     def __init__(self) -> None:
         self._pipe: tuple[int, int] | None = None
 
     def time(self) -> float:
-        """See `Clock`."""
+        """Wall time in unix seconds: for the record."""
         return time.time()
 
     def monotonic(self) -> float:
-        """See `Clock`."""
+        """Seconds since an arbitrary moment: for intervals."""
         return time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """See `Clock`."""
+        """Wait at most so long; `wake` ends the wait."""
         reader, _ = self._opened()
         with contextlib.suppress(InterruptedError):
             select.select([reader], [], [], max(0.0, seconds))
@@ -51,12 +31,12 @@ class SystemClock:
             os.read(reader, 65536)
 
     def wake(self) -> None:
-        """See `Clock`."""
+        """End the wait that is under way, or the next one. May be called from any thread."""
         with contextlib.suppress(BlockingIOError):
             os.write(self.fileno(), b".")
 
     def fileno(self) -> int:
-        """See `Clock`."""
+        """A descriptor to which other processes write a byte to wake the supervisor."""
         return self._opened()[1]
 
     def _opened(self) -> tuple[int, int]:

@@ -19,7 +19,6 @@ from windlass.worker import process
 
 if TYPE_CHECKING:
     from windlass.supervise.backend import MakeBackend
-    from windlass.supervise.clock import SystemClock
     from windlass.supervise.supervisor import Supervisor
 
 PID_FILE: Final = "supervisor.pid"
@@ -46,16 +45,15 @@ def main(argv: list[str], make_backend: MakeBackend) -> int:
 
 def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) -> None:
     # Not at the top: commands import this module for `supervisor_pid` alone.
-    from windlass.supervise.clock import SystemClock
     from windlass.supervise.supervisor import Supervisor
 
     with Store(home) as store:
         run_dir = store.run_dir(run_id)
         writer = store.writer(run_id, lock)
         assert writer is not None
-        plan, clock = Plan.from_json(store.plan(run_id)), SystemClock()
-        supervisor = Supervisor(writer, plan, run_dir, make_backend(plan, run_dir), clock)
-        handle_signals(supervisor, clock)
+        plan = Plan.from_json(store.plan(run_id))
+        supervisor = Supervisor(writer, plan, run_dir, make_backend(plan, run_dir))
+        handle_signals(supervisor)
         _write_pid(run_dir)  # only now: a command that reads it may send a signal at once
         supervisor.run()
         if supervisor.detached:
@@ -97,7 +95,7 @@ def _write_pid(run_dir: Path) -> None:
             os.close(file)
 
 
-def handle_signals(supervisor: Supervisor, clock: SystemClock) -> None:
+def handle_signals(supervisor: Supervisor) -> None:
     """SIGINT makes it read the stop request, and is one itself; SIGTERM means that the machine shuts down."""
 
     def on_interrupt(_number: int, _frame: object) -> None:
@@ -108,5 +106,5 @@ def handle_signals(supervisor: Supervisor, clock: SystemClock) -> None:
 
     signal.signal(signal.SIGINT, on_interrupt)
     signal.signal(signal.SIGTERM, on_term)
-    signal.set_wakeup_fd(clock.fileno(), warn_on_full_buffer=False)
+    signal.set_wakeup_fd(supervisor.clock.fileno(), warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program that blocks signals, to wait for them, passes that on

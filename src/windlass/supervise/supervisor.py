@@ -35,7 +35,7 @@ from windlass.runs.restart_policy import Outcome, is_late, timed_out
 from windlass.runs.stop_request import StopRequest, read_stop_request
 from windlass.runs.store import RunWriter
 from windlass.supervise.backend import Attempt, Backend, HeldElsewhere, TargetUnavailable
-from windlass.supervise.clock import Clock, SystemClock
+from windlass.supervise.clock import Clock
 from windlass.supervise.ingestion import RunProgress
 from windlass.supervise.liveness import Liveness
 from windlass.supervise.membership import Membership
@@ -65,7 +65,7 @@ class Supervisor:
         self.backend = backend
         self.plan = plan
         self.run_dir = run_dir
-        self.clock = clock = clock or SystemClock()
+        self.clock = clock = clock or Clock()
         policy = plan.policy
         min_nodes = policy.get("min_nodes", plan.num_nodes)
         self.membership = Membership(plan.num_nodes, min_nodes, policy.get("node_back_seconds", 0.0))

@@ -31,7 +31,7 @@ from windlass.runs.store import RunWriter, Store
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 from windlass.supervise.backend import TargetUnavailable
-from windlass.supervise.clock import SystemClock
+from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker import pod_reuse
 from windlass.worker.protocol import NodeSpec, unpack
@@ -121,7 +121,7 @@ class Scene:
         """The newest attempt, by a supervisor that may be another than before."""
         number = len(self.writer.status.attempts)
         folder = self.dir / f"attempt-{number}"
-        return self.backend.start(Recorder(self.writer), folder, number, range(NUM_NODES), SystemClock())
+        return self.backend.start(Recorder(self.writer), folder, number, range(NUM_NODES), Clock())
 
     def requested(self, attempt: int) -> dict[int, int]:
         """The nodes of the pods that are made for an attempt, by their number; empty where none are."""

@@ -37,7 +37,7 @@ from windlass.runs.store import RunWriter, Store
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 from windlass.supervise.backend import HeldElsewhere, Intent, TargetUnavailable
-from windlass.supervise.clock import SystemClock
+from windlass.supervise.clock import Clock as RealClock
 from windlass.supervise.recorder import Recorder
 
 PLUGIN = """
@@ -375,7 +375,7 @@ def test_a_start_that_cannot_be_made_now_is_not_refused(scene: Scene, answer: An
     backend = KubernetesBackend(scene.plan, scene.dir)
     scene.server.fails = refusing(answer, "POST")
     with pytest.raises(TargetUnavailable) as error:
-        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], SystemClock())
+        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], RealClock())
     assert error.value.kind == kind
     assert not backend.is_started(scene.dir / "attempt-1")
     backend.close()
@@ -390,7 +390,7 @@ def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: Scene) -> N
     )
     scene.server.fails = refusing(status(503, "ServiceUnavailable"), "POST", plural="jobs")
     with pytest.raises(TargetUnavailable):
-        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], SystemClock())
+        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], RealClock())
     scene.server.fails = lambda _: None
     scene.server.job("r-1", "Running")  # made, and never answered
     writer.append(entry_of("end", {"phase": "stopped"}))
@@ -407,7 +407,7 @@ def test_a_pod_that_has_ended_is_not_deleted_to_end_it(scene: Scene, phase: str,
     scene.server.job("r-1", "Running")
     scene.server.anchor("r-1")
     backend = KubernetesBackend(scene.plan, scene.dir)
-    attempt = backend.adopt(scene.dir / "attempt-1", 1, [0], SystemClock())
+    attempt = backend.adopt(scene.dir / "attempt-1", 1, [0], RealClock())
     until(lambda: attempt.pods.pod(0) is not None)
     attempt.send(Intent.STOP)
     until(lambda: attempt.signals.is_idle)
@@ -421,7 +421,7 @@ def test_a_start_that_is_forbidden_is_refused(scene: Scene) -> None:
     backend = KubernetesBackend(scene.plan, scene.dir)
     scene.server.fails = refusing(status(403, "Forbidden"), "POST")
     with pytest.raises(Refused):
-        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], SystemClock())
+        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], RealClock())
     backend.close()
     writer.close()
 

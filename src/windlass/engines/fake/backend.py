@@ -13,7 +13,7 @@ from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
 from windlass.supervise.backend import Attempt, Backend, Intent, Node
-from windlass.supervise.clock import Clock, SystemClock
+from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker.logfile import LogFile
 from windlass.worker.protocol import (
@@ -32,7 +32,7 @@ MASTER_ADDR: Final = "127.0.0.1"
 FIRST_PORT: Final = 29500
 
 
-class ThreadClock(SystemClock):
+class ThreadClock(Clock):
     """The real time, for a supervisor that only threads wake."""
 
     def __init__(self) -> None:

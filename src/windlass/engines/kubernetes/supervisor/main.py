@@ -37,7 +37,7 @@ from windlass.runs import crash
 from windlass.runs.events import NodeStarted, SupervisorRestarted, of_newest_attempt
 from windlass.runs.store import RunWriter
 from windlass.supervise import notify
-from windlass.supervise.clock import SystemClock
+from windlass.supervise.clock import Clock
 from windlass.supervise.process import handle_signals
 from windlass.supervise.recorder import Recorder
 from windlass.supervise.supervisor import Supervisor
@@ -92,10 +92,9 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
             return 0
         _restore_folder(client, writer, plan, run_dir)
         _note_restart(writer, run_dir)
-        clock = SystemClock()
-        supervisor = Supervisor(writer, plan, run_dir, backend, clock)
-        handle_signals(supervisor, clock)
-        with _listening(client, run_id, run_dir, clock):
+        supervisor = Supervisor(writer, plan, run_dir, backend)
+        handle_signals(supervisor)
+        with _listening(client, run_id, run_dir, supervisor.clock):
             supervisor.run()
         mirror.flush(HOLD_PAUSE_SECONDS)
         if supervisor.detached:
@@ -171,7 +170,7 @@ def _note_restart(writer: RunWriter, run_dir: Path) -> None:
 
 
 @contextlib.contextmanager
-def _listening(client: Client, run_id: str, run_dir: Path, clock: SystemClock) -> Iterator[None]:
+def _listening(client: Client, run_id: str, run_dir: Path, clock: Clock) -> Iterator[None]:
     """Read stop requests from the cluster meanwhile, also while there are no pods."""
     ear, closed = tombstones.Ear(client, run_id, run_dir), threading.Event()
     selector = tombstones.stop_selector(run_id)

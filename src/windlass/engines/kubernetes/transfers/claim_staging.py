@@ -24,7 +24,7 @@ from windlass.runs.record import Status
 from windlass.spec.job import Job
 from windlass.spec.parts import DataClaim, KubernetesOptions
 from windlass.supervise.backend import TargetUnavailable
-from windlass.supervise.clock import SystemClock
+from windlass.supervise.clock import Clock
 
 if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
@@ -96,7 +96,7 @@ def _created(client: Client, made: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told) -> dict[str, Any]:
-    clock, said = SystemClock(), ""
+    clock, said = Clock(), ""
     found: dict[str, Any] = {}
     while not transfer.is_done:
         try:
