@@ -20,6 +20,7 @@ from windlass.engines.kubernetes.mounts.planning import CLAIM_STEP, VOLUME_STEP
 from windlass.engines.kubernetes.plan import numbered
 from windlass.engines.kubernetes.pods.control import order_client_fields
 from windlass.engines.kubernetes.pods.reuse import own_pods
+from windlass.engines.kubernetes.pods.spares import AttemptPods, described
 from windlass.engines.kubernetes.pods.spec import pod_specs
 from windlass.engines.kubernetes.workloads import WORKLOADS, tombstones
 from windlass.engines.kubernetes.workloads.base import Manifest
@@ -29,7 +30,6 @@ from windlass.errors import UsageError
 from windlass.plan.compose import Continuation, compose
 from windlass.plan.plan import Note, Plan
 from windlass.plan.price import num_spares
-from windlass.worker.protocol import pack
 
 PIECE_BYTES: Final = 180_000
 """Of code in one object: 240 KB in base64, and an annotation may hold 256 KiB."""
@@ -53,7 +53,7 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
     [cluster] = plan.requests("cluster")
     way = WORKLOADS[cluster["via"]]
     facts = attempt_facts(plan, 1, own_pods(1, plan.num_nodes), way.name, since, Continuation())
-    asked = pack(1, dict(enumerate(compose(plan.nodes.replace(stay_seconds=0.0, outputs_max=0), attempt=facts))))
+    pods = AttemptPods(compose(plan.nodes.replace(stay_seconds=0.0, outputs_max=0), attempt=facts))
     *parts, made = numbered(plan, 1, plan.num_nodes)  # spares would wait forever
     pieces = list(_pieces(plan, code))
     if plan.requests("supervisor"):
@@ -68,11 +68,11 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
     if (limit := plan.policy.get("timeout_seconds")) is not None and not _stands_on_another(plan):
         bounded([*parts, made], max(1, round(limit)))
     anchor, *others = plan.requests("object")
-    spec = _config(anchor, layout.attempt_name(plan.run_id, 1), {layout.NODES_FILE: asked})
-    end = _config(anchor, layout.mark_name(plan.run_id, tombstones.END), {})
-    end["metadata"]["labels"][layout.MARK_LABEL] = (
-        tombstones.END
-    )  # no attempt follows, so that a failed run is seen to be one
+    namespace, its = cluster["namespace"], anchor["metadata"]["labels"]
+    spec = core("ConfigMap", layout.attempt_name(plan.run_id, 1), namespace, its, **described(1, pods))
+    # No attempt follows, so that a failed run is seen to be one.
+    ended = {**its, layout.MARK_LABEL: tombstones.END}
+    end = core("ConfigMap", layout.mark_name(plan.run_id, tombstones.END), namespace, ended)
     policies = plan.requests("policy")[:1]  # there is no supervisor
     volumes = map(dict, (*plan.requests(VOLUME_STEP), *plan.requests(CLAIM_STEP)))
     objects = (
@@ -122,12 +122,6 @@ def _mount(spec: Mapping[str, Any], pieces: list[Manifest]) -> None:
 def _stands_on_another(plan: Plan) -> bool:
     """Whether the pods are those of a runtime, to which a TrainJob can give no deadline."""
     return plan.job.get("kubernetes", {}).get("runtime") is not None
-
-
-def _config(anchor: Mapping[str, Any], name: str, data: Mapping[str, bytes]) -> Manifest:
-    meta = anchor["metadata"]
-    held = {"binaryData": {key: base64.b64encode(value).decode() for key, value in data.items()}} if data else {}
-    return core("ConfigMap", name, meta["namespace"], meta["labels"], **held)
 
 
 def _notes(plan: Plan) -> Iterator[Note]:
