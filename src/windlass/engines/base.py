@@ -320,10 +320,6 @@ class Engine:
         """Remove an ended run and everything it left. Raises UsageError while it runs."""
         raise self.unsupported("rm")
 
-    def observe(self, run_id: str) -> Observations:
-        """Everything that can be seen of a run, for a diagnosis. Changes nothing. Raises NoSuchRun."""
-        raise self.unsupported("why")
-
     # -- runs: by the record, unless the engine knows better ----------------------------------------------------------
 
     def find(self, run: str | None) -> tuple[Engine, str]:
@@ -399,6 +395,12 @@ class Engine:
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
         """The folder of a run's logs, and with `follow` a function that returns whether all lines have arrived."""
         yield self.store.run_dir(run_id), (lambda: self.status(run_id).phase.is_terminal) if follow else None
+
+    def observe(self, run_id: str) -> Observations:
+        """Everything that can be seen of a run, for a diagnosis. Changes nothing. Raises NoSuchRun."""
+        from windlass.diagnose.observe import observe
+
+        return observe(self.store, self.status(run_id))
 
     def grace_seconds(self, run_id: str) -> float:
         """How long the ranks have to exit once they are asked to."""
@@ -545,6 +547,10 @@ class TargetRuns(Engine):
     def events(self, run_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
         """See `Engine`."""
         raise self.unsupported("events")
+
+    def observe(self, run_id: str) -> Observations:
+        """See `Engine`."""
+        raise self.unsupported("why")
 
 
 def reopen(writer: RunWriter, run_dir: Path, plan: Plan | None, checkpoint: str | None) -> None:

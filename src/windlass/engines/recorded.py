@@ -9,7 +9,6 @@ from windlass.errors import UsageError
 from windlass.runs.record import Status
 
 if TYPE_CHECKING:
-    from windlass.diagnose.observations import Observations
     from windlass.engines.base import ResultsPlace
 
 
@@ -25,12 +24,6 @@ class RecordedEngine(Engine):
     def status(self, run_id: str) -> Status:
         """See `Engine`: as recorded."""
         return self.store.status(run_id)
-
-    def observe(self, run_id: str) -> Observations:
-        """See `Engine`: of the record and the logs that were brought here."""
-        from windlass.diagnose.observe import observe
-
-        return observe(self.store, self.status(run_id))
 
     def results(self, run_id: str) -> ResultsPlace:
         """See `Engine`: refused."""

@@ -25,7 +25,6 @@ from windlass.supervise.process import tell_end
 from windlass.supervise.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from windlass.diagnose.observations import Observations
     from windlass.runs.context import Context
     from windlass.spec.job import Job
 
@@ -88,12 +87,6 @@ class FakeEngine(SupervisedEngine):
     def plan(self, job: Job, run_id: str) -> Plan:
         """The plan of a run."""
         return plan(job, FakeTarget(), str(self.store.home), run_id)
-
-    def observe(self, run_id: str) -> Observations:
-        """All that can be seen of a run. Raises NoSuchRun."""
-        from windlass.diagnose.observe import observe
-
-        return observe(self.store, self.status(run_id))
 
     def _backend(self, plan: Plan, run_dir: Path) -> FakeBackend:
         return FakeBackend(plan, self._play)

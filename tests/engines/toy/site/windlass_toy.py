@@ -11,7 +11,6 @@ from subprocess import DEVNULL, Popen
 from typing import Any, ClassVar, Literal
 
 import windlass.worker
-from windlass.diagnose.observations import Observations
 from windlass.engines.supervised import SupervisedEngine
 from windlass.plan import arguments
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
@@ -77,11 +76,6 @@ class ToyEngine(SupervisedEngine):
             (Note("script-missing", f"{job.script_argv[0]} is not in {code_dir}", "check run and code", blocks=True),),
             steps=(Step("folder", f"make {folders['path']}", folders), *node_steps(nodes, job)),
         )  # fmt: skip
-
-    def observe(self, run_id: str) -> Observations:
-        from windlass.diagnose.observe import observe
-
-        return observe(self.store, self.status(run_id))
 
     def _backend(self, plan: Plan, run_dir: Path) -> ToyBackend:
         return ToyBackend(plan, run_dir)
