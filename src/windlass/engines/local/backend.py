@@ -12,7 +12,7 @@ from typing import Final
 
 from windlass.engines import netns, ports
 from windlass.engines.local.attempt import LocalAttempt, first_start, start_attempt
-from windlass.engines.local.transfer import checkpoint_uploads, data_staging, outputs_upload
+from windlass.engines.local.transfer import data_staging, outputs_uploads
 from windlass.engines.local.warm_pool import WarmPool
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
@@ -36,9 +36,8 @@ class LocalBackend(Backend):
         self._run_dir = run_dir
         home = run_dir.parent.parent
         self._staging = data_staging(plan.requests("stage"), home)
-        self._upload = outputs_upload(plan.requests("upload"), home)
+        self._upload, self._uploads = outputs_uploads(plan.requests("upload"), home)
         self.uploads_outputs = self._upload.is_wanted
-        self._uploads = checkpoint_uploads(plan.requests("upload"), home)
 
     def stage(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`."""

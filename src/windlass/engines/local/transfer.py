@@ -26,25 +26,21 @@ def data_staging(requests: Sequence[Mapping[str, Any]], home: Path) -> DataStagi
     return DataStaging(ProcessTransfer(program, "process that stages the data"), sources)
 
 
-def outputs_upload(requests: Sequence[Mapping[str, Any]], home: Path) -> OutputsUpload:
-    """The upload of a run; `requests` are those of the plan's steps of kind `upload`: one, or none."""
-    for one in requests:
-        return OutputsUpload(_upload_of(one, home), one["destination"])
-    return OutputsUpload(None, "")
-
-
-def checkpoint_uploads(requests: Sequence[Mapping[str, Any]], home: Path) -> CheckpointUploads:
-    """The uploads of a run while it trains, if its plan wants them."""
-    wanted = next((one for one in requests if one.get("at") == "checkpoint"), None)
-    if wanted is None:
-        return CheckpointUploads(None, "")
-    return CheckpointUploads(lambda _step: _upload_of(wanted, home), wanted["destination"])
-
-
-def _upload_of(one: Mapping[str, Any], home: Path) -> ProcessTransfer:
+def outputs_uploads(requests: Sequence[Mapping[str, Any]], home: Path) -> tuple[OutputsUpload, CheckpointUploads]:
+    """The upload of a run after its last attempt, and those while it trains, if its plan wants them; `requests` are
+    those of the plan's steps of kind `upload`: one, or none.
+    """
+    if not requests:
+        return OutputsUpload(None, ""), CheckpointUploads(None, "")
+    [one] = requests
     words = ["outputs", one["source"], one["destination"]]
     program = [one["python"], "-P", "-m", "windlass.storage.upload", str(home), *words]
-    return ProcessTransfer(program, "process that uploads the outputs")
+
+    def upload(_step: int = 0) -> ProcessTransfer:
+        return ProcessTransfer(program, "process that uploads the outputs")
+
+    at_checkpoint = upload if one.get("at") == "checkpoint" else None
+    return OutputsUpload(upload(), one["destination"]), CheckpointUploads(at_checkpoint, one["destination"])
 
 
 class ProcessTransfer(Transfer):
