@@ -155,22 +155,11 @@ class Connection:
 def connect(address: str) -> socket.socket:
     """A connection to HOST:PORT, by the addresses that the name has now. Raises OSError, ValueError."""
     host, _, port = address.rpartition(":")
-    problem: OSError = OSError(f"{host} has no address")
     # As bytes: the codec for names that are no ASCII would be imported for a string.
-    for family, kind, number, _, where in socket.getaddrinfo(
-        host.strip("[]").encode(), int(port), 0, socket.SOCK_STREAM
-    ):
-        found = socket.socket(family, kind, number)
-        try:
-            found.settimeout(protocol.HANDSHAKE_SECONDS)
-            found.connect(where)
-        except OSError as error:
-            problem = error
-            found.close()
-            continue
-        keep_alive(found)
-        return found
-    raise problem
+    where = host.strip("[]").encode(), int(port)
+    found = socket.create_connection(where, protocol.HANDSHAKE_SECONDS)  # type: ignore[arg-type]
+    keep_alive(found)
+    return found
 
 
 def keep_alive(connection: socket.socket) -> None:
