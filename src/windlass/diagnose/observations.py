@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from windlass.runs.events import E, Event, HangDetected, RunResumed, entries, of
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.restart_policy import TIMEOUT_EXIT_CODE
-from windlass.worker.root_cause import launched_signal, lost_peer
+from windlass.worker.root_cause import launched_signal, lost_peer, signal_name
 from windlass.worker.tracebacks import child_code, is_launched, is_secondary, own_words, unstyled
 
 _SETUP_FAILED: Final = re.compile(r"setup failed with ((?:exit code|signal) \d+)$", re.MULTILINE)
@@ -229,12 +228,7 @@ class Observations:
     @property
     def signal(self) -> str | None:
         """The signal that ended that rank."""
-        if self.code >= 0:
-            return None
-        try:
-            return signal.Signals(-self.code).name
-        except ValueError:
-            return f"signal {-self.code}"
+        return signal_name(self.code)
 
     def of_first(
         self, code: str, summary: str, evidence: Sequence[str], fix: str, score: float, *, is_effect: bool = False
