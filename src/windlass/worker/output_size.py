@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 MAX_FILES = 20_000
@@ -23,14 +24,19 @@ class Size:
 def measure(folder: str) -> Size:
     """The size of what is in a folder; what cannot be read counts as nothing."""
     found = Size()
-    for base, folders, names in os.walk(folder):
-        for name in [*names, *(one for one in folders if os.path.islink(os.path.join(base, one)))]:
-            path = os.path.join(base, name)
-            try:
-                size = os.lstat(path).st_size if os.path.isfile(path) or os.path.islink(path) else None
-            except OSError:
-                continue
-            if size is not None:
-                found.files += 1
-                found.bytes += size
+    for path in entries(folder):
+        with contextlib.suppress(OSError):
+            found.bytes += os.lstat(os.path.join(folder, path)).st_size
+            found.files += 1
     return found
+
+
+def entries(folder: str) -> list[str]:
+    """The paths in a folder, relative to it, of its regular files and links, in order."""
+    found = []
+    for base, folders, names in os.walk(folder):
+        for name in [*names, *folders]:
+            full = os.path.join(base, name)
+            if os.path.islink(full) or os.path.isfile(full):
+                found.append(os.path.relpath(full, folder))
+    return sorted(found)

@@ -25,6 +25,7 @@ if __name__ == "__main__":  # as `pod.py`
 
 from windlass.worker import tarpipe
 from windlass.worker.boot import digest_of
+from windlass.worker.output_size import entries
 
 SILENCE_SECONDS = 60.0
 """How long the other side may take for one piece, or for its answer."""
@@ -52,17 +53,6 @@ def digest(folder: str) -> dict[str, Any]:
         num_files += 1
         whole.update(f"{path}\0{what}\n".encode("utf-8", "surrogateescape"))
     return {"files": num_files, "bytes": num_bytes, "sha256": whole.hexdigest()}
-
-
-def entries(folder: str) -> list[str]:
-    """The paths in a folder, relative to it, of its regular files and links, in order."""
-    found = []
-    for base, folders, names in os.walk(folder):
-        for name in [*names, *folders]:
-            full = os.path.join(base, name)
-            if os.path.islink(full) or os.path.isfile(full):
-                found.append(os.path.relpath(full, folder))
-    return sorted(found)
 
 
 # -- the stream -------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from windlass.runs.events import OutputsCollected, Warned
 from windlass.runs.store import OUTPUT, OUTPUT_DIGEST
 from windlass.supervise.recorder import Recorder
 from windlass.worker import order_protocol, outputs, pod_reuse, tarpipe
-from windlass.worker.output_size import MAX_FILES, measure
+from windlass.worker.output_size import MAX_FILES, entries, measure
 
 T = TypeVar("T")
 
@@ -291,7 +291,7 @@ def merge(parts: Mapping[int, Path], into: Path) -> list[str]:
     into.mkdir(mode=0o700)
     conflicts = []
     for node, part in sorted(parts.items()):
-        for path in outputs.entries(str(part)) if part.is_dir() else ():
+        for path in entries(str(part)) if part.is_dir() else ():
             source, target = part / path, into / path
             if os.path.lexists(target) or not _is_free(into, path):
                 if not _is_same(source, target):
@@ -308,7 +308,7 @@ def move_into(source: Path, target: Path) -> None:
     Raises OSError.
     """
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for path in outputs.entries(str(source)):
+    for path in entries(str(source)):
         to = target / path
         for parent in [*reversed(Path(path).parents)][1:]:
             if not (target / parent).is_dir() or (target / parent).is_symlink():
