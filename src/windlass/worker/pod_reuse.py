@@ -43,8 +43,6 @@ TOLD, FIRST_ENDED = "told-", "first-ended-"
 TOLD_0_1 = "told"
 """The mark of any signal, which pods look for whose code is of version 0.1."""
 PAUSE_SECONDS = 0.01
-FIRST_PAUSE_SECONDS = 0.001
-"""Of a pod that begins to wait: mostly the next attempt follows within a twentieth of a second."""
 STILL_ENDING_SECONDS = 5.0
 """How long the process of a pod may take from the end of its node until it waits for the next attempt."""
 OUTPUTS_SECONDS = 60.0
@@ -59,10 +57,8 @@ def wait(folder: str, seconds: float, is_leaving: Callable[[], bool]) -> str | N
     path, stays = os.path.join(folder, NEXT), os.path.join(folder, STAYS)
     give_up = time.monotonic() + seconds
     _make(folder, STAYS)
-    pause = FIRST_PAUSE_SECONDS
     while not (is_leaving() or os.path.exists(path)) and time.monotonic() < max(give_up, _held_until(folder)):
-        time.sleep(pause)
-        pause = min(PAUSE_SECONDS, 1.05 * pause)
+        time.sleep(PAUSE_SECONDS)
     if not _remove(stays):  # `order` has removed it, and brings the attempt
         give_up = time.monotonic() + STILL_ENDING_SECONDS
         while not (is_leaving() or os.path.exists(path)) and time.monotonic() < give_up:
