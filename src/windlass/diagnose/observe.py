@@ -20,6 +20,7 @@ from windlass.runs.events import Event, HangDetected, RankChanged, entries, of_n
 from windlass.runs.logs import MARKER, without_structured
 from windlass.runs.record import RankState, Status
 from windlass.runs.store import Store
+from windlass.worker.process import read_text
 from windlass.worker.protocol import NodeEnded, RankFailure
 from windlass.worker.tracebacks import TRACEBACK, plain, since_handled
 
@@ -72,10 +73,7 @@ def supervisor_words(run_dir: Path, status: Status) -> str:
 
 def text_of(path: Path) -> str:
     """The end of a file, to quote it; empty where there is none."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()[-4000:]
-    except OSError:
-        return ""
+    return read_text(path).strip()[-4000:]
 
 
 def _end(path: Path) -> NodeEnded | None:

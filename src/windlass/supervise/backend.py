@@ -15,6 +15,7 @@ from windlass.runs.node_events import Sieve
 from windlass.runs.store import Store
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
+from windlass.worker.process import read_text
 from windlass.worker.protocol import (
     STACKS_SIGNAL,
     STOP_NOW_SIGNAL,
@@ -138,10 +139,7 @@ class Node(ABC):
 
     def last_words(self) -> str:
         """The output of the worker itself, which is empty unless it crashed."""
-        try:
-            return self.path("out").read_text(encoding="utf-8", errors="replace").strip()[-QUOTED_CHARS:]
-        except OSError:
-            return ""
+        return read_text(self.path("out")).strip()[-QUOTED_CHARS:]
 
     # -- what a target adds --------------------------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ import sys
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any
 
+from windlass.worker.process import read_text
+
 PER_RANK = frozenset({
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES",
@@ -163,7 +165,7 @@ class EnvironWatch:
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
             if isinstance(path, str) and path.endswith(".py") and _is_of_start(name, path):
-                texts.append((name, _text(path)))
+                texts.append((name, read_text(path)))
         for where, text in texts:
             if "environ" in text or "getenv" in text:
                 names = _QUOTED.findall(text)
@@ -250,14 +252,6 @@ def _start_lines() -> Iterator[tuple[str, str]]:
         except OSError:
             continue
         for name in names:
-            for line in _text(os.path.join(folder, name)).splitlines():
+            for line in read_text(os.path.join(folder, name)).splitlines():
                 if line.startswith(("import ", "import\t")):
                     yield name, line
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from windlass.worker.port_listeners import IN_USE, listeners
+from windlass.worker.process import read_text
 
 SHM = "/dev/shm"
 _KILLED = re.compile(r"Killed process (\d+) \([^)]*\)[^\n]*")
@@ -73,7 +74,7 @@ def _oom_kills_of_machine() -> int | None:
 def _memory_limit() -> int | None:
     for file in ("memory.max", "memory.limit_in_bytes"):
         for folder in _group_folders():
-            text = _read(os.path.join(folder, file)).strip()
+            text = read_text(os.path.join(folder, file)).strip()
             if text.isdigit() and int(text) < 1 << 60:  # version 1 writes a huge number for "no limit"
                 return int(text)
     return None
@@ -82,7 +83,7 @@ def _memory_limit() -> int | None:
 def _group_folders() -> list[str]:
     """Where the control group of this process may lie; inside a container its own path is not to be seen."""
     folders = []
-    for line in _read("/proc/self/cgroup").splitlines():
+    for line in read_text("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             folders += [f"/sys/fs/cgroup{path}", f"/sys/fs/cgroup/unified{path}", "/sys/fs/cgroup"]
@@ -114,16 +115,8 @@ def _kernel_record(pids: list[int]) -> str:
 
 
 def _field(path: str, name: str) -> int | None:
-    for line in _read(path).splitlines():
+    for line in read_text(path).splitlines():
         word, _, value = line.partition(" ")
         if word == name and value.strip().isdigit():
             return int(value)
     return None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -27,7 +27,8 @@ def listeners(own: set[int]) -> list[dict[str, Any]]:
     for line in process.every():
         for inode in _sockets(line.pid) & ports.keys():
             seen.add(inode)
-            found.append({"port": ports[inode], "pid": line.pid, "group": line.group, "name": _name(line.pid)})
+            name = process.read_text(f"/proc/{line.pid}/comm").strip()
+            found.append({"port": ports[inode], "pid": line.pid, "group": line.group, "name": name})
     found += [{"port": port, "pid": None, "group": 0, "name": ""} for inode, port in ports.items() if inode not in seen]
     return sorted(found, key=lambda one: (one["group"] not in own, one["port"]))[:MAX_LISTENERS]
 
@@ -58,12 +59,3 @@ def _sockets(pid: int) -> set[str]:
     except OSError:
         pass
     return found
-
-
-def _name(pid: int) -> str:
-    try:
-        # The kernel cuts names at 15 bytes, which may be inside of a character.
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -45,13 +45,18 @@ def stat(pid: int) -> ProcessStat | None:
     return ProcessStat(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], int(fields[19]))
 
 
-def boot_id() -> str:
-    """Names this boot of the machine: a pid and start time mean nothing after the next."""
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a file of the system; empty where it cannot be read. Names in it may be any bytes, or cut off."""
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
     except OSError:
         return ""
+
+
+def boot_id() -> str:
+    """Names this boot of the machine: a pid and start time mean nothing after the next."""
+    return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def is_same(pid: int, start_ticks: int, boot: str) -> bool:

@@ -20,6 +20,7 @@ from windlass.engines import netns
 from windlass.engines.interpreter import find_python
 from windlass.engines.sources import missing_data
 from windlass.storage.address import STORES
+from windlass.worker.process import read_text
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -129,17 +130,10 @@ def find_metadata(environ: Mapping[str, str], dmi: Path = Path("/sys/class/dmi/i
         return None
     if endpoint := environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
         return endpoint.rstrip("/")
-    if not any("Amazon" in _line(dmi / name) for name in ("sys_vendor", "bios_vendor", "board_vendor")):
+    if not any("Amazon" in read_text(dmi / name) for name in ("sys_vendor", "bios_vendor", "board_vendor")):
         return None
     is_v6 = environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "").lower() == "ipv6"
     return "http://[fd00:ec2::254]" if is_v6 else "http://169.254.169.254"
-
-
-def _line(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 @functools.cache
