@@ -1,4 +1,4 @@
-"""Objects of a bucket: lists, reads by ranges, writes in one piece or in parts, and removes them."""
+"""Objects of a bucket: lists, reads by ranges, writes in one piece or in parts."""
 
 from __future__ import annotations
 
@@ -281,8 +281,3 @@ def _complete(bucket: Bucket, key: str, upload: str, tags: list[str]) -> None:
         if root.tag.rpartition("}")[2] != "Error":
             return
     raise StoreError(5, f"the upload could not be completed: {root.findtext('Message')}", f"s3://{bucket.name}/{key}")
-
-
-def remove(bucket: Bucket, key: str) -> None:
-    """Remove an object, if it is there. Raises StoreError."""
-    bucket.send("DELETE", key)

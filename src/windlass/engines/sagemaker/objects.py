@@ -145,7 +145,7 @@ def remove(address: str, home: Path) -> None:
         bucket = Bucket(found.bucket)
         for one in list(s3.listed(bucket, f"{found.path}/")):
             if isinstance(one, s3.Object):
-                s3.remove(bucket, one.key)
+                bucket.send("DELETE", one.key)
 
 
 @contextmanager

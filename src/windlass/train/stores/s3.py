@@ -50,4 +50,4 @@ class S3Store(Store):
 
     def remove(self, key: str) -> None:
         """See `Store`."""
-        objects.remove(self._bucket, key)
+        self._bucket.send("DELETE", key)
