@@ -8,6 +8,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
@@ -111,12 +112,7 @@ def head(bucket: Bucket, key: str) -> Object:
 
 def opened(bucket: Bucket, key: str) -> ObjectFile:
     """An object as a file. Raises Missing, StoreError."""
-    one = head(bucket, key)
-
-    def fetch(start: int, length: int) -> bytes:
-        return repeated(lambda: read_once(bucket, one, start, length))
-
-    return ObjectFile(f"s3://{bucket.name}/{key}", one.size, fetch)
+    return ObjectFile(f"s3://{bucket.name}/{key}", head(bucket, key), partial(read_once, bucket))
 
 
 def read_once(bucket: Bucket, one: Object, start: int, length: int) -> bytes:
@@ -136,13 +132,13 @@ def read_once(bucket: Bucket, one: Object, start: int, length: int) -> bytes:
 
 
 class ObjectFile(RangedFile):
-    """An object as an unbuffered file: blocks are fetched ahead where it is read in order. Raises what `fetch` does."""
+    """An object as an unbuffered file: blocks are fetched ahead where it is read in order. Raises StoreError."""
 
-    def __init__(self, name: str, size: int, fetch: Callable[[int, int], bytes]) -> None:
-        """`fetch(start, length)` gives so many bytes of the object, in any thread."""
-        super().__init__(size)
+    def __init__(self, name: str, one: Object, read_once: Callable[[Object, int, int], bytes]) -> None:
+        """`read_once(one, start, length)` gives so many bytes of the object, in any thread; it is repeated."""
+        super().__init__(one.size)
         self.name = name
-        self._fetch = fetch
+        self._one, self._read_once = one, read_once
         self._block, self._block_at = memoryview(b""), 0
         self._ahead: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
         self._ahead_at = 0
@@ -182,7 +178,7 @@ class ObjectFile(RangedFile):
         return self._ahead.popleft().result()
 
     def _block_from(self, start: int) -> bytes:
-        return self._fetch(start, min(BLOCK_BYTES, self._size - start))
+        return repeated(lambda: self._read_once(self._one, start, min(BLOCK_BYTES, self._size - start)))
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 from windlass.s3.answer import Body
 from windlass.s3.objects import Object, ObjectFile
-from windlass.s3.retry import repeated
 
 
 class Store(ABC):
@@ -54,9 +53,4 @@ class Store(ABC):
 
     def open(self, key: str) -> ObjectFile:
         """An object as an unbuffered file."""
-        one = self.head(key)
-
-        def fetch(start: int, length: int) -> bytes:
-            return repeated(lambda: self.read_once(one, start, length))
-
-        return ObjectFile(f"{self.address}/{key}", one.size, fetch)
+        return ObjectFile(f"{self.address}/{key}", self.head(key), self.read_once)
