@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from windlass.infra.audit.calls import Ask
@@ -20,22 +21,11 @@ ASKS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which cluster an audit is about."""
-
-    name: str
-    vpc_id: str | None
-    is_ours: bool
-    volume_names: Collection[str] = ()
-
-
-def locate(ask: Ask, scope: Scope, request: Request) -> Scope:
+def locate(ask: Ask, scope: Scope, vpc_id: str | None) -> Scope:
     """`scope` with what EKS and EC2 say of the cluster; what they do not answer is recorded by `ask`."""
-    steps: tuple[Callable[[Ask, Scope, Request], Scope], ...] = (_others, _vpcs, _groups, _instances)
-    for step in steps:
+    for step in (_others, partial(_vpcs, vpc_id=vpc_id), _groups, _instances):
         with _recorded(ask):
-            scope = step(ask, scope, request)
+            scope = step(ask, scope)
     return scope
 
 
@@ -47,16 +37,16 @@ def _recorded(ask: Ask) -> Iterator[None]:
         ask.not_known(error)
 
 
-def _others(ask: Ask, scope: Scope, request: Request) -> Scope:
+def _others(ask: Ask, scope: Scope) -> Scope:
     names = frozenset(ask.items("eks", "list_clusters", "clusters"))
-    return replace(scope, other_names=names - {request.name})
+    return replace(scope, other_names=names - {scope.name})
 
 
-def _vpcs(ask: Ask, scope: Scope, request: Request) -> Scope:
+def _vpcs(ask: Ask, scope: Scope, vpc_id: str | None) -> Scope:
     """A VPC that the cluster shares with another does not count: others' objects are in it too."""
-    about = _described(ask, request.name)
-    used = {request.vpc_id or "", _vpc_of(about)} - {""}
-    if used and not request.is_ours:
+    about = _described(ask, scope.name)
+    used = {vpc_id or "", _vpc_of(about)} - {""}
+    if used and not scope.is_ours:
         used -= {_vpc_of(_described(ask, other)) for other in sorted(scope.other_names)}
     issuer = ((about.get("identity") or {}).get("oidc") or {}).get("issuer", "").removeprefix("https://")
     scope = replace(scope, issuer=issuer)
@@ -66,10 +56,10 @@ def _vpcs(ask: Ask, scope: Scope, request: Request) -> Scope:
         named |= clusters_of(tags)
         if one.get("IsDefault") or scope.is_of_another(tags):
             excluded.add(id)
-        elif (request.is_ours and id == request.vpc_id) or scope.owner(tags, is_network=True):
+        elif (scope.is_ours and id == vpc_id) or scope.owner(tags, is_network=True):
             own.add(id)
     used -= own | excluded
-    names = frozenset(named) - {request.name}
+    names = frozenset(named) - {scope.name}
     return replace(scope, vpc_ids=frozenset(own), used_vpc_ids=frozenset(used), other_names=names)
 
 
@@ -83,13 +73,13 @@ def _vpc_of(about: dict[str, Any]) -> str:
     return str((about.get("resourcesVpcConfig") or {}).get("vpcId", ""))
 
 
-def _groups(ask: Ask, scope: Scope, request: Request) -> Scope:
+def _groups(ask: Ask, scope: Scope) -> Scope:
     groups = ask.items("ec2", "describe_security_groups", "SecurityGroups")
     owned = {one["GroupId"] for one in groups if (owner := security_group_owner(scope, one)) and owner.is_certain}
     return replace(scope, security_group_ids=frozenset(owned))
 
 
-def _instances(ask: Ask, scope: Scope, request: Request) -> Scope:
+def _instances(ask: Ask, scope: Scope) -> Scope:
     own, others, named = set(), set(), set(scope.other_names)
     for one in reservations(ask):
         tags = flat(one.get("Tags"))
@@ -98,5 +88,5 @@ def _instances(ask: Ask, scope: Scope, request: Request) -> Scope:
             own.add(one["InstanceId"])
         elif scope.is_of_another(tags):
             others.add(one["InstanceId"])
-    names = frozenset(named) - {request.name}
+    names = frozenset(named) - {scope.name}
     return replace(scope, instance_ids=frozenset(own), other_instance_ids=frozenset(others), other_names=names)

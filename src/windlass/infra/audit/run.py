@@ -10,7 +10,7 @@ from typing import Final
 from windlass.infra.audit.calls import Ask, Asker
 from windlass.infra.audit.finder import Finder
 from windlass.infra.audit.finders import FINDERS
-from windlass.infra.audit.locate import ASKS, Request, locate
+from windlass.infra.audit.locate import ASKS, locate
 from windlass.infra.audit.report import AuditReport, Found, Unknown
 from windlass.infra.audit.scope import Scope
 from windlass.infra.aws import Aws, AwsError, partition
@@ -56,7 +56,7 @@ def audit(
         try:
             asker = Asker(aws, details)
             first = Ask(asker, "eks", "cluster and its VPC", ASKS)
-            scope = locate(first, scope, Request(cluster, vpc_id, is_ours))
+            scope = locate(first, scope, vpc_id)
             unknown = first.unknown
             for rows, failed in threads.map(lambda finder: run_finder(finder, asker, scope), FINDERS):
                 found += rows
