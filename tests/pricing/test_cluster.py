@@ -18,7 +18,7 @@ DISK_MIB_PER_SECOND = 600
 def priced(table: Table | None = None, *, extended: bool = False, **spec: Any) -> Estimate:
     cluster = Cluster.model_validate({"name": "vision", "region": "us-east-1", **spec})
     items = items_of(cluster, disk_mib_per_second=DISK_MIB_PER_SECOND, has_extended_support=extended)
-    return estimate(items, cluster.region, table)
+    return estimate(items, cluster.region, table or embedded())
 
 
 SMALLEST = (
@@ -152,9 +152,8 @@ def test_named_zones_count_the_gateways() -> None:
 
 
 def test_single_items_can_be_priced_as_an_audit_finds_them() -> None:
-    found = estimate(
-        [Item("volume vol-1, 200 GiB", "ebs.gp3", 200), Item("NAT gateway", "nat.gateway", 1)], "us-east-1"
-    )
+    items = [Item("volume vol-1, 200 GiB", "ebs.gp3", 200), Item("NAT gateway", "nat.gateway", 1)]
+    found = estimate(items, "us-east-1", embedded())
     assert [row.per_month_usd for row in found.rows] == [pytest.approx(16.0), pytest.approx(32.85)]
     assert found.dates == ("2026-06-01", "2026-11-25")
-    assert estimate([], "us-east-1") == Estimate("us-east-1", (), 0.0, (), (), None)
+    assert estimate([], "us-east-1", embedded()) == Estimate((), 0.0, (), (), None)

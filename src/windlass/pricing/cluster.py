@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windlass.pricing.price import Price, hourly, monthly
-from windlass.pricing.table import EC2, Table, embedded
+from windlass.pricing.table import EC2, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,6 @@ class Row:
     """An item with its price."""
 
     what: str
-    charge: str
-    quantity: float
     price: Price | None
     per_hour_usd: float | None
     """None where it is unknown or billed by use."""
@@ -59,7 +57,6 @@ class PoolCost:
 class Estimate:
     """What a cluster costs by list prices, without discounts, taxes and free tiers."""
 
-    region: str
     rows: tuple[Row, ...]
     """What is billed while it stands idle, and what is billed by use."""
     base_month_usd: float
@@ -71,16 +68,14 @@ class Estimate:
     """Oldest and newest date of the prices; None without any."""
 
 
-def estimate(items: Sequence[Item], region: str, table: Table | None = None) -> Estimate:
+def estimate(items: Sequence[Item], region: str, table: Table) -> Estimate:
     """Price the items of a cluster in a region; what no source states is unknown, and never guessed."""
-    known = table or embedded()
-    rows = [(item, _row(item, region, known)) for item in items]
+    rows = [(item, _row(item, region, table)) for item in items]
     base = tuple(row for item, row in rows if not item.pool)
     names = dict.fromkeys(item.pool for item in items if item.pool)
     pools = tuple(_pool(name, tuple(row for item, row in rows if item.pool == name)) for name in names)
     dates = sorted(row.price.date for _, row in rows if row.price is not None)
     return Estimate(
-        region,
         base,
         sum(row.per_month_usd or 0.0 for row in base),
         pools,
@@ -94,8 +89,6 @@ def _row(item: Item, region: str, table: Table) -> Row:
     is_by_use = not item.quantity and not item.why_unknown
     return Row(
         item.what,
-        item.charge,
-        item.quantity,
         price,
         None if price is None or is_by_use else hourly(price, item.quantity),
         None if price is None or is_by_use else monthly(price, item.quantity),
