@@ -11,16 +11,16 @@ from windlass.actions.clusters.find import FILE, Named, find
 from windlass.actions.jobs import JOB_FILES, read_job, read_text
 from windlass.engines.checks import Check
 from windlass.errors import UsageError, WindlassError
+from windlass.infra.aws import Aws
 from windlass.infra.folder import NAME, ClusterFolder
-from windlass.infra.preflight.finding import Finding, Offer
+from windlass.infra.preflight.finding import Finding, Offer, unknown
 from windlass.infra.preflight.identity import NAME as POD_IDENTITY
-from windlass.infra.preflight.identity import PodsOf, command
+from windlass.infra.preflight.identity import PodsOf, association_finding, command
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.components.manager import ComponentStatus
-    from windlass.engines.kubernetes.preflight.platform import EksCluster, Expected
-    from windlass.infra.aws import Aws
+    from windlass.engines.kubernetes.preflight.platform import Expected
     from windlass.infra.outputs import Outputs
     from windlass.spec.targets import KubernetesTarget
 
@@ -96,7 +96,8 @@ def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterato
             )
             return
         pods = PodsOf(outputs.name, outputs.namespace, SERVICE_ACCOUNT)
-        yield from _association(pods, outputs.region, outputs.run_role_arn, context)
+        role = outputs.run_role_arn
+        yield _of_aws(POD_IDENTITY, outputs.region, context, lambda aws: association_finding(aws, pods, role))
         yield from _components(found.named, outputs, context)
         yield from _cluster(found.target, context, _expected(found.named, outputs), told)
     elif found.target is not None:
@@ -207,42 +208,28 @@ def _expected(named: Named, outputs: Outputs) -> Expected:
     )
 
 
-def _association(pods: PodsOf, region: str, role_arn: str, context: Context) -> Iterator[Diagnosis]:
-    from windlass.infra.aws import Aws
-    from windlass.infra.preflight.identity import association_finding
-
+def _of_aws(name: str, region: str, context: Context, finding: Callable[[Aws], Finding]) -> Diagnosis:
+    """A check that asks AWS; `name` is its title where AWS cannot be asked."""
     try:
-        aws: Aws = Aws(region, environ=context.environ)
+        return diagnosis(finding(Aws(region, environ=context.environ)))
     except WindlassError as error:
-        yield Diagnosis(Check(POD_IDENTITY, "warn", f"unknown: {error.message}", error.hint))
-        return
-    yield diagnosis(association_finding(aws, pods, role_arn))
+        return diagnosis(unknown(name, error))
 
 
 def _foreign(target: KubernetesTarget, context: Context, told: Told, pod_role: str) -> Iterator[Diagnosis]:
     """A cluster that Windlass did not make: of EKS, or another one."""
     from windlass.engines.kubernetes.preflight.platform import Expected, eks_cluster
     from windlass.engines.kubernetes.preflight.pod_findings import Association
-    from windlass.infra.preflight.programs import program_findings
+    from windlass.infra.preflight.programs import identity_finding, program_findings
 
     eks = eks_cluster(target, context.environ)
     wanted = Association(SERVICE_ACCOUNT, pod_role)
     if eks is not None:
         for finding in program_findings(context.environ, builds=False):
             yield diagnosis(finding)
-        yield from _identity(eks, context)
+        yield _of_aws("identity", eks.region, context, identity_finding)
         pods = PodsOf(eks.name, target.namespace, SERVICE_ACCOUNT)
-        yield from _association(pods, eks.region, pod_role, context)
+        yield _of_aws(POD_IDENTITY, eks.region, context, lambda aws: association_finding(aws, pods, pod_role))
         fix = f"{command(eks.region, pods, pod_role)}; windlass doctor --pod-role ROLE_ARN --request makes it"
         wanted = Association(SERVICE_ACCOUNT, pod_role, fix)
     yield from _cluster(target, context, Expected(wanted), told)
-
-
-def _identity(eks: EksCluster, context: Context) -> Iterator[Diagnosis]:
-    from windlass.infra.aws import Aws
-    from windlass.infra.preflight.programs import identity_finding
-
-    try:
-        yield diagnosis(identity_finding(Aws(eks.region, environ=context.environ)))
-    except WindlassError as error:
-        yield Diagnosis(Check("identity", "warn", f"unknown: {error.message}", error.hint))
