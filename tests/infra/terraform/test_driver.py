@@ -181,10 +181,10 @@ def test_terraform_has_a_session_of_its_own(scene: Scene) -> None:
 
 def test_the_first_stop_terminates_and_the_second_names_the_price(scene: Scene) -> None:
     with scene.applying(scene.terraform().plan()) as outcome:
-        scene.stop.request()
+        scene.stop.count += 1
         until(lambda: any("stopping: terraform finishes" in note for note in scene.notes()))
         assert any("aws_eks_cluster.main (create)" in note for note in scene.notes())
-        scene.stop.request()
+        scene.stop.count += 1
         until(lambda: any("would exist and bill" in note for note in scene.notes()))
         assert scene.record().is_alive
     (error,) = outcome
@@ -195,7 +195,7 @@ def test_the_first_stop_terminates_and_the_second_names_the_price(scene: Scene) 
 
 def test_a_stop_before_an_apply_starts_nothing(scene: Scene) -> None:
     plan = scene.terraform().plan()
-    scene.stop.request()
+    scene.stop.count += 1
     with pytest.raises(Interrupted, match="nothing was changed"):
         scene.terraform().apply(plan)
     assert plan.path.exists()
@@ -275,7 +275,7 @@ def test_a_stop_while_following_reaches_the_terraform_of_the_killed_windlass(sce
 
     def stop() -> None:
         until(lambda: any("following it" in note for note in scene.notes()))
-        scene.stop.request()
+        scene.stop.count += 1
         until(lambda: any("stopping" in note for note in scene.notes()))
         scene.finish()
 

@@ -152,7 +152,7 @@ def test_emulated_a_stopped_creation_is_complete_after_recovery(scene: Scene) ->
     def on_event(event: Event) -> None:
         scene.events.append(event)
         if isinstance(event, ResourceStarted) and event.address == queue and not stop.count:
-            stop.request()
+            stop.count += 1
 
     terraform = program.terraform_of(scene.folder, scene.environ, on_event=on_event, stop=stop)
     plan = terraform.plan(targets=[queue])

@@ -17,10 +17,6 @@ class StopRequests:
         self.count = 0
         self._before: dict[int, Any] = {}
 
-    def request(self) -> None:
-        """Ask for a stop, as a signal does."""
-        self.count += 1
-
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
 
