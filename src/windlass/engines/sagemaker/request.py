@@ -21,9 +21,6 @@ MAX_RETRIES: Final = 30
 VOLUME_GB: Final = 30
 DAY: Final = 86_400
 MAX_PATTERN: Final = 500
-METRICS: Final = {"step": "step", "total": "total", "epoch": "epoch", "loss": "loss", "samples": "samples",
-                  "rate": "rate"}  # fmt: skip
-"""Groups of a progress pattern, and the metric that each is in CloudWatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +156,11 @@ def _channel(name: str, address: str, mode: str = "File") -> dict[str, Any]:
 
 
 def _metrics(job: Job) -> dict[str, Any]:
-    """What CloudWatch is to take from the log: each group of the progress pattern."""
+    """What CloudWatch is to take from the log: each group of the progress pattern, by its name."""
     if job.progress is None:
         return {}
     groups = re.compile(job.progress).groupindex
-    found = [{"Name": METRICS[name], "Regex": _only(job.progress, name)} for name in groups]
+    found = [{"Name": name, "Regex": _only(job.progress, name)} for name in groups]
     fit = [one for one in found if len(one["Regex"]) <= MAX_PATTERN]
     return {"MetricDefinitions": fit} if fit else {}
 
