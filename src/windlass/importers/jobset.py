@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from windlass.importers.common import put_start, run_policy, started
@@ -23,12 +22,7 @@ def job(found: Documents, draft: Draft) -> None:
     spec = found.job.view.at("spec")
     pods, template = Pods(draft, found), spec.at("template")
     nodes = of_job(spec, draft, pods)
-    _put(draft, pods, nodes, template, ("index",))
-
-
-def _put(draft: Draft, pods: Pods, nodes: int, template: View, given: Sequence[Given]) -> None:
-    """Set what the pods start."""
-    put_start(draft, started(pods, template), nodes, template, has_group=pods.has_group, given=given)
+    put_start(draft, started(pods, template), nodes, template, has_group=pods.has_group, given=("index",))
 
 
 def of_job(spec: View, draft: Draft, pods: Pods, *, is_alone: bool = True) -> int:
@@ -61,7 +55,7 @@ def jobset(found: Documents, draft: Draft) -> None:
     chosen = training_job(spec)
     is_one = chosen is not None and chosen.at("replicas").value in (None, 1)  # else each replica counts from 0
     given: tuple[Given, ...] = ("index",) if is_one else ()
-    _put(draft, pods, nodes, template, given)
+    put_start(draft, started(pods, template), nodes, template, has_group=pods.has_group, given=given)
 
 
 def of_set(spec: View, draft: Draft, found: Documents, pods: Pods | None = None) -> tuple[Pods, View, int]:

@@ -50,10 +50,7 @@ class Pods:
         """Read a pod template; `names` are those of the container that trains."""
         labels = template.at("metadata", "labels")
         queue(self.draft, labels)
-        self.read_spec(template.at("spec"), names, is_patch=is_patch)
-
-    def read_spec(self, spec: View, names: tuple[str, ...] = (), *, is_patch: bool = False) -> None:
-        """Read the spec of a pod, or a patch of one."""
+        spec = template.at("spec")
         for volume in spec.at("volumes").each():
             name = volume.at("name").value
             if isinstance(name, str):
