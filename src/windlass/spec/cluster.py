@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
 from windlass.spec.names import Label, LabelKey, LabelValue, Line, OnlyList, Text, Word, matching
-from windlass.spec.parts import Document, Part
+from windlass.spec.parts import Document, Part, not_below_min
 from windlass.spec.places import found
 from windlass.spec.problems import refuse
 from windlass.spec.units import Size
@@ -143,17 +143,10 @@ class SystemNodes(Part):
     """Instance types, the first preferred. Default `[m7i.large]`."""
     min: Annotated[StrictInt, Field(ge=1, le=100)] = 2
     """Nodes that always run. Default 2, so that one can be replaced."""
-    max: Annotated[StrictInt, Field(ge=1, le=100, validate_default=True)] = 4
+    max: Annotated[StrictInt, Field(ge=1, le=100, validate_default=True), AfterValidator(not_below_min)] = 4
     """Nodes at most. Default 4."""
     disk: Disk = 50 * GIB
     """Disk of each node. Default 50 GiB."""
-
-    @field_validator("max")
-    @classmethod
-    def _not_below_min(cls, most: int, info: ValidationInfo) -> int:
-        if most < info.data.get("min", 1):
-            raise refuse(f"is below min, found {most} and min {info.data['min']}")
-        return most
 
 
 class GpuPool(Part):
@@ -175,7 +168,7 @@ class GpuPool(Part):
     """The capacity block that was bought. Default: none."""
     min: Few = 0
     """Nodes of a node group that always run, and are paid for. Default 0."""
-    max: Annotated[StrictInt, Field(ge=1, le=1000, validate_default=True)] = 4
+    max: Annotated[StrictInt, Field(ge=1, le=1000, validate_default=True), AfterValidator(not_below_min)] = 4
     """Nodes at most. Default 4."""
     zone: Zone | None = None
     """Availability zone of all its nodes. Default: any, or the first where nodes share a placement group or FSx."""
@@ -192,13 +185,6 @@ class GpuPool(Part):
         if reservation is not None and info.data.get("capacity") != "capacity-block":
             raise refuse("belongs to capacity: capacity-block", "set capacity, or leave it out")
         return reservation
-
-    @field_validator("max")
-    @classmethod
-    def _bounds(cls, most: int, info: ValidationInfo) -> int:
-        if most < info.data.get("min", 0):
-            raise refuse(f"is below min, found {most} and min {info.data['min']}")
-        return most
 
     @field_validator("min")
     @classmethod

@@ -9,6 +9,7 @@ import types
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -80,20 +81,20 @@ STORES: Final = ("s3", *KINDS)
 """Schemes of object stores that a training script reads and writes by itself."""
 
 
+def not_below_min(most: int, info: ValidationInfo) -> int:
+    """A maximum, where the minimum beside it is no more."""
+    if most < info.data.get("min", most):
+        raise refuse(f"is below min, found {most} and min {info.data['min']}")
+    return most
+
+
 class NodeRange(Part):
     """How many nodes a job may have at once; a plain number in the file means that many, no more and no fewer."""
 
     min: Annotated[StrictInt, Field(ge=1, le=100_000)]
     """Nodes without which the job does not train."""
-    max: Annotated[StrictInt, Field(ge=1, le=100_000)]
+    max: Annotated[StrictInt, Field(ge=1, le=100_000), AfterValidator(not_below_min)]
     """Nodes beyond which it does not grow."""
-
-    @field_validator("max")
-    @classmethod
-    def _not_below_min(cls, most: int, info: ValidationInfo) -> int:
-        if most < info.data.get("min", 1):
-            raise refuse(f"is below min, found {most} and min {info.data['min']}")
-        return most
 
     @property
     def is_elastic(self) -> bool:
