@@ -103,16 +103,13 @@ class Fetch:
 
     def _is_there(self, name: str) -> bool:
         """Whether a layout is in the folder as it was made. Raises StorageError where it was changed."""
-        try:
-            found = Manifest.from_bytes(self._receipt(name).read_bytes())
-        except (FileNotFoundError, BadManifest):
-            return False
-        if not any(self._entries_there([name])):
+        found = _manifest(self._receipt(name))
+        if found is None or not any(self._entries_there([name])):
             return False
         same = {one.name: self._as_it_is(one) for one in found.files.values()}
         if changed := [name for name, one in same.items() if one is None]:
             words = f"{changed[0]}{f' and {len(changed) - 1:,} more' if len(changed) > 1 else ''}"
-            hint = "name another folder; to fetch it anew here, remove " + ", ".join(self._layout(name).entries)
+            hint = "name another folder; to fetch it anew here, remove " + ", ".join(self.recipe.layouts[name].entries)
             raise StorageError(f"{self.folder}: {words} was changed or removed since it was fetched", hint)
         known = Manifest.of(one for one in same.values() if one is not None)
         if known != found:
@@ -129,7 +126,7 @@ class Fetch:
         return dataclasses.replace(one, version=there) if is_same else None
 
     def _entries_there(self, names: Sequence[str]) -> Iterator[str]:
-        return (entry for name in names for entry in self._layout(name).entries if (self.folder / entry).exists())
+        return (one for name in names for one in self.recipe.layouts[name].entries if (self.folder / one).exists())
 
     def _refuse_what_is_in_the_way(self, missing: Sequence[str]) -> None:
         for entry in self._entries_there(missing):
@@ -138,7 +135,7 @@ class Fetch:
 
     def _refuse_lack_of_space(self, missing: Sequence[str]) -> None:
         downloads = self.recipe.num_bytes or 0
-        made = sum(self._layout(name).num_bytes or downloads for name in missing)
+        made = sum(self.recipe.layouts[name].num_bytes or downloads for name in missing)
         here = sum(one.stat().st_size for one in self._work.rglob("*") if one.is_file()) if self._work.exists() else 0
         free = shutil.disk_usage(self.folder).free
         if downloads + made - here > free:
@@ -166,7 +163,7 @@ class Fetch:
 
     def _convert(self, name: str) -> None:
         files = {one.name: self._work / "downloads" / one.name for one in self.recipe.downloads}
-        layout = self._layout(name)
+        layout = self.recipe.layouts[name]
         size = layout.num_bytes or sum(one.stat().st_size for one in files.values())
         progress = Progress(num_files=0, num_bytes=size, is_listing=False)
 
@@ -228,9 +225,6 @@ class Fetch:
 
     def _receipt(self, name: str) -> Path:
         return self._own / f"{self.recipe.name}-{name}.jsonl"
-
-    def _layout(self, name: str) -> Layout:
-        return self.recipe.layouts[name]
 
 
 def _manifest(path: Path) -> Manifest | None:
