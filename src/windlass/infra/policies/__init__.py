@@ -9,7 +9,7 @@ from typing import Any, Final
 from windlass.infra.audit import audit_statements
 from windlass.infra.policies import control, doctor, events, network, runs, storage
 from windlass.infra.policies.documents import AT_ONCE, LONGEST, Document, documents
-from windlass.infra.policies.statement import Place, Statement, of_json
+from windlass.infra.policies.statement import Place, Statement
 from windlass.spec.cluster import Cluster
 
 __all__ = [
@@ -68,7 +68,7 @@ def statements(cluster: Cluster, account: str, purpose: Purpose) -> tuple[Statem
     if purpose is Purpose.UP:
         return made(cluster, place)
     if purpose is Purpose.AUDIT:
-        return of_json(audit_statements())
+        return tuple(Statement(one["Sid"], tuple(one["Action"])) for one in audit_statements())
     if purpose is Purpose.DOCTOR:
         return tuple(doctor.statements(place))
     return tuple(runs.of_person(place) if purpose is Purpose.RUNS else runs.of_pods(place))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,15 +114,3 @@ def both(*conditions: Conditions) -> Conditions:
         for operator, values in one.items():
             found.setdefault(operator, {}).update(values)
     return found
-
-
-def of_json(statements: Iterable[Mapping[str, Any]]) -> tuple[Statement, ...]:
-    """Statements that another module has made as JSON."""
-    return tuple(
-        Statement(str(one["Sid"]), tuple(one["Action"]), _several(one["Resource"]), one.get("Condition", {}))
-        for one in statements
-    )
-
-
-def _several(value: str | list[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
