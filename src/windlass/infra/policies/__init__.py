@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from windlass.infra.audit import audit_statements
 from windlass.infra.policies import control, doctor, events, network, runs, storage
-from windlass.infra.policies.documents import AT_ONCE, LONGEST, Document, documents
+from windlass.infra.policies.documents import LONGEST, Document, documents
 from windlass.infra.policies.statement import Place, Statement
 from windlass.spec.cluster import Cluster
 
 __all__ = [
-    "AT_ONCE",
     "LONGEST",
     "TITLES",
     "Document",
@@ -21,7 +20,6 @@ __all__ = [
     "Purpose",
     "Statement",
     "as_statements",
-    "made",
     "policies",
     "statements",
 ]

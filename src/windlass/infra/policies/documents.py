@@ -12,8 +12,6 @@ from windlass.infra.policies.statement import Statement
 LONGEST: Final = 6144
 """Characters of a managed policy, white space not counted.
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"""
-AT_ONCE: Final = 10
-"""Managed policies that an account allows to a user or a role, unless a higher quota was granted."""
 
 
 @dataclass(frozen=True, slots=True)
