@@ -17,6 +17,7 @@ from tests.helpers.until import until
 from windlass.engines.fake import FakeEngine, FakeRank, FakeTarget, plan
 from windlass.errors import StoreError
 from windlass.plan.plan import Plan
+from windlass.plan.policy import policy
 from windlass.runs import crash
 from windlass.runs.crash import LOST
 from windlass.runs.logs import RunLogs
@@ -100,6 +101,26 @@ def test_the_same_inputs_give_the_same_plan() -> None:
     assert (plans[0].world_size, Plan.from_json(plans[0].to_json())) == (8, plans[0])
 
 
+def test_a_fake_run_has_the_policy_of_a_real_one() -> None:
+    job = Job(name="case", run="train.py", hang=60.0, timeout=100.0, notify="slack-url", restarts=Restarts(max=2))
+    assert plan(job, FakeTarget(), "/home", "case-1").policy == policy(job)
+
+
+def test_ranks_that_are_silent_hang_and_are_started_again(tmp_path: Path) -> None:
+    def play(rank: FakeRank) -> None:
+        rank.print("step 1")
+        if rank.attempt == 1:
+            rank.sleep(100)
+
+    with Store(tmp_path) as store:
+        engine = FakeEngine(store, play)
+        job = Job(name="case", run="train.py", hang=0.2, restarts=Restarts(max=1, on=["hang"]))
+        engine.submit(plan(job, FakeTarget(), str(tmp_path), "case-1"))
+        status = engine.wait("case-1", 100)
+        kinds = [event.kind for event in store.events("case-1")]
+        assert (status.phase, len(status.attempts), kinds.count("hang")) == (Phase.SUCCEEDED, 2, 1)
+
+
 def test_a_run_id_is_used_once(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         engine = FakeEngine(store, lambda rank: None)
@@ -170,11 +191,4 @@ def test_the_example_of_the_guide_holds(tmp_path: Path) -> None:
     page = Path(__file__).parents[3] / "docs" / "guides" / "test-your-program.md"
     names: dict[str, Any] = {}
     exec(page.read_text().split("```python\n")[1].split("```")[0], names)
-    names["test_a_failure_names_the_first_cause"](tmp_path)
-
-
-def test_the_test_in_the_guide_passes(tmp_path: Path) -> None:
-    guide = (Path(__file__).parents[3] / "docs/guides/test-your-program.md").read_text()
-    names: dict[str, Any] = {}
-    exec(guide.partition("```python\n")[2].partition("```")[0], names)
     names["test_a_failure_names_the_first_cause"](tmp_path)

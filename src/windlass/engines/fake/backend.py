@@ -24,6 +24,7 @@ from windlass.worker.protocol import (
     ProgressMade,
     RankChanged,
     RankFailing,
+    StacksTaken,
     event_of,
 )
 from windlass.worker.resume import add_resume_arguments
@@ -63,7 +64,7 @@ class FakeNode(Node):
         self._threads: list[RankThread] = []
         self._progress: dict[str, Any] = {}
         self._found = list(spec.found)
-        self._spoke = self._is_failing = False
+        self._spoke = self._is_failing = self._is_asked_for_stacks = False
 
     def start(self, play: Play) -> None:
         """Start its ranks. Raises OSError."""
@@ -77,12 +78,15 @@ class FakeNode(Node):
         return any(thread.exit_code is None for thread in self._threads)
 
     def send(self, intent: Intent) -> None:
-        """See `Node`. Threads have no stacks to dump."""
+        """See `Node`."""
+        if intent is Intent.DUMP_STACKS:
+            self._is_asked_for_stacks = True
+            self._clock.wake()
+            return
         if intent is Intent.STOP:
             self._kill_at = min(self._kill_at, self._clock.monotonic() + self._spec.grace_seconds)
-        if intent is not Intent.DUMP_STACKS:
-            for thread in self._threads:
-                thread.send(signal.SIGTERM if intent is Intent.STOP else signal.SIGKILL)
+        for thread in self._threads:
+            thread.send(signal.SIGTERM if intent is Intent.STOP else signal.SIGKILL)
 
     def news(self) -> Iterator[NodeEvent]:
         """See `Node`: from the threads, without a file."""
@@ -91,6 +95,9 @@ class FakeNode(Node):
         is_over = not self.lives()  # before anything is read: what ended ranks wrote is then complete
         ended = [thread for thread in self._threads if thread.exit_code is not None and not thread.reported]
         yield from self._output(self._clock.time())
+        if self._is_asked_for_stacks:
+            self._is_asked_for_stacks = False
+            yield StacksTaken(self._clock.time(), ())  # none: a thread that waits is in this engine
         for thread in ended:
             thread.reported = True
             yield RankChanged(thread.ended_at, thread.rank.rank, exit_code=thread.exit_code)

@@ -15,6 +15,7 @@ from windlass.engines.supervised import SupervisedEngine
 from windlass.plan.arguments import differ_by_rank, fill_in, folders_in, resume_spec
 from windlass.plan.environment import contract
 from windlass.plan.plan import Plan, Step
+from windlass.plan.policy import policy
 from windlass.plan.steps import node_steps
 from windlass.plan.template import NodeTemplate
 from windlass.runs import crash
@@ -60,8 +61,7 @@ def plan(job: Job, target: FakeTarget, home: str, run_id: str) -> Plan:
     return Plan(
         run_id=run_id, name=job.name, target=target.name, engine="fake", output_dir=folders["path"],
         num_nodes=job.nodes.max, procs_per_node=procs, job=job.model_dump(mode="json", exclude_defaults=True),
-        policy={"timeout_seconds": job.timeout, "grace_seconds": job.grace, "max_restarts": job.restarts.max,
-                "restart_on": list(job.restarts.on)},
+        policy=policy(job),
         steps=(Step("folder", f"make {folders['path']}", folders), *node_steps(nodes, job)),
         nodes=nodes,
     )  # fmt: skip
