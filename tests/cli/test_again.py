@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -12,12 +13,16 @@ import pytest
 from click.shell_completion import ShellComplete
 from tests.cli.conftest import Call
 from tests.cli.test_json import hold
+from tests.helpers.ports import quiet_port
 from tests.helpers.until import until
 from tests.supervise.test_notify import SECRET, hooked
 
+from windlass.actions.jobs import first_requests, planned_job
 from windlass.actions.prune import prune
+from windlass.actions.runs import make_plan
 from windlass.cli.main import cli
 from windlass.code.kept import NOT_KEPT
+from windlass.runs.context import Context
 from windlass.runs.record import Status
 from windlass.runs.store import Store
 from windlass.spec.job import Job
@@ -45,6 +50,25 @@ def test_rerun_runs_the_recorded_job_with_what_is_changed(windlass: Call) -> Non
     assert (again.code, again.json["name"]) == (0, "again")
     assert again.json["labels"] == {"team": "vision", "of": "first"}
     assert "args ['--epochs', '5', '--seed', '2']" in windlass("logs", again.json["id"]).out
+
+
+def test_the_interpreter_of_this_machine_stays_on_it(
+    windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = {"clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{quiet_port()}"}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}  # fmt: skip
+    Path("kubeconfig").write_text(json.dumps(away))
+    monkeypatch.setenv("KUBECONFIG", str(Path("kubeconfig").absolute()))
+    script("print(1)")
+    first = ran(windlass, "train.py", "--cold")
+    Path("targets.yaml").write_text("lab: {kind: kubernetes, context: c, image: img}\n")
+    context = Context(os.environ, Path.cwd())
+    with Store(home) as store:
+        job = planned_job(store.plan(first), {})
+        found = {on: first_requests(make_plan(job, on, context).to_json())["node"] for on in ("local", "lab")}
+        assert found["local"]["worker_python"] == first_requests(store.plan(first))["node"]["worker_python"]
+    assert found["lab"]["worker_python"] == "python3"
 
 
 def test_rerun_names_the_files_of_the_code_that_differ(windlass: Call) -> None:
@@ -270,6 +294,26 @@ def test_the_end_of_a_run_is_seen_by_a_list_that_is_watched(
     watched.terminate()
     watched.communicate()
     assert all(line.startswith(run) for line in seen)
+
+
+@pytest.mark.parametrize("words", [["-n", "1"], ["--name", "job"]])
+def test_a_watched_list_calls_only_those_removed_that_are(
+    windlass: Call, recorded: Callable[..., str], environ: dict[str, str], words: list[str]
+) -> None:
+    from tests.cli.conftest import WINDLASS
+
+    first = recorded(DONE, 0)
+    popen = subprocess.Popen([*WINDLASS, "ps", "--watch", *words], env=environ, stdout=subprocess.PIPE, text=True)
+    assert popen.stdout is not None
+    seen = [next(popen.stdout).split()[:2]]
+    second = recorded(DONE)
+    seen.append(next(popen.stdout).split()[:2])
+    assert windlass("rm", second).code == 0
+    while seen[-1] != [second, "removed"]:
+        seen.append(next(popen.stdout).split()[:2])
+    popen.terminate()
+    popen.communicate()
+    assert [line for line in seen if line != [first, "succeeded"]] == [[second, "failed"], [second, "removed"]]
 
 
 def test_the_webhook_of_a_run_is_told_of_its_end(windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

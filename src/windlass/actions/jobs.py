@@ -35,7 +35,8 @@ class ReadyJob:
     remarks: tuple[Remark, ...] = ()
     """What the author of a command line should know before it runs."""
     path_python: str | None = None
-    """The interpreter of a command line that names it, or its launcher, without a folder: that of this PATH."""
+    """The interpreter on this machine alone: of a command line that names it, or its launcher, without a folder, that
+    of this PATH; of a recorded plan, the one that it found."""
 
     def __post_init__(self) -> None:
         """Raises JobFileError, without the value, for a command or a `setup` that a record must not hold."""
@@ -130,8 +131,8 @@ def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any], more: Seq
     if not code.is_absolute():
         base = base.parents[len(code.parts) - 1] if code.parts else base
     is_given = job.python is not None or job.script_kind == "program" or "code" in requests
-    python = {} if is_given else {"python": requests["node"]["worker_python"]}
-    return _changed(ReadyJob(job, Path(base), plan["name"]), {**python, **overrides}, more)
+    python = None if is_given else requests["node"]["worker_python"]  # which is of this machine, and of no other
+    return _changed(ReadyJob(job, Path(base), plan["name"], path_python=python), overrides, more)
 
 
 def code_folder(requests: Mapping[str, Mapping[str, Any]]) -> Path:

@@ -14,6 +14,7 @@ from windlass.cli.formatting import Paint, columns_of, duration, narrowed, paint
 from windlass.cli.interrupts import Choice, Interrupts
 from windlass.cli.render import CUTS, first_line, label_words, print_data, print_item, print_runs
 from windlass.cli.style import phase_word
+from windlass.errors import NoSuchRun
 from windlass.views.cluster import RunOnCluster, on_cluster
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def print_here(
     from windlass.views.run import summary_of
 
     if watch:
-        return _watch_here(look, form)
+        return _watch_here(store, look, form)
     views = look()
     if wanted and not views and form == "table":
         click.echo("No run has all of it. All runs: windlass ps --all", err=True)
@@ -56,7 +57,7 @@ def print_here(
     return 0
 
 
-def _watch_here(look: Callable[[], list[RunSummary]], form: str) -> int:
+def _watch_here(store: Store, look: Callable[[], list[RunSummary]], form: str) -> int:
     """Print a line for each run, and for each change of one, until Ctrl-C."""
     shown: dict[str, tuple[Phase, int]] = {}
     with Interrupts(can_ask=False) as interrupts:
@@ -68,12 +69,21 @@ def _watch_here(look: Callable[[], list[RunSummary]], form: str) -> int:
                     words += [f"attempt {len(run.attempts)}"] if len(run.attempts) > 1 else []
                     print_item(run, form, "  ".join(words))
                     shown[run.id] = state
-            for gone in shown.keys() - found.keys():
-                print_item({"id": gone, "removed": True}, form, f"{gone}  removed")
+            for gone in shown.keys() - found.keys():  # or older than those shown, or no longer what was asked for
                 del shown[gone]
+                if not _is_there(store, gone):
+                    print_item({"id": gone, "removed": True}, form, f"{gone}  removed")
             sys.stdout.flush()
             interrupts.listen(WATCH_SECONDS)
     return interrupts.exit_code
+
+
+def _is_there(store: Store, run_id: str) -> bool:
+    try:
+        store.status(run_id)
+    except NoSuchRun:
+        return False
+    return True
 
 
 def print_list(found: Sequence[RunState], on: str, form: str, *, quiet: bool, everywhere: bool) -> None:

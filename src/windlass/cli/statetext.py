@@ -34,11 +34,12 @@ def watch_runs(engine: Engine, on: str, form: str, run_id: str = "", wanted: Fil
     with engine.watch(run_id) as watch, Interrupts(can_ask=False) as interrupts:
         while interrupts.choice is not Choice.LEAVE:
             if watch.has_changed():
-                found = {one.status.id: on_cluster(one) for one in watch.runs() if wanted.matches(one.status)}
+                there = list(watch.runs())
+                found = {one.status.id: on_cluster(one) for one in there if wanted.matches(one.status)}
                 for run in reversed(list(found.values())):
                     if run != shown.get(run.id) and (form == "table" or not run_id):
                         _print_change(run, form)
-                for gone in shown.keys() - found.keys():
+                for gone in shown.keys() - {one.status.id for one in there}:
                     print_data({"id": gone, "removed": True}, form, f"{gone}  removed")
                 shown = found
                 sys.stdout.flush()
