@@ -21,6 +21,7 @@ from windlass.runs.record import Status
 from windlass.runs.store import Store
 from windlass.runs.time_accounting import Spent
 from windlass.views.reports import CostReport
+from windlass.views.run import recorded_run
 
 GPU_TARGET = TARGET.model_copy(update={"name": "gpus"})
 PRICED = "local: {kind: local, price_per_hour: 36, currency: EUR}\n"  # a cent a second
@@ -72,8 +73,8 @@ def test_without_a_price_it_says_how_to_set_one(windlass: Call, ended: Callable[
 GPUS = "gpus: {kind: kubernetes, context: prod, currency: EUR, %s}\n"
 
 
-def ran_on_cluster(home: Path, **fields: Any) -> None:
-    """The record of a run of two nodes on the target `gpus` that trained for an hour and has ended."""
+def ran_on_cluster(home: Path, **fields: Any) -> str:
+    """The id of a recorded run of two nodes on the target `gpus` that trained for an hour and has ended."""
     made = planned(FACTS, GPU_TARGET, nodes=2, **fields)
     with Store(home) as store:
         writer = store.create(made.run_id, name=made.name, target=made.target, output_dir=made.output_dir,
@@ -81,6 +82,7 @@ def ran_on_cluster(home: Path, **fields: Any) -> None:
         writer.note(entry_of("attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]]}), at=1000.0)
         writer.note(entry_of("end", {"phase": "succeeded", "exit_code": 0}), at=4600.0)
         writer.close()
+    return made.run_id
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,15 @@ def test_a_cluster_that_names_its_region_later_gets_list_prices(windlass: Call, 
     found = windlass("cost", "-o", "json").json["cost"]
     assert (found["per_node_hour"], found["currency"]) == (21.957642, "USD")
     assert found["source"].startswith("list price of p4d.24xlarge in us-east-1, on demand, as of 2026-02-09")
+
+
+def test_the_ledger_of_a_run_counts_its_spares_as_its_cost_does(windlass: Call, home: Path) -> None:
+    run = ran_on_cluster(home, kubernetes={"spares": 1})
+    held = windlass("cost", "-o", "json").json["ledger"]["node_seconds"]
+    with Store(home) as store:
+        shown = recorded_run(store.status(run), store, 0.0).ledger
+    assert {str(spent): seconds for spent, seconds in shown.node_seconds.items()} == held
+    assert sum(held.values()) == 3 * 3600.0
 
 
 def test_a_run_that_is_not_there_is_102(windlass: Call) -> None:

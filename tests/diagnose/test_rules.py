@@ -400,6 +400,18 @@ def test_a_machine_that_came_up_after_the_run_began_was_restarted() -> None:
     assert "restarted" in diagnose(booted).verdict.summary
 
 
+@pytest.mark.parametrize(("booted_at", "word"), [(103.5, "killed"), (5000.0, "restarted")])
+def test_a_machine_that_came_up_before_the_run_was_resumed_did_not_end_it(booted_at: float, word: str) -> None:
+    more: list[tuple[str, dict[str, Any]]] = [
+        ("end", {"phase": "failed", "exit_code": 1}), ("resume", {"from": None}), ("attempt", {"number": 2}),
+    ]  # fmt: skip
+    found = seen(Phase.LOST, cause={"summary": "gone"}, more=more)
+    booted = Observations(found.status, {}, found.events, facts={"booted_at": booted_at})
+    verdict = diagnose(booted).verdict
+    assert word in verdict.summary
+    assert ("the machine booted 4896 s after the run was resumed" in verdict.evidence) == (word == "restarted")
+
+
 @pytest.mark.parametrize("reason", ["File is not a zip file", "No such file or directory: 'model-5.pt'"])
 def test_a_named_checkpoint_that_is_not_whole_is_told_with_how_to_go_on_without_it(reason: str) -> None:
     cause = {"summary": f"could not start: cannot resume from model-5.pt: {reason}"}

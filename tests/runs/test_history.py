@@ -58,3 +58,8 @@ def test_a_time_limit_counts_from_the_beginning_or_from_a_resume() -> None:
     _, status = told(("attempt", ATTEMPT), ("end", {"phase": "failed"}), ("resume", {}))
     assert not is_late(status, {"timeout_seconds": 60.0}, 1089.0)
     assert is_late(status, {"timeout_seconds": 60.0}, 1090.0)
+
+
+def test_a_checkpoint_without_a_step_is_not_one_at_step_0() -> None:
+    history, _ = told(("attempt", ATTEMPT), ("checkpoint", {"action": "saved"}))
+    assert (history.now.saved, history.now.highest) == (True, None)

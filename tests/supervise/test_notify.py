@@ -17,7 +17,7 @@ from windlass.runs.events import Created, RootCause, RunEnded, RunResumed
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, fold
 from windlass.runs.store import Store
-from windlass.supervise.notify import PAUSES, Webhook, send, tell_end, webhook_of
+from windlass.supervise.notify import PAUSES, Webhook, send, tell_end, tell_once, webhook_of
 
 SECRET = "/services/T0/B0/very-secret"
 
@@ -124,6 +124,21 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def kinds(store: Store) -> list[str]:
     return [event.kind for event in store.events("digits-7")]
+
+
+def test_a_supervisor_tells_each_end_once_also_for_one_that_died_before_it_could(store: Store) -> None:
+    writer = store.writer("digits-7")
+    assert writer is not None
+    with contextlib.closing(writer), hooked() as hook:
+        webhook = Webhook("slack-url", hook.address)
+        for _ in range(2):
+            tell_once(writer, webhook, lambda _: None)
+        tell_once(writer, None, lambda _: None)
+        assert (len(hook.got), kinds(store)) == (1, ["created", "end", "notified"])
+        writer.append(RunResumed())
+        writer.append(RunEnded(Phase.FAILED, 1))
+        tell_once(writer, webhook, lambda _: None)
+        assert len(hook.got) == 2
 
 
 def test_the_run_is_free_while_its_webhook_is_told(store: Store) -> None:

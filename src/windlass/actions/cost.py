@@ -23,7 +23,7 @@ def cost(
     The price is that of the plan, so what a run has cost does not change with the price list; a run whose target had
     no price then is priced by what it has now.
     """
-    from windlass.plan.price import num_spares
+    from windlass.plan.price import spares_of
     from windlass.runs.ledger import cost_of, fold_ledger
     from windlass.views.reports import CostReport
 
@@ -31,14 +31,14 @@ def cost(
     status, plan = engine.status(run_id), engine.plan_of(run_id)
     if not plan:
         raise engine.unsupported("cost")
-    ledger = fold_ledger(store.events(run_id), context.now(), num_spares(plan.get("engine", ""), plan.get("job", {})))
+    ledger = fold_ledger(store.events(run_id), context.now(), spares_of(plan))
     found = cost_of(ledger, plan.get("price") or _price_now(plan, context))
     return CostReport(status.id, status.phase, ledger, found, engine.billed(run_id, found)), plan
 
 
 def _price_now(plan: Mapping[str, Any], context: Context) -> dict[str, Any] | None:
     from windlass.actions.targets import find_target
-    from windlass.plan.price import LISTED_IN, list_price, num_spares, price
+    from windlass.plan.price import LISTED_IN, list_price, price, spares_of
 
     try:
         target = find_target(plan["target"], context)
@@ -50,7 +50,7 @@ def _price_now(plan: Mapping[str, Any], context: Context) -> dict[str, Any] | No
     instance = engine_class(target.kind).instance_type(plan)
     per_hour = prices.get(instance, getattr(target, "price_per_hour", None))
     source = f"target {target.name}, priced after the run began"
-    currency, spares = getattr(target, "currency", "USD"), num_spares(plan.get("engine", ""), plan.get("job", {}))
+    currency, spares = getattr(target, "currency", "USD"), spares_of(plan)
     if per_hour is None and target.kind == "kubernetes" and target.region is not None:
         from windlass.pricing.refreshed import load
 

@@ -13,7 +13,7 @@ from windlass.cli.formatting import Paint, count, duration, money, price, table
 from windlass.cli.render import print_data
 from windlass.cli.statustext import spent_row
 from windlass.cli.style import phase_word
-from windlass.plan.price import num_spares
+from windlass.plan.price import spares_of
 from windlass.runs.time_accounting import Spent
 from windlass.views.reports import CostReport
 
@@ -90,7 +90,7 @@ def cost_lines(report: CostReport, paint: Paint, plan: Mapping[str, Any]) -> lis
         words = f"{duration(unobserved)} without a supervisor are not priced: whether nodes were held is not known"
         lines.append(paint(f"  {words}", "yellow"))
     per_hour = f"  {price(cost.per_node_hour, cost.currency)} per node hour: {cost.source}"
-    if spares := num_spares(plan.get("engine", ""), plan.get("job", {})):
+    if spares := spares_of(plan):
         per_hour += f"; {count(spares, 'spare')} counted as {'a node' if spares == 1 else 'nodes'}"
     return [*lines, paint(per_hour, dim=True)]
 

@@ -51,6 +51,11 @@ def list_price(
     return price.amount_usd, f"list price of {instance_type} in {region}, on demand, as of {price.date}"
 
 
+def spares_of(plan: Mapping[str, Any]) -> int:
+    """How many spares the runs of a plan as JSON have; none where the plan is not known."""
+    return num_spares(plan.get("engine", ""), plan.get("job", {}))
+
+
 def num_spares(engine: str, job: Mapping[str, Any]) -> int:
     """How many spares a job has on an engine beside its nodes, by its JSON: only the options of that engine count."""
     return int(job.get(engine, {}).get("spares", 0))

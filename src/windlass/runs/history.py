@@ -160,7 +160,8 @@ class History:
     def _take_checkpoint(self, entry: events.CheckpointChanged) -> None:
         if entry.action == "saved":
             self.now.saved = True
-            self.now.highest = max(self.now.highest or 0, entry.step or 0)
+            if entry.step is not None:
+                self.now.highest = max(self.now.highest or 0, entry.step)
         elif entry.action == "restored":
             self.now.restored_by = entry
             if entry.source != "log":  # where the script resumed by itself, its steps show it: see `Tally`

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from windlass.errors import NoSuchRun
 from windlass.plan.policy import secret_variable
-from windlass.runs.events import Notified
+from windlass.runs.events import Notified, RunEnded
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
-from windlass.runs.store import Store
+from windlass.runs.store import RunWriter, Store
 
 TIMEOUT_SECONDS: Final = 5.0
 PAUSES: Final = (1.0, 3.0)
@@ -67,6 +67,15 @@ def tell_end(store: Store, run_id: str, webhook: Webhook, wait: Callable[[float]
             with contextlib.closing(writer):
                 if writer.status.phase.is_terminal:
                     writer.note(told)
+
+
+def tell_once(writer: RunWriter, webhook: Webhook | None, wait: Callable[[float], object]) -> None:
+    """Send the end of a run to its webhook, if it has one, and record that, unless a supervisor before this one has:
+    it may have died between the two. Raises StoreError.
+    """
+    last = [event.kind for event in writer.events() if event.kind in (RunEnded.kind, Notified.kind)][-1:]
+    if webhook is not None and last != [Notified.kind]:
+        writer.note(send(webhook, writer.status, wait))
 
 
 def send(webhook: Webhook, status: Status, wait: Callable[[float], object]) -> Notified:

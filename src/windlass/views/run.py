@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.code.kept import why_not_kept
 from windlass.code.revision import Revision
+from windlass.plan.price import spares_of
 from windlass.runs import events
 from windlass.runs.data import DataDifference, data_differences
 from windlass.runs.ledger import Ledger, fold_ledger, ledger_of
@@ -183,8 +184,9 @@ def run_of(
 
 def recorded_run(status: Status, store: Store, now: float, current: RunState | None = None) -> Run:
     """The view of one run, from its record. Raises NoSuchRun."""
+    plan = store.plan(status.id)
     return run_of(
-        status, store.plan(status.id), fold_ledger(store.events(status.id), now), now, current=current,
+        status, plan, fold_ledger(store.events(status.id), now, spares_of(plan)), now, current=current,
         is_here=store.host_elsewhere(status) is None,
         disk_full=not status.phase.is_terminal and not store.reserve.has_room(),
         data_differences=data_differences(status, store),
@@ -201,7 +203,7 @@ def run_viewer(run_id: str, store: Store) -> Callable[[Status], Run]:
         now = time.time()
         if not made or now - made[0][0] >= LEDGER_SECONDS:
             tally.take(store.events(run_id, tally.last_seq))
-            made[:] = [(now, ledger_of(tally, now))]
+            made[:] = [(now, ledger_of(tally, now, spares_of(plan)))]
         return run_of(status, plan, made[0][1], now, is_here=store.host_elsewhere(status) is None)
 
     return view

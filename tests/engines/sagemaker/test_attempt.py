@@ -71,6 +71,13 @@ class LaggingService:
     def close(self) -> None: ...
 
 
+class SparseService(LaggingService):
+    """CloudWatch may answer with a page without events before the first that has some."""
+
+    def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
+        return LogPage([], "0") if token is None else super().read_log(stream, since=since, token=token)
+
+
 def last(event: NodeEvent) -> str:
     """A line of a host's log with an event."""
     return f"[n] {json.dumps(event.to_json())}"
@@ -83,12 +90,23 @@ def service() -> LaggingService:
 
 @pytest.fixture
 def attempt(service: LaggingService, tmp_path: Path) -> Iterator[JobAttempt]:
+    with contextlib.closing(made_of(service, tmp_path)) as made:
+        yield made
+
+
+def made_of(service: LaggingService, folder: Path) -> JobAttempt:
     """Of two hosts."""
     ranks = [RankSpec(rank, 0, ("python3", "train.py"), {}) for rank in range(2)]
     specs = [NodeSpec(rank.rank, "train.py", "python3", "/", {}, (rank,), 5.0) for rank in ranks]
-    made = JobAttempt(service, "digits-1", 1, specs, tmp_path, threading.Event().set)
-    with contextlib.closing(made):
-        yield made
+    return JobAttempt(service, "digits-1", 1, specs, folder, threading.Event().set)
+
+
+def test_an_empty_page_does_not_end_the_reading_of_a_log(tmp_path: Path) -> None:
+    service = SparseService()
+    service.lines = {"algo-1": ["[0] step 1", "[0] step 2"]}
+    with contextlib.closing(made_of(service, tmp_path)) as attempt:
+        log = attempt.nodes[0].path("events").with_name("rank-0.log")
+        until(lambda: log.exists() and log.read_bytes() == b"step 1\nstep 2\n")
 
 
 def test_hosts_whose_workers_failed_or_were_told_to_end_are_not_waited_for(

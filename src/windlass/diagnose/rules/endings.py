@@ -15,6 +15,7 @@ from windlass.runs.events import (
     NodeStarted,
     PreemptionNotice,
     RunEnded,
+    RunResumed,
     StopRequested,
     entries,
     of_newest_attempt,
@@ -118,10 +119,12 @@ def lost(case: Observations) -> Iterator[Verdict]:
     if case.status.phase is not Phase.LOST:
         return
     booted_at, began_at = case.facts.get("booted_at"), case.status.created_at
+    resumed_at = [event.time for event in case.events if event.kind == RunResumed.kind]
+    since, begun = (resumed_at[-1], "was resumed") if resumed_at else (began_at, "had begun")
     crash = str(case.facts.get("keeper_words") or "")
-    if booted_at is not None and booted_at > began_at:
+    if booted_at is not None and booted_at > since:
         summary = "the machine was restarted during the run"
-        evidence = [f"the machine booted {booted_at - began_at:.0f} s after the run had begun"]
+        evidence = [f"the machine booted {booted_at - since:.0f} s after the run {begun}"]
         fix = resumed(case)
     elif crash:
         summary, evidence = "the run's supervisor crashed", list(last_lines(crash, 5))

@@ -79,7 +79,7 @@ class HostLog:
                 self._tail.put(_stamped(at, text))
             is_new = self._tail.flush() or is_new or bool(page.lines and token is not None)
             self._tokens = {**tokens, stream: page.token}
-            if page.token == token or not page.lines:
+            if page.token == token:  # the end; a page may be empty before it
                 return is_new
         return is_new
 

@@ -86,9 +86,12 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
         mirror.put(writer.status, [])
         run_dir = store.run_dir(run_id)
         backend = InClusterBackend(plan, run_dir, mirror, ConnectionControl(orders))
+        webhook = notify.webhook_of(plan.policy, os.environ)
         if writer.status.phase.is_terminal:  # the supervisor before this one has recorded the end
             outputs.note_loss(Recorder(writer), run_dir, client)
             backend.clean_up(Recorder(writer))
+            notify.tell_once(writer, webhook, time.sleep)
+            mirror.flush(HOLD_PAUSE_SECONDS)
             return 0
         _restore_folder(client, writer, plan, run_dir)
         _note_restart(writer, run_dir)
@@ -101,9 +104,8 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
             if supervisor.terminated:
                 backend.lease.release()  # its successor need not wait until the Lease expires
             return AGAIN
-        if (webhook := notify.webhook_of(plan.policy, os.environ)) is not None:
-            writer.note(notify.send(webhook, writer.status, time.sleep))
-            mirror.flush(HOLD_PAUSE_SECONDS)
+        notify.tell_once(writer, webhook, time.sleep)
+        mirror.flush(HOLD_PAUSE_SECONDS)
         backend.watch_node_deletion(store)
         mirror.flush(HOLD_PAUSE_SECONDS)
         return 0
