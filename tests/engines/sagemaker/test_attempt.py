@@ -14,6 +14,7 @@ import pytest
 from tests.helpers.until import until
 
 from windlass.engines.sagemaker.attempt import LOG_SECONDS, JobAttempt
+from windlass.engines.sagemaker.host_log import HostLog
 from windlass.engines.sagemaker.service import Description, LogPage, Request
 from windlass.supervise.backend import Intent
 from windlass.worker.protocol import (
@@ -90,23 +91,21 @@ def service() -> LaggingService:
 
 @pytest.fixture
 def attempt(service: LaggingService, tmp_path: Path) -> Iterator[JobAttempt]:
-    with contextlib.closing(made_of(service, tmp_path)) as made:
-        yield made
-
-
-def made_of(service: LaggingService, folder: Path) -> JobAttempt:
     """Of two hosts."""
     ranks = [RankSpec(rank, 0, ("python3", "train.py"), {}) for rank in range(2)]
     specs = [NodeSpec(rank.rank, "train.py", "python3", "/", {}, (rank,), 5.0) for rank in ranks]
-    return JobAttempt(service, "digits-1", 1, specs, folder, threading.Event().set)
+    made = JobAttempt(service, "digits-1", 1, specs, tmp_path, threading.Event().set)
+    with contextlib.closing(made):
+        yield made
 
 
 def test_an_empty_page_does_not_end_the_reading_of_a_log(tmp_path: Path) -> None:
     service = SparseService()
     service.lines = {"algo-1": ["[0] step 1", "[0] step 2"]}
-    with contextlib.closing(made_of(service, tmp_path)) as attempt:
-        log = attempt.nodes[0].path("events").with_name("rank-0.log")
-        until(lambda: log.exists() and log.read_bytes() == b"step 1\nstep 2\n")
+    log = HostLog(service, tmp_path, 0, (0,), 1, threading.Event())
+    assert log.read("digits-1/algo-1-1732400000")
+    assert (tmp_path / "rank-0.log").read_bytes() == b"step 1\nstep 2\n"
+    assert not log.read("digits-1/algo-1-1732400000")
 
 
 def test_hosts_whose_workers_failed_or_were_told_to_end_are_not_waited_for(
