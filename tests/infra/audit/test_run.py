@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from windlass.infra.audit import AuditReport, Found, Unknown
 from windlass.infra.audit.calls import Ask, Asker
 from windlass.infra.audit.finder import Finder
+from windlass.infra.audit.finders import balancing
 from windlass.infra.audit.run import run_finder
 from windlass.infra.audit.scope import Scope
 from windlass.infra.aws import AccessDenied, Aws, NoAnswer, NotThere
@@ -81,6 +83,22 @@ def test_items_before_a_failing_page_are_looked_at(asker: Asker) -> None:
     assert next(each) == 1
     with pytest.raises(NoAnswer):
         next(each)
+
+
+@pytest.mark.parametrize("count", [0, 5, 20, 25])
+def test_load_balancers_before_a_failing_page_are_looked_at(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    def items(*_: object) -> Iterator[dict[str, Any]]:
+        yield from ({"number": number} for number in range(count))
+        raise NoAnswer("page 2", action="elasticloadbalancing:DescribeLoadBalancers", code="Throttling")
+
+    ask = Ask(asker, "elbv2", "load balancer", ())
+    monkeypatch.setattr(ask, "items", items)
+    batches, found = balancing._batches(ask, "describe_load_balancers", "LoadBalancers"), list[int]()
+    with pytest.raises(NoAnswer):
+        found.extend(len(batch) for batch in batches)
+    assert (sum(found), all(0 < size <= balancing.BATCH for size in found)) == (count, True)
 
 
 def report(*found: Found, unknown: tuple[Unknown, ...] = ()) -> AuditReport:

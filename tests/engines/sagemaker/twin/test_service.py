@@ -15,6 +15,7 @@ from tests.engines.sagemaker.twin.jobs import ML, ended, kill, manager_pid, outp
 from tests.helpers.until import until
 
 from windlass.engines.sagemaker.service import IN_USE, VALIDATION, Refused
+from windlass.engines.sagemaker.twin.hosts import _is_at
 from windlass.engines.sagemaker.twin.job import STOP, JobFolder
 from windlass.engines.sagemaker.twin.service import Twin
 
@@ -140,6 +141,14 @@ def _of(path: Path) -> bytes:
         return (path / "mountinfo").read_bytes() + (path / "environ").read_bytes()
     except OSError:
         return b""
+
+
+def test_a_folder_that_is_called_opt_ml_is_not_that_of_a_host() -> None:
+    folder = "/root/.windlass/sagemaker/jobs/digits-1/starts/1/algo-1/opt/ml"
+    assert _is_at(folder, folder)
+    assert _is_at("/jobs/digits-1/starts/1/algo-1/opt/ml", folder), "its file system begins below /"
+    assert not _is_at("/opt/ml", folder)
+    assert not _is_at("/ml", folder)
 
 
 def test_several_may_request_a_stop_at_once(tmp_path: Path) -> None:

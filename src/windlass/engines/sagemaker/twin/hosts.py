@@ -24,6 +24,8 @@ from windlass.worker.process import Birth
 BASE_DIR: Final = "SAGEMAKER_BASE_DIR"
 """Variable of the toolkit: its folder in place of /opt/ml. Without namespaces it also marks the processes of a host."""
 
+OWN_PARTS: Final = 4
+"""Of the path of a host's /opt/ml in its job's folder: the start, the host, `opt` and `ml`."""
 END_SECONDS: Final = 30.0
 """In which processes must have ended after SIGKILL."""
 
@@ -157,5 +159,10 @@ def _is_of(pid: int, folders: Sequence[str]) -> bool:
         return False
     # The fourth column is the folder below the root of its file system, the fifth where it is mounted.
     roots = [columns[3].replace("\\040", " ") for columns in mounts if columns[4] == "/opt/ml"]
-    is_mounted = any(folder.endswith(root) for folder in folders for root in roots)
+    is_mounted = any(_is_at(root, folder) for folder in folders for root in roots)
     return is_mounted or any(f"{BASE_DIR}={folder}".encode() in variables for folder in folders)
+
+
+def _is_at(root: str, folder: str) -> bool:
+    """Whether a folder below the root of its file system is that of a host: not just any that is called /opt/ml."""
+    return folder.endswith(root) and Path(root).parts[-OWN_PARTS:] == Path(folder).parts[-OWN_PARTS:]

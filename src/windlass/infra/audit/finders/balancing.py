@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,15 +9,25 @@ from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, hourly, row
 from windlass.infra.audit.report import Found
 from windlass.infra.audit.scope import Scope, flat
-from windlass.infra.aws import NotThere
+from windlass.infra.aws import AwsError, NotThere
 
 BATCH: Final = 20
 """How many objects one call for tags may name."""
 
 
 def _batches(ask: Ask, operation: str, key: str) -> Iterator[list[dict[str, Any]]]:
-    items = ask.items("elbv2", operation, key)
-    while batch := list(itertools.islice(items, BATCH)):
+    batch: list[dict[str, Any]] = []
+    try:
+        for one in ask.items("elbv2", operation, key):
+            batch.append(one)
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+    except AwsError:
+        if batch:
+            yield batch  # what came before the error is found all the same
+        raise
+    if batch:
         yield batch
 
 
