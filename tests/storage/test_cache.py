@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,9 @@ from windlass.runs.store import Store
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.cache import DataCache, staging_lock
+from windlass.storage.digest import PART_BYTES, Parts
+from windlass.storage.folder import Folder
+from windlass.storage.opening import open_place
 
 SET = {"a/1.bin": b"one", "a/2.bin": b"two!", "empty": b""}
 
@@ -101,6 +105,37 @@ def test_what_a_script_has_changed_is_fetched_again(home: Path, source: Address,
     assert stage(home, source, tmp_path / "link").num_moved == 0
     assert contents(tmp_path / "link") == SET
     assert not (tmp_path / "link" / "a" / "more").is_symlink()
+
+
+def names(folder: Path) -> set[str]:
+    """Those of the folders too."""
+    return {str(one.relative_to(folder)) for one in folder.rglob("*")}
+
+
+def test_a_set_has_no_folder_that_its_source_no_longer_has(home: Path, tmp_path: Path) -> None:
+    source = fill(tmp_path / "source", {"cat/1": b"cat", "dog/1": b"dog", "a": b"file", "b/1": b"in a folder"})
+    stage(home, source)
+    shutil.rmtree(tmp_path / "source" / "cat")
+    shutil.rmtree(tmp_path / "source" / "b")
+    (tmp_path / "source" / "a").unlink()
+    fill(tmp_path / "source", {"a/1": b"in a folder", "b": b"file"})
+    again = stage(home, source)
+    assert again.num_moved == len(b"in a folder") + len(b"file")
+    assert names(again.folder) == {"dog", "dog/1", "a", "a/1", "b"}
+    assert again.digest == stage(tmp_path / "another", source).digest
+
+
+def test_what_was_fetched_of_files_that_the_source_no_longer_has_is_no_part_of_the_set(
+    home: Path, tmp_path: Path
+) -> None:
+    source = fill(tmp_path / "source", {"large": b"x" * (PART_BYTES + 1), "a/1": b"other"})
+    files = staging_lock(home / "data", source).with_suffix("") / "files"
+    fill(files, {"a": b"fetched", "cat/1": b"fetched"})
+    entries = asyncio.run(open_place(source, home).listed())
+    [large] = [one for one in entries if one.name == "large"]
+    asyncio.run(Folder(Address("folder", "", str(files))).begin(large, Parts.of(large.size), "killed then"))
+    (tmp_path / "source" / "large").unlink()
+    assert names(stage(home, source).folder) == {"a", "a/1"}
 
 
 def test_equal_sources_share_a_set(home: Path, source: Address, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from windlass.storage.address import Address, key_of
 from windlass.storage.files import version, write_whole
 from windlass.storage.folder import Folder
 from windlass.storage.manifest import BadManifest, File, Manifest
+from windlass.storage.names import is_own
 from windlass.storage.place import Entry, system_errors
 
 MANIFEST: Final = "manifest.jsonl"
@@ -174,15 +176,18 @@ def link_tree(one: CachedSet, to: Path) -> None:
         write_whole(to / manifests.IN_FOLDER, (one.folder.parent / MANIFEST).read_bytes())
 
 
-def remove_others(files: Path, wanted: Mapping[str, File]) -> None:
-    """Remove what is not in a set."""
+def remove_others(files: Path, wanted: Container[str]) -> None:
+    """Remove what is not in a set, but not files of ours, and folders that are empty then."""
     with system_errors(str(files)):
-        for below, _, names in os.walk(files):
+        for below, _, names in os.walk(files, topdown=False):
             for name in names:
                 path = Path(below, name)
                 known = path.relative_to(files).as_posix()
-                if known not in wanted and known != manifests.IN_FOLDER:
+                if known not in wanted and not is_own(known):
                     path.unlink()
+            if Path(below) != files:
+                with suppress(OSError):  # it has files
+                    Path(below).rmdir()
 
 
 def _set(folder: Path, sources: dict[str, list[str]]) -> CachedSet | None:
