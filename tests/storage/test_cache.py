@@ -172,6 +172,16 @@ def test_the_set_that_was_not_used_for_longest_is_removed_unless_a_run_reads_it(
     assert {one.digest for one in cache_of(home).sets()} == {oldest.digest, newest.digest}
 
 
+def test_the_set_that_a_source_had_makes_room_for_the_one_it_has_and_what_both_have_is_kept(
+    home: Path, source: Address
+) -> None:
+    stage(home, source, bound=10)
+    fill(Path(source.path), {"a/2.bin": b"other"})
+    after = stage(home, source, bound=10)
+    assert (after.num_moved, contents(after.folder)) == (5, {**SET, "a/2.bin": b"other"})
+    assert [one.digest for one in cache_of(home).sets()] == [after.digest]
+
+
 def test_a_set_that_is_not_whole_is_none(home: Path, source: Address, tmp_path: Path) -> None:
     Path(source.path, "out").symlink_to("/etc/hostname")
     with pytest.raises(StorageError, match="out: it is a link to a place outside of the folder"):

@@ -126,11 +126,14 @@ class DataCache:
     ) -> Copied:  # fmt: skip
         """Fetch what is not in the set that the source had before, into the folder of its staging."""
         files = self._staging(source) / FILES
-        self._make_room(sum(one.size for one in entries), files)
-        if known is not None and not (files / manifests.IN_FOLDER).exists():
-            link_tree(known, files)
+        with self._locked(self._root / "lock"):  # no process removes the set meanwhile
+            if known is not None and known.folder.exists() and not (files / manifests.IN_FOLDER).exists():
+                link_tree(known, files)
         remove_others(files, {one.name for one in entries})  # a file may have become a folder
-        self._refuse_lack_of_space(source, self._sets.lacking_bytes(known, entries) - _fetched(files).num_bytes)
+        lacking = self._sets.lacking_bytes(known, entries) - _fetched(files).num_bytes
+        # After the links: the set may be removed for this one, and what both have is not fetched again.
+        self._make_room(sum(one.size for one in entries), files)
+        self._refuse_lack_of_space(source, lacking)
         target = Address("folder", "", str(files))
         with journal_for(source, target, self._root) as journal:
             done = await Copy(place, Folder(target), journal, progress, num_helpers=self._num_helpers).run()
