@@ -133,7 +133,8 @@ def test_what_was_fetched_of_files_that_the_source_no_longer_has_is_no_part_of_t
     fill(files, {"a": b"fetched", "cat/1": b"fetched"})
     entries = asyncio.run(open_place(source, home).listed())
     [large] = [one for one in entries if one.name == "large"]
-    asyncio.run(Folder(Address("folder", "", str(files))).begin(large, Parts.of(large.size), "killed then"))
+    begun = Folder(Address("folder", "", str(files))).begin(large, Parts.of(large.size), f"{source} {large.version}")
+    asyncio.run(begun)
     (tmp_path / "source" / "large").unlink()
     assert names(stage(home, source).folder) == {"a", "a/1"}
 

@@ -16,9 +16,10 @@ from tests.helpers.users import as_other_user, open_folder
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
-from windlass.storage.copy import Copy
+from windlass.storage.copy import NOTHING, Copy
 from windlass.storage.digest import PART_BYTES
 from windlass.storage.folder import LIST_BATCH, Folder
+from windlass.storage.note import Noted
 from windlass.storage.opening import journal_for
 from windlass.storage.place import Buffer, Entry, Place, SourceChanged, Throttled
 from windlass.storage.progress import Copied, Progress
@@ -31,10 +32,10 @@ def folder(path: Path) -> Folder:
     return Folder(Address("folder", "", str(path)))
 
 
-def copied(source: Place, to: Path, window: Window | None = None) -> Copied:
+def copied(source: Place, to: Path, window: Window | None = None, noted: Noted = NOTHING) -> Copied:
     destination = folder(to)
     with journal_for(source.address, destination.address, to) as journal:
-        return asyncio.run(Copy(source, destination, journal, window=window).run())
+        return asyncio.run(Copy(source, destination, journal, window=window, noted=noted).run())
 
 
 def refusals(done: Copied) -> dict[str, str]:
@@ -335,6 +336,35 @@ def test_a_copy_that_was_killed_inside_a_large_file_reads_no_part_twice(tmp_path
     assert done.num_bytes == sum(min(PART_BYTES, len(data) - start) for _, start in second.reads)
     assert {("large", at * PART_BYTES)} <= set(second.reads) <= {("large", one * PART_BYTES) for one in range(at, 3)}
     assert len(second.reads) == len(set(second.reads))
+
+
+@pytest.mark.parametrize("has_note", [False, True])
+def test_what_was_written_of_a_large_file_goes_once_its_source_no_longer_has_it(tmp_path: Path, has_note: bool) -> None:
+    noted = Noted(tmp_path / "note") if has_note else NOTHING
+    to, small = tmp_path / "to", Scripted({"small": b"data"})
+    copied(small, to, noted=noted)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(_entry: Entry, start: int) -> None:
+        if start:
+            raise Killed
+
+    def killed(address: Address) -> None:
+        large = Scripted({"small": b"data", "large": bytes(2 * PART_BYTES)}, kill)
+        large.address = address
+        with pytest.raises(BaseExceptionGroup):
+            copied(large, to, Window(first=1, most=1), noted)
+
+    killed(small.address)
+    assert len(list((to / ".windlass/partial").iterdir())) == 2
+    (to / ".windlass/partial/of-a-small-file").touch()
+    assert copied(small, to, noted=noted).refused == ()
+    assert {one.name for one in to.iterdir()} == {"small", manifests.IN_FOLDER}
+    killed(Address("s3", "bucket", "another"))
+    copied(small, to, noted=noted)
+    assert len(list((to / ".windlass/partial").iterdir())) == 2  # a copy of the other source goes on with it
 
 
 class Streaming(Scripted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -114,6 +115,19 @@ def test_an_upload_that_is_not_there_is_told_from_a_bucket_that_is_not() -> None
         uploads(MissingBucket("there is no bucket b", "x")).create()
     with pytest.raises(StorageError, match="the store has begun no upload"):
         uploads(b"<InitiateMultipartUploadResult/>").create()
+
+
+def test_uploads_of_files_that_a_source_no_longer_has_are_ended(tmp_path: Path) -> None:
+    for number, source in enumerate(["/data 1-2", "/data 3-4", "/data 5-6", "/database 1-2"]):
+        note = {"bucket": "bucket", "key": "set/a", "size": 1, "source": source, "upload": f"u-{number}"}
+        (tmp_path / f"{number}.upload").write_text(json.dumps(note))
+    (tmp_path / "4.upload").write_text("damaged")
+    store = S3Store(Address("s3", "bucket", "set"), tmp_path, KEYS)
+    store._bucket = fake = FakeBucket(b"", Missing("404 NoSuchUpload", "x"), Busy("503", "x"))
+    asyncio.run(store.discard_partial("/data"))
+    assert sorted(fake.asked, key=str) == [("DELETE", {"uploadId": f"u-{number}"}) for number in range(3)]
+    assert {"3.upload", "4.upload"} < {one.name for one in tmp_path.iterdir()}
+    assert len(list(tmp_path.iterdir())) == 3  # that of the store which was busy is ended after another copy
 
 
 @pytest.mark.parametrize("name", ["a@evil.example", "a?b", "-a", "a b", "ä"])

@@ -95,6 +95,7 @@ class Copy:
         found = await self._listed(note, before)
         if note is not None:
             if (note.source, note.destination) == (digest_of(found), self._there_digest):
+                await self._destination.discard_partial(str(self._source.address))
                 return self._unchanged(note, began)
             before = _manifest(stored)
         if (of_source := _manifest(await _stored(self._source))) is not None:
@@ -127,6 +128,8 @@ class Copy:
             data = stored = manifest.to_bytes()
             await repeated(lambda: self._destination.write_own(manifests.NAME, data))
         self._journal.clear()
+        if not self._refused:
+            await self._destination.discard_partial(str(self._source.address))
         if stored is not None and not self._refused:
             # What was listed before files were written is no longer so.
             there = self._there_digest if self.progress.files_done == 0 else ""

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -112,6 +113,13 @@ class FolderFile(PartialFile):
             elif len(rest) == DIGEST_HEX and (is_trusted or _sha256_at(path, start, length) == rest):
                 self._kept.pop(int(number), None)
                 yield int(number), bytes.fromhex(rest)
+
+
+def is_of_another(part: Path, source: str) -> bool:
+    """Whether a copy of another source than the one with this address can go on with what is written."""
+    with suppress(OSError, ValueError, TypeError, KeyError), open(part.with_suffix(".parts"), "rb") as journal:
+        return not json.loads(journal.readline())["source"].startswith(f"{source} ")
+    return False
 
 
 def _sha256_at(path: Path, start: int, length: int) -> str:

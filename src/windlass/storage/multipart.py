@@ -58,6 +58,20 @@ class Stored:
         return digest if is_ours else ""
 
 
+def end_uploads(uploads_of: Callable[[str], Uploads], source: str, state: Path) -> None:
+    """End the uploads that `state` has of the source with this address; one that cannot be is ended after another copy.
+
+    `uploads_of` gives the uploads of a key.
+    """
+    for note in state.glob("*.upload"):
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, StorageError):
+            found = json.loads(note.read_bytes())
+            if found["source"].startswith(f"{source} "):
+                with suppress(NoUpload):
+                    uploads_of(found["key"]).end(found["upload"])
+                note.unlink()
+
+
 class S3Upload(PartialFile):
     """One multipart upload. S3 verifies the SHA-256 of each part when it comes, and lists what it has."""
 

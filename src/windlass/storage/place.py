@@ -119,6 +119,10 @@ class Place(ABC):
         """Write a file in parts, or go on with one that was begun from the same version `source` of the same file."""
         raise NotImplementedError
 
+    async def discard_partial(self, source: str) -> None:
+        """All files of the `source` with this address are whole: remove what is written of others that it had."""
+        return
+
     def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int) -> str:
         """Write a whole large file in parts of so many bytes; returns its version. In a thread.
 

@@ -20,7 +20,7 @@ from windlass.s3.objects import parsed
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts, to_s3
 from windlass.storage.listing import Page, pages, parse
-from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart
+from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart, end_uploads
 from windlass.storage.names import is_own
 from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled, Unreachable
 
@@ -101,6 +101,10 @@ class S3Store(Place):
         """See `Place`."""
         uploads = Uploads(self._bucket, self.address.key(entry.name))
         return await asyncio.to_thread(S3Upload, uploads, parts, source, self._state)
+
+    async def discard_partial(self, source: str) -> None:
+        """See `Place`."""
+        await asyncio.to_thread(end_uploads, lambda key: Uploads(self._bucket, key), source, self._state)
 
     async def read_own(self, name: str) -> bytes | None:
         """See `Place`."""
