@@ -13,7 +13,9 @@ import pyarrow
 import pytest
 from tests.train.stream.sources import Memory, open_in
 
+from windlass.train.stream.cache import Cache
 from windlass.train.stream.errors import StreamError
+from windlass.train.stream.opening import open_source
 
 NUM_ROWS, NUM_IN_GROUP = 50, 7
 
@@ -57,6 +59,25 @@ def test_a_row_group_is_decoded_once_for_all_processes(tmp_path: Path) -> None:
     source.reads.clear()
     assert [one["number"] for one in open_in(tmp_path, source)] == list(range(100))
     assert source.reads == []
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_row_groups_of_older_versions_are_not_kept(tmp_path: Path, is_local: bool) -> None:
+    (tmp_path / "set").mkdir()
+    memory = Memory({})
+    source = open_source(str(tmp_path / "set")) if is_local else memory
+    kept = []
+    for name, data in [("a", files(1)), ("b", files(1)), ("a", files(2))]:
+        *_, made = data.values()
+        memory.write(f"{name}.parquet", made)
+        (tmp_path / "set" / f"{name}.parquet").write_bytes(made)
+        for columns in (None, ["number"]):
+            list(open_in(tmp_path, source, columns=columns))
+        kept.append(len(list((tmp_path / "cache").rglob("*.arrow"))))
+    num_groups = -(-NUM_ROWS // NUM_IN_GROUP)
+    assert kept == [2 * num_groups, 4 * num_groups, 4 * num_groups]
+    cache = Cache(tmp_path / "cache")
+    assert cache.usage() == cache._counted()
 
 
 def test_a_fork_reads_rows_too(tmp_path: Path) -> None:

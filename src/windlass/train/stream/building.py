@@ -13,7 +13,7 @@ from windlass.train.stream.errors import StreamError
 from windlass.train.stream.grouping import grouped
 from windlass.train.stream.index import Index, Member, Samples, digest_of, write_index
 from windlass.train.stream.manifest import listed
-from windlass.train.stream.reader import BLOCK_BYTES, Reader, Span, block_name
+from windlass.train.stream.reader import Reader, Span, block_key
 from windlass.train.stream.shared import Shared, of_run
 from windlass.train.stream.source import Object, Source
 from windlass.train.stream.tables import BadTables
@@ -98,8 +98,7 @@ def _built(source: Source, cached: CachedSet, format: str | None, group: bool) -
     if found is None:
         found = write_index(path, format, digest, objects, _samples(source, cached, format, group, objects, before))
     if before is None or before.path.resolve() != path:
-        if before is not None and not source.is_local:
-            _forget(before, found, cached)
+        _forget(found, cached)
         link = cached.folder / f".{LATEST}.{os.getpid()}"
         link.unlink(missing_ok=True)
         link.symlink_to(path.name)
@@ -110,11 +109,11 @@ def _built(source: Source, cached: CachedSet, format: str | None, group: bool) -
     return found
 
 
-def _forget(before: Index, found: Index, cached: CachedSet) -> None:
-    """Blocks of objects that are not in the source any more."""
-    kept = {(one.name, one.version) for one in found.objects()}
-    gone = [one for one in before.objects() if (one.name, one.version) not in kept]
-    cached.remove([block_name(one, number) for one in gone for number in range(one.size // BLOCK_BYTES + 1)])
+def _forget(found: Index, cached: CachedSet) -> None:
+    """Blocks of objects that are not in the source any more, and row groups that were decoded of them."""
+    if names := cached.names():
+        kept = {block_key(one) for one in found.objects()}
+        cached.remove([name for name in names if name.partition("-")[0] not in kept])
 
 
 def format_of(address: str, objects: Sequence[Object]) -> str:

@@ -185,6 +185,12 @@ class CachedSet:
         """Whether a block is there."""
         return os.path.exists(self.path(name))
 
+    def names(self) -> list[str]:
+        """The blocks that are there; not those that are being written."""
+        with suppress(OSError):
+            return [name for name in os.listdir(self.path("")) if not name.endswith(_PART)]
+        return []
+
     def put(self, name: str, data: bytes) -> bool:
         """Keep a block; gives whether it is there. False where there is no room, or another process writes it."""
         if self.is_full:

@@ -176,9 +176,14 @@ class Reader:
 
 
 def block_name(one: Object, number: int) -> str:
-    """Name of a block in the cache: other versions of an object have others."""
+    """Name of a block in the cache."""
+    return f"{block_key(one)}-{number}"
+
+
+def block_key(one: Object) -> str:
+    """What the names of all blocks of an object begin with, up to the first `-`: other versions have another."""
     key = hashlib.blake2b(f"{one.name}\0{one.version}\0{one.size}".encode("utf-8", "surrogateescape"), digest_size=16)
-    return f"{key.hexdigest()}-{number}"
+    return key.hexdigest()
 
 
 def digest_of(data: bytes, like: str) -> str:
