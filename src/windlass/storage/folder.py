@@ -17,7 +17,7 @@ from windlass.errors import StorageError
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts
 from windlass.storage.files import name_file, sync, version, write_at, write_whole
-from windlass.storage.folder_file import FolderFile, is_of_another
+from windlass.storage.folder_file import FolderFile, is_of
 from windlass.storage.names import OWN, own_file
 from windlass.storage.place import (
     Buffer,
@@ -128,9 +128,8 @@ class Folder(Place):
     async def discard_partial(self, source: str) -> None:
         """See `Place`."""
         with system_errors(str(self.address)):
-            for path in (self._root / OWN / PARTIAL).glob("*"):
-                if not is_of_another(path, source):
-                    path.unlink()
+            for path in [one for one in (self._root / OWN / PARTIAL).glob("*") if is_of(one, source)]:
+                path.unlink()
 
     async def read_own(self, name: str) -> bytes | None:
         """See `Place`."""

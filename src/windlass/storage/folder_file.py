@@ -115,10 +115,12 @@ class FolderFile(PartialFile):
                 yield int(number), bytes.fromhex(rest)
 
 
-def is_of_another(part: Path, source: str) -> bool:
-    """Whether a copy of another source than the one with this address can go on with what is written."""
+def is_of(part: Path, source: str) -> bool:
+    """Whether a part, or its journal, was begun by a copy of the source with this address; a copy of another one may be
+    under way.
+    """
     with suppress(OSError, ValueError, TypeError, KeyError), open(part.with_suffix(".parts"), "rb") as journal:
-        return not json.loads(journal.readline())["source"].startswith(f"{source} ")
+        return bool(json.loads(journal.readline())["source"].startswith(f"{source} "))
     return False
 
 
