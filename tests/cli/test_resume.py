@@ -84,6 +84,7 @@ def test_it_goes_on_with_other_fields_variables_and_arguments(windlass: Call, ho
         (("--set", "name=other"), "name cannot change in a run that goes on"),
         (("--set", "checkpoint.folder=s3://bucket/x"), "checkpoint.folder cannot change in a run that goes on"),
         (("--set", "kubernetes.via=jobset"), "kubernetes.via cannot change in a run that goes on"),
+        (("--set", "kubernetes.namespace=other"), "kubernetes.namespace cannot change in a run that goes on"),
         (("--set", "grace=soon"), "--set grace:"),
         (("--name", "other"), "--name"),
         (("--epochs", "5"), "windlass resume RUN -- --epochs 5"),

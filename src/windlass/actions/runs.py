@@ -28,8 +28,8 @@ STOP_SECONDS: Final = 60.0
 STOP_LOOK_SECONDS: Final = 5.0
 TOKEN_TO_LOOK: Final = "xxxxx"
 OF_RUN: Final = (
-    "checkpoint.folder", "code", "data", "kubernetes.results", "kubernetes.via", "labels", "local", "name", "outputs",
-    "outputs_at", "volumes",
+    "checkpoint.folder", "code", "data", "kubernetes.namespace", "kubernetes.results", "kubernetes.via", "labels",
+    "local", "name", "outputs", "outputs_at", "volumes",
 )  # fmt: skip
 """Fields of a job that say what a run is called, and where its data and results are."""
 SHARED_RUNS: Final = 20

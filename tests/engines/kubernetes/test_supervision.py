@@ -28,7 +28,7 @@ from windlass.engines.kubernetes.pods.spec import pod_spec
 from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.engines.kubernetes.workloads import WORKLOADS, shutdown, tombstones
 from windlass.engines.travel import CodeFacts
-from windlass.errors import EngineError
+from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.context import Context
 from windlass.runs.events import entry_of
@@ -469,6 +469,32 @@ def test_a_login_that_is_gone_hides_no_record(scene: Scene) -> None:
     found = scene.engine.status("r-1")
     assert found.condition is not None
     assert found.condition["type"] == "LoginFailed"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({}, "r-1 is supervised by a machine, and with this change it would be in the cluster"),
+        ({"namespace": "other"}, "r-1 is in namespace team of context lab, and target lab names namespace other"),
+        ({"context": "new"}, "target lab names namespace team of context new"),
+    ],
+)
+def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_anything_is_made(
+    scene: Scene, changed: dict[str, str], message: str
+) -> None:
+    """The target was set up for supervisors, or changed, since the run began."""
+    scene.end(Phase.FAILED)
+    scene.server.anchor("r-1")
+    target = KubernetesTarget(**{"name": "lab", "context": "lab", "namespace": "team", "image": "image", **changed})
+    groups = frozenset(way.api for way in WORKLOADS.values())
+    cluster = Cluster("v1.34.0", groups, has_supervisor_account=True)
+    [place] = scene.plan.requests("cluster")
+    facts = Facts(CodeFacts(str(scene.dir), True, True, None), cluster, place["kubeconfig"])
+    made = plan(Job(name="case", command=("true",)), target, facts, "r-1", boot_program())
+    with pytest.raises(UsageError, match=message):
+        scene.engine.resume("r-1", made)
+    assert not [request for request in scene.server.requests if request.verb == "POST"]
+    assert scene.store.status("r-1").phase is Phase.FAILED
 
 
 # -- deadlines --------------------------------------------------------------------------------------------------------

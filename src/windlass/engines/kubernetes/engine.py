@@ -188,10 +188,11 @@ class KubernetesEngine(SupervisedEngine):
 
     def resume(self, run_id: str, plan: Plan | None = None, checkpoint: str | None = None) -> Status:
         """See `Engine`."""
-        if not self._is_in_cluster(run_id):
-            return super().resume(run_id, plan, checkpoint)
         if plan is not None:
             plan.require_runnable()
+            self._require_same_place(run_id, plan)
+        if not self._is_in_cluster(run_id):
+            return super().resume(run_id, plan, checkpoint)
         self.status(run_id)  # which another machine may have resumed
         writer = self._writer_of_ended(run_id)
         if writer is None or not writer.status.phase.is_terminal:
@@ -209,6 +210,26 @@ class KubernetesEngine(SupervisedEngine):
         with contextlib.closing(writer), contextlib.closing(self._backend(recorded, self.store.run_dir(run_id))) as its:
             self._in_cluster.resume(writer, its, plan, checkpoint)
         return self.status(run_id)
+
+    def _require_same_place(self, run_id: str, plan: Plan) -> None:
+        """Raise UsageError for a plan by which an ended run would go on where its objects and supervisor are not: it is
+        made for the target as it is set now."""
+        name, again = plan.target, f"start a new run: windlass rerun {run_id}"
+        was, now = (
+            f"namespace {place['namespace']} of context {place['context']}"
+            for one in (Plan.from_json(self.store.plan(run_id)), plan)
+            for place in one.requests("cluster")
+        )
+        if was != now:
+            raise UsageError(f"{run_id} is in {was}, and target {name} names {now}",
+                             f"change the target back; or {again}")  # fmt: skip
+        is_inside, would_be = self._is_in_cluster(run_id), self._supervised_by(plan) == CLUSTER
+        if is_inside and not would_be:
+            raise UsageError(f"{run_id} is supervised in the cluster, and with this change it would be by this machine",
+                             f"set supervisor: cluster in target {name} to see what it lacks; or {again}")  # fmt: skip
+        if would_be and not is_inside:
+            raise UsageError(f"{run_id} is supervised by a machine, and with this change it would be in the cluster",
+                             f"set supervisor: machine in target {name}; or {again}")  # fmt: skip
 
     @contextlib.contextmanager
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import BEGAN, ObjectServer
+from tests.engines.kubernetes.supervisor.test_damaged import with_request
 
 from windlass.actions.api import Run
 from windlass.engines.kubernetes import expiry, labels, layout
@@ -24,6 +25,7 @@ from windlass.engines.kubernetes.supervisor.package import AGAIN
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.engines.kubernetes.supervisor.summary import summary_of
 from windlass.errors import UsageError
+from windlass.plan.plan import Plan
 from windlass.runs.events import AttemptStarted, Created, Entry, Event, PhaseEntered, RunEnded
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold
@@ -423,6 +425,23 @@ def test_a_stop_is_a_request_to_the_supervisor_where_there_is_one(
 def test_a_run_that_goes_on_is_not_resumed(scene: Scene) -> None:
     with pytest.raises(UsageError, match="has not ended"):
         scene.engine.resume(RUN)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "message"),
+    [("team", "is supervised in the cluster, and with this change"), ("other", "target lab names namespace other")],
+)
+def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_anything_is_deleted(
+    scene: Scene, namespace: str, message: str
+) -> None:
+    scene.write(AttemptStarted(1, 1), RunEnded(Phase.FAILED, exit_code=1))
+    [place] = [step["request"] for step in scene.store.plan(RUN)["steps"]]
+    scene.store.copy(RUN, scene.events, json.dumps(with_request("cluster", **place)))
+    scene.server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
+    changed = Plan.from_json(with_request("cluster", **{**place, "namespace": namespace}))
+    with pytest.raises(UsageError, match=message):
+        scene.engine.resume(RUN, changed)
+    assert f"{RUN}-supervisor" in scene.server.names("Job")
 
 
 def test_a_client_is_kept_for_each_place(scene: Scene) -> None:
