@@ -45,7 +45,9 @@ def on(found: Mapping[str, Any] | None = None, version: str = "2.1.0", **fields:
     named = {"runtime": "torch-distributed", **fields.pop("kubernetes", {})}
     names = fields.pop("names", ("deepspeed-distributed", "torch-distributed"))
     seen = Runtimes(names, found, patching_of(SCHEMAS[version]))
-    facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, runtimes=seen))
+    has_account = fields.pop("has_supervisor_account", False)
+    cluster = dataclasses.replace(CLUSTER, runtimes=seen, has_supervisor_account=has_account)
+    facts = dataclasses.replace(FACTS, cluster=cluster)
     return planned(facts, kubernetes=named, **{"nodes": 2, **fields})
 
 
@@ -109,6 +111,27 @@ def test_what_the_job_does_not_say_is_the_runtimes() -> None:
     assert on(runtime()).requests("cluster")[0]["image"] == "pytorch/pytorch:2.7.1"
     assert (trainer["image"], trainer["resourcesPerNode"]["limits"]) == ("mine:1", {"cpu": "2"})
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "image"), [(runtime(), "pytorch/pytorch:2.7.1"), (None, "localhost/base:1")], ids=["seen", "unseen"]
+)
+def test_the_pods_beside_those_that_train_have_the_image_of_the_runtime_too(
+    found: dict[str, Any] | None, image: str
+) -> None:
+    """A Job has no runtime to take it from; the target's is for a login that may not look at runtimes."""
+    fields: dict[str, Any] = {
+        "outputs": "s3://bucket/runs", "kubernetes": {"results": {"size": "1GiB"}}, "has_supervisor_account": True,
+        "names": ("torch-distributed",) if found else None,
+    }  # fmt: skip
+    made = on(found, **fields)
+    assert blockers(made) == {}
+    jobs = [step.request for step in made.steps if step.request.get("kind") == "Job"]
+    assert len(jobs) >= 3, "the supervisor, and the check and the upload of outputs"
+    containers = [one for job in jobs for one in job["spec"]["template"]["spec"]["containers"]]
+    assert {one["image"] for one in containers} == {image}
+    [upload] = on(found, image="own:1", **fields).requests("upload-job")
+    assert upload["spec"]["template"]["spec"]["containers"][0]["image"] == "own:1"
 
 
 def test_what_its_pods_ask_for_is_found_by_what_explains_why_they_wait() -> None:

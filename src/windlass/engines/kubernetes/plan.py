@@ -18,7 +18,7 @@ from windlass.engines.kubernetes.transfers import planning
 from windlass.engines.kubernetes.workloads import WORKLOADS, mpijob
 from windlass.engines.kubernetes.workloads.base import Manifest
 from windlass.engines.kubernetes.workloads.findings import workload_notes
-from windlass.engines.kubernetes.workloads.runtime_catalog import image_and_user, runtime_of
+from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes, image_and_user, runtime_of
 from windlass.engines.kubernetes.workloads.runtime_findings import runtime_notes
 from windlass.engines.kubernetes.workloads.runtimes import Runtime
 from windlass.engines.kubernetes.workloads.spares import can_keep_others, spare_notes
@@ -74,7 +74,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         runtime=runtime,
         is_supervised_inside=is_inside,
         keeps_others=(is_inside or spares > 0) and can_keep_others(job, via, facts.cluster),
-        supervisor_image=target.supervisor_image or "",
+        supervisor_image=target.supervisor_image or _helper_image(job, target, seen, runtime),
         target_env=target.env,
         expires_seconds=expires,
         outputs_max=outputs_max,
@@ -290,6 +290,13 @@ def _output(job: Job, run_id: str, outputs_max: int) -> str:
 def _image(job: Job, target: KubernetesTarget, runtime: Runtime | None) -> str:
     """The image of the pods; empty where it is that of the runtime on which they stand."""
     return job.image or ("" if runtime is not None else target.image or IMAGE)
+
+
+def _helper_image(job: Job, target: KubernetesTarget, seen: Runtimes | None, runtime: Runtime | None) -> str:
+    """The image of the supervisor and of pods that move files; empty for that of the pods, where no runtime has it."""
+    if runtime is None or job.image:
+        return ""
+    return image_and_user(seen, "", target.user)["image"] or target.image or IMAGE
 
 
 def _gpu_label(job: Job, facts: Facts) -> tuple[str, str] | None:
