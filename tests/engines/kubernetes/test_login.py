@@ -107,6 +107,32 @@ def test_a_proxy_is_of_the_kubeconfig_or_of_the_environment(tmp_path: Path, monk
     assert context(tmp_path, {}).proxy() is None
 
 
+@pytest.mark.parametrize(
+    ("server", "is_direct"),
+    [
+        ("https://127.0.0.1:6443", True),
+        ("https://localhost:6443", True),
+        ("https://[::1]:6443", True),
+        ("https://10.1.2.3", True),
+        ("https://192.168.1.1:6443", True),
+        ("https://[fd00::7]:6443", True),
+        ("https://11.1.2.3", False),
+        ("https://[fe80::7]:6443", False),
+        ("https://10.example.com", False),
+    ],
+)
+def test_a_server_of_this_machine_or_of_a_network_in_no_proxy_is_reached_directly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, is_direct: bool
+) -> None:
+    """As by kubectl: kind, minikube and k3s serve at a loopback address."""
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("https_proxy", "http://of-environment:1")
+    monkeypatch.setenv("no_proxy", ".internal, 10.0.0.0/8,192.168.1.1,fd00::/8")
+    assert (context(tmp_path, {}, {"server": server}).proxy() is None) is is_direct
+    chosen = {"server": server, "proxy-url": "http://chosen:1"}
+    assert context(tmp_path, {}, chosen).proxy() == "http://chosen:1"
+
+
 def test_the_token_file_of_a_pod_is_read_again_after_a_minute(tmp_path: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
     with pytest.raises(UsageError, match="no service account"):

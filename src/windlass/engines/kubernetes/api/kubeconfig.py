@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import json
 import os
@@ -66,11 +67,34 @@ class Context(NamedTuple):
         if not any(name.lower().endswith("_proxy") for name in os.environ):
             return None
         from urllib.parse import urlsplit
-        from urllib.request import getproxies, proxy_bypass
+        from urllib.request import getproxies
 
         server = urlsplit(self.server)
         proxies = getproxies()
-        return None if proxy_bypass(server.hostname or "") else proxies.get(server.scheme) or proxies.get("all")
+        if _is_direct(server.hostname or "", proxies.get("no", "")):
+            return None
+        return proxies.get(server.scheme) or proxies.get("all")
+
+
+def _is_direct(host: str, no_proxy: str) -> bool:
+    """Whether a server is reached without a proxy of the environment: as by kubectl, any on this machine, and what
+    `NO_PROXY` has, by its name, its address or a network in CIDR notation."""
+    import ipaddress
+    from urllib.request import proxy_bypass
+
+    if host == "localhost" or proxy_bypass(host):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:  # a name
+        return False
+    if address.is_loopback:
+        return True
+    for one in no_proxy.split(","):
+        with contextlib.suppress(ValueError):  # a name
+            if address in ipaddress.ip_network(one.strip(), strict=False):
+                return True
+    return False
 
 
 def read_context(name: str, files: str) -> Context:
