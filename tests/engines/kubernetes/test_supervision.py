@@ -50,6 +50,9 @@ print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exec
 """
 
 
+DIGITS = {"name": "digits", "source": "s3://bucket/digits/"}
+
+
 # -- logins -----------------------------------------------------------------------------------------------------------
 
 
@@ -449,6 +452,26 @@ def test_a_submission_that_fails_leaves_nothing(scene: Scene) -> None:
     assert "may be left" not in error.value.hint
     left = scene.server.objects.values()
     assert [one["kind"] for one in left if "ownerReferences" not in one["metadata"]] == [], "the cluster deletes others"
+
+
+@pytest.mark.parametrize("fields", [{}, {"data": [DIGITS], "kubernetes": {"data": {"claim": "sets"}}}])
+def test_a_resume_before_the_first_attempt_forgets_the_end(
+    server: ObjectServer, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    """As of a run that was stopped while its data was staged: the request would stop it again."""
+    scene = Scene(server, tmp_path, **fields)
+    server.anchor("r-1")
+    for mark in (tombstones.STOP, tombstones.END):
+        server.mark("r-1", mark)
+    writer = scene.create()
+    writer.append(entry_of("end", {"phase": "stopped"}))
+    backend = KubernetesBackend(scene.plan, scene.dir)
+    backend.create_first(Recorder(writer), backend.anchor())
+    assert not {"r-1-stop", "r-1-end"} & set(server.names("ConfigMap"))
+    assert server.names("Job") == ([] if fields else ["r-1-1"])
+    backend.close()
+    writer.close()
+    scene.close()
 
 
 def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: Scene) -> None:

@@ -142,12 +142,12 @@ class KubernetesBackend(Backend):
     # -- what all attempts share --------------------------------------------------------------------------------------
 
     def create_first(self, record: Recorder, owner: Mapping[str, Any]) -> None:
-        """Create the pods of the first attempt, or forget the end of the last one: a supervisor takes a moment to
-        start. Raises EngineError.
+        """Create the pods of the first attempt: a supervisor takes a moment to start. The end of a run that is resumed,
+        which may be before its first attempt, is forgotten. Raises EngineError.
         """
-        if record.status.attempts:
+        if record.status.phase.is_terminal:
             tombstones.forget(self.client, self.plan.run_id)
-        elif not self.plan.requests("stage-job") and not self.room.is_elastic:
+        if not record.status.attempts and not self.plan.requests("stage-job") and not self.room.is_elastic:
             # Where data is staged, pods would wait for it; with a range of nodes, capacity decides. What is refused now
             # is refused again by the supervisor, which records it.
             with contextlib.suppress(EngineError):
