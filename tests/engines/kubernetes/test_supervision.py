@@ -370,6 +370,29 @@ def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
 
 
 @pytest.mark.parametrize(
+    ("exit_codes", "phase", "how"),
+    [([], "failed", "badly"), ([0], "succeeded", "well"), ([0], "failed", "badly"), ([1], "failed", "badly")],
+    ids=["no-attempt", "succeeded", "upload", "failed"],
+)
+def test_the_end_is_marked_for_other_machines_as_it_is_recorded(
+    scene: Scene, exit_codes: list[int], phase: str, how: str
+) -> None:
+    scene.server.anchor("r-1")
+    writer = scene.create()
+    for code in exit_codes:
+        writer.append(
+            entry_of("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"})
+        )
+        writer.append(entry_of("rank", {"rank": 0, "exit_code": code}))
+    writer.append(entry_of("end", {"phase": phase}))
+    backend = KubernetesBackend(scene.plan, scene.dir)
+    backend.clean_up(Recorder(writer))
+    backend.close()
+    writer.close()
+    assert scene.server.objects["configmaps", "r-1-end"]["metadata"]["labels"][layout.HOW_LABEL] == how
+
+
+@pytest.mark.parametrize(
     ("answer", "kind"),
     [(status(401, "Unauthorized"), "LoginFailed"), (status(503, "ServiceUnavailable"), "ClusterUnreachable")],
 )

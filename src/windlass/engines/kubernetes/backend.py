@@ -34,6 +34,7 @@ from windlass.plan.compose import compose
 from windlass.plan.plan import Plan
 from windlass.runs import node_events
 from windlass.runs.events import PodsReused, RunEnding, Warned, entries, of_newest_attempt
+from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
@@ -369,7 +370,7 @@ class KubernetesBackend(Backend):
         """Pods are kept until the run is removed, so that `kubectl logs` shows their output. Raises EngineError."""
         self.room.leave()
         status = record.status
-        well = all(rank.exit_code == 0 for rank in status.ranks)
+        well = status.phase is Phase.SUCCEEDED
         tombstones.tell_end(self.client, self.plan.run_id, stopped=status.stop_requested, well=well)
         if WORKLOADS[self.via].remakes(self.plan.requests("attempt")[0]) and status.attempts:
             shutdown.end_makers(self.client, self.plan.run_id, WORKLOADS[self.via])

@@ -19,7 +19,7 @@ STOP: Final = "stop"
 END: Final = "end"
 """The marks that a run may have, see `workloads/tombstones.py`."""
 WELL: Final = "well"
-"""Value of the end mark of a run whose ranks have all succeeded."""
+"""Value of the end mark of a run that has succeeded."""
 ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")
 ENDED_BADLY: Final = ("Failed", "FailureTarget")
 """Statuses in the row of a Job that has ended."""

@@ -59,7 +59,7 @@ def stop_selector(run_id: str) -> str:
 
 
 def tell_end(client: Client, run_id: str, *, stopped: bool, well: bool) -> None:
-    """Mark that no other attempt follows, whether a stop was requested, and whether all ranks succeeded.
+    """Mark that no other attempt follows, whether a stop was requested, and whether the run succeeded.
 
     Pods that are created later read it, and do not train (`boot.py`). Raises EngineError.
     """
