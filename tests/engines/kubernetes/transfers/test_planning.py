@@ -165,6 +165,27 @@ def test_other_stores_are_reached_by_a_library_of_the_image(scheme: str) -> None
     assert container["command"][1:-1] == ["-I", "-S"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "of_target", "named"),
+    [
+        ({}, {}, "localhost/base:1"),
+        ({"image": "own:1"}, {}, "own:1"),
+        ({"image": "own:1"}, {"supervisor_image": "helper:1"}, "helper:1"),
+        ({}, {"image": None}, "of the job"),
+        ({"kubernetes": {**RESULTS, "runtime": "torch-distributed"}}, {}, "of the runtime"),
+    ],
+)
+def test_the_image_that_needs_the_library_is_that_of_the_pods_that_move_files(
+    fields: dict[str, Any], of_target: dict[str, Any], named: str
+) -> None:
+    target = TARGET.model_copy(update=of_target)
+    made = planned(target=target, **{"outputs": "gs://bucket/runs", "kubernetes": RESULTS, **fields})
+    [note] = [note for note in made.notes if note.code == "image-obstore"]
+    assert f"by obstore, which the image {named} needs to have" in note.message
+    [container] = made.requests("upload-job")[0]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == named or named.startswith("of the ")
+
+
 def test_ranks_that_reach_other_stores_need_the_library_in_the_image_of_the_job() -> None:
     made = planned(checkpoint={"folder": "az://bucket/saved"})
     assert not blockers(made)

@@ -149,7 +149,8 @@ def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
     """What the image of the pods that move files needs to have."""
     addresses = [data.source for data in staged(job)] + ([job.outputs] if job.outputs is not None else [])
     if found := [one for one in addresses if needs_obstore(one)]:
-        image = target.supervisor_image or target.image or "of the job"
+        of_others = target.image or "of the job" if job.kubernetes.runtime is None else "of the runtime"
+        image = target.supervisor_image or job.image or of_others
         fix = f"{INSTALL} in it, or name one that has it: supervisor_image: of the target"
         yield Note("image-obstore", f"{found[0]} is reached by obstore, which the image {image} needs to have", fix)
 
