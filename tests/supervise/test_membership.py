@@ -48,6 +48,16 @@ def test_who_takes_no_part_in_an_attempt_is_away_since_it_was_lost() -> None:
     assert told(Membership(3, 1, 10), ("attempt", {})).away == {}  # of a record from before there were members
 
 
+def test_nodes_that_a_resume_has_added_were_never_away() -> None:
+    before: tuple[str, dict[str, Any]] = ("attempt", {"members": [0, 1]})
+    nodes = told(Membership(4, 2, 1000), before, ("resume", {"nodes": 4}))
+    assert (nodes.members, nodes.away) == ((0, 1, 2, 3), {})
+    fewer = told(Membership(1, 1, 10), ("lost-node", {"node": 1}), before, ("resume", {"nodes": 1}))
+    assert fewer.may_come_back(1000) == []
+    as_it_was = told(Membership(4, 2, 1000), before, ("resume", {}))
+    assert as_it_was.members == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("silent", "lost"),
     [

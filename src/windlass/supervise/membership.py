@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from windlass.runs.events import AttemptStarted, Entry, NodeBack, NodeLost
+from windlass.runs.events import AttemptStarted, Entry, NodeBack, NodeLost, RunResumed
 
 
 @dataclass(slots=True)
@@ -46,6 +46,8 @@ class Membership:
             case AttemptStarted(members=members):
                 missing = set(range(self.num_nodes)) - set(members or range(self.num_nodes))
                 self.away = {node: self.away.get(node, now) for node in sorted(missing)}
+            case RunResumed(nodes=int()):  # attempts before it had another number of nodes: those added were not lost
+                self.away.clear()
 
     def may_come_back(self, now: float) -> list[int]:
         """Nodes that were lost for long enough to rejoin. If all are lost, the machine was down: none has to wait."""
