@@ -1,13 +1,15 @@
-"""Profiles of the AWS CLI give region, endpoint and keys, without botocore."""
+"""Profiles of the AWS CLI give region, endpoint and keys without botocore, which is asked for logins and roles."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from tests.servers.emulated_roles import emulated_roles
 
 from windlass.s3.credentials import REGION, Credentials
-from windlass.s3.errors import Denied
+from windlass.s3.errors import Busy, Denied
 from windlass.s3.profile import Profile
 from windlass.s3.signature import Keys
 
@@ -27,6 +29,13 @@ endpoint_url = https://two.example.com
 [profile role]
 role_arn = arn:aws:iam::111122223333:role/digits
 source_profile = default
+[profile login]
+sso_session = lab
+sso_account_id = 111122223333
+sso_role_name = digits
+[sso-session lab]
+sso_region = eu-west-1
+sso_start_url = https://lab.awsapps.com/start
 """
 SECRET = """
 [default]
@@ -82,3 +91,37 @@ def test_a_damaged_file_is_named(home: Path) -> None:
     (home / "config").write_text("region = without a section\n")
     with pytest.raises(Denied, match=f"{home}/config: it cannot be read"):
         Profile({"HOME": str(home), "AWS_CONFIG_FILE": str(home / "config")})
+
+
+def test_a_login_that_is_not_there_is_denied(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Credentials(used(home, "login", monkeypatch), "s3://runs")
+    with pytest.raises(Denied, match=r"s3://runs: credentials for AWS: Error loading SSO Token"):
+        found.keys()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [(403, "AccessDenied", Denied), (400, "Throttling", Busy), (503, "ServiceUnavailable", Busy), (0, "", Busy)],
+)
+def test_a_role_that_is_refused_is_denied_and_one_that_may_come_is_busy(
+    home: Path, monkeypatch: pytest.MonkeyPatch, status: int, code: str, kind: type[OSError]
+) -> None:
+    with emulated_roles() as sts:
+        sts.status, sts.error = status, code
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.address if status else "http://127.0.0.1:9")
+        found = Credentials(used(home, "role", monkeypatch), "s3://runs")
+        with pytest.raises(kind, match=f"s3://runs: credentials for AWS: .*{code}"):
+            found.keys()
+
+
+def used(home: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of this process, which is what botocore reads, with this profile alone."""
+    for variable in [one for one in os.environ if one.startswith("AWS_") and one != "AWS_ENDPOINT_URL_STS"]:
+        monkeypatch.delenv(variable)
+    settings = {
+        "AWS_PROFILE": name, "AWS_MAX_ATTEMPTS": "1", "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_CONFIG_FILE": str(home / ".aws/config"), "AWS_SHARED_CREDENTIALS_FILE": str(home / ".aws/credentials"),
+    }  # fmt: skip
+    for variable, value in settings.items():
+        monkeypatch.setenv(variable, value)
+    return dict(os.environ)

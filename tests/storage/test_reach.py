@@ -38,3 +38,18 @@ def test_a_server_that_is_not_there_refuses_nothing(monkeypatch: pytest.MonkeyPa
     for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "ENDPOINT_URL_S3": CLOSED}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     assert reach.refusal("s3://bucket/runs", tmp_path) is None
+
+
+def test_a_login_that_has_expired_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "[profile lab]\nsso_session = lab\nsso_account_id = 111122223333\nsso_role_name = digits\n"
+        "[sso-session lab]\nsso_region = eu-west-1\nsso_start_url = https://lab.awsapps.com/start\n"
+    )
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    for name, value in {"CONFIG_FILE": str(config), "PROFILE": "lab", "ENDPOINT_URL_S3": CLOSED}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    refused = reach.refusal("s3://bucket/runs", tmp_path)
+    assert isinstance(refused, Fatal)
+    assert "Error loading SSO Token" in refused.message

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from windlass.s3 import roles
-from windlass.s3.errors import Denied, StoreError
+from windlass.s3.errors import Busy, Denied, StoreError
 from windlass.s3.profile import Profile
 from windlass.s3.signature import Keys
 
@@ -52,7 +53,9 @@ class Credentials:
         with self._own_lock():
             if self._found is None:
                 self._found = self._of_botocore()
-        frozen = self._found.get_frozen_credentials()
+        with _errors_of_botocore(self._what):
+            # Of a login or a role, only this asks for keys.
+            frozen = self._found.get_frozen_credentials()
         return Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
 
     def _renewed(self, role: _Role) -> Keys:
@@ -67,20 +70,33 @@ class Credentials:
 
     def _of_botocore(self) -> Any:
         try:
-            from botocore.exceptions import BotoCoreError
             from botocore.session import Session
         except ImportError as error:
             raise Denied(
                 f"{NONE}, or give the pod a role; roles and logins of profiles need boto3: pip install boto3",
                 self._what,
             ) from error
-        try:
+        with _errors_of_botocore(self._what):
             found = Session().get_credentials()
-        except BotoCoreError as error:
-            raise Denied(f"credentials for AWS: {error}", self._what) from error
         if found is None:
             raise Denied(f"{NONE}, or AWS_PROFILE", self._what)
         return found
+
+
+@contextmanager
+def _errors_of_botocore(what: str) -> Iterator[None]:
+    """Raises Denied for an error of botocore, and Busy for one that passes."""
+    from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError, SSLError
+
+    try:
+        yield
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code")
+        status = 503 if code in roles.PASSING else error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        raise roles.failure(f"credentials for AWS: {error}", status, what) from error
+    except BotoCoreError as error:
+        passes = isinstance(error, (ConnectionError, HTTPClientError)) and not isinstance(error, SSLError)
+        raise (Busy if passes else Denied)(f"credentials for AWS: {error}", what) from error
 
 
 class _Role:

@@ -66,7 +66,7 @@ def _of_container(environ: Mapping[str, str], cafile: str | None, what: str) -> 
         headers["authorization"] = token
     status, body = asked("GET", address, headers, b"", cafile, what)
     if status != 200:
-        raise _failure(f"the agent for credentials at {address.netloc} answered {status}", status, what)
+        raise failure(f"the agent for credentials at {address.netloc} answered {status}", status, what)
     try:
         found = json.loads(body)
         keys = Keys(found["AccessKeyId"], found["SecretAccessKey"], found["Token"])
@@ -94,7 +94,7 @@ def _of_web_identity(environ: Mapping[str, str], region: str, cafile: str | None
     if status != 200:
         told = f"STS answered {status} {found.get('Code', '')} {found.get('Message', '')}".rstrip()
         passes = 503 if found.get("Code") in PASSING else status
-        raise _failure(f"{told}; check the trust policy of the role {role}", passes, what)
+        raise failure(f"{told}; check the trust policy of the role {role}", passes, what)
     try:
         keys = Keys(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
         return RoleKeys(keys, unix_seconds(found["Expiration"]))
@@ -110,7 +110,8 @@ def _values(body: bytes) -> dict[str, str]:
         return {}
 
 
-def _failure(told: str, status: int, what: str) -> Busy | Denied:
+def failure(told: str, status: int, what: str) -> Busy | Denied:
+    """The error for an answer of this status."""
     return Busy(told, what) if status >= 500 or status == 429 else Denied(told, what)
 
 
