@@ -10,9 +10,10 @@ DEFAULT_FOLDER = "checkpoints"
 DEFAULT_EVERY = "5min"
 DEFAULT_KEEP = 3
 _UNITS = {
-    "": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0,
+    "": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0,
+    "d": 86400.0, "day": 86400.0,
 }  # fmt: skip
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*?)s?\Z")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\Z")
 _STEPS = re.compile(r"(\d+)\s*steps?\Z")
 
 
@@ -62,7 +63,8 @@ def _every(every: object) -> tuple[int | None, float | None]:
 
 def _seconds(name: str, text: object) -> float:
     found = _DURATION.match(text.strip().lower()) if isinstance(text, str) else None
-    unit = _UNITS.get(found[2]) if found else None
+    # The whole word first: "ms" is no plural of "m".
+    unit = (_UNITS.get(found[2]) or _UNITS.get(found[2].removesuffix("s"))) if found else None
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         seconds = float(text)
     elif found and unit:
