@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import tarfile
 from array import array
 from pathlib import Path
@@ -17,11 +18,27 @@ from windlass.s3.retry import TRIES, repeated
 from windlass.storage import manifest as manifests
 from windlass.storage.digest import Parts, combined
 from windlass.storage.manifest import File, Manifest
-from windlass.train.stream.errors import Busy, StreamError
+from windlass.train.stream.errors import Busy, SourceChanged, StreamError
 from windlass.train.stream.manifest import listed
 from windlass.train.stream.reader import BLOCK_BYTES, Span, _near, digest_of
+from windlass.train.stream.source import FolderSource
 from windlass.train.stream.tables import BadTables, Strings, Tables, write
 from windlass.train.stream.tar import RangeFile, members
+
+# -- folders ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_range_that_takes_several_calls_to_read_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of more than 2 GiB does."""
+    data, pread = bytes(range(256)) * 20, os.pread
+    (tmp_path / "large.bin").write_bytes(data)
+    source = FolderSource(tmp_path)
+    [found] = source.objects()
+    monkeypatch.setattr(os, "pread", lambda file, length, start: pread(file, min(length, 1000), start))
+    assert source.read(found, 5, 3500) == data[5:3505]
+    with pytest.raises(SourceChanged):
+        source.read(found, 5, len(data))
+
 
 # -- manifests --------------------------------------------------------------------------------------------------------
 

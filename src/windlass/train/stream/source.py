@@ -87,7 +87,7 @@ class FolderSource(Source):
             descriptor = os.open(self._folder / one.name, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 is_changed = _version(os.fstat(descriptor)) != one.version
-                data = b"" if is_changed else os.pread(descriptor, length, start)
+                data = b"" if is_changed else _pread(descriptor, length, start)
             finally:
                 os.close(descriptor)
         except FileNotFoundError as error:
@@ -104,6 +104,14 @@ class FolderSource(Source):
 
     def __reduce__(self) -> Any:
         return FolderSource, (self._folder,)
+
+
+def _pread(descriptor: int, length: int, start: int) -> bytes:
+    """The bytes of this range, fewer only at the end of the file: one call of Linux reads less than 2 GiB."""
+    data = os.pread(descriptor, length, start)
+    while len(data) < length and (more := os.pread(descriptor, length - len(data), start + len(data))):
+        data += more
+    return data
 
 
 def changed(what: str, one: Object) -> SourceChanged:
