@@ -40,7 +40,8 @@ ACCEPT_SECONDS = 2.0
 CALLER_SECONDS = 5.0
 """How long a caller may take to send its request."""
 REQUEST_BYTES = 1 << 20
-MAX_DESCRIPTORS = 16
+MAX_DESCRIPTORS = 253
+"""Of one request: Linux sends no more with one message (SCM_MAX_FD). A node has one of each rank that needs a port."""
 TRIES = "its imports are tried beside it, for the next run"
 CHANGED = "installed packages changed since they were imported"
 
@@ -319,13 +320,16 @@ def _peer_uid(client: socket.socket) -> int:
 
 
 def _receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    data, descriptors, _, _ = socket.recv_fds(client, 65536, MAX_DESCRIPTORS)
+    data, descriptors, flags, _ = socket.recv_fds(client, 65536, MAX_DESCRIPTORS)
     try:
         while not data.endswith(b"\n"):
             more = client.recv(65536)
             if not more or len(data) > REQUEST_BYTES:
                 raise ValueError("a request is one line")
             data += more
+        if flags & socket.MSG_CTRUNC:  # the last is the node's lock: without it the node would count as lost
+            _send(client, {"refused": "not all of its open files could be given to the warm process"})
+            raise ValueError("descriptors are missing")
         return json.loads(data), list(descriptors)
     except BaseException:
         for descriptor in descriptors:

@@ -51,6 +51,8 @@ class Forks:
         self.count = 0
         self.trusts = True
         """Whether modules count as tried, and safe."""
+        self.keep: list[int] = []
+        """Descriptors that the next forks hold; the first is woken."""
         self.script("done.py", "print('done')")
 
     def bounded(self, **bounds: Any) -> None:
@@ -89,7 +91,7 @@ class Forks:
         try:
             return self.pool.fork(
                 python=sys.executable, modules=spec.warm, script=spec.script, spec=Path(spec.path("json")),
-                env={**self.environ, **env}, output=output, keep=[],
+                env={**self.environ, **env}, output=output, keep=self.keep,
             )  # fmt: skip
         finally:
             os.close(output)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -28,6 +30,7 @@ from tests.helpers.until import passed, until
 
 from windlass.engines.local.warm_client import Bounds
 from windlass.engines.local.warm_pool import Refused, WarmPool
+from windlass.worker.warm_server import MAX_DESCRIPTORS
 
 SLOW = "import time\ntime.sleep(600)"
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -127,13 +130,54 @@ def test_a_caller_of_another_kind_means_another_process(forks: Forks, changed: s
     ask += "f.folder, f.home, f.modules = Path(f.folder), Path(f.home), Path(f.modules); f.pool = WarmPool(f.home); "
     ask += "print(f.works(), end='')"
     about = {"folder": str(forks.folder), "home": str(forks.home), "modules": str(forks.modules), "count": 100,
-             "trusts": True}  # fmt: skip
+             "trusts": True, "keep": []}  # fmt: skip
     done = subprocess.run(
         [*words, sys.executable, "-c", ask, repr(about)], cwd=Path(__file__).parents[4], capture_output=True, text=True,
         check=False, timeout=120, env={**os.environ, "PYTHONPATH": "."},
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
     assert len(forks.pids()) == 2
+
+
+def test_a_node_holds_as_many_descriptors_as_it_has_ports(forks: Forks, tmp_path: Path) -> None:
+    """Each TensorFlow rank has one. The lock comes last, and a node that does not hold it counts as lost."""
+    go, lock = tmp_path / "go", tmp_path / "lock"
+    forks.script("wait.py", f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)")
+    with open(os.devnull, "w") as wake, open(lock, "w") as held, open(lock) as other:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        forks.keep = [*[wake.fileno()] * 19, held.fileno()]
+        answer = forks.fork("wait.py")
+        held.close()
+        try:
+            assert isinstance(answer, int)
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            go.touch()
+        forks.text()
+
+
+def test_a_node_of_more_descriptors_than_one_message_takes_starts_cold(forks: Forks) -> None:
+    with open(os.devnull, "w") as wake:
+        forks.keep = [wake.fileno()] * MAX_DESCRIPTORS  # and the output
+        assert forks.refused() == "the warm process could not be used (Invalid argument)"
+        forks.keep = forks.keep[1:]
+        assert forks.works() == "done\n"
+
+
+def test_a_request_whose_descriptors_did_not_all_arrive_is_refused(forks: Forks) -> None:
+    """As where the process may open no more files."""
+    forks.works()
+    (pid,) = forks.pids()
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (12, limits[1]))
+    with open(os.devnull, "w") as wake:
+        forks.keep = [wake.fileno()] * 19
+        assert forks.refused() == "not all of its open files could be given to the warm process"
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    forks.keep = []
+    assert forks.works() == "done\n"
+    assert forks.pids() == [pid]
 
 
 # -- a process that fails ---------------------------------------------------------------------------------------------
