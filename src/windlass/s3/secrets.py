@@ -10,10 +10,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from urllib.parse import urlsplit
 
 from windlass.s3.credentials import Credentials
-from windlass.s3.errors import Denied, Missing, StoreError
+from windlass.s3.errors import Busy, Denied, Missing, StoreError
+from windlass.s3.retry import repeated
 from windlass.s3.roles import asked
 from windlass.s3.signature import signed
 
@@ -22,7 +24,7 @@ NO_OBJECT = 'it is not of the form {"NAME": "value", …}: each member becomes a
 
 
 def secret(name: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a secret. Raises Missing, Denied, StoreError; no error has a value of it."""
+    """The variables of a secret. Raises Missing, Denied, Busy, StoreError; no error has a value of it."""
     what = f"secret {name}"
     credentials = Credentials(environ, what)
     region = credentials.region
@@ -48,7 +50,10 @@ def _refused(code: str, message: str, status: int, what: str) -> StoreError:
         return Missing("there is none of that name in this account and region", what)
     if code == "AccessDeniedException" or status in (401, 403):
         return Denied("the role may not read it: grant secretsmanager:GetSecretValue (and kms:Decrypt)", what)
-    return StoreError(5, f"Secrets Manager answered {status} {code} {message}".rstrip(), what)
+    answered = f"Secrets Manager answered {status} {code} {message}".rstrip()
+    if status >= 500 or status == 429 or "Throttling" in code:
+        return Busy(answered, what)
+    return StoreError(5, answered, what)
 
 
 def _object(data: bytes) -> dict[str, object]:
@@ -64,7 +69,7 @@ def main() -> None:
     found: dict[str, str] = {}
     try:
         for name in sys.argv[1:]:
-            found.update(secret(name, os.environ))
+            found.update(repeated(partial(secret, name, os.environ)))
     except OSError as error:
         sys.exit(str(error))
     print(json.dumps(found))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from tests.fakeaws.control_plane import ControlPlane
 
 from windlass.s3.errors import Denied, Missing, StoreError
-from windlass.s3.secrets import secret
+from windlass.s3.secrets import main, secret
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI"}
 
@@ -57,3 +59,32 @@ def test_another_refusal_is_quoted(plane: ControlPlane, environ: dict[str, str])
     plane.is_login_expired = True
     with pytest.raises(StoreError, match="ExpiredTokenException"):
         secret("tokens", environ)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(500, "InternalServiceError"), (503, ""), (429, ""), (400, "ThrottlingException")]
+)
+def test_a_service_that_is_busy_is_asked_again(
+    plane: ControlPlane, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    status: int, code: str,
+) -> None:  # fmt: skip
+    plane.account.secrets["tokens"] = '{"API_TOKEN": "a"}'
+    plane.refuse("GetSecretValue", code, "try again", status=status)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["secrets", "tokens"])
+    main()
+    assert json.loads(capsys.readouterr().out) == {"API_TOKEN": "a"}
+    assert plane.calls == {"GetSecretValue": 2}
+
+
+def test_a_secret_that_may_not_be_read_is_asked_for_once(
+    plane: ControlPlane, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane.refuse("GetSecretValue", "AccessDeniedException", "no", times=2)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["secrets", "tokens"])
+    with pytest.raises(SystemExit, match="the role may not read it"):
+        main()
+    assert plane.calls == {"GetSecretValue": 1}
