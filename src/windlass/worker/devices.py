@@ -1,4 +1,4 @@
-"""Tells ranks of JAX which GPUs of their node are theirs."""
+"""Counts the GPUs that a process sees, and tells ranks of JAX which of their node are theirs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import Mapping  # noqa: UP035 - the worker runs on Python 3.9 too
 
 IDS = "JAX_LOCAL_DEVICE_IDS"
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def of_jax(env: Mapping[str, str], folder: str = "/dev") -> dict[str, str]:
@@ -24,9 +24,14 @@ def of_jax(env: Mapping[str, str], folder: str = "/dev") -> dict[str, str]:
 
 def _num_gpus(env: Mapping[str, str], folder: str) -> int:
     """GPUs that a process of this environment sees."""
-    if _VISIBLE in env:
-        return len([one for one in env[_VISIBLE].split(",") if one.strip() not in ("", "-1", "NoDevFiles")])
+    if VISIBLE in env:
+        return num_visible(env[VISIBLE])
     try:
         return sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in os.listdir(folder))
     except OSError:
         return 0
+
+
+def num_visible(named: str) -> int:
+    """GPUs that a value of `CUDA_VISIBLE_DEVICES` names."""
+    return len([one for one in named.split(",") if one.strip() not in ("", "-1", "NoDevFiles")])

@@ -55,6 +55,23 @@ def test_nodes_share_the_gpus_that_the_user_has_chosen(tmp_path: Path, where: st
     assert "CUDA_VISIBLE_DEVICES is set" in notes(made)["gpus-shared"]
 
 
+@pytest.mark.parametrize(
+    ("shell", "on_target", "in_job", "procs"),
+    [(None, None, None, 8), ("0,1", None, None, 2), (None, "4,5,6", None, 3), (None, None, "0,1", 2),
+     ("0,1", "0,1,2", "0", 1), ("", None, None, 1), ("0,1", None, "-1", 1), (",".join("012345678"), None, None, 8)],
+)  # fmt: skip
+def test_auto_is_a_rank_for_each_gpu_that_the_ranks_see(
+    tmp_path: Path, shell: str | None, on_target: str | None, in_job: str | None, procs: int
+) -> None:
+    environ, target_env, job_env = (
+        {} if value is None else {"CUDA_VISIBLE_DEVICES": value} for value in (shell, on_target, in_job)
+    )
+    job = Job(name="a", run="train.py", procs_per_node="auto", env=job_env)
+    facts = read_facts(job, base=tmp_path, home=tmp_path / "home", environ=environ)
+    target = LocalTarget(name="local", env=target_env)
+    assert plan(job, target, dataclasses.replace(facts, gpus=("T4",) * 8), "a-1").procs_per_node == procs
+
+
 def test_torch_warns_of_no_variable_that_ranks_get(tmp_path: Path) -> None:
     """With an NVIDIA GPU they get most; which names torch calls deprecated changes with its releases."""
     made = plan_of(tmp_path, known={"gpus": ("T4",)})

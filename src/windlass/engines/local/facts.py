@@ -20,6 +20,7 @@ from windlass.engines import netns
 from windlass.engines.interpreter import find_python
 from windlass.engines.sources import missing_data
 from windlass.storage.address import STORES
+from windlass.worker.devices import VISIBLE, num_visible
 from windlass.worker.process import read_text
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Facts:
     """Whether the folder of the code has a file of the program's name, be it executable or not."""
     python_version: tuple[int, int] | None = None
     """The version of the script's interpreter, 3 and 12; None where the name of its file does not have it."""
+    num_visible_gpus: int | None = None
+    """GPUs that `CUDA_VISIBLE_DEVICES` of the shell names; None where it is not set."""
 
 
 def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
@@ -121,6 +124,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         bad_outputs=_bad_outputs(job, code_dir, home),
         is_program_file=job.script_kind == "program" and _is_file(code_dir / job.script_argv[0]),
         python_version=_version(python),
+        num_visible_gpus=num_visible(environ[VISIBLE]) if VISIBLE in environ else None,
     )
 
 

@@ -23,6 +23,7 @@ from windlass.plan.price import price
 from windlass.plan.steps import node_steps, upload_times
 from windlass.plan.template import NodeTemplate
 from windlass.storage.address import STORES
+from windlass.worker.devices import VISIBLE, num_visible
 from windlass.worker.protocol import NoticeSpec
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ WITHOUT_EXTRA: Final = ("file", "s3")
 """Schemes of addresses that are read and written without the extra `data`."""
 KNOWN_STORES: Final = "known are s3://, gs://, az:// and file://, and paths of folders"
 FROM_ROOT: Final = "write file:///PATH"
-DEVICES = "CUDA_VISIBLE_DEVICES"
 NOTICE_SECONDS = 5.0
 """Polling interval of the instance metadata, as AWS advises: a notice comes two minutes ahead."""
 REHEARSED_RANKS = 4
@@ -56,7 +56,7 @@ MAX_RANKS = 4096
 def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
     """The plan of one run on this machine. Problems are in its notes."""
     num_nodes = job.nodes.max
-    procs = _procs_per_node(job, facts, num_nodes)
+    procs = _procs_per_node(job, target, facts, num_nodes)
     if num_nodes * procs > MAX_RANKS:  # refused at once: the plan alone would fill the memory
         message = f"{num_nodes * procs} ranks are more than this machine can start"
         raise PlanError([Problem(job.name, "", message, f"ask for at most {MAX_RANKS}")])
@@ -95,10 +95,17 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
     )
 
 
-def _procs_per_node(job: Job, facts: Facts, num_nodes: int) -> int:
+def _procs_per_node(job: Job, target: LocalTarget, facts: Facts, num_nodes: int) -> int:
     if job.procs_per_node != "auto":
         return job.procs_per_node
-    return max(1, job.resources.gpus or len(facts.gpus) // num_nodes)
+    return max(1, job.resources.gpus or _num_gpus(job, target, facts) // num_nodes)
+
+
+def _num_gpus(job: Job, target: LocalTarget, facts: Facts) -> int:
+    """GPUs that the ranks see, by the variable that they get, as torchrun counts them."""
+    chosen = {**target.env, **job.env}.get(VISIBLE)
+    visible = facts.num_visible_gpus if chosen is None else num_visible(chosen)
+    return len(facts.gpus) if visible is None else min(visible, len(facts.gpus))
 
 
 def _output_dir(job: Job, facts: Facts, run_id: str, run_dir: str) -> str:
@@ -171,7 +178,7 @@ def _nodes(
         target_env=target.env,
         job_env=job.env,
         grace_seconds=job.grace,
-        node_env={} if DEVICES in chosen else _devices(facts, num_nodes, procs),
+        node_env={} if VISIBLE in chosen else _devices(facts, num_nodes, procs),
         known_at_start=known_at_start(job.launcher, is_python=not is_program, taken=chosen),
         progress=job.progress,
         setup=job.setup or "",
@@ -234,7 +241,7 @@ def _devices(facts: Facts, num_nodes: int, procs: int) -> dict[str, dict[str, st
     if num_nodes == 1 or len(facts.gpus) < num_nodes * procs:
         return {}
     return {
-        str(node): {DEVICES: ",".join(str(gpu) for gpu in range(node * procs, (node + 1) * procs))}
+        str(node): {VISIBLE: ",".join(str(gpu) for gpu in range(node * procs, (node + 1) * procs))}
         for node in range(num_nodes)
     }
 
@@ -355,8 +362,8 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
         yield Note(
             "gpus-missing", f"{asked} GPUs were asked for, {found}", "the script must run on the CPU to run here"
         )
-    if num_nodes > 1 and facts.gpus and DEVICES in {*facts.environ, *target.env, *job.env}:
-        yield Note("gpus-shared", f"{DEVICES} is set: all {num_nodes} nodes see the GPUs that it names, so LOCAL_RANK "
+    if num_nodes > 1 and facts.gpus and VISIBLE in {*facts.environ, *target.env, *job.env}:
+        yield Note("gpus-shared", f"{VISIBLE} is set: all {num_nodes} nodes see the GPUs that it names, so LOCAL_RANK "
                    "0 of each is on the same one", "leave it out: each node then sees GPUs of its own")  # fmt: skip
     elif num_nodes > 1 and 0 < len(facts.gpus) < ranks:
         had = "1 GPU" if len(facts.gpus) == 1 else f"{len(facts.gpus)} GPUs"
