@@ -15,6 +15,7 @@ from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.engines.local import facts as local_facts
 from windlass.engines.local import plan as local_plan
+from windlass.engines.sources import data_paths
 from windlass.engines.travel import CodeFacts
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
 from windlass.plan.plan import Plan
@@ -34,6 +35,7 @@ def local(case: dict[str, Any], job: Job) -> tuple[Plan, AttemptFacts]:
         gpus=("T4",) * machine.get("gpus", 0), environ=frozenset(machine.get("environ", ())), program=None,
         script_imports=(), is_root=False,
         launchers={"mpirun": "/usr/bin/mpirun"}, is_open_mpi=True,
+        data_paths=data_paths(job, Path(CODE)),
     )  # fmt: skip
     made = local_plan.plan(job, LocalTarget(name="local", **case.get("target", {})), facts, RUN)
     here = ("127.0.0.1",) * made.num_nodes

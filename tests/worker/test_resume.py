@@ -271,6 +271,15 @@ def test_it_is_told_where_it_was_looked_for(find: str, where: str, tmp_path: Pat
     assert (event["folder"], event["near"], event["entries"]) == (str(tmp_path / where), [], 0)
 
 
+def test_a_pattern_may_begin_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "a[d]a"))
+    request = spec_of(tmp_path / "checkpoints", "~/saved/model-*.pt")
+    [event] = events_of(request, attempt=2)
+    assert (event["action"], event["find"]) == ("missing", request.find)
+    path = saved(tmp_path / "a[d]a" / "saved" / "model-2.pt")
+    assert choose(request, since=0.0).path == str(path)
+
+
 def test_checkpoints_of_an_earlier_run_are_told_to_be_that(tmp_path: Path) -> None:
     request = spec_of(tmp_path / "checkpoints", "saved/model-*.pt")
     saved(tmp_path / "code" / "saved" / "model-2.pt", at=90.0)

@@ -128,7 +128,10 @@ def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any], more: Seq
     job = job_from_mapping(plan["job"], plan["name"])
     requests = first_requests(plan)
     base, code = PurePath(code_folder(requests)), PurePath(job.code_path)
-    if not code.is_absolute():
+    recorded = [requests[kind]["base"] for kind in ("folder", "service") if "base" in requests.get(kind, {})]
+    if recorded:
+        base = PurePath(recorded[0])
+    elif not code.is_absolute():
         base = base.parents[len(code.parts) - 1] if code.parts else base
     is_given = job.python is not None or job.script_kind == "program" or "code" in requests
     python = None if is_given else requests["node"]["worker_python"]  # which is of this machine, and of no other

@@ -136,7 +136,8 @@ class Job(Document):
     data: Annotated[tuple[Data, ...], OnlyList] = ()
     """Data that is brought to the workers before they start. Default: none."""
     outputs: Location | None = None
-    """Where results go: a folder or an address such as `s3://bucket/runs/`. Default: kept with the run."""
+    """Where results go: a folder, as seen from the job file, or an address such as `s3://bucket/runs/`. Default: kept
+    with the run."""
     outputs_at: Literal["end", "checkpoint"] = "end"
     """When results go to a store: `end` is after the last attempt; `checkpoint` also after each checkpoint, while the
     training goes on. Default `end`."""

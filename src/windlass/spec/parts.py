@@ -166,7 +166,7 @@ class Data(Part):
     name: DataName
     """Name of the data set: the script finds `digits` at `$WINDLASS_DATA_DIGITS`."""
     source: Location
-    """Where it comes from: a path, or an address such as `s3://bucket/digits/`."""
+    """Where it comes from: a path, as seen from the job file, or an address such as `s3://bucket/digits/`."""
     via: Literal["copy", "mount", "stream"] = "copy"
     """How it gets there. Default `copy`: verified and local, so the script reads it at the speed of the disk. `mount`
     copies nothing: the cluster mounts the source. `stream` brings nothing: the script reads samples of the source by

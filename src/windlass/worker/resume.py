@@ -134,16 +134,23 @@ def missing(request: ResumeSpec, since: float) -> dict[str, Any]:
     `near` are the names in `folder` that are most like the pattern, of `entries`; `older` is how many match it there,
     and are of another run: see `choose`.
     """
-    pattern = request.find
+    pattern = _pattern(request)
     folder = os.path.normpath(os.path.join(request.folder, _before_wildcards(pattern)))
     if not os.path.isdir(folder) and os.path.dirname(pattern):
         folder = os.path.normpath(os.path.join(request.code, _before_wildcards(pattern)))
     names = _names_in(folder)
     wanted = os.path.basename(pattern)
     near = sorted(names, key=lambda name: (-difflib.SequenceMatcher(None, wanted, name).ratio(), _natural(name)))
-    event = {"action": "missing", "find": pattern, "folder": folder, "near": near[:NEAR], "entries": len(names)}
+    event = {"action": "missing", "find": request.find, "folder": folder, "near": near[:NEAR], "entries": len(names)}
     older = len(candidates(request.replace(own=()), 0.0)) if not candidates(request, since) else 0
     return {**event, "older": older} if older else event
+
+
+def _pattern(request: ResumeSpec) -> str:
+    """`find`, with the home folder of this user in place of `~`."""
+    first, slash, rest = request.find.partition("/")
+    home = os.path.expanduser(first)
+    return request.find if home == first else f"{glob.escape(home)}{slash}{rest}"
 
 
 def _before_wildcards(pattern: str) -> str:
@@ -164,7 +171,7 @@ def _names_in(folder: str) -> list[str]:
 
 def candidates(request: ResumeSpec, since: float) -> list[str]:
     """All that may be a checkpoint, the newest first."""
-    pattern = request.find
+    pattern = _pattern(request)
     folders = [request.folder, *([request.code] if os.path.dirname(pattern) else [])]
     found: dict[str, str] = {}
     for folder in folders:  # where the pattern begins at the root, the folder is passed over

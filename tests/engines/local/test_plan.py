@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from windlass.actions.jobs import planned_job
 from windlass.engines.local.facts import Facts, read_facts
 from windlass.engines.local.plan import plan
 from windlass.plan.plan import Plan
@@ -291,3 +292,20 @@ def test_the_folder_of_the_code_may_be_below_the_home_folder(tmp_path: Path, mon
     (tmp_path / "mine").mkdir()
     facts = facts_of(Job(name="a", run="train.py", code="~/mine"), tmp_path)
     assert (facts.code_dir, facts.code_dir_found) == (str(tmp_path / "mine"), True)
+
+
+@pytest.mark.parametrize("code", [".", "sub", "{}/sub", "~/sub"])
+def test_paths_of_a_job_are_those_that_are_checked_and_are_relative_to_its_file(
+    tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("job/sub", "job/digits", "sub", "home-digits"):
+        (tmp_path / folder).mkdir(parents=True)
+    data = [{"name": "digits", "source": "digits"}, {"name": "more", "source": "~/home-digits", "via": "stream"}]
+    made = plan_of(tmp_path / "job", code=code.format(tmp_path), data=data, outputs="~/results",
+                   known={"script_found": True})  # fmt: skip
+    assert notes(made) == {}
+    assert made.nodes.contract["WINDLASS_DATA_DIGITS"] == f"{tmp_path}/job/digits"
+    assert made.nodes.contract["WINDLASS_DATA_MORE"] == f"{tmp_path}/home-digits"
+    assert made.output_dir == made.nodes.contract["WINDLASS_OUTPUT_DIR"] == f"{tmp_path}/results/a-1"
+    assert planned_job(made.to_json(), {}).base == tmp_path / "job"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.engines.sagemaker.planning import FACTS, plan_here, planned, problems, request
 
+from windlass.actions.jobs import planned_job
 from windlass.engines.sagemaker.instances import num_gpus
 from windlass.engines.sagemaker.plan import plan
 from windlass.engines.sagemaker.request import numbered
@@ -184,6 +185,20 @@ def test_what_hosts_here_would_not_find_is_refused(tmp_path: Path) -> None:
         f"data a: {tmp_path}/missing is not there",
         f"data c: {tmp_path}/missing is not there",
     ]
+
+
+def test_hosts_here_read_the_source_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("job/sub", "job/digits", "more"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "job/sub/train.py").touch()
+    data = [{"name": "digits", "source": "digits"}, {"name": "more", "source": "~/more"}]
+    job = Job(name="digits", run="train.py", code=str(tmp_path / "job/sub"), data=data)
+    made = plan_here(job, tmp_path / "job", tmp_path / "home", "digits-7f3k2")
+    assert "data-missing" not in blockers(made)
+    assert made.nodes.contract["WINDLASS_DATA_DIGITS"] == f"{tmp_path}/job/digits"
+    assert made.nodes.contract["WINDLASS_DATA_MORE"] == f"{tmp_path}/more"
+    assert planned_job(made.to_json(), {}).base == tmp_path / "job"
 
 
 def test_options_of_objects_on_a_cluster_are_noted() -> None:

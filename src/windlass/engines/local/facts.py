@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from windlass.code.imports import script_imports
 from windlass.engines import netns
 from windlass.engines.interpreter import find_python
-from windlass.engines.sources import missing_data
+from windlass.engines.sources import absolute, data_paths, missing_data
 from windlass.storage.address import STORES
 from windlass.worker.devices import VISIBLE, num_visible
 from windlass.worker.process import read_text
@@ -89,6 +89,12 @@ class Facts:
     """The version of the script's interpreter, 3 and 12; None where the name of its file does not have it."""
     num_visible_gpus: int | None = None
     """GPUs that `CUDA_VISIBLE_DEVICES` of the shell names; None where it is not set."""
+    base: str = ""
+    """The folder that the job's paths are relative to, absolute."""
+    data_paths: Mapping[str, str] = field(default_factory=dict)
+    """Absolute paths of the data sets that are read in place, by name."""
+    outputs_dir: str | None = None
+    """The folder that `outputs` names, absolute; None where they stay with the run or go to a store."""
 
 
 def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
@@ -121,10 +127,13 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         has_data_extra=not (job.outputs_scheme or any(data.is_staged for data in job.data))
         or find_spec("obstore") is not None,
         has_obstore=not any(job.obstore_addresses()) or _may_have(python, "obstore", environ),
-        bad_outputs=_bad_outputs(job, code_dir, home),
+        bad_outputs=_bad_outputs(job, base, home),
         is_program_file=job.script_kind == "program" and _is_file(code_dir / job.script_argv[0]),
         python_version=_version(python),
         num_visible_gpus=num_visible(environ[VISIBLE]) if VISIBLE in environ else None,
+        base=str(base.absolute()),
+        data_paths=data_paths(job, base),
+        outputs_dir=absolute(job.outputs, base) if job.outputs and not job.outputs_scheme else None,
     )
 
 
@@ -153,7 +162,7 @@ def find_gpus() -> tuple[str, ...]:
     return tuple(answer.stdout.split("\n")[:-1]) if answer.returncode == 0 else ()
 
 
-def _bad_outputs(job: Job, code_dir: Path, home: Path) -> tuple[str, str] | None:
+def _bad_outputs(job: Job, base: Path, home: Path) -> tuple[str, str] | None:
     """See `Facts.bad_outputs`; of a folder that is not there yet, what can be made on the way to it counts."""
     if job.outputs is None:
         return None
@@ -165,7 +174,7 @@ def _bad_outputs(job: Job, code_dir: Path, home: Path) -> tuple[str, str] | None
 
         refused = refusal(job.outputs, home)
         return (refused.message, refused.hint) if refused is not None else None
-    path = code_dir / where
+    path = Path(absolute(where, base))
     there = next(one for one in (path, *path.parents) if os.path.lexists(one))
     hint = "set outputs: to a folder that can be written"
     if not os.path.isdir(there):  # noqa: PTH112 - as above

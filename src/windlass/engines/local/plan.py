@@ -61,12 +61,13 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         message = f"{num_nodes * procs} ranks are more than this machine can start"
         raise PlanError([Problem(job.name, "", message, f"ask for at most {MAX_RANKS}")])
     run_dir = f"{facts.home}/runs/{run_id}"
-    output_dir = _output_dir(job, facts, run_id, run_dir)
+    output_dir = f"{run_dir}/output" if facts.outputs_dir is None else str(PurePosixPath(facts.outputs_dir) / run_id)
     # The ports of a network of its own are all free.
     kept = {**policy(job), "port": None if job.local.netns else job.local.port}
     if job.launcher == "plain":  # the program may bind MASTER_PORT without SO_REUSEADDR, which our socket would prevent
         kept["port_is_free"] = True
-    steps = [Step("folder", f"make {output_dir}", {"path": output_dir, "checkpoints": f"{run_dir}/checkpoints"})]
+    folders = {"path": output_dir, "checkpoints": f"{run_dir}/checkpoints", "base": facts.base}
+    steps = [Step("folder", f"make {output_dir}", folders)]
     steps += _stagings(job, facts, run_dir)
     steps += _upload(job, facts, run_id, output_dir)
     network = netns.describe(run_id, facts.home, num_nodes, job.local.rate) if job.local.netns else None
@@ -108,12 +109,6 @@ def _num_gpus(job: Job, target: LocalTarget, facts: Facts) -> int:
     return len(facts.gpus) if visible is None else min(visible, len(facts.gpus))
 
 
-def _output_dir(job: Job, facts: Facts, run_id: str, run_dir: str) -> str:
-    if job.outputs is None or job.outputs_scheme:
-        return f"{run_dir}/output"
-    return str(PurePosixPath(facts.code_dir) / job.outputs / run_id)
-
-
 def _stagings(job: Job, facts: Facts, run_dir: str) -> list[Step]:
     """The data sets that are fetched, each to the cache of this machine, before the first attempt."""
     return [
@@ -138,9 +133,7 @@ def _data_path(data: Data, facts: Facts, run_dir: str) -> str:
     """Where the ranks read it."""
     if data.is_staged:
         return f"{run_dir}/data/{data.name}"
-    if data.is_remote:
-        return data.source
-    return str(PurePosixPath(facts.code_dir) / data.source)
+    return facts.data_paths.get(data.name, data.source)
 
 
 def _nodes(

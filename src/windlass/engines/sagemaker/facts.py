@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from windlass.engines import travel
 from windlass.engines.interpreter import find_python
 from windlass.engines.sagemaker.connect import require_boto3
-from windlass.engines.sources import missing_data
+from windlass.engines.sources import data_paths, missing_data
 from windlass.errors import EngineError
 from windlass.runs.machine import user_name
 
@@ -41,6 +41,10 @@ class Facts:
     python_found: bool = True
     bad_data: Mapping[str, str] = field(default_factory=dict)
     """Why the source of a data set on this machine cannot be read, by its name; empty where hosts are elsewhere."""
+    base: str = ""
+    """The folder that the job's paths are relative to, absolute."""
+    data_paths: Mapping[str, str] = field(default_factory=dict)
+    """Absolute paths of the data sets that are read in place, by name."""
 
 
 def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
@@ -57,6 +61,8 @@ def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Map
         num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         role=role,
         role_problem=problem_of_role,
+        base=str(base.absolute()),
+        data_paths=data_paths(job, base),
     )
 
 

@@ -105,7 +105,7 @@ def _service(target: Target, facts: Facts) -> Step:
         return Step("service", f"use SageMaker in {target.region}", {"kind": target.kind, "region": target.region})
     summary = "make the hosts of SageMaker on this machine, by processes"
     path = str(PurePosixPath(facts.python).parent)
-    return Step("service", summary, {"kind": target.kind, "home": facts.home, "path": path})
+    return Step("service", summary, {"kind": target.kind, "home": facts.home, "path": path, "base": facts.base})
 
 
 def _code(shape: Shape, facts: Facts) -> Step:
@@ -154,4 +154,4 @@ def _data_path(data: Data, facts: Facts) -> str:
     """Where the ranks read it, or the address of its source."""
     if is_channel(data):
         return f"{layout.CHANNELS}/{data.name}"
-    return data.source if data.is_remote else str(PurePosixPath(facts.code.folder) / data.source)
+    return facts.data_paths.get(data.name, data.source)
