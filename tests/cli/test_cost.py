@@ -10,10 +10,15 @@ import pytest
 from tests.cli.conftest import Call
 from tests.cli.test_json import hold
 from tests.cli.test_views import plain
-from tests.engines.kubernetes.test_plan import FACTS, TARGET, planned
+from tests.engines.kubernetes.test_list_price import SPOT
+from tests.engines.kubernetes.test_plan import TARGET, planned, with_cluster
+from tests.engines.kubernetes.test_provisioning import pool
 
 from windlass.cli.cost import cost_lines
 from windlass.cli.formatting import money
+from windlass.pricing import refreshed
+from windlass.pricing.price import Price, SpotRange
+from windlass.pricing.refreshed import RegionPrices
 from windlass.runs.events import entry_of
 from windlass.runs.ledger import Cost, Ledger, cost_of
 from windlass.runs.phase import Phase
@@ -73,9 +78,9 @@ def test_without_a_price_it_says_how_to_set_one(windlass: Call, ended: Callable[
 GPUS = "gpus: {kind: kubernetes, context: prod, currency: EUR, %s}\n"
 
 
-def ran_on_cluster(home: Path, **fields: Any) -> str:
+def ran_on_cluster(home: Path, *pools: dict[str, Any], **fields: Any) -> str:
     """The id of a recorded run of two nodes on the target `gpus` that trained for an hour and has ended."""
-    made = planned(FACTS, GPU_TARGET, nodes=2, **fields)
+    made = planned(with_cluster(node_pools=pools), GPU_TARGET, nodes=2, **fields)
     with Store(home) as store:
         writer = store.create(made.run_id, name=made.name, target=made.target, output_dir=made.output_dir,
                               plan=made.to_text(), time=1000.0)  # fmt: skip
@@ -137,6 +142,18 @@ def test_the_ledger_of_a_run_counts_its_spares_as_its_cost_does(windlass: Call, 
         shown = recorded_run(store.status(run), store, 0.0).ledger
     assert {str(spent): seconds for spent, seconds in shown.node_seconds.items()} == held
     assert sum(held.values()) == 3 * 3600.0
+
+
+def test_spot_nodes_get_the_spot_price_of_a_later_list_and_none_before(windlass: Call, home: Path) -> None:
+    ran_on_cluster(home, pool("gpus", "p4d.24xlarge", requirements=SPOT), resources={"instance": "p4d.24xlarge"})
+    Path("targets.yaml").write_text(GPUS % "region: us-east-1")
+    assert windlass("cost", "-o", "json").json["cost"] is None
+    assert "of spot instances, after: windlass prices update --region us-east-1" in windlass("cost").out
+    low, high = (Price(usd, "hour", "a test", "2026-11-01", "us-east-1") for usd in (6.5, 9.25))
+    spot = {"p4d.24xlarge": SpotRange(low, high, 7)}
+    refreshed.write(home, RegionPrices("us-east-1", "2026-11-01", "", {}, spot), "")
+    found = windlass("cost", "-o", "json").json["cost"]
+    assert (found["per_node_hour"], found["source"].partition(" of ")[0]) == (9.25, "highest spot price")
 
 
 def test_a_run_that_is_not_there_is_102(windlass: Call) -> None:

@@ -47,14 +47,15 @@ def _price_now(plan: Mapping[str, Any], context: Context) -> dict[str, Any] | No
     if target.kind != plan.get("engine", target.kind):
         return None
     prices = getattr(target, "prices", {})
-    instance = engine_class(target.kind).instance_type(plan)
+    engine = engine_class(target.kind)
+    instance = engine.instance_type(plan)
     per_hour = prices.get(instance, getattr(target, "price_per_hour", None))
     source = f"target {target.name}, priced after the run began"
     currency, spares = getattr(target, "currency", "USD"), spares_of(plan)
     if per_hour is None and target.kind == "kubernetes" and target.region is not None:
         from windlass.pricing.refreshed import load
 
-        listed = list_price(instance, target.region, load(context.home))
+        listed = list_price(instance, target.region, load(context.home), is_spot=engine.is_spot(plan))
         if listed is not None:
             per_hour, source, currency = listed[0], f"{listed[1]}, priced after the run began", LISTED_IN
     return price(per_hour, currency, plan["num_nodes"], source, spares)

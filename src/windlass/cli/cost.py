@@ -58,13 +58,13 @@ def how_to_price(plan: Mapping[str, Any]) -> list[str]:
             f"  {target}: {{kind: {target}, price_per_hour: 0.526, currency: USD}}",
         ]
     head = f"{target} has no price. Add to {target} in targets.yaml what a node costs an hour:"
-    if (kind := engine_class(plan["engine"]).instance_type(plan)) is not None:
+    engine = engine_class(plan["engine"])
+    if (kind := engine.instance_type(plan)) is not None:
         own = f"  prices: {{{kind}: {EXAMPLE_PRICE}}}   for example, and currency: EUR where it is not USD"
-        return [
-            head,
-            own,
-            *(["  or, on AWS, region: us-east-1   for list prices"] if plan["engine"] == "kubernetes" else []),
-        ]
+        listed = "  or, on AWS, region: us-east-1   for list prices"
+        if engine.is_spot(plan):
+            listed += " of spot instances, after: windlass prices update --region us-east-1"
+        return [head, own, *([listed] if plan["engine"] == "kubernetes" else [])]
     by_type = f"prices: {{g5.12xlarge: {EXAMPLE_PRICE}}} for jobs that run on one instance type"
     return [head, f"  price_per_hour: {EXAMPLE_PRICE}   for example, or {by_type}"]
 

@@ -283,6 +283,11 @@ class Engine:
         """The instance type that all nodes of a recorded plan have; None where it is not known."""
         return None
 
+    @classmethod
+    def is_spot(cls, plan: Mapping[str, Any]) -> bool:
+        """Whether list prices of a recorded plan are those of spot instances: its nodes can be no others."""
+        return False
+
     # -- runs: what every engine has ----------------------------------------------------------------------------------
 
     def submit(self, plan: Plan) -> Status:

@@ -117,9 +117,15 @@ class KubernetesEngine(SupervisedEngine):
         """See `Engine`: what the job asks for, or the only type that its node pools provision."""
         if asked := plan.get("job", {}).get("resources", {}).get("instance"):
             return str(asked)
-        pools = [pool for step in plan.get("steps", ()) if step["kind"] == POOLS for pool in step["request"]["pools"]]
+        pools = _pools_of(plan)
         types = {one for pool in pools for one in pool.get(INSTANCE_LABEL, ())}
         return str(types.pop()) if len(types) == 1 and all(pool.get(INSTANCE_LABEL) for pool in pools) else None
+
+    @classmethod
+    def is_spot(cls, plan: Mapping[str, Any]) -> bool:
+        """See `Engine`: by the node pools that match its pods."""
+        pools = _pools_of(plan)
+        return bool(pools) and all(pool.get("capacity_types") == ["spot"] for pool in pools)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
@@ -438,3 +444,8 @@ class KubernetesEngine(SupervisedEngine):
             return
         with contextlib.closing(writer), contextlib.closing(self._backend_of(run_id)) as backend:
             backend.clean_up(Recorder(writer), is_patient=False)
+
+
+def _pools_of(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The node pools that would provision the nodes of a recorded plan."""
+    return [pool for step in plan.get("steps", ()) if step["kind"] == POOLS for pool in step["request"]["pools"]]
