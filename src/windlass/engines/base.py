@@ -558,14 +558,19 @@ class TargetRuns(Engine):
         raise self.unsupported("why")
 
 
-def reopen(writer: RunWriter, run_dir: Path, plan: Plan | None, checkpoint: str | None) -> None:
-    """Record that an ended run is resumed, with the changed fields. Raises UsageError, StoreError."""
-    status = writer.status
+def require_resumable(status: Status) -> None:
+    """Raise UsageError for a run that cannot be resumed: before anything is changed for that."""
     if status.phase not in RESUMABLE:
         if status.phase is Phase.SUCCEEDED:
             raise UsageError(f"{status.id} has succeeded: nothing is left to do",
                              f"a new run of its job: windlass rerun {status.id}")  # fmt: skip
         raise UsageError(f"{status.id} has not ended: it is {status.phase}", f"windlass logs -f {status.id}")
+
+
+def reopen(writer: RunWriter, run_dir: Path, plan: Plan | None, checkpoint: str | None) -> None:
+    """Record that an ended run is resumed, with the changed fields. Raises UsageError, StoreError."""
+    status = writer.status
+    require_resumable(status)
     from windlass.plan.plan import Plan  # a list of runs needs neither
     from windlass.runs.stop_request import clear_stop_request
 

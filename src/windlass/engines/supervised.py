@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from windlass.engines.base import POLL_SECONDS, Engine, reopen
+from windlass.engines.base import POLL_SECONDS, Engine, reopen, require_resumable
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.environment import outside_of_runs
 from windlass.plan.plan import Plan
@@ -181,6 +181,7 @@ class SupervisedEngine(Engine):
             raise UsageError(f"{run_id} has not ended: it is {self.store.status(run_id).phase}",
                              f"windlass logs -f {run_id}")  # fmt: skip
         try:
+            require_resumable(writer.status)
             self._prepare(plan or Plan.from_json(self.store.plan(run_id)), writer)
             run_dir = self.store.run_dir(run_id)
             reopen(writer, run_dir, plan, checkpoint)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from windlass.engines import copying
-from windlass.engines.base import RESUMABLE, Manifests, Report, ResultsPlace, RunState
+from windlass.engines.base import RESUMABLE, Manifests, Report, ResultsPlace, RunState, require_resumable
 from windlass.engines.kubernetes import layout, notes
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS, at_once
@@ -201,20 +201,19 @@ class KubernetesEngine(SupervisedEngine):
             return super().resume(run_id, plan, checkpoint)
         self.status(run_id)  # which another machine may have resumed
         writer = self._writer_of_ended(run_id)
-        if writer is None or not writer.status.phase.is_terminal:
-            if writer is not None:
-                writer.close()
+        if writer is None:
             raise UsageError(f"{run_id} has not ended: it is {self.store.status(run_id).phase}",
                              f"windlass logs -f {run_id}")  # fmt: skip
         from windlass.engines.kubernetes.plan import is_imported
 
-        before = Plan.from_json(self.store.plan(run_id))
-        if plan is not None and is_imported(before):
-            raise UsageError(f"{run_id} was submitted on another machine, which has its code: change it there",
-                             f"as it was: windlass resume {run_id}")  # fmt: skip
-        recorded = plan or before
-        with contextlib.closing(writer), contextlib.closing(self._backend(recorded, self.store.run_dir(run_id))) as its:
-            self._in_cluster.resume(writer, its, plan, checkpoint)
+        with contextlib.closing(writer):
+            require_resumable(writer.status)
+            before = Plan.from_json(self.store.plan(run_id))
+            if plan is not None and is_imported(before):
+                raise UsageError(f"{run_id} was submitted on another machine, which has its code: change it there",
+                                 f"as it was: windlass resume {run_id}")  # fmt: skip
+            with contextlib.closing(self._backend(plan or before, self.store.run_dir(run_id))) as its:
+                self._in_cluster.resume(writer, its, plan, checkpoint)
         return self.status(run_id)
 
     def _require_same_place(self, run_id: str, plan: Plan) -> None:

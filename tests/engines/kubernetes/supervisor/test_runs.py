@@ -427,6 +427,14 @@ def test_a_run_that_goes_on_is_not_resumed(scene: Scene) -> None:
         scene.engine.resume(RUN)
 
 
+def test_a_run_that_has_succeeded_is_not_resumed_and_keeps_its_supervisor(scene: Scene) -> None:
+    scene.write(AttemptStarted(1, 1), RunEnded(Phase.SUCCEEDED, exit_code=0))
+    scene.server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
+    with pytest.raises(UsageError, match="has succeeded: nothing is left to do"):
+        scene.engine.resume(RUN)
+    assert f"{RUN}-supervisor" in scene.server.names("Job")
+
+
 @pytest.mark.parametrize(
     ("namespace", "message"),
     [("team", "is supervised in the cluster, and with this change"), ("other", "target lab names namespace other")],
