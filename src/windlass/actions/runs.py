@@ -248,6 +248,7 @@ def resume(
     """
     from windlass.actions.checkpoints import look, to_resume_from
 
+    require_record(engine, run_id, "resume")
     if checkpoint is not None:
         checkpoint = to_resume_from(look(engine, run_id), checkpoint)
     is_planned = bool(changes or more or new_code)
@@ -270,6 +271,12 @@ def wait_stopped(engine: Engine, run_id: str, grace_seconds: float) -> Status:
             why = found.condition["message"]
             raise EngineError(f"{run_id} was asked to end, and it is not known whether it has: {why}",
                               f"the stop request stays in place; look again: windlass status {run_id}")  # fmt: skip
+
+
+def require_record(engine: Engine, run_id: str, command: str) -> None:
+    """Raise UsageError for a run without a record here, which `command` needs."""
+    if not engine.plan_of(run_id):
+        raise engine.unsupported(command)
 
 
 def require_here(engine: Engine, run_id: str) -> None:

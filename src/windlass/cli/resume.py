@@ -48,6 +48,7 @@ def resume(
     options.require_named(run, on)
     context = here()
     with runs.opened(run, on) as (engine, run_id):
+        runs.require_record(engine, run_id, "resume")
         since, seq = time.time(), engine.store.status(run_id).last_seq
         with options.named_by_flag(given):
             changes, more = options.overrides(**given), ctx.meta.get("rest") or ()

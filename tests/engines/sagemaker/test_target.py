@@ -14,6 +14,7 @@ from tests.engines.sagemaker.planning import FIELDS, ROLE
 from tests.fakeaws.control_plane import ACCOUNT, ControlPlane
 from tests.helpers.machine import Machine
 
+from windlass.actions.runs import resume
 from windlass.engines.sagemaker import layout, objects
 from windlass.engines.sagemaker.preflight import policies
 from windlass.engines.sagemaker.target import AccountRuns, runs
@@ -50,6 +51,14 @@ def test_what_is_not_supported_for_runs_of_others_and_what_is_not_at_all() -> No
         "why": "why is not supported for runs that another machine started",
         "data ls --on": "data ls --on is not supported by engine sagemaker",
     }
+
+
+@pytest.mark.parametrize("changes", [{}, {"nodes": 2}])
+def test_a_run_of_another_machine_is_not_resumed(changes: dict[str, Any], tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        engine = AccountRuns.connect(store, SageMakerTarget(**FIELDS), here())
+        with pytest.raises(UsageError, match="resume is not supported for runs that another machine started"):
+            resume("digits-7f3k2", engine, here(), changes=changes)
 
 
 def test_jobs_of_others_are_left_out() -> None:
@@ -101,6 +110,9 @@ def test_the_commands_of_another_machine(world: tuple[Harness, ControlPlane], ma
     assert (refused.returncode, "exec is not supported" in refused.stderr) == (2, True), refused.stderr
     refused = machine.windlass("cp", f"{run.id}:output", "x", "--on", "aws")
     assert refused.stderr.startswith("error: cp is not supported for runs that another machine started\n"), refused
+    for more in ((), ("--nodes", "2")):
+        refused = machine.windlass("resume", run.id, "--on", "aws", *more)
+        assert refused.stderr.startswith("error: resume is not supported for runs that another machine started\n"), more
     refused = machine.windlass("rm", run.id, "--on", "aws")
     assert f"windlass stop {run.id} --on aws, then remove it" in refused.stderr, refused
     stopped = machine.windlass("stop", run.id, "--on", "aws", "--now")
