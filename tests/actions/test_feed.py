@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import Iterator
 
+import pytest
+
 from windlass.actions.feed import AHEAD, Feed
 
 NUM_ITEMS = 20 * AHEAD
@@ -67,3 +69,35 @@ def test_items_that_come_singly_are_given_at_once() -> None:
         return found
 
     assert asyncio.run(all_of_them()) == list(range(200))
+
+
+def test_a_wait_that_times_out_takes_no_item() -> None:
+    go_on = threading.Event()
+
+    def late(_unwanted: threading.Event) -> Iterator[int]:
+        go_on.wait()
+        yield 1
+
+    async def taken() -> int:
+        feed = Feed(late)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(anext(feed), 0.01)
+        go_on.set()
+        return await anext(feed)
+
+    assert asyncio.run(taken()) == 1
+
+
+def test_the_end_and_an_error_come_after_the_items() -> None:
+    def fails(_unwanted: threading.Event) -> Iterator[int]:
+        yield 1
+        raise ValueError("no more")
+
+    async def all_of_them() -> list[int]:
+        feed = Feed(fails)
+        found = [await anext(feed)]
+        with pytest.raises(ValueError, match="no more"):
+            await anext(feed)
+        return [*found, *[item async for item in feed]]
+
+    assert asyncio.run(all_of_them()) == [1]

@@ -51,6 +51,20 @@ def test_the_plan_for_other_nodes_is_that_of_the_same_job(code: str, context: Co
         assert store.plan(run.id)["job"]["nodes"] == {"min": 2, "max": 2}
 
 
+def test_a_run_of_an_earlier_version_keeps_its_folders_below_the_code(context: Context, tmp_path: Path) -> None:
+    (tmp_path / "src" / "set").mkdir(parents=True)
+    (tmp_path / "src" / "train.py").write_text(SCRIPT)
+    job = {"name": "d", "run": "train.py", "code": "src", "outputs": "src/out",
+           "data": [{"name": "set", "source": "src/set"}]}  # fmt: skip
+    old = windlass.make_plan(job, context=context).to_json()
+    [folder] = [step["request"] for step in old["steps"] if step["kind"] == "folder"]
+    del folder["base"]  # which it did not record; both were below the code then
+    old["job"] |= {"outputs": "out", "data": [{"name": "set", "source": "set"}]}
+    again = runs.replanned(old, {"nodes": 2}, (), context)
+    assert again.output_dir == old["output_dir"]
+    assert again.to_json()["nodes"]["contract"]["WINDLASS_DATA_SET"] == str(tmp_path / "src" / "set")
+
+
 def test_an_elastic_job_may_still_shrink_as_far(context: Context, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     old = windlass.make_plan({"name": "d", "run": "train.py", "nodes": {"min": 2, "max": 4}}, context=context).to_json()

@@ -56,6 +56,10 @@ def test_nodes_that_a_resume_has_added_were_never_away() -> None:
     assert fewer.may_come_back(1000) == []
     as_it_was = told(Membership(4, 2, 1000), before, ("resume", {}))
     assert as_it_was.members == (0, 1)
+    lost = told(
+        Membership(2, 1, 1000), ("lost-node", {"node": 1}), ("attempt", {"members": [0]}), ("resume", {"nodes": 2})
+    )
+    assert lost.members == (0,)
 
 
 @pytest.mark.parametrize(

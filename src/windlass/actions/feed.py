@@ -7,7 +7,8 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, TypeVar, cast
 
 Item = TypeVar("Item")
 
@@ -24,7 +25,7 @@ class Feed(Generic[Item]):
         """`read` makes an iterator, for this or another thread, which ends when the event is set."""
         self._read = read
         self._iterator: Iterator[Item] | None = None
-        self._ahead: AsyncIterator[Item] | None = None
+        self._ahead: _Ahead[Item] | None = None
 
     def __iter__(self) -> Iterator[Item]:
         return self
@@ -39,47 +40,64 @@ class Feed(Generic[Item]):
 
     async def __anext__(self) -> Item:
         if self._ahead is None:
-            self._ahead = self._read_ahead()
-        return await anext(self._ahead)
+            self._ahead = _Ahead(self._read)
+        return await self._ahead.take()
 
-    async def _read_ahead(self) -> AsyncIterator[Item]:
-        loop = asyncio.get_running_loop()
-        arrived: deque[tuple[str, Any]] = deque()
-        has_arrived = asyncio.Event()
-        unwanted, room = threading.Event(), threading.Semaphore(AHEAD)
 
-        def put(kind: str, value: Any = None) -> None:
-            arrived.append((kind, value))
-            if len(arrived) == 1:  # else the loop has been woken: that takes most of the time of an item
-                with contextlib.suppress(RuntimeError):  # the loop was closed
-                    loop.call_soon_threadsafe(has_arrived.set)
+class _Ahead(Generic[Item]):
+    """Items that a thread reads for the tasks of an event loop; the thread ends with this object."""
 
-        def read() -> None:
-            try:
-                for item in self._read(unwanted):
-                    while not room.acquire(timeout=LOOK_SECONDS):
-                        if unwanted.is_set():
-                            return
-                    put("item", item)
-                put("end")
-            except Exception as error:
-                put("error", error)
+    def __init__(self, read: Callable[[threading.Event], Iterator[Item]]) -> None:
+        """In a task of the loop."""
+        self._arrived: deque[tuple[str, Any]] = deque()
+        self._has_arrived, self._unwanted = asyncio.Event(), threading.Event()
+        self._room = threading.Semaphore(AHEAD)
+        self._num_taken = 0
+        wake = partial(asyncio.get_running_loop().call_soon_threadsafe, self._has_arrived.set)
+        arguments = (read, self._arrived, wake, self._unwanted, self._room)
+        threading.Thread(target=_read_ahead, args=arguments, name="windlass-feed", daemon=True).start()
 
-        threading.Thread(target=read, name="windlass-feed", daemon=True).start()
-        try:
-            while True:
-                await has_arrived.wait()
-                has_arrived.clear()
-                for _ in range(len(arrived)):
-                    kind, value = arrived.popleft()
-                    if kind == "end":
-                        return
-                    if kind == "error":
-                        raise value
-                    room.release()
-                    yield value
-                if arrived:
-                    has_arrived.set()
-                    await asyncio.sleep(0)  # items that come faster than they are taken must not stop other tasks
-        finally:
-            unwanted.set()
+    def __del__(self) -> None:
+        self._unwanted.set()
+
+    async def take(self) -> Item:
+        """The next item. A task that is cancelled meanwhile takes none. Raises StopAsyncIteration at the end."""
+        self._num_taken += 1
+        if self._num_taken % AHEAD == 0:
+            await asyncio.sleep(0)  # items that come faster than they are taken must not stop other tasks
+        while not self._arrived:
+            self._has_arrived.clear()
+            if not self._arrived:
+                await self._has_arrived.wait()
+        kind, value = self._arrived[0]
+        if kind == "end":
+            raise StopAsyncIteration
+        self._arrived.popleft()
+        if kind == "error":
+            self._arrived.append(("end", None))
+            raise value
+        self._room.release()
+        return cast("Item", value)
+
+
+def _read_ahead(
+    read: Callable[[threading.Event], Iterator[Any]], arrived: deque[tuple[str, Any]], wake: Callable[[], object],
+    unwanted: threading.Event, room: threading.Semaphore,
+) -> None:  # fmt: skip
+    """Runs in the thread, which keeps no reference to the object that it reads for."""
+
+    def put(kind: str, value: Any = None) -> None:
+        arrived.append((kind, value))
+        if len(arrived) == 1:  # else the loop has been woken: that takes most of the time of an item
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                wake()
+
+    try:
+        for item in read(unwanted):
+            while not room.acquire(timeout=LOOK_SECONDS):
+                if unwanted.is_set():
+                    return
+            put("item", item)
+        put("end")
+    except Exception as error:
+        put("error", error)

@@ -133,9 +133,18 @@ def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any], more: Seq
         base = PurePath(recorded[0])
     elif not code.is_absolute():
         base = base.parents[len(code.parts) - 1] if code.parts else base
+        if code.parts and plan["engine"] == "local":
+            job = _below_the_code(job, code_folder(requests))
     is_given = job.python is not None or job.script_kind == "program" or "code" in requests
     python = None if is_given else requests["node"]["worker_python"]  # which is of this machine, and of no other
     return _changed(ReadyJob(job, Path(base), plan["name"], path_python=python), overrides, more)
+
+
+def _below_the_code(job: Job, code: Path) -> Job:
+    """A job whose plan was recorded when relative folders of data and outputs were below the code, not beside it."""
+    outputs = job.outputs if job.outputs is None or job.outputs_scheme else str(code / job.outputs)
+    data = [one if one.is_remote else one.model_copy(update={"source": str(code / one.source)}) for one in job.data]
+    return job.model_copy(update={"outputs": outputs, "data": tuple(data)})
 
 
 def code_folder(requests: Mapping[str, Mapping[str, Any]]) -> Path:

@@ -73,7 +73,8 @@ class KubernetesTarget(Document):
     off; it needs `windlass target setup` once. `machine`: on the machine that starts the run. Default `auto`: in the
     cluster where the namespace is set up for it."""
     supervisor_image: Word | None = None
-    """Container image of supervisors in the cluster; it needs Python 3.11 or newer. Default: the image of the job."""
+    """Container image of supervisors in the cluster; it needs Python 3.11 or newer. Default: the image of the job,
+    or of its training runtime."""
     supervisor_queue: Label | None = None
     """LocalQueue of Kueue for the Jobs of supervisors, and for those that move files. Default: none; a Kueue that
     manages Jobs without a queue needs one."""

@@ -21,7 +21,7 @@ from windlass.storage.address import Address, key_of
 from windlass.storage.copy import Copy
 from windlass.storage.folder import Folder
 from windlass.storage.helpers import number_here
-from windlass.storage.names import is_own
+from windlass.storage.names import OWN, is_own
 from windlass.storage.note import cuts
 from windlass.storage.opening import journal_for, open_place
 from windlass.storage.place import Entry, Place, system_errors
@@ -142,6 +142,8 @@ class DataCache:
             more = f"; and {len(done.refused) - NAMED} more" if len(done.refused) > NAMED else ""
             raise StorageError(f"{len(done.refused)} of the files of {source} cannot be staged: {named}{more}")
         remove_others(files, done.files)
+        shutil.rmtree(files / OWN, ignore_errors=True)  # the copy is done: nothing goes on with what is left of it
+        (files / f"{manifests.IN_FOLDER}.part").unlink(missing_ok=True)
         return done
 
     def _make_root(self) -> None:

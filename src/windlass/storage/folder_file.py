@@ -120,7 +120,7 @@ def is_of(part: Path, source: str) -> bool:
     under way.
     """
     with suppress(OSError, ValueError, TypeError, KeyError), open(part.with_suffix(".parts"), "rb") as journal:
-        return bool(json.loads(journal.readline())["source"].startswith(f"{source} "))
+        return bool(json.loads(journal.readline())["source"].rpartition(" ")[0] == source)
     return False
 
 

@@ -66,7 +66,7 @@ def end_uploads(uploads_of: Callable[[str], Uploads], source: str, state: Path) 
     for note in state.glob("*.upload"):
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, StorageError):
             found = json.loads(note.read_bytes())
-            if found["source"].startswith(f"{source} "):
+            if found["source"].rpartition(" ")[0] == source:
                 with suppress(NoUpload):
                     uploads_of(found["key"]).end(found["upload"])
                 note.unlink()

@@ -20,6 +20,8 @@ class Membership:
     """How long a lost node is kept out at least: one that fails repeatedly must not stop the others each time."""
     away: dict[int, float] = field(default_factory=dict)
     """When each lost node was lost, in unix seconds."""
+    _lost: set[int] = field(default_factory=set)
+    """Nodes that were ever lost."""
 
     @property
     def is_elastic(self) -> bool:
@@ -40,14 +42,15 @@ class Membership:
         """What one more event of the record carries."""
         match entry:
             case NodeLost(node=node):
+                self._lost.add(node)
                 self.away.setdefault(node, now)
             case NodeBack(node=node):
                 self.away.pop(node, None)
             case AttemptStarted(members=members):
                 missing = set(range(self.num_nodes)) - set(members or range(self.num_nodes))
                 self.away = {node: self.away.get(node, now) for node in sorted(missing)}
-            case RunResumed(nodes=int()):  # attempts before it had another number of nodes: those added were not lost
-                self.away.clear()
+            case RunResumed(nodes=int()):  # by a new plan, which may have more nodes: those it adds were not lost
+                self.away = {node: at for node, at in self.away.items() if node in self._lost and node < self.num_nodes}
 
     def may_come_back(self, now: float) -> list[int]:
         """Nodes that were lost for long enough to rejoin. If all are lost, the machine was down: none has to wait."""

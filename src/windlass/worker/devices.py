@@ -1,4 +1,4 @@
-"""Counts the GPUs that a process sees, and tells ranks of JAX which of their node are theirs."""
+"""Counts the GPUs that a process sees, and assigns those of a node to its ranks of JAX."""
 
 from __future__ import annotations
 
@@ -34,4 +34,9 @@ def _num_gpus(env: Mapping[str, str], folder: str) -> int:
 
 def num_visible(named: str) -> int:
     """GPUs that a value of `CUDA_VISIBLE_DEVICES` names."""
-    return len([one for one in named.split(",") if one.strip() not in ("", "-1", "NoDevFiles")])
+    found = []
+    for one in named.split(","):
+        if one.strip() in ("", "-1", "NoDevFiles"):  # CUDA reads no further
+            break
+        found.append(one.strip())
+    return len(found) if len(set(found)) == len(found) else 0  # with one of them twice, none is visible

@@ -1,6 +1,6 @@
 """Gives the workers of a data loader a process group of their own, so that they work until their rank has saved.
 
-torchrun, when it is told to end, sends SIGTERM to the whole process group of each rank. The workers die of it at once,
+torchrun, when it receives SIGTERM, sends it to the whole process group of each rank. The workers die of it at once,
 and torch raises that in the rank before the ranks have agreed on a step: nothing is saved.
 """
 

@@ -28,7 +28,7 @@ FIXES: Final = (
     (r"", "see: windlass check --on {target}; kubectl describe pods"),
 )  # fmt: skip
 """By what the message names, the first that matches."""
-IMAGE_OF: Final = "the supervisor's image is supervisor_image: of target {target}, else that of the job"
+IMAGE_OF: Final = "the supervisor's image is supervisor_image: of target {target}, else that of the job or its runtime"
 _IMAGE: Final = re.compile(r"image \"([^\"]+)\"")
 
 
