@@ -159,7 +159,7 @@ def test_a_run_that_has_ended_expires_whole_and_a_resume_keeps_it(bed: Bed, name
         patch = json.dumps({"spec": {"ttlSecondsAfterFinished": 1}})
         bed.kubectl("patch", "job", f"{run.id}-supervisor", "-n", namespace, "-p", patch)
         wait_for(lambda: [one["kind"] for one in objects_of(bed, namespace, run)] == [CLAIM], "the run to be gone")
-        with pytest.raises(UsageError, match="it has expired there, or was removed"):
+        with pytest.raises(UsageError, match="has succeeded: nothing is left to do"):
             harness.engine.resume(run.id)
         assert [one["kind"] for one in objects_of(bed, namespace, run)] == [CLAIM]
         assert run.status.phase is Phase.SUCCEEDED
