@@ -79,6 +79,7 @@ def _watch_here(store: Store, look: Callable[[], list[RunSummary]], form: str) -
 
 
 def _is_there(store: Store, run_id: str) -> bool:
+    """Whether the record of a run has not been removed."""
     try:
         store.status(run_id)
     except NoSuchRun:

@@ -97,7 +97,7 @@ class FakeNode(Node):
         yield from self._output(self._clock.time())
         if self._is_asked_for_stacks:
             self._is_asked_for_stacks = False
-            yield StacksTaken(self._clock.time(), ())  # none: a thread that waits is in this engine
+            yield StacksTaken(self._clock.time(), ())  # of no rank: where a thread waits is code of this engine
         for thread in ended:
             thread.reported = True
             yield RankChanged(thread.ended_at, thread.rank.rank, exit_code=thread.exit_code)
