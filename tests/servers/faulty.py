@@ -1,4 +1,7 @@
-"""A proxy before an S3 server that counts what passes, and that answers for it, cuts or holds up what it is told to."""
+"""A proxy before an HTTP server (S3, emulated AWS) that counts requests and injects faults and lies.
+
+A fault is chosen for each request: dropped, late, cut and damaged answers, and answers that the server never gave.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,58 @@ import contextlib
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 CHUNK_BYTES: Final = 1 << 16
-SLOW_DOWN: Final = (
-    "<?xml version='1.0' encoding='UTF-8'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate."
-    "</Message><RequestId>0</RequestId></Error>"
-)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done instead of passing a request on."""
+    """What happens to a request instead of being passed on unchanged."""
 
-    is_busy: bool = False
-    """Answered with 503 SlowDown."""
+    status: int = 0
+    """The status with which the proxy itself answers; the server does not get the request. 0: the request passes."""
+    answer: str = ""
+    """The body of that answer; sent without a body for HEAD, as servers do."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Header fields of that answer."""
     cut_after: int | None = None
     """Bytes of body, of the request or of the answer, after which the connection is closed."""
     loses_answer: bool = False
-    """The server gets the request, and the client nothing."""
-    answer: str = ""
-    """Given with 200, as if it were the server's."""
+    """The server carries the request out, and the client gets no answer."""
+    delay_seconds: float = 0.0
+    """The time for which the answer is held back; the server carries the request out at once."""
+    flips_answer_at: int | None = None
+    """The offset of the byte of the answer's body in which one bit is flipped."""
+    flips_request_at: int | None = None
+    """The offset of the byte of the request's body in which one bit is flipped."""
 
 
-BUSY: Final = Fault(is_busy=True)
+XML: Final = {"Content-Type": "application/xml"}
+
+
+def refusal(status: int, code: str, message: str) -> Fault:
+    """An error as S3 answers it."""
+    found = f"<Error><Code>{code}</Code><Message>{message}</Message><RequestId>0</RequestId></Error>"
+    return Fault(status=status, answer=f"<?xml version='1.0' encoding='UTF-8'?>{found}", fields=XML)
+
+
+BUSY: Final = refusal(503, "SlowDown", "Please reduce your request rate.")
+FORBIDDEN: Final = refusal(403, "AccessDenied", "Access Denied")
+BARE_400: Final = Fault(status=400)
+"""What S3 answers to HEAD where the token has expired: an error without a code."""
+HTML: Final = Fault(status=200, answer="<html>Please log in</html>", fields={"Content-Type": "text/html"})
+"""What a captive portal or a proxy of a company answers to every request."""
 PASS: Final = Fault()
+
+
+def throttled(seconds: int) -> Fault:
+    """429 with the pause that the server asks for."""
+    return Fault(status=429, fields={"Retry-After": str(seconds)})
 
 
 @dataclass
@@ -45,6 +71,10 @@ class Request:
     target: str
     length: int
     """Of its body."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Header fields, their names in lower case."""
+    form: Mapping[str, list[str]] = field(default_factory=dict)
+    """The body, where it is a form, as in the query protocol of AWS."""
     expects: bool = False
     """Whether the client waits for leave to send the body."""
     up: int = 0
@@ -60,6 +90,11 @@ class Request:
     @property
     def query(self) -> dict[str, list[str]]:
         return parse_qs(urlsplit(self.target).query, keep_blank_values=True)
+
+    @property
+    def operation(self) -> str:
+        """The operation of AWS that the request asks for, by the JSON or the query protocol; else empty."""
+        return self.fields.get("x-amz-target", "").rpartition(".")[2] or self.form.get("Action", [""])[0]
 
     @property
     def is_data(self) -> bool:
@@ -83,6 +118,8 @@ class FaultProxy:
         """Of data that has passed, in both directions."""
         self._lock = threading.Lock()
         self._open = 0
+        self._closing = threading.Event()
+        """Ends the delays of answers."""
         self._listener = socket.create_server((host, 0), backlog=256)
         # What waits in the kernel has passed, as it is counted here, and has not come.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
@@ -107,6 +144,7 @@ class FaultProxy:
         self.fault, self.passed = lambda _request: PASS, lambda _num_bytes: None
 
     def close(self) -> None:
+        self._closing.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -132,10 +170,14 @@ class FaultProxy:
             return
         head, _, body = begin.partition(b"\r\n\r\n")
         request = _parsed(head)
+        if request.fields.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+            while len(body) < request.length and (data := client.recv(CHUNK_BYTES)):
+                body += data
+            request.form = parse_qs(body.decode())
         with self._lock:
             self.requests.append(request)
         fault = self.fault(request)
-        if fault.is_busy or fault.answer:
+        if fault.status:
             self._answer_for_it(client, request, len(body), fault)
             return
         with socket.create_connection(self._to) as server:
@@ -145,24 +187,32 @@ class FaultProxy:
     def _answer_for_it(self, client: socket.socket, request: Request, num_read: int, fault: Fault) -> None:
         while not request.expects and num_read < request.length and (data := client.recv(CHUNK_BYTES)):
             num_read += len(data)
-        status, body = ("503 Slow Down", SLOW_DOWN) if fault.is_busy else ("200 OK", fault.answer)
-        sent = body.encode() if request.method != "HEAD" else b""
-        head = f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(body.encode())}\r\n"
-        client.sendall(f"{head}Connection: close\r\n\r\n".encode() + sent)
+        if fault.delay_seconds:
+            self._closing.wait(fault.delay_seconds)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in fault.fields.items())
+        body = fault.answer.encode()
+        head = f"HTTP/1.1 {fault.status} Fault\r\n{fields}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        client.sendall(head.encode() + (body if request.method != "HEAD" else b""))
 
     def _pump(self, client: socket.socket, server: socket.socket, request: Request, body: bytes, fault: Fault) -> None:
         answer: bytes | None = b""
         data, source = body, client
         while True:
-            if source is server and fault.loses_answer and not data.startswith(b"HTTP/1.1 100"):
-                return
+            if source is server and not data.startswith(b"HTTP/1.1 100") and answer is not None:
+                if fault.loses_answer:
+                    return
+                if fault.delay_seconds and not request.status:
+                    self._closing.wait(fault.delay_seconds)
             # Counted before it is sent: the client may end, and its requests be looked at, as soon as it has this.
             if source is client:
+                data = _flipped(data, len(data), request.up, fault.flips_request_at)
                 num_bytes = self._counted(request, up=len(data))
             elif answer is None:
+                data = _flipped(data, len(data), request.down, fault.flips_answer_at)
                 num_bytes = self._counted(request, down=len(data))
             elif (found := _answer(answer := answer + data)) is not None:
                 answer, (request.status, rest) = None, found
+                data = _flipped(data, len(rest), request.down, fault.flips_answer_at)
                 num_bytes = self._counted(request, down=len(rest))
             else:
                 num_bytes = self._counted(request)
@@ -184,6 +234,14 @@ class FaultProxy:
             if request.is_data:
                 self.num_bytes += up + down
             return self.num_bytes
+
+
+def _flipped(data: bytes, num_body: int, offset: int, at: int | None) -> bytes:
+    """`data`, whose last `num_body` bytes are body from `offset` on, with one bit flipped in the body's byte `at`."""
+    if at is None or not offset <= at < offset + num_body:
+        return data
+    index = len(data) - num_body + at - offset
+    return data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
 
 
 def _answer(answer: bytes) -> tuple[int, bytes] | None:
@@ -215,7 +273,7 @@ def _parsed(head: bytes) -> Request:
     first, *lines = head.decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ", 2)
     fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return Request(method, target, int(fields.get("content-length", "0")), "expect" in fields)
+    return Request(method, target, int(fields.get("content-length", "0")), fields, expects="expect" in fields)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 from tests.helpers.disk import small_disk
-from tests.servers.faulty import BUSY, PASS, Fault, FaultProxy, Request
+from tests.servers.faulty import BUSY, PASS, XML, Fault, FaultProxy, Request
 from tests.servers.s3 import S3Server
 from tests.storage.sets import QUICK, Data, Done, assert_equal, names, shape, write_set
 
@@ -187,7 +187,7 @@ def test_hostile_names_in_a_bucket_are_refused_one_by_one(
     hostile = ["../up", "/abs", "a\0b", "x" * 300, "a//b", "deep/../../up", "a\nb", "./c", "slash/"]
     keys = [f"set/{name}" for name in ["good.bin", *hostile]]
     body = listing(keys).replace("&quot;none&quot;", escape(etag), 1)
-    proxy.fault = lambda request: Fault(answer=body) if "list-type" in request.query else PASS
+    proxy.fault = lambda request: Fault(status=200, answer=body, fields=XML) if "list-type" in request.query else PASS
     back = tmp_path / "deep" / "back"
     found = refused(data.run("copy", f"s3://{bucket}/set", str(back), "-o", "json"))
     assert set(found) == set(hostile)
