@@ -212,6 +212,24 @@ def test_a_run_without_restarts_ends_when_its_queue_is_drained_and_does_not_wake
         until_evident(run, "queue-drained")
 
 
+def test_a_run_whose_workload_is_deactivated_is_stopped_and_not_queued_again(
+    cluster: Cluster, namespace: str, narrow: str, tmp_path: Path
+) -> None:
+    again = {"max": 3, "on": ["preemption", "failure", "node-loss"]}
+    with opened(harness_on(cluster, namespace, tmp_path / "home", restarts=again)) as harness:
+        run = start(harness, tmp_path, waits="1")
+        run.until(lambda run: "attempt 1 of rank 0" in run.text())
+        [name] = cluster.kubectl(
+            "get", "workloads", "-n", namespace, "-o", "jsonpath={.items[?(@.spec.active!=false)].metadata.name}"
+        ).split()  # fmt: skip
+        patch = json.dumps({"spec": {"active": False}})
+        cluster.kubectl("patch", "workload", name, "-n", namespace, "--type", "merge", "-p", patch)
+        status = run.wait()
+        assert (status.phase, len(status.attempts), status.attempts[-1].reason) == (Phase.STOPPED, 1, "stop")
+        assert [event.data["reason"] for event in run.events if event.kind == "stop"] == ["queue"]
+        until_evident(run, "queue-deactivated")
+
+
 def test_pods_that_were_put_out_before_they_ran_are_no_lost_machines(
     cluster: Cluster, namespace: str, narrow: str, tmp_path: Path
 ) -> None:

@@ -241,6 +241,18 @@ def test_a_preempted_run_that_may_not_restart_is_stopped_and_nothing_failed(run:
     assert (status.phase, status.cause, run.ends) == (Phase.STOPPED, None, [("preempted", "preemption")])
 
 
+def test_a_run_that_its_target_has_taken_back_for_good_is_stopped_whatever_restarts_are_left(make_run: MakeRun) -> None:
+    run = make_run(max_restarts=3, restart_on=["preemption", "failure"])
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.ended_by_target = "stop"
+        attempt.nodes[0].end(-15, ended_by_us=True)
+
+    status = run.run(script)
+    assert (status.phase, status.cause, run.ends) == (Phase.STOPPED, None, [("stopped", "stop")])
+
+
 @pytest.mark.parametrize(("restarts", "attempts"), [(0, 1), (1, 2)])
 def test_a_rebalance_recommendation_ends_only_a_run_that_may_start_again(
     make_run: MakeRun, restarts: int, attempts: int

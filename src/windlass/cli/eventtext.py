@@ -54,6 +54,7 @@ _STOP_REASONS: Final = {
     "SIGTERM": "the machine is shutting down (SIGTERM)",
     "elsewhere": "requested on another machine",
     "removed": "its objects were deleted from the cluster",
+    "queue": "an administrator has deactivated its Workload in the queue",
 }
 _SHUTDOWNS: Final = {
     "failure": "a rank failed, or a node was lost",

@@ -506,7 +506,7 @@ class StopRequested(Entry):
 
     kind = "stop"
     reason: str = "asked"
-    """`asked`, `SIGTERM`, or of a run on a cluster `elsewhere` and `removed`."""
+    """`asked`, `SIGTERM`, or of a run on a cluster `elsewhere`, `removed` and `queue`."""
     now: bool = False
     """Whether without a grace period."""
 

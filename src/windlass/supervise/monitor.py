@@ -297,7 +297,7 @@ class AttemptMonitor:
     def _ended_by(self, failures: list[RankFailure]) -> str | None:
         """The reason why the attempt ended, if it is not its ranks; see `restart_policy.outcome`."""
         status, policy, by_target = self._record.status, self._run.policy, self.attempt.ended_by_target
-        ended_by = "stop" if status.stop_requested else self.shutdown.reason
+        ended_by = "stop" if status.stop_requested or by_target == "stop" else self.shutdown.reason
         if (
             ended_by == "timeout"
             and not failures

@@ -18,6 +18,7 @@ from windlass.engines.kubernetes.api.client import ABSENT_SECONDS
 from windlass.engines.kubernetes.attempt import PodAttempt
 from windlass.engines.kubernetes.pods.control import ExecControl, PodControl, Request
 from windlass.plan.plan import Plan, Step
+from windlass.runs.node_events import Reported
 from windlass.supervise.backend import Intent
 from windlass.worker.protocol import NodeSpec, NodeWarning, RankFailure, RankSpec
 
@@ -223,6 +224,52 @@ def test_what_a_watcher_cannot_find_out_is_known_until_it_can(tmp_path: Path) ->
         cluster.end_pod(0, 0)
         warnings_until(attempt, lambda: attempt.over)
         assert health.failing() is None
+
+
+class Suspended(ClusterOfOneRun):
+    """A cluster whose Kueue has evicted the run: its Job is suspended, for the reason of its Workload."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        job = {"uid": "u1", "kind": "Job", "name": "r-1-1"}
+        evicted = {"type": "Evicted", "status": "True", "reason": reason, "message": "as it says"}
+        self.workload = {
+            "metadata": {"name": "job-r-1-1", "namespace": "team", "ownerReferences": [job]},
+            "spec": {"queueName": "team-a", "active": not reason.startswith("Deactivated")},
+            "status": {"conditions": [evicted]},
+        }
+
+    def __call__(self, method: str, path: str) -> bytes:
+        where = path.partition("?")[0]
+        if where.endswith("/jobs/r-1-1") and method == "GET":
+            meta = {"name": "r-1-1", "namespace": "team", "uid": "u1", "labels": {}}
+            return reply({"kind": "Job", "metadata": meta, "spec": {"suspend": True}, "status": {}})
+        if where == "/apis/kueue.x-k8s.io":
+            return reply({"versions": [{"groupVersion": "kueue.x-k8s.io/v1beta1"}]})
+        if where.endswith("/workloads"):
+            return reply({"metadata": {}, "items": [self.workload]})
+        return super().__call__(method, path)
+
+
+@pytest.mark.parametrize(
+    ("reason", "ended_by", "kind"),
+    [
+        ("Preempted", "preemption", "notice"),
+        ("Deactivated", "stop", "stop"),
+        ("DeactivatedDueToMaximumExecutionTimeExceeded", "stop", "stop"),
+    ],
+)
+def test_a_deactivated_workload_stops_the_run_and_any_other_eviction_is_a_preemption(
+    tmp_path: Path, reason: str, ended_by: str, kind: str
+) -> None:
+    cluster = Suspended(reason)
+    cluster.logs[0] = said(BEGIN)
+    with attempt_of(cluster, tmp_path) as (attempt, _):
+        until(lambda: attempt.is_taken_back)
+        [node] = attempt.nodes
+        found = [one.entry.kind if isinstance(one, Reported) else one.kind for one in node.news()]
+        assert attempt.ended_by_target == ended_by
+        assert [one for one in found if one in ("notice", "stop")] == [kind]
 
 
 class SlowControl:

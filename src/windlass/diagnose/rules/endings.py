@@ -60,6 +60,8 @@ def stopped(case: Observations) -> Iterator[Verdict]:
     elif stop is not None and stop.reason == "removed":
         summary = "the run was removed from the cluster"
         fix = f"nothing to fix; windlass rm {status.id} removes the record of this machine"
+    elif stop is not None and stop.reason == "queue":
+        summary, fix = "the run was stopped by its queue: its Workload was deactivated", resumed(case)
     else:
         summary = "stopped by the user" + (" without grace" if stop is not None and stop.now else "")
         fix = f"nothing to fix; {resumed(case)}"

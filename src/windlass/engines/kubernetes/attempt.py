@@ -21,15 +21,17 @@ from windlass.engines.kubernetes.pods.nodes import Pod, PodId, PodWatch, is_aliv
 from windlass.engines.kubernetes.pods.problems import PodProblems
 from windlass.engines.kubernetes.pods.signals import Signals
 from windlass.engines.kubernetes.pods.status import claims_of, exit_code
+from windlass.engines.kubernetes.queue.admission import is_deactivated
 from windlass.engines.kubernetes.queue.watch import QueueWatch
 from windlass.engines.kubernetes.workloads import WORKLOADS
-from windlass.engines.kubernetes.workloads.tombstones import Ear
+from windlass.engines.kubernetes.workloads.tombstones import QUEUE, Ear
 from windlass.errors import EngineError
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
 from windlass.plan.price import num_spares
-from windlass.runs.node_events import RankSeen
+from windlass.runs.events import StopRequested
+from windlass.runs.node_events import RankSeen, Reported
 from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.supervise.log_tail import LogTail, last_line_at
 from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, PreemptionNotice, RankFailure
@@ -325,13 +327,21 @@ class PodAttempt(Attempt):
         pods = [pod for node in self.nodes if (pod := node.pod) is not None]
         if any(pod.get("status", {}).get("reason") == DEADLINE for pod in pods):
             return "timeout"
+        if self.pods.taken_back is not None and is_deactivated(self.pods.taken_back):
+            return "stop"
         return "preemption" if self.is_taken_back else None
 
     def notices(self) -> Iterator[NodeEvent]:
-        """The notice that all pods are taken back, once."""
-        if not self._is_noticed:
+        """The notice that all pods are taken back, once; of a Workload that was deactivated it is a stop request.
+
+        A new attempt would get a new Workload, which is active: it would undo what an administrator has decided.
+        """
+        if not self._is_noticed and (seen := self.pods.taken_back) is not None:
             self._is_noticed = True
-            yield PreemptionNotice(time.time(), "queue", "evict")
+            if is_deactivated(seen):
+                yield Reported(time.time(), StopRequested(QUEUE))
+            else:
+                yield PreemptionNotice(time.time(), "queue", "evict")
 
     def last_sign_of_life(self) -> float:
         """When any of its pods last wrote a line, or an event, in unix seconds; 0 where none has.

@@ -137,6 +137,17 @@ def test_a_run_that_a_queue_puts_out_is_told_why(reason: str, message: str, code
     assert [word for word in ("queue team-a", *words) if word not in told] == []
 
 
+def test_a_deactivated_run_was_not_stopped_by_its_user() -> None:
+    seen = QueueStatus("evicted", "team-a", reason="Deactivated", message="The workload is deactivated")
+    stop = ("stop", {"now": False, "reason": "queue"})
+    verdict = why(ClusterStatus((), queue=seen), Phase.STOPPED, more=(*BEGUN, stop), reason="stop")
+    assert (verdict.code, "an administrator has deactivated" in verdict.summary) == ("queue-deactivated", True)
+    unknown = why(ClusterStatus(()), Phase.STOPPED, more=(*BEGUN, stop), reason="stop")
+    assert "its Workload was deactivated" in unknown.summary
+    by_kueue = seen.replace(reason="DeactivatedDueToMaximumExecutionTimeExceeded")
+    assert "Kueue has deactivated" in why(ClusterStatus((), queue=by_kueue), Phase.STOPPED, more=(*BEGUN, stop)).summary
+
+
 def test_a_run_that_waits_again_tells_that_it_was_put_out() -> None:
     before = (
         ("queue", {"state": "evicted", "queue": "team-a", "reason": "Preempted", "by": "Job b/urgent-1"}),

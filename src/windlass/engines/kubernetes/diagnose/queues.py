@@ -9,8 +9,9 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Advice, Verdict
 from windlass.engines.kubernetes.diagnose.scheduling import FIELDS
 from windlass.engines.kubernetes.observations import ClusterStatus, QueueStatus
+from windlass.engines.kubernetes.workloads.tombstones import QUEUE
 from windlass.errors import near
-from windlass.runs.events import AttemptStarted, QueueChanged
+from windlass.runs.events import AttemptStarted, QueueChanged, StopRequested
 from windlass.runs.phase import Phase
 
 WAITS: Final = {
@@ -79,14 +80,19 @@ EVICTED: Final = {
         "queue-drained", "{queue} was stopped, and the jobs that it had admitted were evicted",
         "restarts: {{max: 3, on: [preemption]}} queues it until it goes on; or use another queue:"),
     "Deactivated": Advice(
-        "queue-deactivated", "the Workload of the run was deactivated, and {queue} has evicted it: {message}",
-        "windlass resume {run} starts it again"),
+        "queue-deactivated", "an administrator has deactivated the Workload of the run in {queue}, which ended it: "
+        "{message}",
+        "ask who administers the queue; windlass resume {run} queues it again, by a new Workload"),
 }  # fmt: skip
 """By the reason for which a Workload was evicted."""
 EVICTED["LocalQueueStopped"] = EVICTED["ClusterQueueStopped"]
 PUT_OUT: Final = Advice(
     "queue-evicted", "{queue} has evicted the run: {message}",
     "restarts: {{max: 3, on: [preemption]}} queues it again; windlass resume {run} does so now",
+)  # fmt: skip
+DEACTIVATED_BY_KUEUE: Final = Advice(
+    "queue-deactivated", "Kueue has deactivated the Workload of the run in {queue}, which ended it: {message}",
+    "correct what its message names, such as a limit of the queue; windlass resume {run} queues it again",
 )  # fmt: skip
 MAX_EVIDENCE: Final = 8
 
@@ -104,14 +110,22 @@ def evicted(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     """A run that a queue has evicted."""
     seen = _queue(cluster, case)
     if seen is not None and seen.state == "evicted":
-        yield _verdict(case, seen, EVICTED.get(seen.reason, PUT_OUT), tuple(_evidence(seen)), 106.5)
+        advice = DEACTIVATED_BY_KUEUE if seen.reason.startswith("DeactivatedDueTo") else PUT_OUT
+        yield _verdict(case, seen, EVICTED.get(seen.reason, advice), tuple(_evidence(seen)), 106.5)
 
 
 def _queue(cluster: ClusterStatus, case: Observations) -> QueueStatus | None:
     """What the queue reports, where neither the script nor its user ended the run."""
     status = case.status
     is_over = status.phase.is_terminal and not case.timed_out
-    if is_over and status.attempts and status.attempts[-1].reason not in ("preemption", "node-loss"):
+    stop = case.last(StopRequested)
+    is_by_queue = stop is not None and stop.reason == QUEUE
+    if (
+        is_over
+        and status.attempts
+        and status.attempts[-1].reason not in ("preemption", "node-loss")
+        and not is_by_queue
+    ):
         return None
     return None if status.phase is Phase.SUCCEEDED else cluster.queue
 

@@ -116,6 +116,12 @@ def eviction_status(owner: Json, workloads: Iterable[Json]) -> QueueStatus | Non
     return seen.replace(state="evicted", reason=reason, message=message, lacking=())
 
 
+def is_deactivated(seen: QueueStatus) -> bool:
+    """Whether a Workload was evicted since it is not active any more: `Deactivated` by an administrator, or
+    `DeactivatedDueTo…` by Kueue itself, such as after its maximum execution time."""
+    return seen.state == "evicted" and seen.reason.startswith("Deactivated")
+
+
 def reason_in(message: str) -> str:
     """The reason of newer versions for a message of older ones; empty for one that is not known."""
     return next((reason for pattern, reason in _MEANINGS if re.search(pattern, message)), "")

@@ -20,7 +20,9 @@ FETCHED: Final = "fetched"
 """A machine has the outputs that the supervisor's pod holds, see `supervisor/outputs.py`."""
 ELSEWHERE: Final = "elsewhere"
 REMOVED: Final = "removed"
-"""Reasons of a stop request: it was made on another machine; the run was removed from the cluster."""
+QUEUE: Final = "queue"
+"""Reasons of a stop request: it was made on another machine; the run was removed from the cluster; the Workload of the
+run was deactivated, which Kueue never admits again."""
 
 AGAIN_SECONDS: Final = 0.5
 
