@@ -156,6 +156,49 @@ def test_the_plan_says_why_no_pool_matches_and_is_not_refused() -> None:
     assert [step for step in made.steps if step.kind == "machines"] == []
 
 
+ENDLESS: Object = {"expireAfter": "Never"}
+
+
+@pytest.mark.parametrize(
+    ("node", "disruption", "words"),
+    [
+        ({"expireAfter": "336h", "terminationGracePeriod": "24h0m0s"}, {},
+         "336h after its launch it is drained (expireAfter), and 24h later (terminationGracePeriod) pods"),
+        ({"expireAfter": "720h"}, {}, "720h after its launch (expireAfter) a node takes no more pods"),
+        ({"expireAfter": "Never", "terminationGracePeriod": "1h"}, {}, "drifts from its NodePool"),
+        (ENDLESS, {"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "0s"}, "0s after its last"),
+        (ENDLESS, {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s"}, "30s after its last pod"),
+    ],
+)  # fmt: skip
+def test_the_plan_warns_of_pools_that_end_pods_which_are_not_to_be_disrupted(
+    node: Object, disruption: Object, words: str
+) -> None:
+    made = pool("gpus", "g5.12xlarge", disruption=disruption)
+    made["spec"]["template"]["spec"] |= node
+    [note] = [note for note in planned_with(made, restarts=3).notes if note.code == "machines-disrupted"]
+    assert words in note.message
+    assert "NodePool gpus" in note.message
+    assert not note.blocks
+
+
+@pytest.mark.parametrize(
+    ("disruption", "fields", "taints"),
+    [
+        ({"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "300s"}, {"restarts": 3}, []),
+        ({"consolidationPolicy": "Balanced", "consolidateAfter": "Never"}, {"restarts": 3}, []),
+        ({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "0s"}, {}, []),
+        ({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "0s"}, {"restarts": 3},
+         [{"key": "team", "effect": "NoSchedule"}]),
+    ],
+)  # fmt: skip
+def test_pools_that_keep_the_nodes_of_a_run_give_no_warning(
+    disruption: Object, fields: Object, taints: list[Object]
+) -> None:
+    made = pool("gpus", "g5.12xlarge", disruption=disruption, taints=taints)
+    made["spec"]["template"]["spec"] |= ENDLESS
+    assert "machines-disrupted" not in [note.code for note in planned_with(made, **fields).notes]
+
+
 def test_the_check_lists_what_provisions_nodes() -> None:
     karpenter = served("batch/v1", "karpenter.sh/v1")
     made = pool("gpus", "g5.12xlarge", limits={"nvidia.com/gpu": "8"}, status={"resources": {"nvidia.com/gpu": "4"}})

@@ -12,6 +12,7 @@ from windlass.engines.kubernetes.pods.nodes import by_id
 from windlass.engines.kubernetes.pods.spec import pod_spec, pod_templates
 from windlass.engines.kubernetes.workloads import OWNER_KINDS, WORKLOADS
 from windlass.engines.kubernetes.workloads.base import Manifest
+from windlass.engines.kubernetes.workloads.runtimes import Runtime
 from windlass.spec.job import Job
 
 ANYWHERE = ("containers", "restartPolicy", "subdomain")
@@ -41,6 +42,24 @@ def test_pods_are_the_same_by_each_way(via: str) -> None:
     assert container["env"][: len(other["env"])] == other["env"]
     assert pod_spec(made(via))["imagePullSecrets"] == [{"name": "registry"}]
     assert labels_of_pods(made(via)) == labels_of_pods(made("job"))
+
+
+@pytest.mark.parametrize("via", WORKLOADS)
+def test_no_autoscaler_evicts_pods_that_train_to_save_nodes(via: str) -> None:
+    for one in made(via):
+        for template in pod_templates(one):
+            assert template["metadata"]["annotations"].items() >= layout.KEPT_ON_ITS_NODE.items()
+
+
+def test_pods_on_a_runtime_of_the_cluster_are_not_evicted_either() -> None:
+    job = Job.model_validate({"name": "digits", "run": "train.py"})
+    shape = Shape("r-1", "team", "trainjob", "image", "python3", 1000, "0" * 64, 1,
+                  runtime=Runtime("torch-distributed", "ClusterTrainingRuntime"))  # fmt: skip
+    [found] = attempt(shape, job, 1, 1)
+    [patch] = found["spec"]["runtimePatches"]
+    [replicated] = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    pods = replicated["template"]["spec"]["template"]
+    assert pods["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
 
 
 @pytest.mark.parametrize("via", WORKLOADS)

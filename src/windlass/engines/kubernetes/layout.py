@@ -68,6 +68,11 @@ NOTE_ANNOTATION: Final = "windlass.dev/note"
 COMMAND_ANNOTATION: Final = "windlass.dev/command"
 ENV_ANNOTATION: Final = "windlass.dev/env"
 """Of the pods of a run: the command line of its ranks, and the environment that job and target set, as JSON."""
+KEPT_ON_ITS_NODE: Final[Mapping[str, str]] = {
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+}
+"""Annotations of pods that no node autoscaler evicts to save nodes, see `docs/decisions/0093-…`."""
 STATUS_ANNOTATION: Final = "windlass.dev/status"
 """Of the head of a run's record: the run's status in short, so that a list of runs needs no further request."""
 WRITER_ANNOTATION: Final = "windlass.dev/writer"

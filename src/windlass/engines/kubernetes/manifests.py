@@ -234,7 +234,8 @@ def _template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
     if job.timeout is not None:
         spec["activeDeadlineSeconds"] = deadline_seconds(job.timeout, job.grace)
     spec |= _where(shape, job, num_nodes)
-    notes = {layout.CONTAINER_ANNOTATION: WORKLOADS[shape.via].container, **_described(shape, job)}
+    container_name = WORKLOADS[shape.via].container
+    notes = {layout.CONTAINER_ANNOTATION: container_name, **layout.KEPT_ON_ITS_NODE, **_described(shape, job)}
     return {"metadata": {"labels": labels(shape, job, named.TRAINING, number), "annotations": notes}, "spec": spec}
 
 
@@ -312,7 +313,7 @@ def own_job(shape: Shape, name: str, its: Mapping[str, str], pod: Manifest, max_
     """A Job of one pod that supervises a run or moves its files; `its` are the labels of both."""
     queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
     meta = {"name": name, "namespace": shape.namespace, "labels": {**its, **queue}}
-    template = {"metadata": {"labels": dict(its)}, "spec": pod}
+    template = {"metadata": {"labels": dict(its), "annotations": dict(layout.KEPT_ON_ITS_NODE)}, "spec": pod}
     spec = {"backoffLimit": max_failures, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
 

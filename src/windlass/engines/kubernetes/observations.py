@@ -107,6 +107,10 @@ class NodePoolMatch:
     """Why it does not match the pod; empty where it does."""
     not_ready: str = ""
     """Why it is not ready, as its conditions report; empty where it is."""
+    ends_pods: str = ""
+    """How it ends pods that are not to be disrupted; empty where it does not."""
+    empty_for: str = ""
+    """How long after its last pod a node is deleted, where that is soon: `30s`."""
 
 
 class NodeClaimStatus(NodeProvisioning):

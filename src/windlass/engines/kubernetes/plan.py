@@ -11,7 +11,13 @@ from windlass.engines.kubernetes.manifests import Shape
 from windlass.engines.kubernetes.mounts import planning as mounting
 from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.preflight.supervision import missing_rights, supervised_in_cluster, supervision_notes
-from windlass.engines.kubernetes.provisioning.findings import node_notes, plan_price, pools_for, provisioning_steps
+from windlass.engines.kubernetes.provisioning.findings import (
+    disruption_notes,
+    node_notes,
+    plan_price,
+    pools_for,
+    provisioning_steps,
+)
 from windlass.engines.kubernetes.queue.findings import queue_notes
 from windlass.engines.kubernetes.supervisor import manifests as supervisor
 from windlass.engines.kubernetes.transfers import planning
@@ -118,6 +124,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             *spare_notes(job, asked, facts.cluster, is_inside=is_inside),
             *queue_notes(job, facts.cluster),
             *node_notes(pools),
+            *disruption_notes(job, pools),
             *runtime_notes(job, facts.cluster, asked),
             *planning.lost_notes(job, via),
             *_warnings(job, target, facts),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
 Json = Mapping[str, Any]
+UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6}
 _BINARY_UNITS: Final = {"Gi": 2.0**30, "Mi": 2.0**20}
 
 
@@ -27,6 +29,14 @@ def seconds_of(timestamp: str | None, default: float) -> float:
         return datetime.fromisoformat(str(timestamp)).timestamp()
     except ValueError:
         return default
+
+
+def duration(text: str) -> float | None:
+    """Seconds of a duration of Go, such as `1m2.5s`; None where it is none."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|µs|us|h|m|s)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text.rstrip("."):
+        return None
+    return sum(float(number) * UNITS[unit] for number, unit in parts)
 
 
 def condition(found: Json, kind: str) -> Json:

@@ -10,7 +10,6 @@ import pytest
 
 from windlass.engines.kubernetes.preflight.pod_findings import (
     Association,
-    duration,
     folder_check,
     image_check,
     ladder_check,
@@ -18,6 +17,7 @@ from windlass.engines.kubernetes.preflight.pod_findings import (
     role_check,
     role_name,
 )
+from windlass.engines.kubernetes.quantity import duration
 
 RUN = "arn:aws:iam::123456789012:role/team/vision-run"
 SESSION = "arn:aws:sts::123456789012:assumed-role/vision-run/eks-vision-pod"

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.engines.checks import Check, Level
-from windlass.engines.kubernetes.quantity import seconds_of
+from windlass.engines.kubernetes.quantity import duration, seconds_of
 
 Json = Mapping[str, Any]
 ACTIONS: Final = {"list": "s3:ListBucket", "write": "s3:PutObject", "read": "s3:GetObject", "delete": "s3:DeleteObject"}
 AGENT: Final = "eks-pod-identity-agent"
 SLOW_PULL_SECONDS: Final = 180.0
-UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +149,6 @@ def pull(events: Iterable[Json]) -> tuple[float | None, str]:
                 return seconds, size
             return (_at(event) - begun, size) if begun is not None else (None, size)
     return None, ""
-
-
-def duration(text: str) -> float | None:
-    """Seconds of a duration of Go, such as `1m2.5s`; None where it is none."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|µs|us|h|m|s)", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text.rstrip("."):
-        return None
-    return sum(float(number) * UNITS[unit] for number, unit in parts)
 
 
 def _at(event: Json) -> float:

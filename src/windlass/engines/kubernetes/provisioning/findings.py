@@ -51,6 +51,20 @@ def node_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
         yield Note("machines-none", message, f"{fix}see: kubectl get nodepools")
 
 
+def disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
+    """How matching NodePools end pods, or delete nodes that a restart needs, although pods are not to be disrupted."""
+    for pool in [one for one in pools if not one.mismatch][:MAX_POOLS]:
+        found = [pool.ends_pods] if pool.ends_pods else []
+        if pool.empty_for and job.restarts.max:
+            found.append(f"a node is deleted {pool.empty_for} after its last pod has ended (consolidateAfter), which "
+                         "may be before a restart has pods")  # fmt: skip
+        if found:
+            yield Note("machines-disrupted", f"NodePool {pool.name}: {'; '.join(found)}. The pods' annotation "
+                       "karpenter.sh/do-not-disrupt stops other disruptions only",
+                       "in a NodePool for training: expireAfter: Never, no terminationGracePeriod, consolidateAfter: "
+                       "300s; checkpoints and restarts: bound what a run loses")  # fmt: skip
+
+
 def node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
     """The instance type of the job's nodes, where only one can serve it."""
     types = [job.resources.instance] if job.resources.instance is not None else []

@@ -6,13 +6,14 @@ that once there is a pod (see `docs/decisions/0023-autoscalers-report.md`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from windlass.engines.kubernetes.manifests import INSTANCE_LABEL
 from windlass.engines.kubernetes.observations import NodePoolMatch
-from windlass.engines.kubernetes.quantity import Json, condition
+from windlass.engines.kubernetes.quantity import Json, condition, duration
 
 GROUP: Final = "karpenter.sh"
 CAPACITY_LABEL: Final = f"{GROUP}/capacity-type"
@@ -21,6 +22,8 @@ WELL_KNOWN: Final = ("kubernetes.io", "k8s.io", "karpenter.sh", "karpenter.k8s.a
                      "karpenter.k8s.gcp", "eks.amazonaws.com")  # fmt: skip
 """Ends of the domains of labels that a node has, whether or not its NodePool names them."""
 MAX_TYPES: Final = 8
+SOON_SECONDS: Final = 60.0
+"""A node that is deleted sooner after its last pod may be gone before the next attempt has pods."""
 _OPERATORS: Final = {"In": "in", "NotIn": "not in", "Gt": ">", "Lt": "<", "Gte": "≥", "Lte": "≤", "Exists": "exists",
                      "DoesNotExist": "does not exist"}  # fmt: skip
 
@@ -47,6 +50,8 @@ def match(pool: Json, spec: Json) -> NodePoolMatch:
         ),
         mismatch=tuple(_mismatches(pool, spec)),
         not_ready=_not_ready(pool),
+        ends_pods=_ends_pods(pool),
+        empty_for=_empty_for(pool),
     )
 
 
@@ -89,6 +94,29 @@ def _not_ready(pool: Json) -> str:
     causes = [one for one in found if one["type"] != "Ready"] or found
     said = "; ".join(": ".join(str(one[part]) for part in ("reason", "message") if one.get(part)) for one in causes)
     return said or "no reason reported"
+
+
+def _ends_pods(pool: Json) -> str:
+    """How it ends pods in spite of their annotation `karpenter.sh/do-not-disrupt`; empty where it does not.
+
+    Such pods hold a node that is drained, unless `terminationGracePeriod` bounds that; then drift drains it too.
+    """
+    age, grace = (
+        re.sub(r"(?<=[hm])0[ms]", "", str(_template(pool).get(field) or "Never"))
+        for field in ("expireAfter", "terminationGracePeriod")
+    )
+    deleted = f"{grace} later (terminationGracePeriod) pods that are left on it are deleted"
+    if "Never" not in (age, grace):
+        return f"a node ends its pods: {age} after its launch it is drained (expireAfter), and {deleted}"
+    if age != "Never":
+        return f"{age} after its launch (expireAfter) a node takes no more pods, so that a restart waits for another"
+    return f"a node that drifts from its NodePool is drained, and {deleted}" if grace != "Never" else ""
+
+
+def _empty_for(pool: Json) -> str:
+    after = str((pool["spec"].get("disruption") or {}).get("consolidateAfter") or "Never")
+    seconds = duration(after)
+    return after if seconds is not None and seconds < SOON_SECONDS else ""
 
 
 def _template(pool: Json) -> Json:

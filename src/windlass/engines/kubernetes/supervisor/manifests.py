@@ -97,8 +97,9 @@ def plan_digest(plan: str) -> str:
 def stamped(made: Mapping[str, Any]) -> Manifest:
     """The same Job with the digest of the supervisor's code on its pod."""
     template = made["spec"]["template"]
-    notes = {layout.DIGEST_ANNOTATION: hashlib.sha256(package.archive()).hexdigest()}
-    template = {**template, "metadata": {**template["metadata"], "annotations": notes}}
+    meta = template["metadata"]
+    notes = {**meta["annotations"], layout.DIGEST_ANNOTATION: hashlib.sha256(package.archive()).hexdigest()}
+    template = {**template, "metadata": {**meta, "annotations": notes}}
     return {**made, "spec": {**made["spec"], "template": template}}
 
 
