@@ -165,8 +165,8 @@ class Attempt:
 
     nodes: tuple[Node, ...]
     ended_by_target: str | None = None
-    """`preemption` where a queue took the nodes back, `stop` where that is for good, `timeout` where the target enforced
-    the job's time limit."""
+    """`preemption` where a queue took the nodes back, `stop` where that is for good, `timeout` where the target
+    enforced the job's time limit."""
 
     why_ended = ""
     """Why the target has ended it, where the target says so."""
