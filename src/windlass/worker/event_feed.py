@@ -163,7 +163,7 @@ class FeedReader:
         except OSError:
             return {}
         words = [line.split() for line in data.decode("latin-1").splitlines()]
-        found = {one[0]: int(one[1]) for one in words if len(one) == 2 and one[1].isdigit()}
+        found = {one[0]: int(one[1]) for one in words if len(one) == 2 and one[1].isascii() and one[1].isdigit()}
         if found == self._printed:
             return {}
         self._printed = found

@@ -266,7 +266,7 @@ class WarmProcess:
                 finally:
                     for descriptor in descriptors:
                         os.close(descriptor)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            except Exception:
                 pass  # a caller that died or sent something else; the next one must be served
 
     def _fork(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:

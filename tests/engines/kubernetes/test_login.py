@@ -6,15 +6,27 @@ import base64
 import json
 import ssl
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.machine import lives
+from tests.helpers.until import until
 
 from windlass.engines.kubernetes.api import in_cluster
 from windlass.engines.kubernetes.api.kubeconfig import Context, read_context
-from windlass.engines.kubernetes.api.login import FILE_SECONDS, Credentials, Login, LoginError, credentials_of
+from windlass.engines.kubernetes.api.login import (
+    AGAIN_SECONDS,
+    AHEAD_SECONDS,
+    FILE_SECONDS,
+    WAIT_SECONDS,
+    Credentials,
+    Login,
+    LoginError,
+    credentials_of,
+)
 from windlass.errors import UsageError
 
 SHOW = "import json, os; print(json.dumps({'status': {'token': os.environ['KUBERNETES_EXEC_INFO']}}))"
@@ -146,3 +158,60 @@ def test_the_token_file_of_a_pod_is_read_again_after_a_minute(tmp_path: Path) ->
     for token, known in (("second", "second"), ("third", "second")):
         (tmp_path / "token").write_text(token)
         assert login.headers() == {"authorization": f"Bearer {known}"}
+
+
+# -- a plugin that hangs ----------------------------------------------------------------------------------------------
+
+
+def test_a_plugin_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: Path) -> None:
+    (tmp_path / "login").write_text(f"#!/bin/sh\nsleep 1000 &\necho $! > {tmp_path / 'started'}\nwait\n")
+    (tmp_path / "login").chmod(0o700)
+    exec_ = {"apiVersion": V1, "command": "./login", "interactiveMode": "Never"}
+    with pytest.raises(LoginError, match=r"login did not end within 0\.5 s"):
+        credentials_of(context(tmp_path, {"exec": exec_}), 0.0, plugin_seconds=0.5)
+    until(lambda: not lives(int((tmp_path / "started").read_text())))
+
+
+class Plugin:
+    """Logs in at once, later only when it is released; `login` has its first credentials for so many seconds."""
+
+    def __init__(self, folder: Path, valid_seconds: float) -> None:
+        self.released, self.num_calls, self.now = threading.Event(), 0, 0.0
+        self.next = Credentials("Bearer first", expires_at=time.time() + valid_seconds)
+        path = str(config(folder, {}))
+        self.login = Login(lambda: read_context("a", path), lambda: self.now, self.log_in)
+
+    def log_in(self, _: Context) -> Credentials:
+        self.num_calls += 1
+        if self.num_calls > 1:
+            assert self.released.wait(60.0)
+        return self.next
+
+    def release(self) -> None:
+        self.next = Credentials("Bearer second", expires_at=time.time() + 3600)
+        self.released.set()
+
+
+def test_while_a_plugin_hangs_requests_go_on_with_the_login_that_is_still_valid(tmp_path: Path) -> None:
+    plugin = Plugin(tmp_path, AHEAD_SECONDS - 1)
+    plugin.now += AGAIN_SECONDS
+    for _ in range(3):
+        assert plugin.login.headers() == {"authorization": "Bearer first"}
+    until(lambda: plugin.num_calls == 2)
+    plugin.release()
+    until(lambda: plugin.login.headers() == {"authorization": "Bearer second"})
+    assert plugin.num_calls == 2, "one at a time"
+
+
+def test_once_a_login_has_expired_requests_wait_for_a_plugin_that_hangs_no_longer_than_their_time(
+    tmp_path: Path,
+) -> None:
+    plugin = Plugin(tmp_path, 0.0)
+    times = iter([0.0, WAIT_SECONDS, WAIT_SECONDS, WAIT_SECONDS])  # when it begins, and then is looked at
+    plugin.login._clock = times.__next__
+    for _ in range(3):
+        with pytest.raises(LoginError, match="has not succeeded within 15 s"):
+            plugin.login.headers()
+    plugin.login._clock = lambda: 0.0
+    plugin.release()
+    assert plugin.login.headers() == {"authorization": "Bearer second"}

@@ -45,9 +45,9 @@ LEAVE = ("leave",)
 class Peer:
     """The other end of a connection to the server, which does as it is told."""
 
-    def __init__(self, server: OrderServer, pod: str = "pod-0") -> None:
+    def __init__(self, server: OrderServer, pod: str = "pod-0", source: str = "127.0.0.1") -> None:
         self.pod = pod
-        self.socket = socket.create_connection(("127.0.0.1", server.port), SECONDS)
+        self.socket = socket.create_connection(("127.0.0.1", server.port), SECONDS, (source, 0))
         self.file = self.socket.makefile("rb")
 
     def send(self, **message: object) -> None:
@@ -173,6 +173,68 @@ def test_so_is_garbage_of_a_pod_and_its_request_is_sent_again(
     assert one.is_refused()
 
 
+class Sink:
+    """Takes the events of a pod, or raises."""
+
+    attempt, offset, printed_seconds = 1, 0, 5.0
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.printed: list[Mapping[int, int]] = []
+
+    def take(self, token: str, events: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def take_printed(self, sizes: Mapping[int, int]) -> None:
+        self.printed.append(sizes)
+
+    def disconnected(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("rank", ["²", "٣", "-1", "", "1" * 400, "\ud800", "1.0"])
+def test_a_rank_that_is_no_number_is_ignored(server: OrderServer, peers: list[Peer], rank: str) -> None:
+    sink = Sink()
+    server.subscribe("pod-0", sink)
+    peers.append(one := Peer(server).join())
+    assert one.receive()["attempt"] == 1
+    one.send(attempt=1, printed={rank: 5, "3": 7})
+    until(lambda: sink.printed == [{3: 7}])
+    assert server.pods == ("pod-0",)
+
+
+def test_an_error_of_one_peer_ends_that_peer_alone_and_is_recorded() -> None:
+    """Whatever it is: the thread serves the other pods too."""
+    crashes: list[str] = []
+
+    def fails(_: socket.socket) -> None:
+        raise ZeroDivisionError("of the outputs")
+
+    server = OrderServer(KEY, ("127.0.0.1", 0), crashed=lambda what, error: crashes.append(f"{what}: {error}"))
+    with contextlib.closing(server):
+        server.subscribe("pod-0", Sink(ZeroDivisionError("of the sink")))
+        server.expect_outputs("pod-1", fails)
+        bad, good = Peer(server).join(), Peer(server, "pod-2").join()
+        assert bad.receive()["attempt"] == 1
+        bad.send(**{"attempt": 1, "from": 0, "token": "t", "events": "e"})
+        assert bad.is_refused()
+        sender = Peer(server, "pod-1")
+        nonce = protocol.new_nonce()
+        sender.send(version=protocol.VERSION, pod="pod-1", attempt=1, nonce=nonce, role=protocol.OUTPUTS)
+        nonces = (nonce, protocol.text(sender.receive(), "nonce"))
+        sender.send(proof=protocol.proof(KEY, protocol.OUTPUTS, "pod-1", 1, nonces))
+        assert sender.is_refused()
+        until(lambda: len(crashes) == 2)
+        assert crashes == ["connection of pod pod-0: of the sink", "connection of pod pod-1: of the outputs"]
+        with ThreadPoolExecutor(1) as pool:
+            code = pool.submit(call, server, "pod-2", LEAVE, SECONDS)
+            assert good.reply(0) == ["leave"]
+            assert code.result() == 0
+        for one in (bad, good, sender):
+            one.close()
+
+
 def test_strangers_that_are_silent_keep_no_pod_away() -> None:
     server = OrderServer(KEY, ("127.0.0.1", 0), handshake_seconds=0.3)
     strangers = [Peer(server) for _ in range(orders.MAX_UNAUTHENTICATED + 5)]
@@ -183,6 +245,20 @@ def test_strangers_that_are_silent_keep_no_pod_away() -> None:
     for one in (*strangers, pod):
         one.close()
     server.close()
+
+
+def test_connections_of_one_stranger_keep_no_pod_away_for_a_moment() -> None:
+    """They are as many as may be unauthenticated, and have an hour."""
+    with contextlib.closing(OrderServer(KEY, ("127.0.0.1", 0), handshake_seconds=3600.0)) as server:
+        strangers = [Peer(server, source="127.0.0.2") for _ in range(orders.MAX_UNAUTHENTICATED)]
+        waiting = Peer(server)
+        pod = Peer(server, "pod-1").join()
+        until(lambda: server.pods == ("pod-1",))
+        assert strangers[0].is_refused(), "the oldest"
+        waiting.send(proof=waiting.challenge())
+        until(lambda: len(server.pods) == 2)
+        for one in (*strangers, waiting, pod):
+            one.close()
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------

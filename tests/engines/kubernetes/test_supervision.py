@@ -16,8 +16,15 @@ from tests.helpers.clock import Clock
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client, NotLoggedIn, Refused, Unreachable
-from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, Lease, held_elsewhere, holder_of, is_same_place
+from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Client, NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.api.lease import (
+    DURATION_SECONDS,
+    RENEW_SECONDS,
+    Lease,
+    held_elsewhere,
+    holder_of,
+    is_same_place,
+)
 from windlass.engines.kubernetes.api.login import AGAIN_SECONDS
 from windlass.engines.kubernetes.backend import UNFINISHED, KubernetesBackend
 from windlass.engines.kubernetes.engine import KubernetesEngine
@@ -231,11 +238,43 @@ def test_an_api_server_that_is_away_ends_no_hold(anchored: ObjectServer, client:
     assert held.ensure()
 
 
-def test_without_the_right_nothing_is_fenced(anchored: ObjectServer, client: Client) -> None:
-    anchored.fails = refusing(status(403, "Forbidden"), "GET", "POST", "PUT", plural="leases")
-    held = lease(client, "a_x_1-b", Clock())
+FORBIDDEN = refusing(status(403, "Forbidden"), "GET", "POST", "PUT", plural="leases")
+
+
+def test_without_the_right_nothing_is_fenced_until_the_right_is_given(anchored: ObjectServer, client: Client) -> None:
+    anchored.fails = FORBIDDEN
+    clock = Clock()
+    held = lease(client, "a_x_1-b", clock)
+    assert not held.ensure(), "one refusal may be a moment's: authorizers refuse while they are restarted"
+    clock.now += ABSENT_SECONDS
     assert held.ensure()
     assert held.is_unsupported
+    anchored.fails = lambda _: None
+    clock.now += RENEW_SECONDS
+    assert held.ensure()
+    assert not held.is_unsupported
+    assert anchored.objects["leases", "r-1"]["spec"]["holderIdentity"] == "a_x_1-b"
+
+
+def test_a_refusal_that_passes_turns_fencing_off_neither_before_nor_after_the_lease_was_held(
+    anchored: ObjectServer, client: Client
+) -> None:
+    clock = Clock()
+    first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
+    anchored.fails = FORBIDDEN
+    assert not first.ensure()
+    anchored.fails = lambda _: None
+    assert first.ensure()
+    clock.now += DURATION_SECONDS
+    anchored.fails = FORBIDDEN
+    for _ in range(2):
+        with pytest.raises(Refused):
+            first.ensure()
+        clock.now += ABSENT_SECONDS
+    anchored.fails = lambda _: None
+    assert first.ensure()
+    assert not first.is_unsupported
+    assert not second.ensure()
 
 
 def test_a_released_lease_may_be_taken(anchored: ObjectServer, client: Client) -> None:

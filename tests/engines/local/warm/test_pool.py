@@ -383,7 +383,7 @@ def test_an_answer_without_a_pid_is_no_fork(forks: Forks) -> None:
 
 
 NONSENSE = (b"", b"\n", b"{}\n", b"[]\n", b"\xff\n", b'{"spec": "x"}\n', b"x" * 999,
-            b'{"script": 1, "spec": 2, "inherit": 3}\n')  # fmt: skip
+            b'{"script": 1, "spec": 2, "inherit": 3}\n', b"[" * 100_000 + b"\n")  # fmt: skip
 
 
 @pytest.mark.parametrize("said", NONSENSE)

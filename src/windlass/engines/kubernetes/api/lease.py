@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 
 from windlass.engines.kubernetes import labels, layout, manifests
 from windlass.engines.kubernetes.api import background
-from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.api.client import Absence, Client, Refused
 from windlass.engines.kubernetes.quantity import seconds_of
 from windlass.errors import EngineError
 from windlass.runs.machine import this_machine
@@ -73,10 +73,16 @@ class Lease:
         self._renewed_at: float | None = None
         """When this supervisor last renewed it; None while it does not hold it."""
         self._done = threading.Event()
-        self.is_unsupported = False
-        """Whether the login has no right on leases, or the cluster has no leases: then there is no fencing."""
+        self._denial = Absence(clock)
+        self._unfenced_at: float | None = None
+        """When it was last found that there is nothing to hold; None where there is a Lease."""
         self.lost_to = ""
         """The supervisor that has taken it over or holds it; empty for none."""
+
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether the login has no right on leases, or the run was removed: then there is no fencing."""
+        return self._unfenced_at is not None
 
     def ensure(self) -> bool:
         """Hold the Lease; False while it is not known whether its holder is alive.
@@ -86,14 +92,16 @@ class Lease:
         with self._lock:
             if self.lost_to:
                 raise HeldElsewhere(f"the run is supervised by {self.lost_to}")
-            if self.is_unsupported or self._is_fresh():
+            if self._is_fresh() or self._is_unfenced():
                 return True
             try:
                 return self._take()
             except Refused as error:
-                if error.status == 403 or error.is_absent(self.name, "ConfigMap"):
-                    self.is_unsupported = True  # or the run was removed, and nothing is left to supervise
+                if error.is_absent(self.name, "ConfigMap") or self._is_denied(error):
+                    self._unfenced_at = self._clock()  # asked again later: the right may be given, or be missed once
                     return True
+                if error.status == 403 and not self._is_known():
+                    return False  # asked again at once: authorizers refuse for a moment while they are restarted
                 if error.status == 409:  # another supervisor was quicker, or it was renewed meanwhile: read it again
                     return False
                 raise
@@ -113,8 +121,7 @@ class Lease:
                 pass  # while the server does not answer, no other supervisor can take it
             return False
 
-        if not self.is_unsupported:
-            background.start(f"lease of {self.name}", turn, self._done, self._client.health)
+        background.start(f"lease of {self.name}", turn, self._done, self._client.health)
 
     def renew(self) -> None:
         """Renew it now. Raises HeldElsewhere, Refused, Unreachable."""
@@ -136,8 +143,20 @@ class Lease:
         """Whether no other supervisor can have taken it: it was renewed less than its duration ago."""
         return self._renewed_at is not None and self._clock() - self._renewed_at < DURATION_SECONDS - RENEW_SECONDS
 
+    def _is_unfenced(self) -> bool:
+        """Whether there was nothing to hold when it was last looked, not long ago."""
+        return self._unfenced_at is not None and self._clock() - self._unfenced_at < RENEW_SECONDS
+
+    def _is_known(self) -> bool:
+        """Whether this login has read the Lease before: then a refusal is no want of the right."""
+        return self._renewed_at is not None or self._seen is not None
+
+    def _is_denied(self, error: Refused) -> bool:
+        """Whether the login has no right on leases: it was refused for some seconds, and never had it."""
+        return self._denial.is_confirmed(is_absent=error.status == 403 and not self._is_known())
+
     def _take(self) -> bool:
-        began = self._clock()
+        began, self._unfenced_at = self._clock(), None
         found = self._client.get_if_exists(API, KIND, self.name)
         if found is None:
             anchor = self._client.get("v1", "ConfigMap", self.name)

@@ -61,9 +61,9 @@ def _makers(
             continue
         for one in items:
             labels = one["metadata"].get("labels", {})
-            run_id, number = labels.get(layout.RUN_LABEL, ""), labels.get(layout.ATTEMPT_LABEL, "")
-            if run_id in runs and number.isdigit() and int(number) > found.get(run_id, (0,))[0]:
-                found[run_id] = (int(number), _word(one), _wanted(one))
+            run_id, number = labels.get(layout.RUN_LABEL, ""), layout.attempt_of(one)
+            if run_id in runs and number > found.get(run_id, (0,))[0]:
+                found[run_id] = (number, _word(one), _wanted(one))
     return found, tuple(unlisted)
 
 

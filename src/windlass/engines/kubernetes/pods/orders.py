@@ -12,17 +12,20 @@ import selectors
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
+from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Unreachable
 from windlass.worker import order_protocol as protocol
 from windlass.worker.order_client import keep_alive
 
 MAX_UNAUTHENTICATED: Final = 64
-"""Connections that may be unauthenticated at once; further ones wait to be accepted."""
+"""Connections that may be unauthenticated at once; then one of the busiest address is closed, or accepting waits."""
+MAX_OF_AN_ADDRESS: Final = 8
+"""Unauthenticated connections of one address that are not closed for others. A proxy may share one among pods."""
 BACKLOG: Final = 1024
 RESERVED_FILES: Final = 64
 """Descriptors that are not for connections of pods; the logs of pods without one are read now and then."""
@@ -79,8 +82,9 @@ class Call:
 class _Peer:
     """One connection, which is a pod's once that is authenticated."""
 
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
+    def __init__(self, connection: socket.socket, address: str, deadline: float) -> None:
         self.socket = connection
+        self.address = address
         self.deadline = deadline
         self.lines = protocol.Lines()
         self.out = bytearray()
@@ -100,11 +104,13 @@ class OrderServer:
     """Sends requests to pods. All connections belong to one thread; its methods may be called in any other."""
 
     def __init__(
-        self, key: bytes, address: tuple[str, int], handshake_seconds: float = protocol.HANDSHAKE_SECONDS
-    ) -> None:
-        """Listen at `address`, for pods that know `key`. Raises OSError."""
+        self, key: bytes, address: tuple[str, int], handshake_seconds: float = protocol.HANDSHAKE_SECONDS,
+        crashed: Callable[[str, Exception], None] = lambda what, error: None,
+    ) -> None:  # fmt: skip
+        """Listen at `address`, for pods that know `key`; `crashed` records an internal error. Raises OSError."""
         self._key = key
         self._handshake_seconds = handshake_seconds
+        self._crashed = crashed
         self._numbers = itertools.count(1)
         self._peers: dict[str, _Peer] = {}
         """By the pod."""
@@ -249,12 +255,20 @@ class OrderServer:
 
     def _pause_or_accept(self) -> None:
         """Accept connections unless many are unauthenticated, or accepting has just failed."""
+        self._make_room()
         if not self._has_room():
             if self._accept_at is None:
                 self._pause(0.0)
         elif self._accept_at is not None and time.monotonic() >= self._accept_at:
             self._accept_at = None
             self._selector.register(self._listener, selectors.EVENT_READ, "accept")
+
+    def _make_room(self) -> None:
+        """Close the oldest unauthenticated connection of the address that has most of them, where no more may be."""
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+            [(address, num)] = Counter(peer.address for peer in self._unauthenticated).most_common(1)
+            if num > MAX_OF_AN_ADDRESS:
+                self._drop(next(peer for peer in self._unauthenticated if peer.address == address))
 
     def _has_room(self) -> bool:
         """Whether one more connection leaves this process the descriptors that it needs."""
@@ -269,7 +283,7 @@ class OrderServer:
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, (address, *_) = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError:
@@ -278,12 +292,12 @@ class OrderServer:
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             keep_alive(connection)
-        peer = _Peer(connection, time.monotonic() + self._handshake_seconds)
+        peer = _Peer(connection, address, time.monotonic() + self._handshake_seconds)
         self._unauthenticated[peer] = None
         self._selector.register(connection, selectors.EVENT_READ, peer)
 
     def _transfer(self, peer: _Peer, events: int) -> None:
-        """Receive and send what is ready. A peer that breaks the protocol is dropped."""
+        """Receive and send what is ready. A peer that breaks the protocol is dropped: the thread serves the others."""
         if peer.socket.fileno() < 0:
             return  # dropped in this same turn
         try:
@@ -299,6 +313,9 @@ class OrderServer:
         except (BlockingIOError, InterruptedError):
             pass
         except (OSError, protocol.ProtocolError):
+            self._drop(peer)
+        except Exception as error:
+            self._crashed(f"connection of pod {peer.pod}", error)
             self._drop(peer)
 
     def _process(self, peer: _Peer, message: dict[str, object]) -> None:
@@ -349,13 +366,18 @@ class OrderServer:
             raise protocol.ProtocolError("no outputs of this pod are expected")
         self._selector.unregister(peer.socket)
         del self._unauthenticated[peer]
-        taken = socket.socket(fileno=peer.socket.detach())
+        taken = socket.socket(fileno=peer.socket.detach())  # from here on `_drop` has nothing to close
         taken.setblocking(True)
-        take(taken)
+        try:
+            take(taken)
+        except BaseException:
+            taken.close()
+            raise
 
     def _drop(self, peer: _Peer) -> None:
-        self._selector.unregister(peer.socket)
-        peer.socket.close()
+        if peer.socket.fileno() >= 0:
+            self._selector.unregister(peer.socket)
+            peer.socket.close()
         self._unauthenticated.pop(peer, None)
         if self._peers.get(peer.pod) is peer:
             del self._peers[peer.pod]
@@ -433,7 +455,7 @@ def _sizes(found: object) -> dict[int, int]:
     """How much each rank has printed. Raises ProtocolError."""
     if not isinstance(found, dict):
         raise protocol.ProtocolError("printed: expected an object")
-    sizes = {int(rank): protocol.number(found, rank) for rank in found if rank.isdigit() and len(rank) < 9}
+    sizes = {number: protocol.number(found, rank) for rank in found if (number := layout.number_in(rank)) is not None}
     if not all(0 <= size < MAX_PRINTED for size in sizes.values()):
         raise protocol.ProtocolError("printed: not a size")
     return sizes

@@ -79,7 +79,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
     mirror = Mirror(record, client.health)
     with (
         contextlib.closing(mirror),
-        contextlib.closing(_order_server()) as orders,
+        contextlib.closing(_order_server(client.health)) as orders,
         MirroredStore(home, mirror) as store,
         _restored(store, record, plan) as writer,
     ):
@@ -111,10 +111,11 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
         return 0
 
 
-def _order_server() -> OrderServer:
+def _order_server(health: background.Health) -> OrderServer:
     """Listens for the pods of the run, on all addresses of this pod."""
-    address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-    return OrderServer(order_protocol.read_key(f"{layout.KEY}/{layout.KEY_FILE}"), (address, layout.ORDERS_PORT))
+    key = order_protocol.read_key(f"{layout.KEY}/{layout.KEY_FILE}")
+    address = ("::" if socket.has_dualstack_ipv6() else "0.0.0.0", layout.ORDERS_PORT)
+    return OrderServer(key, address, crashed=health.crashed)
 
 
 @contextlib.contextmanager
