@@ -85,7 +85,7 @@ nightly: setup ## all tests: those of CI, and those that it leaves out for their
 	$(MAKE) --no-print-directory test-operators chaos-cluster
 
 .PHONY: chaos
-chaos: setup ## kill, fill and spoil 200 runs at random moments; `make chaos SEED=n` plays one again
+chaos: setup ## kill, fill and spoil 300 runs at random moments; `make chaos SEED=n` plays one again
 	$(timed) NIGHTLY=1 CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_chaos.py -n $(if $(SEED),0 -s,2) --dist worksteal
 
 .PHONY: chaos-cluster

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.plans import (
     DAMAGES,
@@ -99,9 +100,9 @@ class Play:
 
     def play(self) -> None:
         """Everything, with the reasons for which it is not as it should be in `problems`."""
-        self.marks.mkdir(parents=True)
+        self.folder.mkdir(parents=True)
         if any(strike.kind == "read error" for strike in self.case.strikes):
-            with failing_reads(self.marks, READ_ERRORS[0]):
+            with failing_reads(self.folder, READ_ERRORS[0]):
                 pass  # skips here, and not in the middle of a run, where nothing can be mounted
         with small_disk(self.disk, DISK_KIB) if self.case.fills_a_disk else contextlib.nullcontext():
             try:
@@ -130,20 +131,28 @@ class Play:
 
     def _begin(self) -> None:
         job = self.machine.folder / f"case-{self.case.seed}.yaml"
-        command = [str(TRAIN), str(self.marks), "--every", str(EVERY_STEPS)]
+        job.write_text(json.dumps(self._fields()))
+        done = self.machine.windlass("run", str(job), "--detach", "-o", "json")
+        assert done.returncode == 0, done.stderr
+        self.run = json.loads(done.stdout)["id"]
+
+    def _fields(self) -> dict[str, Any]:
+        """The job."""
+        command = [str(TRAIN), *self._where_marks_are(), "--every", str(EVERY_STEPS)]
         # A store that is full is to cost the record nothing; what it costs checkpoints, the kind "disk full" shows.
         outside = self.case.fills_a_disk or self.case.fills_the_store
         command += ["--checkpoints", str(self.disk)] if outside else []
         # Nothing that differs between cases is in the environment, or each would need a warm process of its own.
-        fields = {
+        return {
             "name": "chaos", "launcher": "torchrun", "run": " ".join(command), "nodes": self.case.nodes, "grace": "10s",
             "procs_per_node": self.case.procs_per_node, "python": sys.executable,
             "restarts": {"max": 100, "on": ["failure", "preemption", "node-loss"]},
         }  # fmt: skip
-        job.write_text(json.dumps(fields))
-        done = self.machine.windlass("run", str(job), "--detach", "-o", "json")
-        assert done.returncode == 0, done.stderr
-        self.run = json.loads(done.stdout)["id"]
+
+    def _where_marks_are(self) -> list[str]:
+        """The argument that names their folder."""
+        self.marks.mkdir()
+        return [str(self.marks)]
 
     def _moment_of(self, strike: Strike) -> bool:
         """Wait for it; False where the run is over before."""
@@ -159,7 +168,7 @@ class Play:
         attempt, is resumed. Gives whether it is over.
         """
         phase = self._phase()
-        if phase is Phase.STOPPED or (phase is Phase.FAILED and self._found_no_space()):
+        if phase is Phase.STOPPED or (phase is Phase.FAILED and self._may_resume()):
             done = self.machine.windlass("resume", self.run, "--detach")
             assert done.returncode == 0, f"resume: exit {done.returncode}: {done.stdout}{done.stderr}"
             return False
@@ -181,6 +190,10 @@ class Play:
     def _phase(self) -> Phase:
         with Store(self.machine.home) as store:
             return store.status(self.run, with_progress=False).phase
+
+    def _may_resume(self) -> bool:
+        """Whether a user who sees the reason would resume the failed run."""
+        return self._found_no_space()
 
     def _found_no_space(self) -> bool:
         """Whether the last attempt began while the store was still full, and could not start for that."""

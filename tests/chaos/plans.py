@@ -15,6 +15,11 @@ KINDS = (
     "rank", "node", "warm", "supervisor", "power cut", "sigterm", "node sigterm", "stop", "disk full", "truncate",
     "flip", "manifest", "read error", "store full", "supervisor on a full store", "node while another starts",
 )  # fmt: skip
+STORE_KINDS = ("endpoint lies", "object forbidden", "token expired", "byte flipped")
+"""What happens to runs whose data, checkpoints and outputs are in an S3 store."""
+STORE_SHARED = ("rank", "node", "supervisor", "power cut", "stop")
+"""Faults of other runs that meet those too."""
+FIRST_STORE_SEED = 200
 NOTICES = frozenset({"sigterm", "node sigterm", "stop"})
 """Faults that are announced, so that nothing is lost."""
 DAMAGES = frozenset({"truncate", "flip", "manifest"})
@@ -55,6 +60,11 @@ class Case:
     strikes: tuple[Strike, ...]
 
     @property
+    def is_in_store(self) -> bool:
+        """Whether data, checkpoints and outputs are in an S3 store."""
+        return self.seed >= FIRST_STORE_SEED
+
+    @property
     def world_size(self) -> int:
         return self.nodes * self.procs_per_node
 
@@ -72,6 +82,8 @@ class Case:
 
 def case_of(seed: int) -> Case:
     """The case of a seed. Seeds that follow each other begin with another kind each, so that 16 have seen all."""
+    if seed >= FIRST_STORE_SEED:
+        return _case_in_store(seed)
     rng = random.Random(seed)
     nodes, procs_per_node = rng.choice(SHAPES)
     kinds = [KINDS[seed % len(KINDS)], *rng.choices(KINDS, k=rng.choice([0, 1, 1, 2]))]
@@ -83,4 +95,18 @@ def case_of(seed: int) -> Case:
         strikes.append(
             Strike(kind, None if early else rng.randint(1, 90), rng.uniform(0, 0.5), rng.random(), rng.random())
         )
+    return Case(seed, nodes, procs_per_node, tuple(strikes))
+
+
+def _case_in_store(seed: int) -> Case:
+    """A case of a run in a store; its first strike may fall while the data is staged."""
+    rng = random.Random(seed)
+    nodes, procs_per_node = rng.choice(SHAPES)
+    more = rng.choices((*STORE_KINDS, *STORE_SHARED), k=rng.choice([0, 1, 1, 2]))
+    kinds = [STORE_KINDS[seed % len(STORE_KINDS)], *more]
+    moments = [None if rng.random() < 0.25 else rng.randint(1, 90) for _ in kinds]
+    strikes = [
+        Strike(kind, moment, rng.uniform(0, 0.5), rng.random(), rng.random())
+        for kind, moment in zip(kinds, moments, strict=True)
+    ]
     return Case(seed, nodes, procs_per_node, tuple(strikes))
