@@ -25,7 +25,7 @@ SMALLEST = (
     0.10 * 730  # control plane: 73.00
     + 0.045 * 730  # one NAT gateway: 32.85
     + 0.005 * 730  # its public address: 3.65
-    + 1.00  # KMS key
+    + 2.00  # KMS keys
     + 2 * 0.1008 * 730  # two m7i.large: 147.168
     + 2 * 50 * 0.08  # their disks of 50 GiB: 8.00
 )  # 265.668
@@ -33,11 +33,11 @@ TEAM = (
     0.10 * 730  # control plane: 73.00
     + 3 * 0.045 * 730  # a NAT gateway in each of three zones: 98.55
     + 3 * 0.005 * 730  # their public addresses: 10.95
-    + 1.00  # KMS key
+    + 2.00  # KMS keys
     + 3 * 0.192 * 730  # three m5.xlarge: 420.48
     + 3 * 100 * 0.08  # their disks of 100 GiB: 24.00
     + 1200 * 0.14  # FSx for Lustre, scratch, 1200 GiB: 168.00
-)  # 795.98
+)  # 796.98
 TEAM_A10G = (
     4 * 5.672  # four g5.12xlarge: 22.688
     + (4 * 200 * 0.08 + 4 * (600 - 125) * 0.04) / 730  # disks of 200 GiB at 600 MiB/s: (64 + 76) / 730 = 0.1918
@@ -47,7 +47,7 @@ LARGE = (
     + 0.50 * 730  # extended support: 365.00
     + 0.045 * 730  # one NAT gateway: 32.85
     + 0.005 * 730  # its public address: 3.65
-    + 1.00  # KMS key
+    + 2.00  # KMS keys
     + 2 * 0.1008 * 730  # two m7i.large: 147.168
     + 2 * 50 * 0.08  # their disks: 8.00
     + 4800 * 0.145  # FSx for Lustre, persistent, 4800 GiB at 125 MB/s for each TiB: 696.00
@@ -60,7 +60,7 @@ LARGE_H100 = 8 * 55.04 + (8 * 500 * 0.08 + 8 * (600 - 125) * 0.04) / 730  # 440.
 
 def test_the_smallest_cluster_costs_what_is_worked_by_hand() -> None:
     found = priced()
-    assert pytest.approx(265.67, abs=0.01) == SMALLEST
+    assert pytest.approx(266.67, abs=0.01) == SMALLEST
     assert found.base_month_usd == pytest.approx(SMALLEST, rel=0.1)
     assert found.base_month_usd == pytest.approx(SMALLEST, abs=0.01)  # by the same prices: to the cent
     assert (found.pools, found.unknown) == ((), ())
@@ -73,7 +73,7 @@ def test_the_cluster_of_a_team_costs_what_is_worked_by_hand() -> None:
         gpus=[{"name": "a10g", "instances": ["g5.12xlarge", "g5.24xlarge"], "max": 4}],
         storage={"efs": True, "fsx": True},
     )
-    assert pytest.approx(795.98, abs=0.01) == TEAM
+    assert pytest.approx(796.98, abs=0.01) == TEAM
     assert found.base_month_usd == pytest.approx(TEAM, rel=0.1)
     [pool] = found.pools
     assert pool.name == "a10g"
@@ -88,7 +88,7 @@ def test_a_large_cluster_costs_what_is_worked_by_hand() -> None:
                "disk": "500GiB"}],
         storage={"fsx": {"size": "4800GiB", "deployment": "persistent-2"}},
     )  # fmt: skip
-    assert pytest.approx(41564.87, abs=0.01) == LARGE
+    assert pytest.approx(41565.87, abs=0.01) == LARGE
     assert found.base_month_usd == pytest.approx(LARGE, rel=0.1)
     assert found.pools[0].per_hour_usd == pytest.approx(LARGE_H100, rel=0.1)
 
@@ -120,7 +120,7 @@ def test_what_has_no_price_is_named_and_left_out_of_the_sum() -> None:
 
 def test_another_region_is_unknown_but_for_what_costs_the_same_everywhere() -> None:
     found = priced(region="eu-central-1", gpus=[{"name": "a10g", "instances": ["g5.xlarge"]}])
-    assert found.base_month_usd == pytest.approx(0.10 * 730 + 0.005 * 730 + 1)
+    assert found.base_month_usd == pytest.approx(0.10 * 730 + 0.005 * 730 + 2)
     assert found.pools[0].per_hour_usd is None
     assert "2 system nodes (m7i.large)" in found.unknown
 

@@ -33,7 +33,7 @@ GONE_CODES: Final = frozenset({
     "NoSuchEntity", "NoSuchBucket", "NoSuchTagSet", "NoSuchTagSetError", "ResourceNotFoundException",
     "ResourceNotFound", "NotFoundException", "RepositoryNotFoundException", "FileSystemNotFound", "BackupNotFound",
     "LoadBalancerNotFound", "TargetGroupNotFound", "AccessPointNotFound", "QueueDoesNotExist",
-    "AWS.SimpleQueueService.NonExistentQueue", "404",
+    "AWS.SimpleQueueService.NonExistentQueue", "ServerSideEncryptionConfigurationNotFoundError", "404",
 })  # fmt: skip
 """What services answer for an object that does not exist; those of EC2 end in `.NotFound`, and an answer to HEAD has
 the status alone."""
@@ -44,6 +44,7 @@ PREFIXES: Final = {
 ACTIONS: Final = {
     "s3:ListBuckets": "s3:ListAllMyBuckets",
     "s3:HeadBucket": "s3:ListBucket",
+    "s3:GetBucketEncryption": "s3:GetEncryptionConfiguration",
     "budgets:DescribeBudgets": "budgets:ViewBudget",
 }
 """Actions of IAM that are not named like the operation that they allow."""

@@ -33,7 +33,7 @@ def _platform(cluster: Cluster, *, has_extended_support: bool) -> Iterator[Item]
         yield Item(f"extended support of Kubernetes {cluster.kubernetes}", "eks.extended-support", 1)
     yield Item(_count(gateways, "NAT gateway"), "nat.gateway", gateways)
     yield Item(_count(gateways, "public IPv4 address", "es"), "ipv4.address", gateways)
-    yield Item("KMS key", "kms.key", 1)
+    yield Item(_count(2, "KMS key"), "kms.key", 2)
     yield Item("data through NAT", "nat.data")
     yield Item("logs of the control plane", "logs.ingestion")
 

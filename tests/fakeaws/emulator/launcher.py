@@ -18,6 +18,7 @@ from tests.fakeaws.emulator.extensions import (  # noqa: E402
     fsx,
     iam_names,
     instance_offerings,
+    kms_states,
     launch_templates,
     load_balancers,
     nat_gateways,
@@ -32,7 +33,7 @@ from tests.fakeaws.emulator.extensions import (  # noqa: E402
 EXTENSIONS = (
     security_groups, launch_templates, flow_logs, alarms, eks_clusters, eks_node_groups, eks_updates, eks_versions, fsx,
     sagemaker, load_balancers, iam_names, pod_identity_tags, secure_transport, authorization, service_quotas,
-    instance_offerings, nat_gateways, repeated_requests,
+    instance_offerings, kms_states, nat_gateways, repeated_requests,
 )  # fmt: skip
 
 

@@ -215,3 +215,34 @@ def test_what_is_deleted_is_no_longer_found_emulated(aws: Emulator) -> None:
     ec2.terminate_instances(InstanceIds=[node])
     aws.client("kms").schedule_key_deletion(KeyId=key)
     assert {one.kind for one in audited(aws, "train").leaks} - {"volume"} == set()
+
+
+def test_a_key_is_kept_with_the_bucket_that_it_encrypts_and_its_pending_deletion_is_a_leak_emulated(
+    aws: Emulator,
+) -> None:
+    kms, s3, bucket = aws.client("kms"), aws.client("s3"), f"windlass-train-{ACCOUNT}"
+    key, spare = (kms.create_key(Tags=pairs(OURS, "TagKey", "TagValue"))["KeyMetadata"]["KeyId"] for _ in range(2))
+    kms.create_alias(AliasName="alias/windlass/train/bucket", TargetKeyId=key)
+    s3.create_bucket(Bucket=bucket)
+    rule = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "alias/windlass/train/bucket"}
+    s3.put_bucket_encryption(
+        Bucket=bucket,
+        ServerSideEncryptionConfiguration={"Rules": [{"ApplyServerSideEncryptionByDefault": rule}]},
+    )
+    kms.schedule_key_deletion(KeyId=spare)
+    report = audited(aws, "train")
+    assert (report.leaks, report.is_clean) == ((), True), "a pending key that encrypts nothing is none"
+    [kept] = [one for one in report.kept if one.kind == "key"]
+    assert (kept.id, kept.bills, kept.detail) == (key, True, f"Enabled, encrypts s3://{bucket}")
+
+    system = aws.client("efs").create_file_system(CreationToken="x", Encrypted=True, KmsKeyId=spare)["FileSystemId"]
+    kms.schedule_key_deletion(KeyId=key, PendingWindowInDays=7)
+    report = audited(aws, "train")
+    assert not report.is_clean
+    found = {one.id: one for one in report.leaks}
+    assert set(found) == {key, spare}
+    assert [found[key].bills, found[key].kept_on_purpose] == [False, False]
+    assert f"encrypts s3://{bucket}" in found[key].detail
+    assert found[key].detail.startswith("PendingDeletion until 20")
+    assert f"encrypts {system}" in found[spare].detail
+    assert f"aws kms cancel-key-deletion --key-id {key}" in found[key].remedy

@@ -48,6 +48,10 @@ UNSEEN: Final[dict[str, str]] = {
     "ec2:DescribeNetworkInterfaces": "when a subnet or a group is still in use, to name what uses it",
     "ec2:ModifyVpcEndpoint": f"zones are added: {_CHANGES}",
     "eks:UpdateAddon": f"a newer version of the EFS driver: {_CHANGES}",
+    **dict.fromkeys(
+        actions("kms", "CancelKeyDeletion", "EnableKey"),
+        "the key of a kept bucket waits for its deletion, which no recorded life does; tested by itself",
+    ),
     "kms:PutKeyPolicy": f"FSx is added or removed: {_CHANGES}",
 }  # fmt: skip
 """Reasons by action."""

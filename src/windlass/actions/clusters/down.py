@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from windlass.actions.clusters.audit import audit
 from windlass.actions.clusters.find import Named, OnEvent, Stage
 from windlass.actions.clusters.inside import connected
+from windlass.actions.clusters.kept import empty_bucket, keep_bucket
 from windlass.actions.clusters.planning import plan_view, write_folder
 from windlass.actions.clusters.up import recover, require_known
 from windlass.errors import EngineError, UsageError, WindlassError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.drain import Drained as DrainedObjects
     from windlass.engines.kubernetes.holdings import Holding
     from windlass.infra.aws import Aws
-    from windlass.infra.terraform import StopRequests, Terraform
+    from windlass.infra.terraform import StopRequests
 
 
 RETAINED = "its reclaim policy is Retain"
@@ -194,39 +195,6 @@ def drain_cluster(
             "repair the controller that is named, and repeat; or --force, and remove by hand what the audit lists",
         )
     return volumes, done
-
-
-def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent) -> bool:
-    """Take a bucket with objects out of the state, with its settings: results are kept unless asked otherwise. Returns
-    whether it did.
-    """
-    from windlass.infra.aws import NotThere, aws_errors
-
-    state = terraform.state()
-    for bucket in (one for one in state if one.type == "aws_s3_bucket" and one.mode == "managed"):
-        try:
-            with aws_errors(f"list {bucket.id}", action="s3:ListBucketVersions"):
-                versions = aws.client("s3").list_object_versions(Bucket=bucket.id, MaxKeys=1)
-        except NotThere:
-            continue
-        if versions.get("Versions") or versions.get("DeleteMarkers"):
-            kept = [one.address for one in state if one.type.startswith("aws_s3_bucket") and one.mode == "managed"]
-            on_event(Stage(f"keeping s3://{bucket.id}, which has objects"))
-            terraform.forget(kept)
-            return True
-    return False
-
-
-def empty_bucket(terraform: Terraform, on_event: OnEvent) -> bool:
-    """Let the destroy delete the bucket with its objects: Terraform reads that from the state, not from its files.
-    Returns whether the state was changed.
-    """
-    buckets = [one.address for one in terraform.state() if one.type == "aws_s3_bucket" and one.mode == "managed"]
-    if not buckets or (plan := terraform.plan(targets=buckets)).summary.is_empty:
-        return False
-    on_event(Stage("preparing the removal of the bucket with its objects"))
-    terraform.apply(plan)
-    return True
 
 
 def _view(holding: Holding, why: str = "") -> Drained:

@@ -108,20 +108,26 @@ def recovery_lines(report: RecoveryReport) -> list[str]:
 
 
 def adopt_bucket(named: Named, terraform: Terraform, context: Context, on_event: OnEvent) -> None:
-    """Import the bucket that an earlier `down` has kept, with the results in it. Raises AwsError, TerraformError."""
+    """Import the bucket that an earlier `down` has kept, with the results in it, and its key.
+
+    Raises AwsError, TerraformError.
+    """
+    from windlass.actions.clusters.kept import adopt_key
     from windlass.infra.aws import AccessDenied, NotThere, aws_errors
 
-    if any(one.address == BUCKET for one in terraform.state()):
-        return
     with named.aws(context) as aws:
         bucket = named.cluster.storage.bucket or f"windlass-{named.cluster.name}-{aws.identity.account_id}"
+        if any(one.address == BUCKET for one in terraform.state()):
+            adopt_key(named.cluster.name, bucket, terraform, aws, on_event)
+            return
         try:
             with aws_errors(f"look for s3://{bucket}", action="s3:ListBucket"):
                 aws.client("s3").head_bucket(Bucket=bucket)
         except (NotThere, AccessDenied):  # the second: of another account, which Terraform's own error explains
             return
-    on_event(Stage(f"taking s3://{bucket} over, which an earlier cluster has kept"))
-    terraform.import_(BUCKET, bucket)
+        on_event(Stage(f"taking s3://{bucket} over, which an earlier cluster has kept"))
+        terraform.import_(BUCKET, bucket)
+        adopt_key(named.cluster.name, bucket, terraform, aws, on_event)
 
 
 def up(

@@ -117,9 +117,9 @@ class Ask:
         """What was asked and not answered; equal failures as one row."""
         return [Unknown(self._kind, error.action, error.message, error.hint) for error in self._failed.values()]
 
-    def is_absent(self, error: AwsError) -> bool:
-        """Whether a call failed because the region does not have the service at all."""
-        return isinstance(error, NoAnswer) and not error.code and not self._asker.aws.offers(self._service)
+    def is_absent(self, error: AwsError, service: str = "") -> bool:
+        """Whether a call failed because the region does not have the service (default: the finder's) at all."""
+        return isinstance(error, NoAnswer) and not error.code and not self._asker.aws.offers(service or self._service)
 
     def _read(self, listing: Listing, service: str, operation: str, key: str, parameters: dict[str, Any]) -> None:
         client, action = self._client(service, operation)

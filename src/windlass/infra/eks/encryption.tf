@@ -1,4 +1,5 @@
-# One key for the cluster's secrets, logs, EFS, FSx, the bucket and the repositories. 1 USD/month.
+# Two keys, 1 USD/month each: one for the cluster's secrets, logs, file systems and repositories, and one for the bucket,
+# which `down` keeps with its objects.
 
 data "aws_iam_policy_document" "key" {
   #checkov:skip=CKV_AWS_109:A key policy's resource is the key itself, and AWS's default one leaves rights to IAM.
@@ -31,6 +32,34 @@ data "aws_iam_policy_document" "key" {
       ]
     }
   }
+}
+
+resource "aws_kms_key" "main" {
+  description             = "Windlass cluster ${var.name}"
+  enable_key_rotation     = true
+  deletion_window_in_days = 7
+  policy                  = data.aws_iam_policy_document.key.json
+  tags                    = { Name = var.name }
+}
+
+resource "aws_kms_alias" "main" {
+  name          = local.names["aws_kms_alias.main"]
+  target_key_id = aws_kms_key.main.key_id
+}
+
+data "aws_iam_policy_document" "bucket_key" {
+  #checkov:skip=CKV_AWS_109:A key policy's resource is the key itself, and AWS's default one leaves rights to IAM.
+  #checkov:skip=CKV_AWS_111:A key policy's resource is the key itself, and AWS's default one leaves rights to IAM.
+  #checkov:skip=CKV_AWS_356:A key policy's resource is the key itself.
+  statement {
+    sid       = "Account"
+    actions   = ["kms:*"]
+    resources = ["*"]
+    principals {
+      type        = "AWS"
+      identifiers = ["arn:${local.partition}:iam::${local.account_id}:root"]
+    }
+  }
 
   # The link to the bucket works with a role of AWS's own, whose name ends in the id of the file system.
   dynamic "statement" {
@@ -59,15 +88,15 @@ data "aws_iam_policy_document" "key" {
   }
 }
 
-resource "aws_kms_key" "main" {
-  description             = "Windlass cluster ${var.name}"
+resource "aws_kms_key" "bucket" {
+  description             = "Bucket ${local.bucket} of the Windlass cluster ${var.name}"
   enable_key_rotation     = true
   deletion_window_in_days = 7
-  policy                  = data.aws_iam_policy_document.key.json
-  tags                    = { Name = var.name }
+  policy                  = data.aws_iam_policy_document.bucket_key.json
+  tags                    = { Name = "${var.name}-bucket" }
 }
 
-resource "aws_kms_alias" "main" {
-  name          = local.names["aws_kms_alias.main"]
-  target_key_id = aws_kms_key.main.key_id
+resource "aws_kms_alias" "bucket" {
+  name          = local.names["aws_kms_alias.bucket"]
+  target_key_id = aws_kms_key.bucket.key_id
 }

@@ -1,5 +1,10 @@
 # FSx for Lustre in the zone of the GPU nodes, linked to a prefix of the bucket.
 
+locals {
+  # The folder that shows the bucket: FSX_PATH of infra/outputs.py.
+  fsx_path = "/"
+}
+
 resource "aws_vpc_security_group_ingress_rule" "lustre" {
   for_each = var.fsx == null ? {} : {
     nodes = aws_security_group.node.id
@@ -56,7 +61,7 @@ resource "aws_fsx_lustre_file_system" "main" {
 resource "aws_fsx_data_repository_association" "main" {
   count                            = var.fsx == null ? 0 : 1
   file_system_id                   = aws_fsx_lustre_file_system.main[0].id
-  file_system_path                 = "/"
+  file_system_path                 = local.fsx_path
   data_repository_path             = "s3://${aws_s3_bucket.main.id}/${trimprefix(var.fsx.import_prefix, "/")}"
   batch_import_meta_data_on_create = true
   delete_data_in_filesystem        = false

@@ -90,7 +90,7 @@ data "aws_iam_policy_document" "bucket_access" {
   statement {
     sid       = "Key"
     actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
-    resources = [aws_kms_key.main.arn]
+    resources = [aws_kms_key.bucket.arn]
     condition {
       test     = "StringEquals"
       variable = "kms:ViaService"
@@ -167,7 +167,7 @@ data "aws_iam_policy_document" "s3_files_mount" {
   statement {
     sid       = "Key"
     actions   = ["kms:Decrypt"]
-    resources = [aws_kms_key.main.arn]
+    resources = [aws_kms_key.bucket.arn]
   }
 }
 

@@ -110,7 +110,7 @@ output "fsx_mount_name" {
 
 output "fsx_association_id" {
   description = "Its link to the bucket, or null."
-  value       = one(aws_fsx_data_repository_association.main[*].association_id)
+  value       = one(aws_fsx_data_repository_association.main[*].id)
 }
 
 output "fsx_zone" {
@@ -159,8 +159,13 @@ output "load_balancer_controller_role_arn" {
 }
 
 output "kms_key_arn" {
-  description = "The key of all that is encrypted."
+  description = "The key of secrets, logs, file systems and repositories."
   value       = aws_kms_key.main.arn
+}
+
+output "bucket_key_arn" {
+  description = "The key of the bucket."
+  value       = aws_kms_key.bucket.arn
 }
 
 output "gpu_pools" {

@@ -23,7 +23,7 @@ data "aws_iam_policy_document" "s3_files" {
   statement {
     sid       = "Key"
     actions   = ["kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey", "kms:ReEncryptFrom", "kms:ReEncryptTo"]
-    resources = [aws_kms_key.main.arn]
+    resources = [aws_kms_key.bucket.arn]
     condition {
       test     = "StringEquals"
       variable = "kms:ViaService"

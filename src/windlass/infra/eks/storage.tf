@@ -6,6 +6,9 @@ resource "aws_s3_bucket" "main" {
   #checkov:skip=CKV2_AWS_62:No part of the cluster waits for events of the bucket.
   bucket        = local.names["aws_s3_bucket.main"]
   force_destroy = var.bucket_force_destroy
+
+  # Destroyed before its key: where the deletion of the bucket fails, its objects stay readable.
+  depends_on = [aws_kms_key.bucket]
 }
 
 resource "aws_s3_bucket_versioning" "main" {
@@ -22,7 +25,7 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "main" {
     bucket_key_enabled = true
     apply_server_side_encryption_by_default {
       sse_algorithm     = "aws:kms"
-      kms_master_key_id = aws_kms_key.main.arn
+      kms_master_key_id = aws_kms_key.bucket.arn
     }
   }
 }

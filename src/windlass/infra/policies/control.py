@@ -152,14 +152,14 @@ def _key(cluster: Cluster, place: Place) -> Iterator[Statement]:
     yield Statement(
         "OwnKey",
         actions(
-            "kms", "CreateAlias", "DeleteAlias", "EnableKeyRotation", "PutKeyPolicy", "ScheduleKeyDeletion",
-            "TagResource", "UntagResource",
+            "kms", "CancelKeyDeletion", "CreateAlias", "DeleteAlias", "EnableKey", "EnableKeyRotation", "PutKeyPolicy",
+            "ScheduleKeyDeletion", "TagResource", "UntagResource",
         ),
         keys, place.own,
     )  # fmt: skip
     yield Statement(
         "OwnAlias", actions("kms", "CreateAlias", "DeleteAlias"),
-        place.arns("kms", f"alias/windlass/{place.name}"),
+        place.arns("kms", f"alias/windlass/{place.name}", f"alias/windlass/{place.name}/bucket"),
     )  # fmt: skip
     services = ["eks", "ecr", *(["elasticfilesystem"] if cluster.storage.efs or cluster.storage.s3_files else []),
                 *(["fsx"] if cluster.storage.fsx else [])]  # fmt: skip

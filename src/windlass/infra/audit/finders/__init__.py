@@ -10,6 +10,7 @@ from windlass.infra.audit.finders import (
     compute,
     eks,
     identity,
+    keys,
     monitoring,
     network,
     sagemaker,
@@ -19,5 +20,5 @@ from windlass.infra.audit.finders import (
 
 FINDERS: Final[tuple[Finder, ...]] = (
     *eks.FINDERS, *compute.FINDERS, *balancing.FINDERS, *network.FINDERS, *subnets.FINDERS, *storage.FINDERS,
-    *sagemaker.FINDERS, *monitoring.FINDERS, *identity.FINDERS,
+    *sagemaker.FINDERS, *monitoring.FINDERS, *identity.FINDERS, *keys.FINDERS,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Finders of identity: roles, policies, instance profiles and OIDC providers of IAM, and keys of KMS."""
+"""Finders of identity: roles, policies, instance profiles and OIDC providers of IAM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import GLOBAL, Finder, command, row
-from windlass.infra.audit.report import Found, PriceKey
+from windlass.infra.audit.report import Found
 from windlass.infra.audit.scope import Owner, Scope, flat
 
 AWS_PATHS: Final = ("/aws-service-role/", "/aws-reserved/")
@@ -89,39 +89,14 @@ def _providers(ask: Ask, scope: Scope) -> Iterator[Found]:
     return ask.each(ask.items("iam", "list_open_id_connect_providers", "OpenIDConnectProviderList"), look)
 
 
-def _keys(ask: Ask, scope: Scope) -> Iterator[Found]:
-    aliases: dict[str, str] = {}
-    for one in ask.items("kms", "list_aliases", "Aliases"):
-        if one.get("TargetKeyId"):
-            aliases.setdefault(one["TargetKeyId"], one["AliasName"].removeprefix("alias/"))
-
-    def look(one: dict[str, Any]) -> Iterator[Found]:
-        id = one["KeyId"]
-        about = ask.get("kms", "describe_key", KeyId=id)["KeyMetadata"]
-        if about.get("KeyManager") == "AWS" or about.get("KeyState") in ("PendingDeletion", "PendingReplicaDeletion"):
-            return  # neither bills
-        tags = ask.tags("kms", "list_resource_tags", "Tags", KeyId=id)
-        if owner := scope.owner(tags, name=aliases.get(id, "")):
-            yield row(
-                KEY, scope, owner, id, name=aliases.get(id, ""), tags=tags,
-                prices=[PriceKey("kms", "month", "key", 1.0)], detail=about.get("KeyState", ""),
-                remedy=command(scope, "kms schedule-key-deletion --pending-window-in-days 7 --key-id", id),
-            )  # fmt: skip
-
-    keys = ask.items("kms", "list_keys", "Keys")
-    return ask.each((one for one in keys if not aliases.get(one["KeyId"], "").startswith("aws/")), look)
-
-
 ROLE: Final = ("iam", "role")
 POLICY: Final = ("iam", "policy")
 PROFILE: Final = ("iam", "instance profile")
 PROVIDER: Final = ("iam", "OIDC provider")
-KEY: Final = ("kms", "key")
 
 FINDERS: Final = (
     Finder(*ROLE, ("iam:ListRoles", "iam:ListRoleTags"), _roles),
     Finder(*POLICY, ("iam:ListPolicies", "iam:ListPolicyTags"), _policies),
     Finder(*PROFILE, ("iam:ListInstanceProfiles", "iam:ListInstanceProfileTags"), _profiles),
     Finder(*PROVIDER, ("iam:ListOpenIDConnectProviders", "iam:GetOpenIDConnectProvider"), _providers),
-    Finder(*KEY, ("kms:ListAliases", "kms:ListKeys", "kms:DescribeKey", "kms:ListResourceTags"), _keys),
 )

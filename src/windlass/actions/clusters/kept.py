@@ -1,0 +1,88 @@
+"""Keeps a cluster's bucket and its KMS key when the cluster is removed, and takes the key over by the next `up`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from windlass.actions.clusters.find import OnEvent, Stage
+from windlass.infra import bucket_key
+from windlass.infra.aws import NotThere, aws_errors
+
+if TYPE_CHECKING:
+    from windlass.infra.aws import Aws
+    from windlass.infra.terraform import Terraform
+
+
+def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent) -> bool:
+    """Take a bucket with objects out of the state, with its settings and the key of its objects: results are kept
+    unless asked otherwise. Returns whether it did. Raises AwsError, TerraformError.
+    """
+    state = [one for one in terraform.state() if one.mode == "managed"]
+    for bucket in (one for one in state if one.type == "aws_s3_bucket"):
+        try:
+            with aws_errors(f"list {bucket.id}", action="s3:ListBucketVersions"):
+                versions = aws.client("s3").list_object_versions(Bucket=bucket.id, MaxKeys=1)
+        except NotThere:
+            continue
+        if versions.get("Versions") or versions.get("DeleteMarkers"):
+            key = _usable_key(terraform.folder.name, bucket.id, aws, on_event)
+            kept = [
+                one.address for one in state
+                if one.type.startswith("aws_s3_bucket") or _block(one.address) in (bucket_key.KEY, bucket_key.ALIAS)
+                or (one.type == "aws_kms_key" and one.id == key) or one.values.get("target_key_id") == key
+            ]  # fmt: skip
+            on_event(Stage(f"keeping s3://{bucket.id}, which has objects, and its KMS key"))
+            terraform.forget(kept)
+            return True
+    return False
+
+
+def empty_bucket(terraform: Terraform, on_event: OnEvent) -> bool:
+    """Let the destroy delete the bucket with its objects: Terraform reads that from the state, not from its files.
+    Returns whether the state was changed.
+    """
+    buckets = [one.address for one in terraform.state() if one.type == "aws_s3_bucket" and one.mode == "managed"]
+    if not buckets or (plan := terraform.plan(targets=buckets)).summary.is_empty:
+        return False
+    on_event(Stage("preparing the removal of the bucket with its objects"))
+    terraform.apply(plan)
+    return True
+
+
+def adopt_key(cluster: str, bucket: str, terraform: Terraform, aws: Aws, on_event: OnEvent) -> None:
+    """Import the key of a bucket that an earlier `down` has kept: under a new key, objects would need both.
+
+    Its pending deletion is cancelled, also where the state has the key: Terraform would make another one.
+    Raises AwsError, TerraformError.
+    """
+    key = _usable_key(cluster, bucket, aws, on_event)
+    state = terraform.state()
+    known = {_block(one.address) for one in state}
+    if key and bucket_key.KEY not in known and not any(one.id == key for one in state):
+        on_event(Stage(f"taking over the KMS key {key} of s3://{bucket}"))
+        terraform.import_(bucket_key.KEY, key)
+    alias = f"alias/windlass/{cluster}/bucket"
+    if bucket_key.ALIAS not in known and bucket_key.has_alias(aws, alias):
+        terraform.import_(bucket_key.ALIAS, alias)
+
+
+def _usable_key(cluster: str, bucket: str, aws: Aws, on_event: OnEvent) -> str:
+    """The id of the key that encrypts a bucket, whose pending deletion is cancelled; empty for one that this cluster
+    did not make.
+    """
+    try:
+        key = bucket_key.key_of(aws, bucket)
+    except NotThere as error:
+        on_event(Stage(f"the KMS key of s3://{bucket} is deleted, and objects that it encrypted are lost: {error}"))
+        return ""
+    if key is None or key.cluster != cluster:
+        return ""
+    if key.state == bucket_key.PENDING:
+        on_event(Stage(f"cancelling the deletion of the KMS key {key.id}, which encrypts s3://{bucket}"))
+        bucket_key.restore(aws, key)
+    return key.id
+
+
+def _block(address: str) -> str:
+    """`aws_kms_key.bucket` of `aws_kms_key.bucket[0]`."""
+    return address.partition("[")[0]
