@@ -37,6 +37,7 @@ def node(name: str, gpus: int, labels: dict[str, str] | None = None, *, ready: b
                        "images": [{"names": ["localhost/base:1", "docker.io/library/python:3.12"]}]}}  # fmt: skip
 
 
+DEFAULT = {"storageclass.kubernetes.io/is-default-class": "true"}
 SEEN = Survey(
     "https://10.0.0.1", "lab", "team-a",
     {
@@ -46,7 +47,7 @@ SEEN = Survey(
         "namespace": {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}},
         "account": ABSENT,
         "quotas": {"items": []},
-        "classes": {"items": [{"metadata": {"name": "efs"}, "provisioner": "efs.csi.aws.com"}]},
+        "classes": {"items": [{"metadata": {"name": "efs", "annotations": DEFAULT}, "provisioner": "efs.csi.aws.com"}]},
         "nodes": {"items": [node("a", 0)]},
         "rights": {"missing": ()},
     },
@@ -214,10 +215,34 @@ def test_a_quota_that_is_used_up_is_a_warning() -> None:
     ],
 )
 def test_storage_that_several_nodes_can_share_is_told_from_other(provisioner: str, level: str, word: str) -> None:
-    default = {"storageclass.kubernetes.io/is-default-class": "true"}
-    one = {"metadata": {"name": "gp3", "annotations": default}, "provisioner": provisioner}
+    one = {"metadata": {"name": "gp3", "annotations": DEFAULT}, "provisioner": provisioner}
     check = found(classes={"items": [one]})["storage"]
     assert (check.level, word in check.found, "gp3 (default)" in check.found) == (level, True, True)
+
+
+def test_a_cluster_without_a_default_storage_class_is_warned_of() -> None:
+    check = found(classes={"items": [{"metadata": {"name": "efs"}, "provisioner": "efs.csi.aws.com"}]})
+    assert (check["storage"].level, check["default storage"].level) == ("ok", "warn")
+    assert "storage_class" in check["default storage"].fix
+
+
+@pytest.mark.parametrize(
+    ("taints", "level", "words"),
+    [
+        (("nvidia.com/gpu", "nvidia.com/gpu"), "ok", "nvidia.com/gpu=true:NoSchedule on 2 of 2 nodes; pods of jobs"),
+        (("nvidia.com/gpu", "team"), "ok", "team=true:NoSchedule on 1 of 2 nodes"),
+        (("team", "team"), "warn", "there is no node for them"),
+    ],
+)
+def test_taints_of_nodes_are_named_and_whether_pods_of_runs_tolerate_them(
+    taints: tuple[str, ...], level: str, words: str
+) -> None:
+    nodes = [
+        {**node(key, 0), "spec": {"taints": [{"key": key, "value": "true", "effect": "NoSchedule"}]}} for key in taints
+    ]
+    check = found(nodes={"items": nodes})["taints"]
+    assert (check.level, words in check.found) == (level, True), check
+    assert "taints" not in found()
 
 
 def test_free_gpus_are_those_that_no_pod_has() -> None:

@@ -74,4 +74,3 @@ def test_one_that_cannot_waits_as_long_as_its_cluster_does(fields: dict[str, Any
 
 def test_how_long_is_what_the_job_says() -> None:
     assert tolerations(kubernetes={"lost_after": "2min"}) == dict.fromkeys(SILENT, 120)
-    assert set(tolerations(resources={"gpus": 1})) == {"nvidia.com/gpu"}

@@ -202,6 +202,27 @@ def test_a_storage_class_that_the_cluster_does_not_have_is_noted(server: ObjectS
     assert "storage-class-missing" not in {note.code for note in dry_run(made)}
 
 
+def test_a_claim_without_a_class_is_refused_where_there_is_no_default_class(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    facts = dataclasses.replace(ALL, kubeconfig=server.kubeconfig(tmp_path))
+    target = TARGET.model_copy(update={"namespace": "team"})
+    made = planned(facts, target, kubernetes={"results": {"size": "20GiB"}})
+
+    def found() -> list[bool]:
+        return [note.blocks for note in dry_run(made) if note.code == "storage-class-missing"]
+
+    server.put("StorageClass", "efs")
+    assert found() == [True]
+    server.put("PersistentVolume", "by-hand", spec={}, status={"phase": "Available"})
+    assert found() == [False], "the claim may be bound to that volume"
+    server.forbidden = {"persistentvolumes"}
+    assert found() == [False]
+    default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    server.put("StorageClass", "gp3", metadata=default)
+    assert found() == []
+
+
 def test_written_manifests_have_the_volumes() -> None:
     assert CODE is not None
     found = manifests(planned(ALL, data=[DIGITS]), CODE.data, 0.0)

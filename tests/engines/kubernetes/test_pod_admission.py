@@ -11,9 +11,17 @@ from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request,
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
 
 from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.preflight.pod_admission import pod_notes, quota_notes, run_pods
+from windlass.engines.kubernetes.pods.spec import pod_specs
+from windlass.engines.kubernetes.preflight.pod_admission import (
+    pod_notes,
+    quota_notes,
+    run_pods,
+    supervisor_check,
+)
 from windlass.engines.kubernetes.queue.findings import suspended_supervisor
 from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes
+from windlass.engines.kubernetes.workloads.runtimes import Patching
 from windlass.plan.plan import Note
 
 INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, has_supervisor_account=True))
@@ -60,7 +68,12 @@ def test_a_dry_run_of_the_pods_of_each_kind_creates_none(server: ObjectServer, c
     [
         ('pods "x" is forbidden: maximum cpu usage per Pod is 1', "node", "the pods of the run", "change the job"),
         (MISSING, "node", "the pods of the run", "set resources:"),
-        ('admission webhook "images.example" denied', "supervisor", "the supervisor's pod", "change the job"),
+        (
+            'admission webhook "images.example" denied',
+            "supervisor",
+            "the supervisor's pod",
+            "supervisor: machine in target",
+        ),
     ],
 )
 def test_a_refused_pod_blocks_the_plan(
@@ -107,6 +120,7 @@ def test_a_quota_that_may_not_be_read_is_known_by_its_refusal(
         ({"memory": "32Gi"}, {"memory": "20Gi"},
          "does not admit all pods of the run now: 16.09Gi memory needed, 12Gi there"),
         ({"limits.memory": "17Gi"}, {}, ""),
+        ({"limits.cpu": "8"}, {}, "never admits the run: 9 limits.cpu needed, 8 there"),
         ({"requests.nvidia.com/gpu": "3"}, {},
          "never admits the run: 4 requests.nvidia.com/gpu needed, 3 there"),
     ],
@@ -118,6 +132,59 @@ def test_a_quota_is_compared_with_all_pods_and_the_supervisors(
     notes = pod_notes(client, planned(INSIDE, nodes=4, resources={**NEEDS, "gpus": 1}))
     assert [note.message for note in notes] == ([f"quota q {message}"] if message else [])
     assert [note.blocks for note in notes] == (["never" in message] if message else [])
+
+
+def test_every_pod_of_a_run_has_requests_and_limits_where_its_job_sets_resources() -> None:
+    """A quota that counts limits.cpu refuses each pod that has none."""
+    data = [{"name": "digits", "source": "s3://bucket/digits/"}]
+    plan = planned(INSIDE, nodes=2, resources=NEEDS, data=data, outputs="s3://bucket/out/",
+                   kubernetes={"data": {"claim": "sets"}, "results": {"claim": "results"}})  # fmt: skip
+    pods = list(run_pods(plan))
+    assert len(pods) == 5
+    for one in pods:
+        [container] = one.pod["spec"]["containers"]
+        assert all({"cpu", "memory"} <= set(container["resources"][kind]) for kind in ("requests", "limits")), one.what
+
+
+def test_all_pods_of_a_run_go_to_the_nodes_of_those_that_train() -> None:
+    """All nodes of a cluster may have the taint of GPU nodes."""
+    of_runtime = {"key": "team", "operator": "Equal", "value": "ml", "effect": "NoSchedule"}
+    pod = {"spec": {"tolerations": [of_runtime], "containers": [{"name": "node", "image": "torch:1"}]}}
+    step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    job = {"name": "node", "template": {"metadata": step, "spec": {"template": pod}}}
+    runtime = {"kind": "ClusterTrainingRuntime", "metadata": {"name": "torch"},
+               "spec": {"template": {"spec": {"replicatedJobs": [job]}}}}  # fmt: skip
+    assert INSIDE.cluster is not None
+    seen = dataclasses.replace(INSIDE.cluster, runtimes=Runtimes(("torch",), runtime, Patching()))
+    fields: dict[str, Any] = {"resources": {"gpus": 1}, "outputs": "s3://bucket/out/"}
+    kept: dict[str, Any] = {"results": {"claim": "results"}}
+    standing = planned(dataclasses.replace(INSIDE, cluster=seen), **fields, kubernetes={**kept, "runtime": "torch"})
+    own = planned(INSIDE, **fields, kubernetes=kept)
+    for plan, wanted in ((own, {"nvidia.com/gpu"}), (standing, {"nvidia.com/gpu", "team"})):
+        kinds = ("attempt", "supervisor", "upload-job")
+        specs = list(pod_specs([one for kind in kinds for one in plan.requests(kind)]))
+        assert len(specs) == 3
+        for spec in specs:
+            assert {one["key"] for one in spec["tolerations"] if one["effect"] == "NoSchedule"} == wanted
+
+
+def test_the_supervisor_rather_takes_a_node_without_gpus() -> None:
+    """It holds its node until the outputs are fetched."""
+    [job] = [one for one in planned(INSIDE, resources={"gpus": 1}).requests("supervisor") if one["kind"] == "Job"]
+    affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    [preferred] = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    labels = [one["key"] for one in preferred["preference"]["matchExpressions"]]
+    assert "nvidia.com/gpu.product" in labels
+    assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]
+
+
+def test_a_check_finds_that_the_supervisors_pod_is_refused(server: ObjectServer, client: Client) -> None:
+    assert list(supervisor_check(client, TARGET)) == []
+    server.fails = refused('admission webhook "images.example" denied', of="supervisor")
+    [check] = supervisor_check(client, TARGET)
+    assert (check.name, check.level) == ("supervisor pod", "fail")
+    assert check.fix == "supervisor: machine in target lab supervises runs from the machine that starts them"
+    assert server.names("Pod") == []
 
 
 def test_a_run_with_a_range_of_nodes_is_never_admitted_only_if_the_fewest_are_not() -> None:

@@ -4,6 +4,7 @@ karpenter 1.14 and cluster-autoscaler 1.34 write them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -120,8 +121,6 @@ def test_gpu_types_of_machines_that_do_not_exist_yet_are_known() -> None:
 
 
 def planned_with(*pools: Object, **fields: Any) -> Any:
-    from dataclasses import replace
-
     cluster = replace(CLUSTER, node_pools=pools)
     target = TARGET.model_copy(update={"prices": {"g5.12xlarge": 5.5}})
     return planned(replace(FACTS, cluster=cluster), target, resources={"gpus": 4}, nodes=2, procs_per_node=1, **fields)
@@ -197,6 +196,35 @@ def test_pools_that_keep_the_nodes_of_a_run_give_no_warning(
     made = pool("gpus", "g5.12xlarge", disruption=disruption, taints=taints)
     made["spec"]["template"]["spec"] |= ENDLESS
     assert "machines-disrupted" not in [note.code for note in planned_with(made, **fields).notes]
+
+
+def taint(key: str) -> Object:
+    return {"key": key, "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("taints", "pools", "words"),
+    [
+        (((taint("team"),), (taint("nvidia.com/gpu"), taint("team"))), (), "each of 2 nodes has a taint"),
+        (((taint("team"),), (taint("nvidia.com/gpu"),)), (), ""),
+        (((taint("team"),), ()), (), ""),
+        (((taint("team"),),), (pool(),), ""),
+        ((), (), ""),
+        (None, (), ""),
+    ],
+)
+def test_the_plan_warns_where_no_node_takes_the_pods_because_of_its_taints(
+    taints: Any, pools: tuple[Object, ...], words: str
+) -> None:
+    facts = replace(FACTS, cluster=replace(CLUSTER, taints=taints, node_pools=pools))
+    notes = [note for note in planned(facts, resources={"gpus": 1}).notes if note.code == "taint-not-tolerated"]
+    assert [words in note.message for note in notes] == ([True] if words else [])
+
+
+def test_a_job_without_gpus_is_told_which_pods_tolerate_the_taint_of_gpu_nodes() -> None:
+    facts = replace(FACTS, cluster=replace(CLUSTER, taints=((taint("nvidia.com/gpu"),),)))
+    [note] = [note for note in planned(facts).notes if note.code == "taint-not-tolerated"]
+    assert "resources: {gpus: 1}" in note.fix
 
 
 def test_the_check_lists_what_provisions_nodes() -> None:

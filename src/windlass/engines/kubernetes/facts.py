@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,12 @@ from windlass.engines.kubernetes.api.client import Client, NotLoggedIn, Refused,
 from windlass.engines.kubernetes.api.connect import find_kubeconfig
 from windlass.engines.kubernetes.api.optional import items
 from windlass.engines.kubernetes.layout import SUPERVISOR_ACCOUNT
+from windlass.engines.kubernetes.manifests import GPU_LABELS
 from windlass.engines.kubernetes.mounts.planning import wanted_claims
 from windlass.engines.kubernetes.preflight import rbac
 from windlass.engines.kubernetes.provisioning import karpenter
-from windlass.engines.kubernetes.provisioning.node_pools import labels_made
+from windlass.engines.kubernetes.provisioning.node_pools import labels_made, taints_of_node
+from windlass.engines.kubernetes.quantity import Json, is_true
 from windlass.engines.kubernetes.queue import kueue
 from windlass.engines.kubernetes.transfers.planning import wanted_claim
 from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes, runtimes
@@ -39,12 +41,8 @@ MOUNTS_BY_ADMINISTRATOR: Final = (
 )
 DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "mount-volume", "mount-claim", "transfer")
 """Steps with objects that a dry run sends, beside those of the attempt and the Jobs of the supervisor and of files."""
-GPU_LABELS: Final = (
-    "nvidia.com/gpu.product",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "cloud.google.com/gke-accelerator",
-)
-"""Node labels with the GPU type: of NVIDIA's discovery, Karpenter on EKS, GKE."""
+MOST_NODES: Final = "500"
+"""In one answer; of more nodes a plan does not read the taints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +61,8 @@ class Cluster:
     """Whether the login may create NetworkPolicies."""
     gpu_labels: tuple[tuple[str, str], ...] = ()
     """Labels that name a GPU type, of nodes and of those that NodePools can provision; each once."""
+    taints: tuple[tuple[Json, ...], ...] | None = None
+    """Of each ready node, the taints that keep pods out; None where the nodes may not be listed, or are many."""
     secrets: frozenset[str] | None = None
     """Names of the secrets that the job asks for and that are there; None where they may not be read."""
     claims: frozenset[str] | None = None
@@ -162,7 +162,7 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
         groups = pool.submit(client.call, "GET", "/apis")
         rights = pool.submit(_rights, client)
         account = pool.submit(_account, client)
-        nodes = pool.submit(_gpu_labels, client) if job.resources.gpu_type else None
+        nodes = pool.submit(_nodes, client, is_whole=job.resources.gpu_type is not None)
         secrets = pool.submit(_there, client, "Secret", asked)
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
         drivers = pool.submit(_csi_drivers, client) if any(data.is_mounted for data in job.data) else None
@@ -178,9 +178,14 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
             missing=tuple(str(right) for right in lacking if right not in (*rbac.LEASES, *rbac.POLICIES)),
             is_fenced=not any(right in rbac.LEASES for right in lacking),
             is_isolated=not any(right in rbac.POLICIES for right in lacking),
-            gpu_labels=tuple(sorted({*nodes.result(), *labels_made(node_pools.result() or (), GPU_LABELS)}))
-            if nodes is not None
+            gpu_labels=tuple(
+                sorted({*_gpu_labels(nodes.result() or ()), *labels_made(node_pools.result() or (), GPU_LABELS)})
+            )
+            if job.resources.gpu_type is not None
             else (),
+            taints=None
+            if (found_nodes := nodes.result()) is None
+            else tuple(taints_of_node(one) for one in found_nodes if is_true(one, "Ready")),
             secrets=secrets.result(),
             claims=found.result(),
             csi_drivers=drivers.result() if drivers is not None else None,
@@ -218,11 +223,16 @@ def _csi_drivers(client: Client) -> frozenset[str] | None:
     return None if found is None else frozenset(one["metadata"]["name"] for one in found)
 
 
-def _gpu_labels(client: Client) -> set[tuple[str, str]]:
+def _nodes(client: Client, *, is_whole: bool) -> list[Json] | None:
+    """The nodes; None where they may not be listed, or are more than are asked for."""
     try:
-        nodes = client.find("v1", "Node")["items"]
+        found = client.find("v1", "Node") if is_whole else client.find("v1", "Node", limit=MOST_NODES)
     except Refused:
-        return set()
+        return None
+    return None if found["metadata"].get("continue") and not is_whole else found["items"]
+
+
+def _gpu_labels(nodes: Iterable[Json]) -> set[tuple[str, str]]:
     labels = (node["metadata"].get("labels", {}) for node in nodes)
     return {(name, found[name]) for found in labels for name in GPU_LABELS if name in found}
 
@@ -243,16 +253,32 @@ def boot_program() -> str:
 
 
 def _class_missing(client: Client, name: str | None) -> Note | None:
-    """A note where the cluster has no such storage class; the API server takes a claim of any. Raises Unreachable."""
+    """A note where the cluster has no such storage class, or no default one; the API server takes a claim of any.
+
+    An empty name asks for none. Raises Unreachable.
+    """
+    from windlass.engines.kubernetes.preflight.checks import is_default
     from windlass.plan.plan import Note
 
     try:
+        if name is None and not any(map(is_default, client.find("storage.k8s.io/v1", "StorageClass")["items"])):
+            volumes = items(lambda: client.find("v1", "PersistentVolume"))  # one without a class may be bound
+            fix = f"set storage_class: of results:, or of the claim; {client.kubectl} get storageclass lists them"
+            text = ("the claim names no storage class, and the cluster has no default one: no volume is created for "
+                    "it, and its pods stay pending")  # fmt: skip
+            is_free = volumes is None or any(map(_is_free, volumes))
+            return Note("storage-class-missing", text, fix, blocks=not is_free)
         if not name or client.get_if_exists("storage.k8s.io/v1", "StorageClass", name) is not None:
             return None
     except Refused:  # this login may not look
         return None
     text = f"the cluster has no storage class {name}: only a volume of that class that is there already is bound"
     return Note("storage-class-missing", text, f"{client.kubectl} get storageclass lists them")
+
+
+def _is_free(volume: Json) -> bool:
+    """Whether a claim without a storage class may be bound to this volume."""
+    return volume.get("status", {}).get("phase") == "Available" and not volume["spec"].get("storageClassName")
 
 
 def _is_unfit(error: Refused) -> bool:

@@ -33,6 +33,26 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
 
 GPU: Final = "nvidia.com/gpu"
+GPU_LABELS: Final = (
+    "nvidia.com/gpu.product",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "cloud.google.com/gke-accelerator",
+)
+"""Node labels with the GPU type: of NVIDIA's discovery, Karpenter on EKS, GKE."""
+GPU_TOLERATION: Final[Manifest] = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
+RATHER_WITHOUT_GPUS: Final[Manifest] = {
+    "nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 100,
+                "preference": {
+                    "matchExpressions": [{"key": label, "operator": "DoesNotExist"} for label in GPU_LABELS],
+                },
+            }
+        ]
+    }
+}
+"""The affinity of pods that need no GPU, and must not hold a node with one where another will do."""
 INSTANCE_LABEL: Final = "node.kubernetes.io/instance-type"
 HOST_LABEL: Final = "kubernetes.io/hostname"
 DEADLINE_SLACK_SECONDS: Final = 60
@@ -96,6 +116,8 @@ class Shape:
     """The claim that has the data sets which are staged for the run; empty where none is."""
     mounts: tuple[Mounted, ...] = ()
     """The data sets that the cluster mounts."""
+    tolerations: tuple[Manifest, ...] = ()
+    """Of taints of nodes; those for nodes that do not answer come beside them."""
     runtime: Runtime | None = None
     """The runtime of the cluster that a TrainJob stands on; then `image` may be empty, and is the runtime's."""
 
@@ -286,16 +308,16 @@ def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
     wanted |= job.kubernetes.node_labels
     if wanted:
         found["nodeSelector"] = wanted
-    if tolerations := _tolerations(job):
+    if tolerations := _tolerations(shape, job):
         found["tolerations"] = tolerations
     if num_nodes > 1:  # a lost cluster node should take one node of the job with it
         found["topologySpreadConstraints"] = spread({layout.RUN_LABEL: shape.run_id})
     return found
 
 
-def _tolerations(job: Job) -> list[Manifest]:
+def _tolerations(shape: Shape, job: Job) -> list[Manifest]:
     """Taints that the pods tolerate, and for how long they are kept on an unreachable node."""
-    found: list[Manifest] = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if job.resources.gpus else []
+    found = list(shape.tolerations)
     seconds = job.kubernetes.lost_after
     can_go_on = job.nodes.min < job.nodes.max or (job.restarts.max > 0 and "node-loss" in job.restarts.on)
     if seconds is None and can_go_on:
@@ -310,7 +332,12 @@ def leaving(seconds: int) -> list[Manifest]:
 
 
 def own_job(shape: Shape, name: str, its: Mapping[str, str], pod: Manifest, max_failures: int) -> Manifest:
-    """A Job of one pod that supervises a run or moves its files; `its` are the labels of both."""
+    """A Job of one pod that supervises a run or moves its files; `its` are the labels of both.
+
+    The pod may run wherever those that train may: there may be no other nodes.
+    """
+    tolerations = [*shape.tolerations, *pod["tolerations"]]
+    pod = {**pod, "tolerations": tolerations, "affinity": RATHER_WITHOUT_GPUS}
     queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
     meta = {"name": name, "namespace": shape.namespace, "labels": {**its, **queue}}
     template = {"metadata": {"labels": dict(its), "annotations": dict(layout.KEPT_ON_ITS_NODE)}, "spec": pod}

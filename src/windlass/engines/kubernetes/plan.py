@@ -17,6 +17,7 @@ from windlass.engines.kubernetes.provisioning.findings import (
     plan_price,
     pools_for,
     provisioning_steps,
+    taint_notes,
 )
 from windlass.engines.kubernetes.queue.findings import queue_notes
 from windlass.engines.kubernetes.supervisor import manifests as supervisor
@@ -24,7 +25,7 @@ from windlass.engines.kubernetes.transfers import planning
 from windlass.engines.kubernetes.workloads import WORKLOADS, mpijob
 from windlass.engines.kubernetes.workloads.base import Manifest
 from windlass.engines.kubernetes.workloads.findings import workload_notes
-from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes, image_and_user, runtime_of
+from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes, image_and_user, pod_of, runtime_of
 from windlass.engines.kubernetes.workloads.runtime_findings import runtime_notes
 from windlass.engines.kubernetes.workloads.runtimes import Runtime
 from windlass.engines.kubernetes.workloads.spares import can_keep_others, spare_notes
@@ -86,6 +87,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         outputs_max=outputs_max,
         pods_seconds=expiry.pods_seconds(job, via, is_supervised_inside=is_inside),
         supervisor_queue=target.supervisor_queue or "",
+        tolerations=_tolerations(job, seen),
         mounts=mounting.mounted(job, target, facts.cluster),
         data_claim=data_claim.claim if (data_claim := planning.wanted_claim(job, target)) is not None else "",
     )
@@ -124,6 +126,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             *spare_notes(job, asked, facts.cluster, is_inside=is_inside),
             *queue_notes(job, facts.cluster),
             *node_notes(pools),
+            *taint_notes(made, facts.cluster.taints if facts.cluster is not None else None, pools),
             *disruption_notes(job, pools),
             *runtime_notes(job, facts.cluster, asked),
             *planning.lost_notes(job, via),
@@ -304,6 +307,12 @@ def _helper_image(job: Job, target: KubernetesTarget, seen: Runtimes | None, run
     if runtime is None or job.image:
         return ""
     return image_and_user(seen, "", target.user)["image"] or target.image or IMAGE
+
+
+def _tolerations(job: Job, seen: Runtimes | None) -> tuple[Manifest, ...]:
+    """Of the pods that train, those of their runtime included: all pods of the run go where these go."""
+    of_runtime = pod_of(seen.found).get("tolerations", ()) if seen is not None and seen.found is not None else ()
+    return (*([manifests.GPU_TOLERATION] if job.resources.gpus else ()), *of_runtime)
 
 
 def _gpu_label(job: Job, facts: Facts) -> tuple[str, str] | None:

@@ -104,6 +104,8 @@ def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": manifests.restricted(user),
+        "tolerations": [manifests.GPU_TOLERATION],  # there may be no other nodes
+        "affinity": manifests.RATHER_WITHOUT_GPUS,
         "containers": [
             {
                 "name": CONTAINER,

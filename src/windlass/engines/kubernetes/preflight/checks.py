@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines.checks import Check
 from windlass.engines.kubernetes import manifests
 from windlass.engines.kubernetes.api.client import NotLoggedIn, Refused, Unreachable
-from windlass.engines.kubernetes.facts import GPU_LABELS
+from windlass.engines.kubernetes.manifests import GPU_LABELS
 from windlass.engines.kubernetes.preflight import rbac, supervision
 from windlass.engines.kubernetes.preflight.image import image_check
 from windlass.engines.kubernetes.preflight.survey import Survey
 from windlass.engines.kubernetes.provisioning.findings import group_check, pool_check
+from windlass.engines.kubernetes.provisioning.node_pools import taint_not_tolerated, taint_text, taints_of_node
 from windlass.engines.kubernetes.quantity import is_true
 from windlass.engines.kubernetes.queue.admission import inactive
 from windlass.engines.kubernetes.workloads import WORKLOADS
@@ -229,11 +230,10 @@ def _storage(seen: Survey, classes: Json) -> Iterator[Check]:
     shown, shared, has_default = [], False, False
     for one in classes["items"]:
         provisioner = str(one.get("provisioner", ""))
-        is_default = one["metadata"].get("annotations", {}).get(DEFAULT_CLASS) == "true"
-        has_default |= is_default
+        has_default |= is_default(one)
         kind = _kind_of(provisioner)
         shared |= kind != "one node at a time"
-        shown.append(f"{one['metadata']['name']}{' (default)' if is_default else ''}: {provisioner}, {kind}")
+        shown.append(f"{one['metadata']['name']}{' (default)' if is_default(one) else ''}: {provisioner}, {kind}")
     text = "; ".join(shown) or "no storage class"
     if not shown:
         fix = "results need a claim that is there: kubernetes: {results: {claim: NAME}}"
@@ -242,7 +242,16 @@ def _storage(seen: Survey, classes: Json) -> Iterator[Check]:
         fix = "results of several nodes need one that may be shared (ReadWriteMany): EFS, FSx, NFS, CephFS"
         yield Check("storage", "warn", text, fix)
     else:
-        yield Check("storage", "ok", text, "" if has_default else "name one in kubernetes.results.storage_class")
+        yield Check("storage", "ok", text)
+    if shown and not has_default:
+        fix = "name one in kubernetes.results.storage_class of the jobs, or have an administrator mark one as default"
+        yield Check("default storage", "warn", "no storage class is the default: results: with a size and no "
+                    "storage_class is refused", fix)  # fmt: skip
+
+
+def is_default(storage_class: Mapping[str, Any]) -> bool:
+    """Whether claims without a storage class get this one."""
+    return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 
 def _kind_of(provisioner: str) -> str:
@@ -269,6 +278,21 @@ def _gpus(seen: Survey, nodes: Json) -> Iterator[Check]:
         yield Check("gpus", "warn", f"{text}; not ready: {', '.join(unready[:5])}", "kubectl describe node NAME")
     else:
         yield Check("gpus", "ok", text)
+
+
+def _nodes(seen: Survey, nodes: Json) -> Iterator[Check]:
+    yield from _gpus(seen, nodes)
+    found = [taints_of_node(node) for node in nodes["items"] if is_true(node, "Ready")]
+    texts = collections.Counter(taint_text(one) for taints in found for one in taints)
+    if not texts:
+        return
+    shown = ", ".join(f"{text} on {count} of {len(found)} nodes" for text, count in sorted(texts.items()))
+    text = f"{shown}; pods of jobs that request GPUs tolerate {manifests.GPU}, and no other"
+    if all(taint_not_tolerated(taints, {"tolerations": [manifests.GPU_TOLERATION]}) for taints in found):
+        fix = "use nodes without such a taint, or have a policy add the toleration"
+        yield Check("taints", "warn", f"{text}: there is no node for them", fix)
+    else:
+        yield Check("taints", "ok", text)
 
 
 def _gpus_of(node: Mapping[str, Any]) -> int:
@@ -320,7 +344,7 @@ RULES: Final[Mapping[str, tuple[str, Callable[[Survey, Json], Iterator[Check]]]]
     "queues": ("queues", _queues),
     "quotas": ("quota", _quota),
     "classes": ("storage classes", _storage),
-    "nodes": ("GPU nodes", _gpus),
+    "nodes": ("GPU nodes", _nodes),
     "pools": ("NodePools", _pools),
     "autoscaler": ("the node autoscaler", _autoscaler),
     "namespace": ("pod security", _security),

@@ -6,15 +6,23 @@ import collections
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from windlass.engines.checks import Check
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.manifests import Shape
+from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.pods.spec import pod_templates
 from windlass.engines.kubernetes.quantity import quantity_text
+from windlass.engines.kubernetes.supervisor.manifests import job as supervisor_job
 from windlass.engines.kubernetes.workloads.base import Manifest
 from windlass.plan.plan import Note, Plan, blocker
 from windlass.plan.price import num_spares
+from windlass.spec.job import Job
 from windlass.spec.quantities import amount
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import KubernetesTarget
 
 REFUSALS: Final = (400, 403, 422)
 NOT_TRIED: Final = ("cannot create resource", "does not support dry run")
@@ -24,6 +32,9 @@ MUST_SPECIFY: Final = "must specify"
 """Of the API server's error where a quota counts what a pod does not state."""
 COUNTED_TWICE: Final = ("cpu", "memory", "ephemeral-storage")
 """Resources whose requests quotas also count under the bare name."""
+SUPERVISOR: Final = "the supervisor's pod"
+WAY_OUT: Final = "supervisor: machine in target {target} supervises runs from the machine that starts them"
+"""Where the cluster refuses a supervisor's pod, of which no job sets anything."""
 Json = Mapping[str, Any]
 
 
@@ -47,7 +58,7 @@ def run_pods(plan: Plan) -> Iterator[Pods]:
             break  # those of a Launcher and its Workers are alike
     for owner in plan.requests("supervisor"):
         if owner["kind"] == "Job":
-            yield Pods("the supervisor's pod", _pod(owner, owner["spec"]["template"]), 1, 1)
+            yield Pods(SUPERVISOR, _pod(owner, owner["spec"]["template"]), 1, 1)
     # They run before and after those that train, so that a quota need not admit both. The one that asks a store runs
     # beside them, and need not run at all.
     for owner in (*plan.requests("stage-job"), *plan.requests("upload-job"), *plan.requests("check-job")):
@@ -66,7 +77,9 @@ def pod_notes(client: Client, plan: Plan) -> list[Note]:
     ]
     by_quota = list(quota_notes(quotas, admitted))
     refusals = [
-        _refusal(one.what, answer) for one, answer in zip(pods, answers, strict=True) if isinstance(answer, Refused)
+        refusal(one.what, answer, plan.target)
+        for one, answer in zip(pods, answers, strict=True)
+        if isinstance(answer, Refused)
     ]
     return [*by_quota, *(note for note in refusals if not (by_quota and note.code.startswith("quota")))]
 
@@ -102,6 +115,19 @@ def _pod(owner: Json, template: Json) -> Manifest:
     }
 
 
+def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check]:
+    """That the API server would refuse the pod of a supervisor, by a dry run."""
+    image, python = target.image or IMAGE, target.python or PYTHON
+    shape = Shape("windlass-check", client.namespace, "job", image, python, target.user, "", 0,
+                  supervisor_image=target.supervisor_image or "", supervisor_queue=target.supervisor_queue or "",
+                  pull_secrets=tuple(target.image_pull_secrets))  # fmt: skip
+    made = supervisor_job(shape, Job(name="check", command=["true"]))
+    answer = _try(client, _pod(made, made["spec"]["template"]))
+    if isinstance(answer, Refused):
+        note = refusal(SUPERVISOR, answer, target.name)
+        yield Check("supervisor pod", "fail" if note.blocks else "warn", note.message, note.fix)
+
+
 def _try(client: Client, pod: Manifest) -> dict[str, Any] | Refused | None:
     """The pod as it would be created, or why it is refused; None where that cannot be known."""
     try:
@@ -120,10 +146,12 @@ def _quotas(client: Client) -> list[dict[str, Any]]:
         return []
 
 
-def _refusal(what: str, error: Refused) -> Note:
+def refusal(what: str, error: Refused, target: str) -> Note:
+    """What the API server's refusal of a pod means for a run."""
     exceeded = EXCEEDED.search(error.message)
     if exceeded is None:
         fix = "set resources: {cpus: …, memory: …}" if MUST_SPECIFY in error.message else "change the job or the target"
+        fix = WAY_OUT.format(target=target) if what == SUPERVISOR else fix
         return blocker("pods-refused", f"{what}: {error.message}", fix)
     quota, requested, limited = exceeded.groups()
     asked, hard = _amounts(requested), _amounts(limited)

@@ -13,6 +13,7 @@ from windlass.engines.kubernetes.api.connect import connect
 from windlass.engines.kubernetes.pods import probe_pods
 from windlass.engines.kubernetes.preflight import network, rbac
 from windlass.engines.kubernetes.preflight.checks import checks
+from windlass.engines.kubernetes.preflight.pod_admission import supervisor_check
 from windlass.engines.kubernetes.preflight.survey import survey
 from windlass.errors import EngineError
 
@@ -28,7 +29,9 @@ def check(target: KubernetesTarget, environ: Mapping[str, str]) -> Report:
         if seen.error("version") is None and not seen.missing:
             with contextlib.suppress(EngineError):
                 left = probe_pods.sweep(client)
-    found = checks(seen, target)
+        found = checks(seen, target)
+        if seen.error("account") is None and target.supervisor != "machine" and not seen.missing:
+            found += supervisor_check(client, target)
     if left:
         found.append(Check("leftovers", "ok", f"removed, of commands that were killed: {', '.join(left)}"))
     facts = {

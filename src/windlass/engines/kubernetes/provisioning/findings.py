@@ -6,10 +6,18 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes.manifests import INSTANCE_LABEL
+from windlass.engines.kubernetes.manifests import GPU, INSTANCE_LABEL
 from windlass.engines.kubernetes.observations import NodePoolMatch
 from windlass.engines.kubernetes.pods.spec import pod_spec
-from windlass.engines.kubernetes.provisioning.node_pools import MAX_TYPES, makes, match, matches, taints_of
+from windlass.engines.kubernetes.provisioning.node_pools import (
+    MAX_TYPES,
+    makes,
+    match,
+    matches,
+    taint_not_tolerated,
+    taint_text,
+    taints_of,
+)
 from windlass.engines.kubernetes.quantity import Json
 from windlass.plan.plan import Note, Step
 from windlass.plan.price import LISTED_IN, list_price, price
@@ -49,6 +57,23 @@ def node_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
         fix = f"NodePools make {', '.join(named[:MAX_TYPES])}; " if named else ""
         message = f"no NodePool matches the pods, so only nodes that are there can run them: {why}{more}"
         yield Note("machines-none", message, f"{fix}see: kubectl get nodepools")
+
+
+def taint_notes(
+    made: Iterable[Step], taints: Iterable[Iterable[Json]] | None, pools: Iterable[NodePoolMatch]
+) -> Iterator[Note]:  # fmt: skip
+    """That the pods of a plan tolerate the taints of no node, and no NodePool matches them."""
+    spec = pod_spec(step.request for step in made if step.kind in ("attempt-part", "attempt"))
+    found = [taint_not_tolerated(one, spec) for one in taints or ()]
+    kept = [taint for taint in found if taint is not None]
+    if not kept or len(kept) < len(found) or any(not pool.mismatch for pool in pools):
+        return
+    named = ", ".join(dict.fromkeys(map(taint_text, kept)))
+    fix = "use nodes without that taint, or have a policy add the toleration"
+    if any(taint["key"] == GPU for taint in kept):
+        fix = f"pods that request GPUs tolerate {GPU}: resources: {{gpus: 1}}; else {fix}"
+    yield Note("taint-not-tolerated", f"each of {len(found)} nodes has a taint that the pods do not tolerate: {named}",
+               fix)  # fmt: skip
 
 
 def disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:

@@ -22,6 +22,8 @@ WELL_KNOWN: Final = ("kubernetes.io", "k8s.io", "karpenter.sh", "karpenter.k8s.a
                      "karpenter.k8s.gcp", "eks.amazonaws.com")  # fmt: skip
 """Ends of the domains of labels that a node has, whether or not its NodePool names them."""
 MAX_TYPES: Final = 8
+KEEP_OUT: Final = ("NoSchedule", "NoExecute")
+"""Effects of taints that keep pods out."""
 SOON_SECONDS: Final = 60.0
 """A node that is deleted sooner after its last pod may be gone before the next attempt has pods."""
 _OPERATORS: Final = {"In": "in", "NotIn": "not in", "Gt": ">", "Lt": "<", "Gte": "≥", "Lte": "≤", "Exists": "exists",
@@ -63,9 +65,20 @@ def makes(pool: NodePoolMatch, types: Sequence[str], prices: Mapping[str, str] =
     return (" or ".join(kinds) or ", ".join(pool.others) or "any type") + capacity
 
 
+def taints_of_node(node: Json) -> tuple[Json, ...]:
+    """The taints of a node that keep pods out."""
+    return tuple(one for one in node.get("spec", {}).get("taints") or () if one.get("effect") in KEEP_OUT)
+
+
+def taint_not_tolerated(taints: Iterable[Json], spec: Json) -> Json | None:
+    """The first of these taints that a pod of this spec does not tolerate."""
+    tolerations = spec.get("tolerations", ())
+    return next((taint for taint in taints if not any(_tolerates(one, taint) for one in tolerations)), None)
+
+
 def taints_of(pool: Json) -> list[str]:
     """Its taints that keep pods out, as kubectl writes them: `team=vision:NoSchedule`."""
-    return [_taint_text(one) for one in _taints(pool)]
+    return [taint_text(one) for one in _taints(pool)]
 
 
 def labels_made(pools: Iterable[Json], names: Collection[str]) -> set[tuple[str, str]]:
@@ -81,9 +94,8 @@ def _mismatches(pool: Json, spec: Json) -> Iterator[str]:
         if not (all(_allows(one, value) for one in asked) if asked else domain.endswith(WELL_KNOWN)):
             has = ", ".join(_values(pool, name))
             yield f"its nodes have {name} {has}, not {value}" if has else f"its nodes do not have {name} {value}"
-    for taint in _taints(pool):
-        if not any(_tolerates(one, taint) for one in spec.get("tolerations", ())):
-            yield f"its nodes have the taint {_taint_text(taint)}, which the job does not tolerate"
+    if (taint := taint_not_tolerated(_taints(pool), spec)) is not None:
+        yield f"its nodes have the taint {taint_text(taint)}, which the job does not tolerate"
 
 
 def _not_ready(pool: Json) -> str:
@@ -160,10 +172,11 @@ def _text(requirement: Json) -> str:
 
 
 def _taints(pool: Json) -> list[Json]:
-    return [one for one in _template(pool).get("taints") or () if one.get("effect") in ("NoSchedule", "NoExecute")]
+    return [one for one in _template(pool).get("taints") or () if one.get("effect") in KEEP_OUT]
 
 
-def _taint_text(taint: Json) -> str:
+def taint_text(taint: Json) -> str:
+    """As kubectl writes it: `team=vision:NoSchedule`."""
     value = f"={taint['value']}" if taint.get("value") else ""
     return f"{taint['key']}{value}:{taint['effect']}"
 

@@ -31,7 +31,8 @@ HOME: Final = f"{layout.ROOT}/home"
 CODE_FILE: Final = FILE
 PLAN_FILE: Final = "plan.json.gz"
 AMOUNTS: Final = {"cpu": "50m", "memory": "96Mi"}
-MEMORY_LIMIT: Final = "512Mi"
+LIMITS: Final = {"cpu": "1", "memory": "512Mi"}
+"""A quota that counts limits refuses pods without them."""
 HOME_BYTES: Final = 1 << 30
 OUTPUTS_SPARE_BYTES: Final = 256 << 20
 """Beside the outputs themselves, which the pod holds until they are fetched: the blocks of small files."""
@@ -144,7 +145,7 @@ def _container(shape: Shape, notify: str | None) -> Manifest:
         "image": shape.supervisor_image or shape.image,
         "command": [shape.python, "-I", "-S", f"{MOUNTED}/{CODE_FILE}"],
         "env": [*({"name": name, "value": value} for name, value in env.items()), *secret],
-        "resources": {"requests": AMOUNTS, "limits": {"memory": MEMORY_LIMIT}},
+        "resources": {"requests": AMOUNTS, "limits": LIMITS},
         "securityContext": UNPRIVILEGED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 RESULT_FILE: Final = "/dev/termination-log"
 AMOUNTS: Final = {"cpu": "250m", "memory": "256Mi"}
-MEMORY_LIMIT: Final = "2Gi"
+LIMITS: Final = {"cpu": "2", "memory": "2Gi"}
 """What is copied takes at most 200 MB; the rest is for the names of millions of files."""
 MAX_FAILURES: Final = 6
 """Pods that may fail, mostly with their node; each next one goes on where that one ended."""
@@ -151,7 +151,7 @@ def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Ma
         "image": shape.supervisor_image or shape.image,
         "command": [shape.python, "-I", *alone, f"{layout.TRANSFER}/{FILE}"],
         "env": variables(env),
-        "resources": {"requests": AMOUNTS, "limits": {"memory": MEMORY_LIMIT}},
+        "resources": {"requests": AMOUNTS, "limits": LIMITS},
         "securityContext": UNPRIVILEGED,
         "terminationMessagePath": RESULT_FILE,
         "volumeMounts": mounts,
