@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.bed.cluster import Cluster
+from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.harnesses import set_up
 from tests.cluster.test_laptop_off import WAIT_SECONDS, Machines, end_of, machines, pods, settled, switch_off
 from tests.helpers.machine import Machine
 
 from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.pods import collection
+from windlass.worker import pod_reuse
 
 __all__ = ["machines"]
 
@@ -151,6 +154,32 @@ def test_a_supervisor_on_the_users_machine_brings_them_there(
     settled(cluster, namespace, run_id)
     delete_pods(cluster, namespace, run_id)
     require_copied(machine, run_id, "got")
+
+
+@pytest.mark.nightly
+def test_an_api_server_that_is_away_when_a_run_ends_costs_no_outputs(
+    lone_bed: Bed, lone_namespace: str, machines: Machines
+) -> None:
+    set_up(lone_bed, lone_namespace)
+    machine = machines(lone_bed, lone_namespace, "first")
+    job(machine, "succeeds", 20.0)
+    done = machine.windlass("run", "--on", "bed", "-d", "-q")
+    assert done.returncode == 0, done.stderr
+    run_id = done.stdout.strip()
+
+    def has_ended() -> bool:
+        return [rank["exit_code"] for rank in machine.status(run_id)["ranks"]][:1] == [0]
+
+    wait_for(has_ended, "the end of the first rank", WAIT_SECONDS)
+    lone_bed.kill_api_server()
+    try:
+        since = time.monotonic()
+        away_seconds = 20.0 + pod_reuse.OUTPUTS_SECONDS + collection.UNANSWERED_SECONDS
+        wait_for(lambda: time.monotonic() - since > away_seconds, "pods that are not held to end", WAIT_SECONDS)
+    finally:
+        lone_bed.start_api_server()
+    assert machine.ended(run_id)["phase"] == "succeeded"
+    assert files(machine.home / "runs" / run_id / "output") == BOTH, machine.windlass("events", run_id).stdout
 
 
 @pytest.mark.parametrize("is_inside", [True, pytest.param(False, marks=pytest.mark.nightly)])

@@ -413,7 +413,8 @@ class Supervisor:
                 is_uploaded = self.backend.upload(self.record, self.clock)
             self._note_available()
         except TargetUnavailable as error:
-            self._upload_at = self._retry_at(error)
+            retry_at = self._retry_at(error)
+            self._upload_at = 0.0 if self._is_collecting else retry_at  # a collection waits by itself
             return False
         except (OSError, EngineError) as error:
             self.end_uploading(in_a_line(error))

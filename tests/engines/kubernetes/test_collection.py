@@ -20,7 +20,7 @@ import pytest
 from tests.helpers.until import BOUND_SECONDS, until
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client, Unreachable
+from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.pods import collection
 from windlass.engines.kubernetes.pods.collection import (
     Collected,
@@ -37,6 +37,8 @@ from windlass.engines.kubernetes.pods.nodes import PodId
 from windlass.engines.kubernetes.pods.orders import OrderServer
 from windlass.errors import EngineError
 from windlass.runs.store import OUTPUT_DIGEST
+from windlass.supervise.backend import TargetUnavailable
+from windlass.supervise.recorder import Recorder
 from windlass.worker import order_protocol as protocol
 from windlass.worker import outputs, pod_reuse
 
@@ -278,38 +280,53 @@ class Control:
 
 
 class Pods:
-    """A client of a cluster in which these pods run."""
+    """A client of a cluster in which these pods run; for `unanswered` requests it fails with `error` first."""
 
-    def __init__(self, *nodes: int) -> None:
+    ahead = 0.0
+
+    def __init__(self, *nodes: int, unanswered: int = 0, error: EngineError | None = None) -> None:
         self.nodes = nodes
+        self.unanswered = unanswered
+        self.error = error or Unreachable("away")
 
     def find(self, _api: str, _kind: str, _selector: str) -> dict[str, Any]:
+        self.unanswered -= 1
+        if self.unanswered >= 0:
+            raise self.error
         return {"items": [_running(node) for node in self.nodes]}
 
 
-def _running(node: int) -> dict[str, Any]:
+def _running(node: int, **spec: Any) -> dict[str, Any]:
     meta = {"name": f"pod-{node}", "labels": {layout.ATTEMPT_LABEL: "1"},
             "annotations": {"batch.kubernetes.io/job-completion-index": str(node)}}  # fmt: skip
-    state = {"containerStatuses": [{"name": "node", "state": {"running": {}}}]}
-    return {"metadata": meta, "spec": {"containers": [{"name": "node"}]}, "status": state}
+    status = {"containerStatuses": [{"name": "node", "state": {"running": {}}}], "startTime": "2026-01-01T00:00:00Z"}
+    return {"metadata": meta, "spec": {"containers": [{"name": "node"}], **spec}, "status": status}
+
+
+def collection_of(
+    folder: Path, fetch: Callable[[str, Path, int], list[str]], pods: Pods, max_bytes: int = MIB,
+    control: Control | None = None,
+) -> OutputsCollection:  # fmt: skip
+    return OutputsCollection(
+        cast(Client, pods), control or Control(),
+        lambda pod, into, most: fetch(pod["metadata"]["name"], into, most), "r-1", folder, max_bytes,
+    )  # fmt: skip
 
 
 def collected(
-    folder: Path, fetch: Callable[[str, Path, int], list[str]], nodes: Sequence[int], running: Sequence[int],
-    max_bytes: int = MIB, control: Control | None = None,
+    folder: Path, fetch: Callable[[str, Path, int], list[str]], nodes: Sequence[int], pods: Pods,
+    max_bytes: int = MIB, control: Control | None = None, seen: Sequence[dict[str, Any]] = (),
 ) -> Collected:  # fmt: skip
-    """What comes of a collection from these nodes."""
-    made = OutputsCollection(
-        cast(Client, Pods(*running)), control or Control(),
-        lambda pod, into, most: fetch(pod["metadata"]["name"], into, most), "r-1", folder, max_bytes,
-    )  # fmt: skip
-    made._run({node: PodId(1, node) for node in nodes}, lambda: None)
+    """What comes of a collection from these nodes, of which `seen` are the pods by their node."""
+    made = collection_of(folder, fetch, pods, max_bytes, control)
+    made._run({node: PodId(1, node) for node in nodes}, dict(enumerate(seen)), lambda: None)
     return made._found
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(collection, "PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr(collection, "UNANSWERED_SECONDS", 0.0)
 
 
 def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
@@ -323,10 +340,78 @@ def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
             raise Unreachable("cut")
         return []
 
-    found = collected(tmp_path, fetch, [0], [0])
+    found = collected(tmp_path, fetch, [0], Pods(0))
     assert (found.nodes, found.warnings, len(tries)) == ([0], [], collection.TRIES)
     assert read(tmp_path / "output") == {"a": b"a"}
     assert not (tmp_path / collection.FOLDER).exists()
+
+
+AWAY = 3 * collection.TRIES
+
+
+def keeps(name: str, into: Path, _most: int) -> list[str]:
+    written(into, a=name.encode())
+    return []
+
+
+def test_an_api_server_that_is_away_costs_no_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection, "HOLD_SECONDS", 0.0)
+    pods, control, fetched = Pods(0, unanswered=AWAY), Control(), []
+
+    def fetch(name: str, into: Path, most: int) -> list[str]:
+        fetched.append(name)
+        if pods.unanswered > 0:
+            until(lambda: {"pod-0"} in control.held)  # as it was last seen: nothing else keeps it alive
+            raise Unreachable("away")
+        return keeps(name, into, most)
+
+    found = collected(tmp_path, fetch, [0], pods, control=control, seen=[_running(0)])
+    assert (found.nodes, found.warnings, len(fetched)) == ([0], [], AWAY)
+    assert read(tmp_path / "output") == {"a": b"pod-0"}
+
+
+def test_pods_that_were_not_seen_are_waited_for_too(tmp_path: Path) -> None:
+    found = collected(tmp_path, keeps, [0], Pods(0, unanswered=AWAY, error=Refused("starting", "", status=503)))
+    assert (found.nodes, found.warnings) == ([0], [])
+
+
+def test_connections_of_pods_bring_outputs_home_while_the_api_server_is_away(tmp_path: Path) -> None:
+    pod = _running(0, activeDeadlineSeconds=10**10)
+    found = collected(tmp_path, keeps, [0], Pods(unanswered=10**9), seen=[pod])
+    assert (found.nodes, found.warnings) == ([0], [])
+
+
+def test_a_pod_is_waited_for_until_its_deadline(tmp_path: Path) -> None:
+    pod = _running(0, activeDeadlineSeconds=1)
+    found = collected(tmp_path, keeps, [0], Pods(unanswered=10**9), seen=[pod])
+    assert found.warnings[0].startswith(
+        "the outputs of node 0 are lost: the API server did not answer until the deadline of the pod; "
+    )
+
+
+def test_lists_that_are_refused_end_it(tmp_path: Path) -> None:
+    found = collected(tmp_path, keeps, [0], Pods(0, unanswered=10**9, error=Refused("forbidden: pods", "", status=403)))
+    assert "the outputs could not be brought home: " in found.warnings[0]
+    assert "forbidden: pods" in found.warnings[0]
+
+
+def test_the_run_shows_that_it_waits_for_the_api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pods, woken = Pods(0, unanswered=10**9), threading.Event()
+    monkeypatch.setattr(collection, "UNANSWERED_SECONDS", 0.01)
+    made = collection_of(tmp_path, keeps, pods)
+    record = cast(Recorder, None)
+
+    def is_unavailable() -> bool:
+        try:
+            assert not made.turn(record, {0: PodId(1, 0)}, {}, woken.set)
+        except TargetUnavailable as error:
+            return "the pods keep the outputs" in error.message
+        return False
+
+    until(is_unavailable)
+    pods.unanswered = 0
+    assert woken.wait(BOUND_SECONDS)
+    assert made._found.nodes == [0]
 
 
 def test_nodes_that_are_lost_or_fail_are_named_and_the_others_come(tmp_path: Path) -> None:
@@ -338,16 +423,16 @@ def test_nodes_that_are_lost_or_fail_are_named_and_the_others_come(tmp_path: Pat
         written(into, **{name: b"x"})
         return ["root/pipe: neither file, folder nor link"] if name == "pod-4" else []
 
-    found = collected(tmp_path, fetch, [0, 1, 2, 3, 4], [0, 2, 3, 4])
+    found = collected(tmp_path, fetch, [0, 1, 2, 3, 4], Pods(0, 2, 3, 4))
     assert found.nodes == [0, 4]
     assert sorted(read(tmp_path / "output")) == ["pod-0", "pod-4"]
     assert [message.split(";")[0] for message in found.warnings] == [
-        "the outputs of node 1 are lost: the pod has ended",
-        "the outputs of node 2 are lost: its node is away",
-        "the outputs of node 3 are lost: too many",
         "of the outputs of node 4 were left out: pipe: neither file, folder nor link",
+        "the outputs of node 1 are lost: the pod has ended",
+        "the outputs of node 3 are lost: too many",
+        "the outputs of node 2 are lost: its node is away",
     ]
-    assert all(collection.KEEP in message for message in found.warnings[:3])
+    assert all(collection.KEEP in message for message in found.warnings[1:])
 
 
 def test_the_limit_counts_for_all_nodes_together(tmp_path: Path) -> None:
@@ -358,7 +443,7 @@ def test_the_limit_counts_for_all_nodes_together(tmp_path: Path) -> None:
         written(into, **{name: b"x" * 400})
         return []
 
-    assert collected(tmp_path, fetch, [0, 1], [0, 1], max_bytes=1000).nodes == [0, 1]
+    assert collected(tmp_path, fetch, [0, 1], Pods(0, 1), max_bytes=1000).nodes == [0, 1]
     assert limits == [1000, 600]
 
 
@@ -366,11 +451,11 @@ def test_nothing_that_fails_is_raised(tmp_path: Path) -> None:
     def fetch(_name: str, _into: Path, _most: int) -> list[str]:
         raise KeyError("a defect")
 
-    found = collected(tmp_path, fetch, [0], [0])
+    found = collected(tmp_path, fetch, [0], Pods(0))
     assert found.nodes == []
     assert "internal error: KeyError('a defect')" in found.warnings[0]
     (tmp_path / "file").touch()
-    found = collected(tmp_path / "file", fetch, [0], [0])
+    found = collected(tmp_path / "file", fetch, [0], Pods(0))
     assert found.warnings[0].startswith("the outputs could not be brought home: ")
 
 
@@ -385,4 +470,4 @@ def test_pods_that_wait_for_their_turn_are_held(tmp_path: Path, monkeypatch: pyt
         written(into, a=b"a")
         return []
 
-    assert collected(tmp_path, fetch, [0, 1], [0, 1], control=control).nodes == [0, 1]
+    assert collected(tmp_path, fetch, [0, 1], Pods(0, 1), control=control).nodes == [0, 1]

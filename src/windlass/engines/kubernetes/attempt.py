@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.pods.control import PodControl
 from windlass.engines.kubernetes.pods.nodes import Pod, PodId, PodWatch, is_alive, is_forced, why_it_ended
 from windlass.engines.kubernetes.pods.problems import PodProblems
 from windlass.engines.kubernetes.pods.signals import Signals
-from windlass.engines.kubernetes.pods.status import claims_of, exit_code
+from windlass.engines.kubernetes.pods.status import claims_of, container_state, exit_code
 from windlass.engines.kubernetes.queue.admission import is_deactivated
 from windlass.engines.kubernetes.queue.watch import QueueWatch
 from windlass.engines.kubernetes.workloads import WORKLOADS
@@ -315,6 +315,11 @@ class PodAttempt(Attempt):
             for node in self.nodes:
                 if node.ended and node.outputs:
                     self.signals.hold(node)
+
+    def running_pods(self, numbers: Collection[int]) -> dict[int, Pod]:
+        """The pods of these nodes that ran when they were last seen, by node."""
+        found = {node.number: pod for node in self.nodes if (pod := node.pod) is not None}
+        return {node: pod for node, pod in found.items() if node in numbers and container_state(pod)[0] == "running"}
 
     @property
     def is_taken_back(self) -> bool:

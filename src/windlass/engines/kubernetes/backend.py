@@ -89,6 +89,8 @@ class KubernetesBackend(Backend):
         """Bytes that outputs may have to be collected from the pods; 0: they are not."""
         fetch = fetch or ExecFetch(self.client, plan.nodes.worker_python)
         self._collection = OutputsCollection(self.client, self.control, fetch, plan.run_id, run_dir, self._outputs_max)
+        self._attempt: PodAttempt | None = None
+        """The last one that this supervisor has observed."""
         self._is_kept_alive = False
         self._is_released = False
         """Whether the pods of the last attempt were told that no other follows."""
@@ -262,7 +264,9 @@ class KubernetesBackend(Backend):
     def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
         """See `Backend`."""
         pods = dict(zip(self._members(record), self._pods(record), strict=True))
-        return self._collection.turn(record, {node: pods[node] for node in nodes if node in pods}, clock.wake)
+        ids = {node: pods[node] for node in nodes if node in pods}
+        seen = {} if self._attempt is None else self._attempt.running_pods(ids)
+        return self._collection.turn(record, ids, seen, clock.wake)
 
     def remove(self) -> None:
         """See `Backend`: all objects of the run, except a claim that the job keeps."""
@@ -302,7 +306,8 @@ class KubernetesBackend(Backend):
         self.room.begin(members)
         self._wake = clock.wake
         specs = compose(self.plan.nodes, members)
-        return PodAttempt(self.client, self.plan, number, specs, folder, clock.wake, self.control)
+        self._attempt = PodAttempt(self.client, self.plan, number, specs, folder, clock.wake, self.control)
+        return self._attempt
 
     def is_started(self, folder: Path) -> bool:
         """See `Backend`. Older versions left the files of its nodes alone.

@@ -3,29 +3,36 @@
 A supervisor on a user's machine reads the folder of each pod by exec; to one in the cluster, each pod sends it over a
 connection of its own (`worker/outputs.py`). The folders are merged: of files with the same path, that of the first node
 is kept. Each file is moved to its place once all are here and verified; a collection that was killed is repeated.
+
+While the API server does not answer, the pods that ran when they were last seen are kept alive and asked for their
+outputs, and the collection waits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import filecmp
+import itertools
 import os
 import shutil
 import tarfile
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from socket import socket
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Unreachable
+from windlass.engines.kubernetes.api.unavailable import is_passing, unavailable
 from windlass.engines.kubernetes.pods import exec_stream
 from windlass.engines.kubernetes.pods.control import ConnectionControl, PodControl, Request
 from windlass.engines.kubernetes.pods.files import PodFiles, last_line, parsed
-from windlass.engines.kubernetes.pods.nodes import Pod, PodId, by_id, selector
+from windlass.engines.kubernetes.pods.nodes import Pod, PodId, by_id, ends_at, selector
 from windlass.engines.kubernetes.pods.reuse import ANSWER_SECONDS
 from windlass.engines.kubernetes.pods.status import container_state
 from windlass.errors import EngineError
@@ -35,12 +42,16 @@ from windlass.supervise.recorder import Recorder
 from windlass.worker import order_protocol, outputs, pod_reuse, tarpipe
 from windlass.worker.output_size import MAX_FILES, entries, measure
 
-T = TypeVar("T")
-
 FOLDER: Final = "collecting"
 """In the folder of the run: what has come so far."""
-TRIES: Final = 3
-PAUSE_SECONDS: Final = 2.0
+TRIES: Final = 6
+"""How often a pod is read that fails while the API server answers: for a minute, by `PAUSES_SECONDS`."""
+PAUSES_SECONDS: Final = (2.0, 4.0, 8.0, 16.0, 32.0)
+"""Between two tries; the last one is repeated."""
+UNANSWERED_SECONDS: Final = 5.0
+"""Between two tries while the API server does not answer."""
+MAX_REFUSALS: Final = 60
+"""How often the list of pods may be refused: a proxy in front of the API server refuses for a while too."""
 HOLD_SECONDS: Final = 15.0
 """Between two requests to keep the pods alive that have not been read: each lasts for `pod_reuse.OUTPUTS_SECONDS`."""
 CONNECT_SECONDS: Final = 30.0
@@ -87,13 +98,25 @@ class OutputsCollection:
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._found = Collected()
+        self._unanswered: EngineError | None = None
+        """Why the pods cannot be listed now."""
+        self._num_refused = 0
+        """How often a list was refused."""
 
-    def turn(self, record: Recorder, ids: Mapping[int, PodId], wake: Callable[[], None]) -> bool:
-        """Go on with it; returns whether it is over. `ids` are the pods by node; nothing that fails is raised."""
+    def turn(
+        self, record: Recorder, ids: Mapping[int, PodId], seen: Mapping[int, Pod], wake: Callable[[], None]
+    ) -> bool:  # fmt: skip
+        """Go on with it; returns whether it is over. `ids` are the pods by node, `seen` those that ran when last seen.
+
+        Raises TargetUnavailable while it waits for the API server, and nothing else.
+        """
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, args=(dict(ids), wake), name="outputs", daemon=True)
+            work = (dict(ids), dict(seen), wake)
+            self._thread = threading.Thread(target=self._run, args=work, name="outputs", daemon=True)
             self._thread.start()
         if self._thread.is_alive():
+            if (error := self._unanswered) is not None:
+                raise unavailable(error, "the pods keep the outputs")
             return False
         for message in self._found.warnings:
             record.note(Warned(message))
@@ -108,8 +131,7 @@ class OutputsCollection:
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
-    def _run(self, ids: dict[int, PodId], wake: Callable[[], None]) -> None:
-        left: dict[int, Pod] = {}
+    def _run(self, ids: dict[int, PodId], left: dict[int, Pod], wake: Callable[[], None]) -> None:
         holder = threading.Thread(target=self._hold, args=(left,), name="hold", daemon=True)
         holder.start()
         try:
@@ -124,32 +146,34 @@ class OutputsCollection:
             wake()
 
     def _collect(self, ids: dict[int, PodId], left: dict[int, Pod]) -> None:
-        """Collect; `left` gets the pods that are still to be read. Raises EngineError, OSError."""
+        """Collect; `left` has the pods that are still to be read, as last seen. Raises EngineError, OSError."""
         found, work = self._found, self._run_dir / FOLDER
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(mode=0o700, parents=True)
-        nodes = sorted(ids)
-        pods = self._try(lambda: by_id(self._client.find("v1", "Pod", selector(self._run_id, ids.values()))["items"]))
-        # Also those that are being deleted: they wait for this in their grace period.
-        left.update({
-            node: pods[ids[node]] for node in nodes
-            if ids[node] in pods and container_state(pods[ids[node]])[0] == "running"
-        })  # fmt: skip
-        found.warnings += lost_words([node for node in nodes if node not in left], "the pod has ended")
-        parts, budget = dict[int, Path](), self._max_bytes
-        for node, pod in sorted(left.items()):
-            part = work / f"node-{node}"
-            try:
-                left_out = self._try(lambda: self._fetched(pod, part, budget))  # noqa: B023 - called at once
-            except (EngineError, OSError) as error:
-                found.warnings += lost_words([node], _words(error))
-            else:
+        parts, lost, failures = dict[int, Path](), dict[int, str](), Counter[int]()
+        pauses = itertools.chain(PAUSES_SECONDS, itertools.repeat(PAUSES_SECONDS[-1]))
+        while waiting := {node: ids[node] for node in sorted(ids) if node not in parts and node not in lost}:
+            is_answered = self._look(waiting, left, lost)
+            for node, pod in sorted(left.items()):
+                budget = self._max_bytes - sum(measure(str(part)).bytes for part in parts.values())
+                part = work / f"node-{node}"
+                try:
+                    left_out = self._fetched(pod, part, budget)
+                except (EngineError, OSError) as error:
+                    failures[node] += is_answered
+                    if isinstance(error, LeftBehind) or failures[node] == TRIES:
+                        lost[node] = _words(error)
+                        del left[node]
+                    continue
                 parts[node] = part
-                budget -= measure(str(part)).bytes
                 found.warnings += left_out_words(node, left_out)
-            del left[node]
-            if "deletionTimestamp" in pod["metadata"]:  # no other request ends these
-                list(self._control.call_all([(pod, Request.leave())], ANSWER_SECONDS))
+                del left[node]
+                if "deletionTimestamp" in pod["metadata"]:  # no other request ends these
+                    list(self._control.call_all([(pod, Request.leave())], ANSWER_SECONDS))
+            if (left or not is_answered) and self._closed.wait(next(pauses) if is_answered else UNANSWERED_SECONDS):
+                raise EngineError("the collection was ended", "")
+        for why in dict.fromkeys(lost.values()):
+            found.warnings += lost_words([node for node in sorted(lost) if lost[node] == why], why)
         if parts:
             merged = work / "merged"
             found.warnings += conflict_words(merge(parts, merged))
@@ -158,21 +182,35 @@ class OutputsCollection:
             found.nodes = sorted(parts)
         shutil.rmtree(work, ignore_errors=True)
 
+    def _look(self, waiting: Mapping[int, PodId], left: dict[int, Pod], lost: dict[int, str]) -> bool:
+        """Look which pods still have outputs; returns whether the API server has answered. Raises Refused.
+
+        While it does not, pods are lost at their deadline alone: the kubelet then ends them.
+        """
+        try:
+            pods = by_id(self._client.find("v1", "Pod", selector(self._run_id, waiting.values()))["items"])
+        except EngineError as error:
+            self._num_refused += not is_passing(error)
+            if self._num_refused == MAX_REFUSALS:
+                raise
+            self._unanswered = error
+            for node in [node for node, pod in left.items() if time.time() + self._client.ahead > ends_at(pod)]:
+                lost[node] = "the API server did not answer until the deadline of the pod"
+                del left[node]
+            return False
+        self._unanswered = None
+        for node, one in waiting.items():
+            # Also those that are being deleted: they wait for this in their grace period.
+            if one in pods and container_state(pods[one])[0] == "running":
+                left[node] = pods[one]
+            else:
+                left.pop(node, None)
+                lost[node] = "the pod has ended"
+        return True
+
     def _fetched(self, pod: Pod, part: Path, max_bytes: int) -> list[str]:
         shutil.rmtree(part, ignore_errors=True)
         return self._fetch(pod, part, max_bytes)
-
-    def _try(self, work: Callable[[], T]) -> T:
-        """Do something, again where it fails. Raises EngineError, OSError."""
-        for _ in range(TRIES - 1):
-            try:
-                return work()
-            except LeftBehind:
-                raise
-            except (EngineError, OSError):
-                if self._closed.wait(PAUSE_SECONDS):
-                    raise
-        return work()
 
     def _hold(self, left: Mapping[int, Pod]) -> None:
         """Keep the pods alive that have not been read."""

@@ -284,6 +284,12 @@ def is_lost(pod: Pod) -> bool:
     return time.time() > seconds_of(deleted, math.inf) + GONE_SECONDS
 
 
+def ends_at(pod: Pod) -> float:
+    """When its deadline is over, in Unix seconds of the cluster's clock; infinity where it has none."""
+    started, seconds = pod.get("status", {}).get("startTime"), pod["spec"].get("activeDeadlineSeconds")
+    return math.inf if seconds is None else seconds_of(started, math.inf) + float(seconds) + GONE_SECONDS
+
+
 def is_alive(pod: Pod) -> bool:
     """Whether its container runs and its node reports so: pods of a node that does not answer are not Ready."""
     return is_true(pod, "Ready") and container_state(pod)[0] == "running"
