@@ -26,7 +26,8 @@ from windlass.cli.formatting import size
 from windlass.cli.main import cli
 from windlass.errors import WindlassError
 from windlass.spec.job import Job
-from windlass.train.checkpoint.files import seal
+from windlass.train.checkpoint.chunks import export_safetensors
+from windlass.train.checkpoint.files import list_checkpoints, seal
 
 
 def tensors(**values: list[float]) -> bytes:
@@ -326,12 +327,41 @@ def test_export_for_torch_is_done_by_the_interpreter_of_the_job(windlass: Call, 
 
 
 def test_export_for_torch_without_the_interpreter_of_the_job_names_the_format_that_needs_none(tmp_path: Path) -> None:
-    node = {"kind": "node", "request": {"worker_python": "/of/the/image/python"}}
+    node = {"kind": "node", "request": {"worker_python": "/removed/python"}}
     with pytest.raises(WindlassError) as raised:
-        _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", {"steps": [node]})
+        _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", {"engine": "local", "steps": [node]})
     assert (raised.value.message.endswith("is not on this machine"), raised.value.hint) == (
         True, "export to a file ending in .safetensors",
     )  # fmt: skip
+
+
+def test_export_for_torch_executes_nothing_that_the_plan_of_another_machine_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan of a run in a cluster may have been written by anyone in its namespace."""
+    for name in ("theirs", "bin/python"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "$PYTHONPATH" > {tmp_path / name}.ran\n')
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    request = {"worker_python": str(tmp_path / "theirs"), "env": {"PYTHONPATH": "/theirs"}}
+    plan = {"engine": "kubernetes", "steps": [{"kind": "node", "request": request}]}
+    _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", plan)
+    assert not (tmp_path / "theirs.ran").exists()
+    assert (tmp_path / "bin/python.ran").read_text() == "/mine\n", "the active environment's"
+
+
+@pytest.mark.slow
+def test_export_for_torch_of_a_run_in_a_cluster_needs_torch_alone(tmp_path: Path) -> None:
+    import torch
+
+    write(tmp_path, 10)
+    [found] = list_checkpoints(str(tmp_path))
+    export_safetensors(found, tmp_path / "t.safetensors", part="model")
+    _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", {"engine": "kubernetes", "steps": []})
+    state = torch.load(tmp_path / "m.pt", weights_only=True)
+    assert torch.equal(state["weight"], torch.tensor([1.0, 10.0]))
 
 
 # -- rm ---------------------------------------------------------------------------------------------------------------

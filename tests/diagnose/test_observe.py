@@ -15,6 +15,18 @@ from windlass.runs.store import Store
 REPORT = '::windlass {"step": 119, "loss": 0.02}\n'
 
 
+def with_log(store: Store, text: str) -> Path:
+    """A run whose rank 0 has printed this."""
+    with contextlib.closing(
+        store.create("a-1", name="a", target="local", output_dir="/o", plan="{}", time=100.0)
+    ) as writer:
+        writer.append(entry_of("attempt", {"number": 1, "world_size": 1, "nodes": [[0]]}))
+    folder = store.run_dir("a-1") / "attempt-1"
+    folder.mkdir()
+    (folder / "rank-0.log").write_text(text)
+    return folder / "rank-0.log"
+
+
 @pytest.mark.parametrize(
     ("log", "shown", "has_written"),
     [
@@ -28,13 +40,19 @@ def test_reports_of_progress_are_no_output_of_a_rank_and_a_sign_of_it(
     tmp_path: Path, log: str, shown: str, has_written: bool
 ) -> None:
     with Store(tmp_path) as store:
-        with contextlib.closing(
-            store.create("a-1", name="a", target="local", output_dir="/o", plan="{}", time=100.0)
-        ) as writer:
-            writer.append(entry_of("attempt", {"number": 1, "world_size": 1, "nodes": [[0]]}))
-            folder = store.run_dir("a-1") / "attempt-1"
-            folder.mkdir()
-            (folder / "rank-0.log").write_text(log)
-            os.utime(folder / "rank-0.log", (200.0, 200.0))
+        os.utime(with_log(store, log), (200.0, 200.0))
         [rank] = observe(store, store.status("a-1")).ranks
     assert (rank.tail, rank.last_output_at) == (shown, 200.0 if has_written else None)
+
+
+def test_of_a_run_elsewhere_no_file_but_those_of_its_code_is_read_here(tmp_path: Path) -> None:
+    """A traceback is output of a pod, and may name any file."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").write_text("train()\n")
+    (tmp_path / "secret.py").write_text("my secret\n")
+    files = ("/pod/code/train.py", f"{tmp_path}/secret.py", "/pod/code/../secret.py", "/pod/codes/train.py")
+    frames = "".join(f'  File "{file}", line 1, in main\n    x\n' for file in files)
+    with Store(tmp_path / "home") as store:
+        with_log(store, f"Traceback (most recent call last):\n{frames}ValueError: bad\n")
+        seen = observe(store, store.status("a-1"), moved=("/pod/code", str(tmp_path / "code")))
+    assert seen.sources == {"/pod/code/train.py:1": "train()"}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.engines.base import RESUMABLE, Engine
+from windlass.engines.interpreter import find_python
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.record import Status
 from windlass.train.checkpoint import files, retention
@@ -25,6 +26,8 @@ DEFAULT_KEEP: Final = 3
 TENSORS: Final = ".safetensors"
 TORCH: Final = (".pt", ".pth")
 PYTHON_SECONDS: Final = 600.0
+ROOT: Final = Path(__file__).parents[2]
+"""The folder of this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,20 +240,31 @@ def state_words(problems: list[Problem]) -> str:
     return STATES[fault] if fault is not None else "verified"
 
 
+_RUN: Final = "import runpy, sys; sys.path.append({!r}); runpy.run_module({!r}, run_name='__main__')"
+
+
 def _by_torch(tensors: Path, path: Path, plan: Mapping[str, Any]) -> None:
-    """Turn a safetensors file into one for torch.load, by the interpreter of the job, which has torch."""
+    """Turn a safetensors file into one for torch.load, by an interpreter that has torch.
+
+    That is the job's where it runs on this machine, else the one that is active: the plan of a run in a cluster may be
+    of another machine, and nothing that it names is executed here.
+    """
     node: Mapping[str, Any] = next((step["request"] for step in plan.get("steps", ()) if step["kind"] == "node"), {})
-    python = node.get("worker_python")
+    module, env = "windlass.train.checkpoint.export", {**os.environ}
+    if plan.get("engine") == "local":
+        python, how = node.get("worker_python"), ["-m", module]
+        env |= {name: value for name, value in node.get("env", {}).items() if name == "PYTHONPATH"}
+    else:
+        python, how = str(find_python(None, Path.cwd(), os.environ)), ["-c", _RUN.format(str(ROOT), module)]
     if python is None:
         raise WindlassError("the plan of this run names no interpreter", f"export to a file ending in {TENSORS}")
-    env = {**os.environ, **{name: value for name, value in node.get("env", {}).items() if name == "PYTHONPATH"}}
-    command = [python, "-m", "windlass.train.checkpoint.export", str(tensors), str(path)]
+    command = [python, *how, str(tensors), str(path)]
     try:
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, errors="replace", timeout=PYTHON_SECONDS, check=False
         )
-    except FileNotFoundError as error:  # that of an image, for a run in a cluster
-        what = f"{path} needs torch, and the interpreter of the job, {python}, is not on this machine"
+    except FileNotFoundError as error:
+        what = f"{path} needs torch, and the interpreter {python} is not on this machine"
         raise WindlassError(what, f"export to a file ending in {TENSORS}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise WindlassError(f"{python} could not write {path}: {error}") from error

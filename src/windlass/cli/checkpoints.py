@@ -182,8 +182,9 @@ def prune(ctx: click.Context, keep: int | None, older_than: str | None, on: str 
 def export(ctx: click.Context, names: tuple[str, ...], part: str, on: str | None, form: str) -> int:
     """Write the model of a checkpoint as one file; of the newest verified one, unless one is named.
 
-    PATH ends in .safetensors, or in .pt for torch.load; the latter is written by the job's own interpreter. The prefix
-    that DDP puts before names is left out. The checkpoint is verified first; a damaged one is refused.
+    PATH ends in .safetensors, or in .pt for torch.load; the latter is written by the job's own interpreter, or by the
+    active environment's for a run in a cluster or on SageMaker. The prefix that DDP puts before names is left out. The
+    checkpoint is verified first; a damaged one is refused.
 
     \b
     Example:

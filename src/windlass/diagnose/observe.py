@@ -129,16 +129,28 @@ def _output(path: Path, stacks: Iterable[str]) -> tuple[str, float | None]:
 
 
 def _sources(texts: Iterable[str], moved: tuple[str, str] | None) -> dict[str, str]:
-    """Lines of the script's own files that stacks and tracebacks name."""
+    """Lines of the script's own files that stacks and tracebacks name.
+
+    Where they have `moved`, what ranks print is of another machine: no file beside them is read here.
+    """
     found: dict[str, str] = {}
     linecache.checkcache()
     for text in texts:
         for match in FRAME.finditer(plain(text)):
             key = f"{match['file']}:{match['line']}"
             if key not in found and len(found) < MAX_SOURCES and not LIBRARY.search(match["file"]):
-                file = match["file"].replace(*moved, 1) if moved else match["file"]
-                found[key] = linecache.getline(file, int(match["line"])).strip()[:200]
+                file = _here(match["file"], moved)
+                found[key] = linecache.getline(file, int(match["line"])).strip()[:200] if file else ""
     return {key: line for key, line in found.items() if line}
+
+
+def _here(file: str, moved: tuple[str, str] | None) -> str:
+    """Where a file of the script is on this machine; empty where it is none of them."""
+    if moved is None:
+        return file
+    there, here = moved
+    path = os.path.normpath(file)
+    return f"{here}{path.removeprefix(there)}" if path.startswith(f"{there}/") else ""
 
 
 def _near(texts: Iterable[str], code_dir: str) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
+from tests.engines.kubernetes.test_labels import INSIDE
+from tests.engines.kubernetes.test_plan import planned
 
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client
@@ -32,16 +34,19 @@ from windlass.engines.kubernetes.supervisor.record import (
     unpacked,
 )
 from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
+from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.errors import StoreError
 from windlass.plan.plan import FORMAT, Plan
 from windlass.plan.template import NO_NODES
 from windlass.runs.events import AttemptStarted, Created, PodsReused
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
+from windlass.worker.protocol import NodeSpec, RankSpec
 
+RANK = RankSpec(0, 0, ("t.py",), {})
 RUN = "digits-7f3k2"
 PLACE = Place("lab", "team", "/here/config")
-BEGUN = Created(RUN, "digits", "lab", "/out", user="ann", supervisor="cluster")
+BEGUN = Created(RUN, "digits", "lab", "in the pods", user="ann", supervisor="cluster")
 
 
 @pytest.fixture
@@ -76,8 +81,8 @@ def test_what_is_no_event_damages_the_record(client: Client, bad: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"id": "other-7f3k2"}, {"id": "../../victim"}, {"supervisor": ""}],
-    ids=["another", "path", "on-a-machine"],
+    [{"id": "other-7f3k2"}, {"id": "../../victim"}, {"supervisor": ""}, {"output_dir": "/home/victim/.ssh"}],
+    ids=["another", "path", "on-a-machine", "outputs-on-a-machine"],
 )
 def test_the_first_event_is_the_creation_of_this_run(client: Client, changes: dict[str, str]) -> None:
     """Its id is that of a folder on this machine, which `rm` deletes; a run of machines is supervised by this one."""
@@ -181,8 +186,9 @@ def a_plan() -> dict[str, Any]:
         "code": {"folder": "/theirs/code", "digest": "d", "pieces": []},
     }  # fmt: skip
     return {
-        "run_id": RUN, "name": "digits", "target": "lab", "engine": "kubernetes", "output_dir": "/out", "num_nodes": 1,
-        "procs_per_node": 1, "policy": {}, "job": {}, "notes": [], "format": FORMAT, "nodes": NO_NODES.to_json(),
+        "run_id": RUN, "name": "digits", "target": "lab", "engine": "kubernetes", "output_dir": "in the pods",
+        "num_nodes": 1, "procs_per_node": 1, "policy": {}, "job": {}, "notes": [], "format": FORMAT,
+        "nodes": NO_NODES.to_json(),
         "steps": [{"kind": kind, "summary": "", "request": request} for kind, request in steps.items()],
     }  # fmt: skip
 
@@ -195,11 +201,11 @@ def with_request(step_kind: str, **changes: Any) -> dict[str, Any]:
     return plan
 
 
-def imported(plan: Any, created_with: Any) -> Plan:
+def imported(plan: Any, created_with: Any, place: Place = PLACE) -> Plan:
     """The plan in the ConfigMap, of a supervisor whose Job was created with another one."""
     packed = base64.b64encode(gzip.compress(json.dumps(plan).encode())).decode()
     contents = {"metadata": {"name": f"{RUN}-supervisor"}, "binaryData": {PLAN_FILE: packed}}
-    return imported_plan(contents, with_digest({"metadata": {}}, json.dumps(created_with)), RUN, PLACE)
+    return imported_plan(contents, with_digest({"metadata": {}}, json.dumps(created_with)), RUN, place)
 
 
 def test_a_plan_of_another_machine_is_carried_out_from_here() -> None:
@@ -208,6 +214,45 @@ def test_a_plan_of_another_machine_is_carried_out_from_here() -> None:
     assert (cluster["context"], cluster["namespace"], cluster["kubeconfig"]) == PLACE
     assert is_imported(plan)
     assert code["folder"] == layout.CODE, "no folder of this machine"
+
+
+def test_steps_and_fields_that_are_not_listed_are_left_out_of_a_plan() -> None:
+    """They would name programs, folders and objects outside of the run, for commands of this machine."""
+    spec = NodeSpec(0, "t.py", "/home/ann/evil", "/windlass/code", {"PYTHONPATH": "/home/ann"}, (RANK,), 1.0)
+    plan = with_request("cluster", credentials="/home/victim/.aws")
+    more = {"node": spec.to_json(), "folder": {"base": "/home/victim"}, "service": {"base": "/home/victim"},
+            "mount-volume": {"kind": "PersistentVolume"}, "network": {}, "training-job": {}}  # fmt: skip
+    plan["steps"] += [{"kind": kind, "summary": "", "request": request} for kind, request in more.items()]
+    plan["policy"] = {"grace_seconds": 5.0, "hook": "/home/ann/evil"}
+    found = imported(plan, plan)
+    assert [step.kind for step in found.steps] == ["cluster", "object", "attempt", "code", "node"]
+    assert found.requests("cluster")[0].keys() == {"via", "namespace", "context", "kubeconfig"}
+    [node] = found.requests("node")
+    assert node.keys() == {"node", "cwd", "env", "ranks"}
+    assert found.policy == {"grace_seconds": 5.0}
+    assert Plan.from_json(json.loads(found.to_text())) == Plan.from_json(json.loads(found.to_text()))
+
+
+OF_THEIR_MACHINE = {
+    "code": {"files", "left_out", "added", "unpacked_bytes"},
+    "node": {*NodeSpec.fields(), "host", "version"} - {"node", "cwd", "env", "ranks"},
+}
+"""Fields that commands of other machines do without."""
+
+
+@pytest.mark.parametrize("via", WORKLOADS)
+def test_all_that_a_plan_has_for_other_machines_is_listed(via: str) -> None:
+    more: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
+    data = [{"name": "digits", "source": "s3://b/digits"}]
+    where = {"via": via, "results": {"size": "1GiB"}, "data": {"claim": "sets", "size": "1GiB"}}
+    plan = planned(INSIDE, nodes=2, data=data, outputs="s3://b/out", queue="team", kubernetes=where, **more)
+    assert {"stage", "stage-job", "upload", "transfer", "supervisor"} <= {step.kind for step in plan.steps}
+    found = imported(plan.to_json(), plan.to_json(), Place("lab", "team-a", "/here/config"))
+    assert [step.kind for step in found.steps] == [one.kind for one in plan.steps if one.kind != "data-claim"]
+    for step in found.steps:
+        [was] = [one.request for one in plan.steps if (one.kind, one.summary) == (step.kind, step.summary)]
+        assert was.keys() - step.request.keys() <= OF_THEIR_MACHINE.get(step.kind, set())
+    assert (found.policy.keys(), found.nodes) == (plan.policy.keys(), plan.nodes)
 
 
 def test_a_plan_that_was_changed_after_the_submission_is_not_carried_out() -> None:
@@ -221,7 +266,10 @@ def test_a_plan_that_was_changed_after_the_submission_is_not_carried_out() -> No
     "plan",
     [[], {**a_plan(), "run_id": "other-7f3k2"}, {**a_plan(), "engine": "local"}, {**a_plan(), "steps": []},
      {**a_plan(), "steps": 7}, {**a_plan(), "job": []}, {**a_plan(), "num_nodes": "1"}, {**a_plan(), "more": 1},
-     {**a_plan(), "price": "5 USD"},
+     {**a_plan(), "price": "5 USD"}, {**a_plan(), "output_dir": "/home/victim"}, {**a_plan(), "num_nodes": 10**300},
+     {**a_plan(), "num_nodes": -1}, {**a_plan(), "nodes": NO_NODES.replace(num_nodes=1 << 40).to_json()},
+     {**a_plan(), "policy": {"min_nodes": "x"}}, {**a_plan(), "job": {"checkpoint": 7}},
+     with_request("code", bytes=[1]), with_request("cluster", expires_seconds="never"),
      with_request("cluster", namespace="kube-system"), with_request("cluster", via="x"),
      with_request("object", kind="RoleBinding"),
      with_request("object", metadata={"name": RUN, "namespace": "kube-system"}),

@@ -39,7 +39,7 @@ class Cluster:
         self._open = ExitStack()
         server.anchor(RUN)
         self.client = self._open.enter_context(closing(server.client(folder)))
-        first = Created(RUN, "digits", "lab", "/out", supervisor="cluster").event(1, time.time())
+        first = Created(RUN, "digits", "lab", "in the pods", supervisor="cluster").event(1, time.time())
         self.events: list[Event] = [first]
         head = Head((first,), summary_of(fold([first]), {}), 0, "submitter")
         self.client.create(head_manifest(self.client.get("v1", "ConfigMap", RUN), head))

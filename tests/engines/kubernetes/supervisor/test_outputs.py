@@ -126,7 +126,7 @@ def test_outputs_that_are_here_or_were_fetched_are_not_lost(scene: Scene, tmp_pa
 
 def test_a_run_without_outputs_is_not_asked_for_any(scene: Scene) -> None:
     scene.write(AttemptStarted(1, 1), RunEnded(Phase.SUCCEEDED, exit_code=0))
-    assert scene.engine.status(RUN).output_dir == "/out"
+    assert scene.engine.status(RUN).output_dir == "in the pods"
     assert not [request for request in scene.server.requests if request.plural == "pods"]
 
 

@@ -36,7 +36,10 @@ def server(server: ObjectServer) -> ObjectServer:
 
 
 def history(num_warnings: int = 0, *, chars: int = 20) -> list[Event]:
-    entries = [Created(RUN, "digits", "lab", "/out", user="ann", supervisor="cluster"), PhaseEntered(Phase.TRAINING)]
+    entries = [
+        Created(RUN, "digits", "lab", "in the pods", user="ann", supervisor="cluster"),
+        PhaseEntered(Phase.TRAINING),
+    ]
     warnings = [Warned(f"{number} ".ljust(chars, ".")) for number in range(num_warnings)]
     return [entry.event(seq, float(seq)) for seq, entry in enumerate([*entries, *warnings], 1)]
 

@@ -51,7 +51,7 @@ class Scene:
                 "steps": [{"kind": "cluster", "summary": "", "request": place}]}  # fmt: skip
         self.store = Store(folder / "home")
         self.store.create(
-            RUN, name="digits", target="lab", output_dir="/out", plan=json.dumps(plan), time=self.began,
+            RUN, name="digits", target="lab", output_dir="in the pods", plan=json.dumps(plan), time=self.began,
             user="ann", supervisor="cluster",
         ).close()  # fmt: skip
         self.events = self.store.events(RUN)
@@ -123,7 +123,7 @@ def test_one_list_shows_which_of_several_runs_have_news(scene: Scene, tmp_path: 
     others = [f"other-{number}" for number in range(5)]
     for name in others:
         scene.server.anchor(name)
-        first = Created(name, "other", "lab", "/out", supervisor="cluster").event(1, scene.began)
+        first = Created(name, "other", "lab", "in the pods", supervisor="cluster").event(1, scene.began)
         scene.store.copy(name, [first], plan)
         head = Head((first,), summary_of(fold([first]), {}), 0, "submitter")
         scene.client.create(head_manifest(scene.client.get("v1", "ConfigMap", name), head))

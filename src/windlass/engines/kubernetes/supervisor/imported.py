@@ -1,7 +1,8 @@
 """Reads the plan of a run that another machine has submitted: it is input, which others in the namespace can change.
 
 Later commands act by this plan with the rights of their user. So it must be the one with which the Job of the run's
-supervisor was created, and may name nothing but the objects of its run.
+supervisor was created, and may name nothing but the objects of its run. Steps and fields that are not listed here are
+left out: none of them names a program, a folder or a file of this machine.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes import expiry, layout
 from windlass.engines.kubernetes.discovery.snapshot import Place
+from windlass.engines.kubernetes.provisioning.findings import MACHINES
 from windlass.engines.kubernetes.supervisor.manifests import PLAN_FILE, plan_digest
 from windlass.engines.kubernetes.supervisor.record import UNPACKED_BYTES, DamagedRecord, unpacked
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.errors import StoreTooNew, WindlassError
-from windlass.plan.plan import Plan
+from windlass.plan.plan import Plan, Step
+from windlass.worker.protocol import NodeSpec
+from windlass.worker.values import read_as
 
 Json = Mapping[str, Any]
 
@@ -27,6 +31,25 @@ NAMES: Final = {
     "upload-job": ("-outputs",), "check-job": ("-outputs-check",),
 }  # fmt: skip
 """By kind of the steps whose requests are objects: what the names of these have after the id of the run."""
+FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "cluster": {"via": str, "namespace": str, "why": str, expiry.AFTER: float, "supervisor_queue": str, "image": str,
+                "user": int},
+    "code": {"digest": str, "bytes": int, "source": str, "pieces": tuple[Json, ...]},
+    "stage": {"name": str, "source": str, "link": str},
+    "mount": {"name": str, "source": str, "kind": str, "claim": str, "folder": str, "why": str},
+    "upload": {"source": str, "destination": str, "at": str},
+    "collect": {"source": str, "max_bytes": int},
+    MACHINES: {"pools": tuple[Json, ...]},
+    "node": {"node": int, "cwd": str, "env": Json, "ranks": tuple[Json, ...]},
+}  # fmt: skip
+"""The fields, with their types, of the other steps."""
+POLICY: Final[Mapping[str, Any]] = {
+    "timeout_seconds": float | None, "grace_seconds": float, "hang_seconds": float | None, "max_restarts": int,
+    "restart_on": tuple[str, ...], "min_nodes": int, "node_back_seconds": float | None, "notify": str,
+}  # fmt: skip
+SECTIONS: Final = ("checkpoint", "kubernetes", "resources")
+"""Fields of the job that commands look into without checking it as a whole."""
+MAX_RANKS: Final = 1 << 20
 KINDS: Final = frozenset({"ConfigMap", "Service", "Secret", "PersistentVolumeClaim", "Job", "NetworkPolicy"}).union(
     *((way.kind, *(kind for kind, _ in way.parts)) for way in WORKLOADS.values())
 )
@@ -44,8 +67,8 @@ def imported_plan(contents: Json, job: Json, run_id: str, place: Place) -> Plan:
         if (job["metadata"].get("annotations") or {}).get(layout.PLAN_ANNOTATION) != plan_digest(text):
             problem = f"Job {layout.supervisor_name(run_id)} was created with another one"
         if not problem:
-            steps = tuple(replace(step, request=_request(step.kind, step.request, place)) for step in plan.steps)
-            return replace(plan, steps=steps)
+            steps = tuple(_step(step, place) for step in plan.steps if step.kind in NAMES or step.kind in FIELDS)
+            return replace(plan, steps=steps, policy=_listed(POLICY, plan.policy))
     except StoreTooNew:
         raise
     except (WindlassError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -63,6 +86,12 @@ def _problems(plan: Plan, run_id: str, place: Place) -> Iterator[str]:
             yield f"its {name} is no {kind.__name__}"
     if plan.price is not None and type(plan.price) is not dict:
         yield "its price is no dict"
+    if plan.output_dir.startswith("/"):
+        yield f"its outputs are in {plan.output_dir}, a folder of a machine"
+    if not 0 < plan.num_nodes * plan.procs_per_node <= MAX_RANKS or plan.nodes.num_nodes > plan.num_nodes:
+        yield f"it has {plan.num_nodes} nodes of {plan.procs_per_node} ranks"
+    if not all(isinstance(plan.job.get(name, {}), Mapping) for name in SECTIONS):
+        yield "its job is none"
     [cluster] = plan.requests("cluster")
     if cluster["via"] not in WORKLOADS or cluster["namespace"] != place.namespace:
         yield f"it is of namespace '{cluster['namespace']}', via '{cluster['via']}'"
@@ -75,7 +104,19 @@ def _problems(plan: Plan, run_id: str, place: Place) -> Iterator[str]:
             yield f"it makes {one['kind']} {one['metadata']['name']} in namespace {one['metadata']['namespace']}"
 
 
-def _request(kind: str, request: Mapping[str, Any], place: Place) -> Mapping[str, Any]:
-    if kind == "cluster":
-        return {**request, "context": place.context, "kubeconfig": place.kubeconfig}
-    return {**request, "folder": layout.CODE, layout.IMPORTED: True} if kind == "code" else request
+def _step(step: Step, place: Place) -> Step:
+    """A step with the fields that are listed. Raises ValueError."""
+    if step.kind in NAMES:
+        return Step(step.kind, str(step.summary), step.request)
+    request = NodeSpec.from_json(step.request).to_json() if step.kind == "node" else step.request
+    found = _listed(FIELDS[step.kind], request)
+    if step.kind == "cluster":
+        found |= {"context": place.context, "kubeconfig": place.kubeconfig}
+    if step.kind == "code":
+        found |= {"folder": layout.CODE, layout.IMPORTED: True}
+    return Step(step.kind, str(step.summary), found)
+
+
+def _listed(fields: Mapping[str, Any], found: Json) -> dict[str, Any]:
+    """What is listed of a mapping. Raises ShapeError, a ValueError."""
+    return {name: read_as(hint, found[name]) for name, hint in fields.items() if name in found}

@@ -94,9 +94,14 @@ class ClusterRecord:
         return head, [unique[seq] for seq in sorted(unique) if seq > after]
 
     def _is_creation(self, event: Event) -> bool:
-        """Of this run, and of one that a supervisor in the cluster supervises; no other may get into a cache."""
+        """Of this run, and of one that a supervisor in the cluster supervises; no other may get into a cache.
+
+        Its outputs are in no folder of the machine that reads it.
+        """
         first = event.entry
-        return isinstance(first, Created) and (first.id, first.supervisor) == (self._run_id, CLUSTER)
+        if not isinstance(first, Created) or first.output_dir.startswith("/"):
+            return False
+        return (first.id, first.supervisor) == (self._run_id, CLUSTER)
 
     def _part(self, number: int, max_bytes: int) -> str:
         name = layout.record_name(self._run_id, number)
