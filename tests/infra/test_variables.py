@@ -12,7 +12,10 @@ from windlass.infra.variables import variables
 from windlass.spec.parse import parse_cluster
 
 SHORT = "name: vision\nregion: us-west-2\n"
-DEFAULTED = {"zone_count", "support_type", "bucket_force_destroy", "service_account", "addon_versions"}
+DEFAULTED = {
+    "zone_count", "support_type", "bucket_force_destroy", "bucket_managed", "bucket_key_arn", "service_account",
+    "addon_versions",
+}  # fmt: skip
 BLOCK = """
 gpus:
   - {name: p5, instances: [p5.48xlarge], provision: node-group, capacity: capacity-block, reservation: cr-0a,

@@ -196,7 +196,7 @@ def plan(cluster: str | None, form: str) -> int:
     context = here()
     named = find(cluster, context)
     with shown(form) as on_event, StopRequests() as stop, named.folder.locked("cluster plan"):
-        _, made = actions.plan_up(named, named.terraform(context, on_event, stop), context, on_event)
+        _, made = actions.plan_up(named, named.terraform(context, on_event, stop), context, on_event, is_dry=True)
     print_data(made, form, lambda paint: plan_lines(made, paint))
     return 0
 

@@ -51,6 +51,7 @@ def plan_lines(plan: ClusterPlan, paint: Paint) -> list[str]:
         lines += ["", f"AWS takes about {plan.minutes:.0f} minutes for it"]
     if plan.is_private:
         lines += ["", PRIVATE]
+    lines += ["", *(f"{paint('note', 'yellow')}: {visible(one)}" for one in plan.notes)] if plan.notes else []
     return [*lines, "", *price_lines(plan.price, plan.region, paint), "", f"working folder: {plan.path}"]
 
 

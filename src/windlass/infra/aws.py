@@ -20,6 +20,8 @@ READ_SECONDS: Final = 60
 ATTEMPTS: Final = 6
 """Of one call, with the pauses of botocore's mode `standard` between them: an audit makes many calls at once."""
 POOL_CONNECTIONS: Final = 32
+READING: Final = ("Describe", "Get", "List")
+"""How operations begin whose answers have a body."""
 LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; check with: aws sts get-caller-identity"
 LOGIN_CODES: Final = frozenset({
     "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId", "UnrecognizedClientException",
@@ -87,7 +89,10 @@ class Identity:
 class Aws:
     """One account in one region. Safe to use from several threads."""
 
-    def __init__(self, region: str = "", *, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, region: str = "", *, environ: Mapping[str, str] | None = None, read_seconds: float = READ_SECONDS,
+        attempts: int = ATTEMPTS,
+    ) -> None:  # fmt: skip
         """What is empty comes from AWS's usual variables in `environ` (default: this process's), then from its files.
 
         Raises MissingPart without boto3, NotLoggedIn for an unknown profile, AwsError where no region is known.
@@ -98,6 +103,7 @@ class Aws:
 
         env = os.environ if environ is None else environ
         self._endpoint = env.get("AWS_ENDPOINT_URL", "")
+        self._read_seconds, self._attempts = read_seconds, attempts
         self.num_calls = 0
         """Calls made so far; repeated attempts of one call are not counted."""
         self._lock, self._counting = threading.Lock(), threading.Lock()
@@ -115,9 +121,9 @@ class Aws:
         with self._lock:  # a session is not safe to use from several threads, its clients are
             if service not in self._clients:
                 config = Config(
-                    retries={"mode": "standard", "max_attempts": ATTEMPTS},
+                    retries={"mode": "standard", "max_attempts": self._attempts},
                     connect_timeout=CONNECT_SECONDS,
-                    read_timeout=READ_SECONDS,
+                    read_timeout=self._read_seconds,
                     max_pool_connections=POOL_CONNECTIONS,
                     user_agent_extra="windlass",
                     # a bucket's name is not a host name where an endpoint is given (emulators, VPC endpoints)
@@ -128,6 +134,7 @@ class Aws:
                         service, region_name=self.region, endpoint_url=self._endpoint or None, config=config
                     )
                 made.meta.events.register("before-call", self._count)
+                made.meta.events.register("before-parse", _refuse_other_answers)
                 self._clients[service] = made
             return self._clients[service]
 
@@ -160,6 +167,22 @@ class Aws:
         self.close()
 
 
+def _refuse_other_answers(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
+    """Raise an error of botocore for an answer that no service of AWS gives, such as the login page of a network: as
+    XML it has no members, and an empty list would be made of it.
+    """
+    from botocore.parsers import ResponseParserError
+
+    if operation_model.has_streaming_output or operation_model.http.get("method") == "HEAD":
+        return
+    body, status = bytes(response_dict.get("body") or b"").lstrip(), response_dict["status_code"]
+    is_page = body[:9].lower().startswith((b"<html", b"<!doctype"))
+    is_missing = status == 200 and not body and operation_model.name.startswith(READING)
+    if is_page or is_missing:
+        what = "a page of HTML" if is_page else "nothing"
+        raise ResponseParserError(f"{operation_model.name} was answered by {what} (status {status})")
+
+
 def partition(region: str) -> str:
     """The part of AWS that a region is in, as its ARNs begin."""
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
@@ -179,6 +202,7 @@ def aws_errors(doing: str, action: str = "") -> Iterator[None]:
     NoAnswer or AwsError.
     """
     from botocore import exceptions as found
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -196,7 +220,7 @@ def aws_errors(doing: str, action: str = "") -> Iterator[None]:
         raise NotLoggedIn(message, LOGIN_HINT, action=action) from error
     except (found.ParamValidationError, found.DataNotFoundError, found.UnknownServiceError) as error:
         raise AwsError(f"cannot {doing}: boto3 refuses it: {error}", "upgrade boto3", action=action) from error
-    except found.BotoCoreError as error:
+    except (found.BotoCoreError, ResponseParserError) as error:
         hint = "is there a network, and does the region exist? see: aws ec2 describe-regions"
         raise NoAnswer(f"cannot {doing}: AWS does not answer: {error}", hint, action=action) from error
 

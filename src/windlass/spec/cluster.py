@@ -247,7 +247,8 @@ class Storage(Part):
     mountpoint: StrictBool = False
     """Whether the bucket can be mounted by Mountpoint for Amazon S3, for `via: mount`. Default false."""
     bucket: BucketName | None = None
-    """Name of the bucket for data, code and results. Default `windlass-NAME-ACCOUNT`."""
+    """Name of the bucket for data, code and results: it is made, or, where it exists without the tag of this cluster,
+    used and left as it is. Default `windlass-NAME-ACCOUNT`."""
 
 
 class Budget(Part):

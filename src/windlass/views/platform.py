@@ -76,6 +76,9 @@ class ClusterPlan:
     """Of the working folder, in which `terraform` runs by hand too."""
     is_private: bool
     """Whether the API server is reached from the VPC alone."""
+    notes: tuple[str, ...] = ()
+    """What a person should know before agreeing: a bucket of others, dates of support, zones without an instance type,
+    and what could not be looked at."""
 
 
 @dataclass(frozen=True, slots=True)

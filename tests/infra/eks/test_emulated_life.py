@@ -92,7 +92,7 @@ def test_an_emulated_cluster_is_applied_changed_and_destroyed_without_a_trace(
     limits = {"minSize": 0, "maxSize": 9}
     aws.client("eks").update_nodegroup_config(clusterName="vision", nodegroupName="gpu-a10g", scalingConfig=limits)
     assert planned(configuration) == {
-        "aws_s3_bucket_public_access_block.main": ["create"],
+        "aws_s3_bucket_public_access_block.main[0]": ["create"],
         'aws_eks_addon.pod["coredns"]': ["create"],
         'aws_eks_node_group.gpu["a10g"]': ["update"],
     }

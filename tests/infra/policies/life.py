@@ -61,7 +61,7 @@ def life(user: LimitedUser, root_s3: Any) -> Iterator[tuple[str, set[str], str]]
         ("up", ["up", "--yes", "--no-components"]),
         ("status", ["status", "vision"]),
         ("change", ["up", "--yes", "--no-components"]),
-        ("recover", ["plan"]),
+        ("recover", ["up", "--yes", "--no-components"]),
         ("down", ["down", "vision", "--yes", "--force", "--delete-bucket"]),
         ("audit", ["audit", "vision"]),
     ]

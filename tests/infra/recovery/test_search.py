@@ -11,7 +11,7 @@ import pytest
 from tests.fakeaws.emulator import Emulator
 
 from windlass.infra.aws import Aws, AwsError
-from windlass.infra.recovery.discovery import Discovery, _quoted, _refused
+from windlass.infra.recovery.discovery import Discovery, _refused
 from windlass.infra.recovery.search import (
     NotKnownYet,
     Search,
@@ -23,6 +23,7 @@ from windlass.infra.recovery.search import (
     tag_of,
 )  # fmt: skip
 from windlass.infra.recovery.table import FINDERS, LISTERS, WITHOUT_OBJECT
+from windlass.infra.terraform.driver import import_block
 
 WITHOUT_IMPORT = {"aws_cloudcontrolapi_resource"}
 """The provider cannot import it: recovery reports its addresses as unknown."""
@@ -93,7 +94,9 @@ def test_an_unknown_attribute_is_not_known_yet() -> None:
 
 
 def test_an_id_cannot_leave_its_string() -> None:
-    assert _quoted('a"b${c}%{d}\n') == '"a\\"b$${c}%%{d}\\n"'
+    assert import_block("aws_vpc.main", 'a"b${c}%{d}\n') == (
+        'import {\n  to = aws_vpc.main\n  id = "a\\"b$${c}%%{d}\\n"\n}\n'
+    )
 
 
 def test_the_addresses_that_terraform_refuses_are_read_from_its_message() -> None:

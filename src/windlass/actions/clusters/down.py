@@ -12,7 +12,7 @@ from windlass.actions.clusters.audit import audit
 from windlass.actions.clusters.find import Named, OnEvent, Stage
 from windlass.actions.clusters.inside import connected
 from windlass.actions.clusters.kept import empty_bucket, keep_bucket
-from windlass.actions.clusters.planning import plan_view, write_folder
+from windlass.actions.clusters.planning import bucket_or_remembered, plan_view, write_folder
 from windlass.actions.clusters.up import recover, require_known
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.infra.outputs import Outputs
@@ -115,7 +115,7 @@ def down(
         found = look(named, context)
         if not force:
             require_idle(named, found)
-        write_folder(named, context, delete_bucket=delete_bucket)
+        write_folder(named, context, bucket=bucket_or_remembered(named, context), delete_bucket=delete_bucket)
         terraform = named.terraform(context, on_event, stop)
         on_event(Stage("preparing Terraform"))
         terraform.init()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from windlass.actions.clusters.find import OnEvent, Stage
 from windlass.infra import bucket_key
 from windlass.infra.aws import NotThere, aws_errors
+from windlass.infra.bucket import ADDRESS, Bucket
+from windlass.infra.bucket_key import ALIAS, KEY
 
 if TYPE_CHECKING:
     from windlass.infra.aws import Aws
@@ -28,7 +31,7 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent) -> bool:
             key = _usable_key(terraform.folder.name, bucket.id, aws, on_event)
             kept = [
                 one.address for one in state
-                if one.type.startswith("aws_s3_bucket") or _block(one.address) in (bucket_key.KEY, bucket_key.ALIAS)
+                if one.type.startswith("aws_s3_bucket") or _block(one.address) in (KEY, ALIAS)
                 or (one.type == "aws_kms_key" and one.id == key) or one.values.get("target_key_id") == key
             ]  # fmt: skip
             on_event(Stage(f"keeping s3://{bucket.id}, which has objects, and its KMS key"))
@@ -49,21 +52,39 @@ def empty_bucket(terraform: Terraform, on_event: OnEvent) -> bool:
     return True
 
 
-def adopt_key(cluster: str, bucket: str, terraform: Terraform, aws: Aws, on_event: OnEvent) -> None:
-    """Import the key of a bucket that an earlier `down` has kept: under a new key, objects would need both.
+def adoption(
+    cluster: str, bucket: Bucket, state: Mapping[str, str], aws: Aws, on_event: OnEvent, *, is_dry: bool
+) -> tuple[dict[str, str], list[str]]:  # fmt: skip
+    """What an earlier `down` has kept and the state (ids by address) lacks, by its address: the bucket, and its key,
+    for under a new key objects would need both; and what to say of it.
 
-    Its pending deletion is cancelled, also where the state has the key: Terraform would make another one.
-    Raises AwsError, TerraformError.
+    A pending deletion of the key is cancelled, also where the state has the key: Terraform would make another one.
+    Where `is_dry`, nothing is, and the key is left out. Raises AwsError.
     """
-    key = _usable_key(cluster, bucket, aws, on_event)
-    state = terraform.state()
-    known = {_block(one.address) for one in state}
-    if key and bucket_key.KEY not in known and not any(one.id == key for one in state):
-        on_event(Stage(f"taking over the KMS key {key} of s3://{bucket}"))
-        terraform.import_(bucket_key.KEY, key)
+    if not (bucket.is_managed and bucket.exists):
+        return {}, []
+    found, notes = {}, []
+    if ADDRESS not in state:
+        found[ADDRESS] = bucket.name
+        notes.append(f"s3://{bucket.name} is taken over, which an earlier cluster of this name has kept")
+    if is_dry and (pending := _pending_key(cluster, bucket.name, aws)):
+        return found, [*notes, f"the KMS key {pending} of s3://{bucket.name} is to be deleted: `up` cancels that"]
+    key, key_at, alias_at = _usable_key(cluster, bucket.name, aws, on_event), f"{KEY}[0]", f"{ALIAS}[0]"
+    if key and key_at not in state and key not in state.values():
+        found[key_at] = key
     alias = f"alias/windlass/{cluster}/bucket"
-    if bucket_key.ALIAS not in known and bucket_key.has_alias(aws, alias):
-        terraform.import_(bucket_key.ALIAS, alias)
+    if alias_at not in state and bucket_key.has_alias(aws, alias):
+        found[alias_at] = alias
+    return found, notes
+
+
+def _pending_key(cluster: str, bucket: str, aws: Aws) -> str:
+    """The id of the cluster's key of a bucket where it waits for its deletion; empty otherwise."""
+    try:
+        key = bucket_key.key_of(aws, bucket)
+    except NotThere:
+        return ""
+    return key.id if key is not None and key.cluster == cluster and key.state == bucket_key.PENDING else ""
 
 
 def _usable_key(cluster: str, bucket: str, aws: Aws, on_event: OnEvent) -> str:

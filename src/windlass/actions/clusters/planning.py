@@ -16,6 +16,7 @@ from windlass.runs.context import Context
 from windlass.views.platform import ClusterPlan, ClusterPrice, PoolPrice, PriceRow, ResourceChange
 
 if TYPE_CHECKING:
+    from windlass.infra.bucket import Bucket
     from windlass.infra.terraform import Change, Plan, PlanSummary
     from windlass.spec.cluster import Cluster
 
@@ -46,13 +47,44 @@ def backend_of(cluster: Cluster, context: Context) -> Backend:
     return S3Backend(state.bucket, key, state.region or cluster.region, endpoint=endpoints(context).get("s3", ""))
 
 
-def write_folder(named: Named, context: Context, *, delete_bucket: bool = False) -> None:
-    """Write configuration, variables and backend into the working folder, and the cluster file itself. Raises
-    UsageError for a change of region and for a folder that was copied, FolderError, OSError.
+def look_at_bucket(named: Named, context: Context) -> Bucket:
+    """The bucket of a cluster, and whether it is its own. Raises AwsError, FolderError."""
+    from windlass.infra import bucket
+    from windlass.infra.recovery import needs_recovery
+
+    is_unfinished = needs_recovery(named.folder)
+    with named.aws(context) as aws:
+        return bucket.look(aws, named.cluster, named.folder.variables(), is_unfinished=is_unfinished)
+
+
+def bucket_or_remembered(named: Named, context: Context) -> Bucket | None:
+    """The same for a removal; None where AWS does not say, and the last command knew it. Raises AwsError."""
+    from windlass.infra.aws import AwsError
+
+    try:
+        return look_at_bucket(named, context)
+    except AwsError:
+        if "bucket_managed" in named.folder.variables():
+            return None
+        raise
+
+
+def write_folder(
+    named: Named, context: Context, *, bucket: Bucket | None = None, delete_bucket: bool = False
+) -> None:  # fmt: skip
+    """Write configuration, variables and backend into the working folder, and the cluster file itself. `bucket` as it
+    was looked at; None where AWS was not asked, so that it counts as in the command before.
+
+    Raises UsageError for a change of region and for a folder that was copied, FolderError, OSError.
     """
     _refuse_other_name(named)
     _refuse_other_region(named)
     made = variables(named.cluster, endpoints(context))
+    before = named.folder.variables()
+    if bucket is not None:
+        made |= bucket.variables()
+    elif before.get("bucket_name") == made["bucket_name"]:
+        made |= {name: before[name] for name in ("bucket_managed", "bucket_key_arn") if name in before}
     if not made["zones"] and (outputs := named.outputs()) is not None:
         made["zones"] = list(outputs.zones)  # those of the first `up`: a zone that a region gains moves no subnet
     if delete_bucket:  # by a destroy, with all that is in it
@@ -95,7 +127,7 @@ def local_resources(named: Named) -> int:
     return sum(len(one.get("instances", ())) for one in found if one.get("mode") == "managed")
 
 
-def plan_view(named: Named, plan: Plan, context: Context) -> ClusterPlan:
+def plan_view(named: Named, plan: Plan, context: Context, notes: Iterable[str] = ()) -> ClusterPlan:
     """What a plan would do in AWS, how long it takes, and what the cluster costs."""
     return ClusterPlan(
         named.cluster.name,
@@ -107,6 +139,7 @@ def plan_view(named: Named, plan: Plan, context: Context) -> ClusterPlan:
         price(named.cluster, context),
         str(named.folder.path),
         not named.cluster.network.public_access,
+        tuple(notes),
     )
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Collection
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.find import OUTPUTS, TARGETS, Named, OnEvent, Stage
 from windlass.actions.clusters.inside import create_namespace, grant_users, managed, states, wanted
-from windlass.actions.clusters.planning import plan_view, require_kept, write_folder
+from windlass.actions.clusters.kept import adoption
+from windlass.actions.clusters.planning import look_at_bucket, plan_view, require_kept, write_folder
 from windlass.errors import MissingPart, UsageError
+from windlass.infra.audit.scope import OWNER
+from windlass.infra.bucket import ADDRESS
 from windlass.infra.folder import write_private
 from windlass.infra.outputs import Outputs, kubeconfig, sagemaker_target, target
+from windlass.infra.recovery import needs_recovery
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterMade, ClusterPlan, ComponentState
 
@@ -23,32 +27,73 @@ PROGRAMS: Final = {
     "aws": "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html",
 }
 """What `up` needs beside Terraform, by where it is had."""
-BUCKET: Final = "aws_s3_bucket.main"
+UNFINISHED: Final = (
+    "an earlier command did not end: `up` first takes up again what it left, and this plan may show that as missing"
+)
 CLUSTER: Final = "aws_eks_cluster.main"
 if TYPE_CHECKING:
     from windlass.infra.aws import Aws
+    from windlass.infra.bucket import Bucket
     from windlass.infra.recovery import RecoveryReport
     from windlass.infra.terraform import Plan, Result, StopRequests, Terraform
 
 
 def plan_up(
     named: Named, terraform: Terraform, context: Context, on_event: OnEvent, *, break_lock: bool = False,
-    with_recovery: bool = False,
+    with_recovery: bool = False, is_dry: bool = False,
 ) -> tuple[Plan, ClusterPlan]:  # fmt: skip
     """Plan what `up` does in AWS, after what an earlier command left is taken up again; the folder is locked.
 
-    Raises TerraformError, AwsError, FolderError.
+    `is_dry`: nothing changes in AWS or in the state: nothing is recovered, and the state is not locked.
+    Raises TerraformError, AwsError, FolderError, UsageError.
     """
-    write_folder(named, context)
+    from windlass.infra.bucket import require_usable
+
+    bucket = look_at_bucket(named, context)
+    require_usable(bucket, named.cluster)
+    write_folder(named, context, bucket=bucket)
     on_event(Stage("preparing Terraform"))
     terraform.init()
-    recover(named, terraform, context, on_event, break_lock=break_lock, is_asked=with_recovery)
+    must_recover = needs_recovery(named.folder)
+    if not is_dry:
+        recover(named, terraform, context, on_event, break_lock=break_lock, is_asked=with_recovery)
+    state = {one.address: one.id for one in terraform.state()}
+    bucket = in_state(named, context, bucket, state)
+    notes = [UNFINISHED] if is_dry and must_recover else []
     with named.aws(context) as aws:
-        require_known(named, {one.address for one in terraform.state()}, aws)
-    adopt_bucket(named, terraform, context, on_event)
+        if not notes:
+            require_known(named, state, aws)
+        kept, of_kept = adoption(named.cluster.name, bucket, state, aws, on_event, is_dry=is_dry)
     on_event(Stage("planning"))
-    plan = terraform.plan()
-    return plan, plan_view(named, plan, context)
+    plan = terraform.plan(adopt=kept, is_locked=not is_dry)
+    return plan, plan_view(named, plan, context, [*notes, *of_kept, *foreign_notes(bucket)])
+
+
+def in_state(named: Named, context: Context, bucket: Bucket, state: Mapping[str, str]) -> Bucket:
+    """The bucket, as Terraform has to take it: what it has made is its own, also where the tag was removed since.
+
+    Raises UsageError where the tag names another cluster.
+    """
+    if bucket.is_managed or state.get(ADDRESS) != bucket.name:
+        return bucket
+    if bucket.owner:
+        raise UsageError(
+            f"Terraform has made s3://{bucket.name} for {named.cluster.name}, and its tag gives it to {bucket.owner}",
+            f"correct the tag {OWNER}; or terraform state rm {ADDRESS} in {named.folder.path}",
+        )
+    found = replace(bucket, is_managed=True, key_arn="")
+    write_folder(named, context, bucket=found)
+    return found
+
+
+def foreign_notes(bucket: Bucket) -> list[str]:
+    """What to know of a bucket of others."""
+    from windlass.infra.bucket import whose
+
+    if bucket.is_managed:
+        return []
+    why = f"s3://{bucket.name} exists, and is not of this cluster ({whose(bucket)})"
+    return [f"{why}: nothing of it is changed; roles of this cluster get rights on its objects"]
 
 
 def recover(
@@ -60,7 +105,6 @@ def recover(
     or for the release of a lock, which a command on another machine may have left. Raises StateLocked, TerraformError,
     AwsError.
     """
-    from windlass.infra.recovery import needs_recovery
     from windlass.infra.recovery import recover as recover_state
 
     if not (is_asked or break_lock or needs_recovery(named.folder)):
@@ -105,29 +149,6 @@ def recovery_lines(report: RecoveryReport) -> list[str]:
         *(f"has the name of {one.address}, and is not of this cluster: {one.id}" for one in report.foreign),
         *(f"not looked for: {address}" for address in report.unknown),
     ]  # fmt: skip
-
-
-def adopt_bucket(named: Named, terraform: Terraform, context: Context, on_event: OnEvent) -> None:
-    """Import the bucket that an earlier `down` has kept, with the results in it, and its key.
-
-    Raises AwsError, TerraformError.
-    """
-    from windlass.actions.clusters.kept import adopt_key
-    from windlass.infra.aws import AccessDenied, NotThere, aws_errors
-
-    with named.aws(context) as aws:
-        bucket = named.cluster.storage.bucket or f"windlass-{named.cluster.name}-{aws.identity.account_id}"
-        if any(one.address == BUCKET for one in terraform.state()):
-            adopt_key(named.cluster.name, bucket, terraform, aws, on_event)
-            return
-        try:
-            with aws_errors(f"look for s3://{bucket}", action="s3:ListBucket"):
-                aws.client("s3").head_bucket(Bucket=bucket)
-        except (NotThere, AccessDenied):  # the second: of another account, which Terraform's own error explains
-            return
-        on_event(Stage(f"taking s3://{bucket} over, which an earlier cluster has kept"))
-        terraform.import_(BUCKET, bucket)
-        adopt_key(named.cluster.name, bucket, terraform, aws, on_event)
 
 
 def up(

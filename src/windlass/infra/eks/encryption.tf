@@ -89,6 +89,7 @@ data "aws_iam_policy_document" "bucket_key" {
 }
 
 resource "aws_kms_key" "bucket" {
+  count                   = local.own_bucket
   description             = "Bucket ${local.bucket} of the Windlass cluster ${var.name}"
   enable_key_rotation     = true
   deletion_window_in_days = 7
@@ -97,6 +98,7 @@ resource "aws_kms_key" "bucket" {
 }
 
 resource "aws_kms_alias" "bucket" {
+  count         = local.own_bucket
   name          = local.names["aws_kms_alias.bucket"]
-  target_key_id = aws_kms_key.bucket.key_id
+  target_key_id = aws_kms_key.bucket[0].key_id
 }

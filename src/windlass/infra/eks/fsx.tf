@@ -62,7 +62,7 @@ resource "aws_fsx_data_repository_association" "main" {
   count                            = var.fsx == null ? 0 : 1
   file_system_id                   = aws_fsx_lustre_file_system.main[0].id
   file_system_path                 = local.fsx_path
-  data_repository_path             = "s3://${aws_s3_bucket.main.id}/${trimprefix(var.fsx.import_prefix, "/")}"
+  data_repository_path             = "s3://${local.bucket}/${trimprefix(var.fsx.import_prefix, "/")}"
   batch_import_meta_data_on_create = true
   delete_data_in_filesystem        = false
   tags                             = { Name = local.names["aws_fsx_data_repository_association.main"] }

@@ -87,14 +87,17 @@ data "aws_iam_policy_document" "bucket_access" {
     resources = ["${local.bucket_arn}/*"]
   }
 
-  statement {
-    sid       = "Key"
-    actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
-    resources = [aws_kms_key.bucket.arn]
-    condition {
-      test     = "StringEquals"
-      variable = "kms:ViaService"
-      values   = ["s3.${var.region}.amazonaws.com"]
+  dynamic "statement" {
+    for_each = var.bucket_managed || var.bucket_key_arn != "" ? [1] : []
+    content {
+      sid       = "Key"
+      actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
+      resources = local.bucket_keys
+      condition {
+        test     = "StringEquals"
+        variable = "kms:ViaService"
+        values   = ["s3.${var.region}.amazonaws.com"]
+      }
     }
   }
 }
@@ -167,7 +170,7 @@ data "aws_iam_policy_document" "s3_files_mount" {
   statement {
     sid       = "Key"
     actions   = ["kms:Decrypt"]
-    resources = [aws_kms_key.bucket.arn]
+    resources = local.bucket_keys
   }
 }
 

@@ -70,7 +70,7 @@ output "node_security_group_id" {
 
 output "bucket" {
   description = "The bucket."
-  value       = aws_s3_bucket.main.id
+  value       = one(concat(aws_s3_bucket.main[*].id, data.aws_s3_bucket.main[*].id))
 }
 
 output "repositories" {
@@ -164,8 +164,8 @@ output "kms_key_arn" {
 }
 
 output "bucket_key_arn" {
-  description = "The key of the bucket."
-  value       = aws_kms_key.bucket.arn
+  description = "The key of the bucket, or null."
+  value       = one(local.bucket_keys)
 }
 
 output "gpu_pools" {

@@ -23,7 +23,7 @@ data "aws_iam_policy_document" "s3_files" {
   statement {
     sid       = "Key"
     actions   = ["kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey", "kms:ReEncryptFrom", "kms:ReEncryptTo"]
-    resources = [aws_kms_key.bucket.arn]
+    resources = local.bucket_keys
     condition {
       test     = "StringEquals"
       variable = "kms:ViaService"
@@ -54,7 +54,7 @@ resource "aws_cloudcontrolapi_resource" "s3_files" {
   type_name = "AWS::S3Files::FileSystem"
 
   desired_state = jsonencode({
-    Bucket              = aws_s3_bucket.main.arn
+    Bucket              = local.bucket_arn
     RoleArn             = aws_iam_role.s3_files[0].arn
     KmsKeyId            = aws_kms_key.main.arn
     AcceptBucketWarning = true

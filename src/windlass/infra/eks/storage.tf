@@ -1,9 +1,21 @@
 # The bucket, the shared file system, and the file system over the bucket.
 
+locals {
+  own_bucket  = var.bucket_managed ? 1 : 0
+  bucket_keys = var.bucket_managed ? aws_kms_key.bucket[*].arn : compact([var.bucket_key_arn])
+}
+
+# One that exists and is not of this cluster: it is read, and nothing of it is changed.
+data "aws_s3_bucket" "main" {
+  count  = var.bucket_managed ? 0 : 1
+  bucket = local.bucket
+}
+
 resource "aws_s3_bucket" "main" {
   #checkov:skip=CKV_AWS_18:Logs of accesses would need a second bucket; CloudTrail's data events are the account's choice.
   #checkov:skip=CKV_AWS_144:Data for training and its results are not copied to another region, which would double their price.
   #checkov:skip=CKV2_AWS_62:No part of the cluster waits for events of the bucket.
+  count         = local.own_bucket
   bucket        = local.names["aws_s3_bucket.main"]
   force_destroy = var.bucket_force_destroy
 
@@ -12,26 +24,29 @@ resource "aws_s3_bucket" "main" {
 }
 
 resource "aws_s3_bucket_versioning" "main" {
-  bucket = aws_s3_bucket.main.id
+  count  = local.own_bucket
+  bucket = aws_s3_bucket.main[0].id
   versioning_configuration {
     status = "Enabled"
   }
 }
 
 resource "aws_s3_bucket_server_side_encryption_configuration" "main" {
-  bucket = aws_s3_bucket.main.id
+  count  = local.own_bucket
+  bucket = aws_s3_bucket.main[0].id
   rule {
     # One key of the bucket for many objects: else each read of a small file is a request to KMS.
     bucket_key_enabled = true
     apply_server_side_encryption_by_default {
       sse_algorithm     = "aws:kms"
-      kms_master_key_id = aws_kms_key.bucket.arn
+      kms_master_key_id = local.bucket_keys[0]
     }
   }
 }
 
 resource "aws_s3_bucket_public_access_block" "main" {
-  bucket                  = aws_s3_bucket.main.id
+  count                   = local.own_bucket
+  bucket                  = aws_s3_bucket.main[0].id
   block_public_acls       = true
   block_public_policy     = true
   ignore_public_acls      = true
@@ -57,14 +72,16 @@ data "aws_iam_policy_document" "bucket" {
 }
 
 resource "aws_s3_bucket_policy" "main" {
-  bucket = aws_s3_bucket.main.id
+  count  = local.own_bucket
+  bucket = aws_s3_bucket.main[0].id
   policy = data.aws_iam_policy_document.bucket.json
 
   depends_on = [aws_s3_bucket_public_access_block.main]
 }
 
 resource "aws_s3_bucket_lifecycle_configuration" "main" {
-  bucket = aws_s3_bucket.main.id
+  count  = local.own_bucket
+  bucket = aws_s3_bucket.main[0].id
 
   rule {
     id     = "old-versions"

@@ -271,6 +271,22 @@ variable "bucket_name" {
   }
 }
 
+variable "bucket_managed" {
+  description = "Whether Terraform makes the bucket and its settings; false for a bucket of others, which is only read, and on which the cluster's roles get rights. Default true. Free."
+  type        = bool
+  default     = true
+  validation {
+    condition     = var.bucket_managed || (var.bucket_name != "" && var.fsx == null && !var.s3_files)
+    error_message = "A bucket of others has a name, and is not linked to FSx or S3 Files, which change its notifications."
+  }
+}
+
+variable "bucket_key_arn" {
+  description = "ARN of the key of KMS that encrypts a bucket of others. Default \"\" = none, or AWS's own. Each request to KMS costs 0.000003 USD."
+  type        = string
+  default     = ""
+}
+
 variable "bucket_force_destroy" {
   description = "Whether destroying the cluster deletes what the bucket holds; else a bucket that is not empty stops the destruction. Default false. Free."
   type        = bool

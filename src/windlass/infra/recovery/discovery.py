@@ -17,7 +17,7 @@ from windlass.infra.recovery.report import Duplicate, Foreign, Imported
 from windlass.infra.recovery.search import Found, NotKnownYet, Search, Status, Values
 from windlass.infra.recovery.table import FINDERS, WITHOUT_OBJECT
 from windlass.infra.terraform.changes import Action, Change
-from windlass.infra.terraform.driver import KEEPING, RECOVERY, Plan, Terraform
+from windlass.infra.terraform.driver import KEEPING, RECOVERY, Plan, Terraform, import_block
 from windlass.infra.terraform.errors import Interrupted, TerraformFailed
 from windlass.infra.terraform.events import Note
 
@@ -68,7 +68,7 @@ class Discovery:
         that the user sees.
         """
         folder = self.terraform.folder.path
-        blocks = [f"import {{\n  to = {to}\n  id = {_quoted(id)}\n}}\n" for to, id in sorted(self.ids.items())]
+        blocks = [import_block(*one) for one in sorted(self.ids.items())]
         (folder / RECOVERY).write_text("\n".join(blocks), encoding="utf-8")
         names = sorted({_block(address) for address in self.ids} - self.unkept)
         kept = [f"resource {name} {{\n  lifecycle {{\n    ignore_changes = all\n  }}\n}}\n" for name in names]
@@ -152,11 +152,6 @@ def remove_blocks(terraform: Terraform) -> None:
     """Remove what `write_blocks` wrote: later, an id in it may be gone, and each plan would fail."""
     for name in (RECOVERY, KEEPING):
         (terraform.folder.path / name).unlink(missing_ok=True)
-
-
-def _quoted(id: str) -> str:
-    """A string of HCL."""
-    return json.dumps(id, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
 
 
 def _refused(detail: str) -> list[str]:

@@ -29,6 +29,8 @@ RECOVERY: Final = "windlass-recovery.tf"
 """Import blocks of a recovery under way; no part of the configuration."""
 KEEPING: Final = "windlass_recovery_override.tf"
 """Keeps Terraform from changing what a recovery imports; `_override` makes it part of the blocks it names."""
+ADOPTING: Final = "windlass-adopting.tf"
+"""Import blocks of what an earlier cluster has kept, while a plan is made; no part of the configuration."""
 UNFINISHED: Final = "unfinished.json"
 """Exists from the start of an apply to its orderly end."""
 INITIALIZED: Final = Path(".terraform") / "windlass-init"
@@ -95,16 +97,31 @@ class Terraform:
         """Changes with whatever makes another `terraform init` necessary."""
         found = hashlib.sha256(self.program.text.encode())
         for path in sorted(self.folder.path.glob("*.tf")) + sorted(self.folder.path.glob("*.tf.json")):
-            if path.name not in (RECOVERY, KEEPING):
+            if path.name not in (RECOVERY, KEEPING, ADOPTING):
                 found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
         return found.hexdigest()
 
-    def plan(self, *, destroy: bool = False, targets: Sequence[str] = (), refresh: bool = True) -> Plan:
-        """Make a plan and save it in the folder; nothing changes in AWS."""
+    def plan(
+        self, *, destroy: bool = False, targets: Sequence[str] = (), refresh: bool = True,
+        adopt: Mapping[str, str] | None = None, is_locked: bool = True,
+    ) -> Plan:  # fmt: skip
+        """Make a plan and save it in the folder; nothing changes in AWS.
+
+        `adopt`: what exists, by its address, and gets into the state when the plan is applied. `is_locked`: whether the
+        state is locked meanwhile, which writes into a bucket that holds it.
+        """
         path = self._new_plan("down" if destroy else "up")
         flags = ["-destroy"] * destroy + ["-refresh=false"] * (not refresh)
         targeted = [f"-target={address}" for address in targets]
-        finished = self._run("plan", ["-json", "-detailed-exitcode", f"-out={path}", *flags, *targeted])
+        unlocked = [] if is_locked else ["-lock=false"]
+        adopting = self.folder.path / ADOPTING
+        adopting.unlink(missing_ok=True)  # of a plan that was killed
+        if adopt:
+            adopting.write_text("\n".join(import_block(*one) for one in sorted(adopt.items())), encoding="utf-8")
+        try:
+            finished = self._run("plan", ["-json", "-detailed-exitcode", f"-out={path}", *flags, *targeted, *unlocked])
+        finally:
+            adopting.unlink(missing_ok=True)
         is_empty = finished.exit_code == 0  # it is not read then, which takes seconds
         shown = {} if is_empty else json.loads(self._query("show", ["-json", str(path)]))
         return Plan(path, summary_of(shown), destroy, hashlib.sha256(path.read_bytes()).hexdigest())
@@ -271,6 +288,12 @@ class Terraform:
             last = ([line for line in text.splitlines() if line.strip()] or [""])[-1]
             raise failure(name, text_diagnostics(text), self.folder.logs, last)
         return done.stdout.decode("utf-8", "replace")
+
+
+def import_block(address: str, id: str) -> str:
+    """What takes something that exists into the state, in HCL."""
+    quoted = json.dumps(id, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
+    return f"import {{\n  to = {address}\n  id = {quoted}\n}}\n"
 
 
 class _Killed(TerraformFailed):

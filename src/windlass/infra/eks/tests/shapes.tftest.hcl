@@ -51,7 +51,7 @@ run "defaults" {
     error_message = "System nodes run AL2023, and there are no GPU nodes."
   }
   assert {
-    condition     = aws_s3_bucket.main.bucket == "windlass-vision-123456789012" && !aws_s3_bucket.main.force_destroy && aws_s3_bucket_public_access_block.main.restrict_public_buckets
+    condition     = aws_s3_bucket.main[0].bucket == "windlass-vision-123456789012" && !aws_s3_bucket.main[0].force_destroy && aws_s3_bucket_public_access_block.main[0].restrict_public_buckets
     error_message = "The bucket has its default name, is private, and is not deleted with what it holds."
   }
   assert {
@@ -146,7 +146,7 @@ run "all_options" {
     error_message = "S3 Files, SageMaker and the repositories are made."
   }
   assert {
-    condition     = aws_s3_bucket.main.bucket == "results" && aws_budgets_budget.main[0].limit_amount == "500"
+    condition     = aws_s3_bucket.main[0].bucket == "results" && aws_budgets_budget.main[0].limit_amount == "500"
     error_message = "Names and limits are as given."
   }
   assert {
@@ -231,4 +231,34 @@ run "a_pool_in_another_zone_is_refused" {
   command = plan
   variables { gpu_pools = { far = { instance_types = ["g5.xlarge"], zone = "eu-west-1d" } } }
   expect_failures = [aws_eks_node_group.gpu["far"]]
+}
+
+run "bucket_of_others" {
+  command = plan
+
+  variables {
+    bucket_name    = "shared-results"
+    bucket_managed = false
+  }
+
+  assert {
+    condition     = length(aws_s3_bucket.main) + length(aws_s3_bucket_policy.main) + length(aws_s3_bucket_lifecycle_configuration.main) + length(aws_s3_bucket_versioning.main) + length(aws_s3_bucket_public_access_block.main) + length(aws_s3_bucket_server_side_encryption_configuration.main) == 0
+    error_message = "Nothing of a bucket of others is managed."
+  }
+  assert {
+    condition     = length(data.aws_s3_bucket.main) == 1 && length(local.bucket_keys) == 0
+    error_message = "It is read, and the cluster's key is none of its."
+  }
+}
+
+run "bucket_of_others_is_not_linked" {
+  command = plan
+
+  variables {
+    bucket_name    = "shared-results"
+    bucket_managed = false
+    s3_files       = true
+  }
+
+  expect_failures = [var.bucket_managed]
 }
