@@ -11,9 +11,9 @@ from tests.fakeaws.emulator.fixtures import shared_aws
 from tests.servers.faulty import FORBIDDEN, HTML, PASS, Fault, Request, fault_proxy
 
 from windlass.errors import UsageError
-from windlass.infra.audit.scope import OWNER
 from windlass.infra.aws import Aws, AwsError, NoAnswer
 from windlass.infra.bucket import Bucket, look, require_usable
+from windlass.infra.tags import OWNER
 from windlass.spec.cluster import Cluster
 from windlass.spec.parse import parse_cluster
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.errors import UsageError
-from windlass.infra.audit.scope import OWNER, flat
 from windlass.infra.aws import AccessDenied, Aws, NotThere, aws_errors, partition
 from windlass.infra.bucket_key import default_key
+from windlass.infra.tags import OWNER, flat
 from windlass.spec.cluster import Cluster
 
 ADDRESS: Final = "aws_s3_bucket.main[0]"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from windlass.infra.audit.scope import OWNER, flat
 from windlass.infra.aws import Aws, NotThere, aws_errors
+from windlass.infra.tags import OWNER, flat
 
 KEY: Final = "aws_kms_key.bucket"
 ALIAS: Final = "aws_kms_alias.bucket"

@@ -15,7 +15,7 @@ from tests.fakeaws.emulator import ACCOUNT, Emulator
 from tests.fakeaws.emulator.fixtures import aws, terraform
 from tests.infra.eks.inventory import inventory
 
-from windlass.infra.audit.scope import OWNER
+from windlass.infra.tags import OWNER
 
 __all__ = ["aws", "terraform"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

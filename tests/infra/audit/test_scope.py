@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from windlass.infra.audit.scope import Scope, flat, kept
+from windlass.infra.audit.scope import Scope, kept
+from windlass.infra.tags import flat
 
 OURS = Scope("train", "us-east-1", "123456789012", is_ours=True)
 THEIRS = replace(OURS, is_ours=False)

@@ -14,11 +14,11 @@ from windlass.actions.clusters.inside import create_namespace, grant_users, mana
 from windlass.actions.clusters.kept import adoption
 from windlass.actions.clusters.planning import look_at_bucket, plan_view, require_kept, write_folder
 from windlass.errors import MissingPart, UsageError
-from windlass.infra.audit.scope import OWNER
 from windlass.infra.bucket import ADDRESS
 from windlass.infra.folder import write_private
 from windlass.infra.outputs import Outputs, kubeconfig, sagemaker_target, target
 from windlass.infra.recovery import needs_recovery
+from windlass.infra.tags import OWNER
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterMade, ClusterPlan, ComponentState
 

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 from windlass.errors import WindlassError
 from windlass.infra.audit.report import Unknown
-from windlass.infra.audit.scope import flat
 from windlass.infra.aws import Aws, AwsError, NoAnswer, NotThere, aws_errors, iam_action
+from windlass.infra.tags import flat
 
 T = TypeVar("T")
 R = TypeVar("R")

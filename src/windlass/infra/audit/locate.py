@@ -12,8 +12,9 @@ from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finders.compute import reservations
 from windlass.infra.audit.finders.eks import describe
 from windlass.infra.audit.finders.network import security_group_owner
-from windlass.infra.audit.scope import Scope, clusters_of, flat
+from windlass.infra.audit.scope import Scope, clusters_of
 from windlass.infra.aws import AwsError
+from windlass.infra.tags import flat
 
 ASKS: Final = (
     "eks:DescribeCluster", "eks:ListClusters", "ec2:DescribeVpcs", "ec2:DescribeSecurityGroups",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-OWNER: Final = "windlass.dev/cluster"
-"""Set on all that Windlass makes; its value settles the question."""
+from windlass.infra.tags import OWNER
+
 KEEP: Final = "windlass.dev/keep"
 """Set by a user on what has to stay after the cluster."""
 NAME_TAGS: Final = (
@@ -138,17 +138,6 @@ def clusters_of(tags: Mapping[str, str]) -> set[str]:
 def kept(tags: Mapping[str, str]) -> bool:
     """Whether a user marked an object to be kept."""
     return tags.get(KEEP, "false").lower() not in ("", "false", "no", "0")
-
-
-def flat(tags: object) -> dict[str, str]:
-    """Tags of any service as a dictionary: lists of pairs with differently named members, or a mapping."""
-    if isinstance(tags, Mapping):
-        return {str(key): str(value) for key, value in tags.items()}
-    found: dict[str, str] = {}
-    for one in tags if isinstance(tags, Collection) else ():
-        key = one.get("Key", one.get("key", one.get("TagKey")))
-        found[str(key)] = str(one.get("Value", one.get("value", one.get("TagValue", ""))))
-    return found
 
 
 def _begins(name: str, cluster: str) -> bool:

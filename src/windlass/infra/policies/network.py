@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from windlass.infra.audit.scope import OWNER
 from windlass.infra.policies.statement import Place, Statement, actions, both
+from windlass.infra.tags import OWNER
 from windlass.spec.cluster import Cluster
 
 MADE: Final = {

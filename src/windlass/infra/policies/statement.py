@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from windlass.infra.audit.scope import OWNER
 from windlass.infra.aws import partition
+from windlass.infra.tags import OWNER
 from windlass.spec.cluster import Cluster
 
 Conditions = Mapping[str, Mapping[str, str | list[str]]]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from windlass.infra.audit.scope import OWNER
 from windlass.infra.recovery.search import (
     Finder,
     Found,
@@ -19,6 +18,7 @@ from windlass.infra.recovery.search import (
     status_of,
     tag_of,
 )  # fmt: skip
+from windlass.infra.tags import OWNER
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from windlass.infra.audit.scope import OWNER, flat
 from windlass.infra.aws import Aws, AwsError, NotThere, aws_errors
+from windlass.infra.tags import OWNER, flat
 
 Values = Mapping[str, Any]
 """Attributes of a resource, as planned or as in the state; unknown ones are missing or null."""

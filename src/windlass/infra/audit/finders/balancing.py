@@ -8,8 +8,9 @@ from typing import Any, Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, hourly, row
 from windlass.infra.audit.report import Found
-from windlass.infra.audit.scope import Scope, flat
+from windlass.infra.audit.scope import Scope
 from windlass.infra.aws import AwsError, NotThere
+from windlass.infra.tags import flat
 
 BATCH: Final = 20
 """How many objects one call for tags may name."""

@@ -9,7 +9,8 @@ from typing import Any, Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, hourly, row, stored
 from windlass.infra.audit.report import Found, PriceKey
-from windlass.infra.audit.scope import Owner, Scope, flat
+from windlass.infra.audit.scope import Owner, Scope
+from windlass.infra.tags import flat
 
 ENDED: Final = ("terminated", "shutting-down")
 FREE_IOPS, FREE_MIBPS = 3000, 125

@@ -8,8 +8,9 @@ from typing import Any, Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, hourly, row
 from windlass.infra.audit.report import Found
-from windlass.infra.audit.scope import Owner, Scope, flat
+from windlass.infra.audit.scope import Owner, Scope
 from windlass.infra.aws import AwsError, NotThere
+from windlass.infra.tags import flat
 
 
 def describe(ask: Ask, name: str) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ from typing import Any, Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import GLOBAL, Finder, command, row
 from windlass.infra.audit.report import Found
-from windlass.infra.audit.scope import Owner, Scope, flat
+from windlass.infra.audit.scope import Owner, Scope
+from windlass.infra.tags import flat
 
 AWS_PATHS: Final = ("/aws-service-role/", "/aws-reserved/")
 """Roles that AWS made for its services and its single sign-on."""

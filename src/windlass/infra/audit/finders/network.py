@@ -9,7 +9,8 @@ from typing import Any, Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, hourly, row
 from windlass.infra.audit.report import Found
-from windlass.infra.audit.scope import Owner, Scope, flat
+from windlass.infra.audit.scope import Owner, Scope
+from windlass.infra.tags import flat
 
 OF_INSTANCE: Final = re.compile(r"aws-K8S-(i-[0-9a-f]+)")
 """Description of an interface that the VPC CNI made for an instance."""

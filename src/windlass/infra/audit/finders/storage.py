@@ -8,8 +8,9 @@ from typing import Any, Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, gib, row, stored
 from windlass.infra.audit.report import Found, PriceKey
-from windlass.infra.audit.scope import Owner, Scope, flat
+from windlass.infra.audit.scope import Owner, Scope
 from windlass.infra.aws import NotThere
+from windlass.infra.tags import flat
 
 
 def _efs(ask: Ask, scope: Scope) -> Iterator[Found]:

@@ -8,7 +8,8 @@ from typing import Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, row
 from windlass.infra.audit.report import Found
-from windlass.infra.audit.scope import Scope, flat
+from windlass.infra.audit.scope import Scope
+from windlass.infra.tags import flat
 
 
 def _subnets(ask: Ask, scope: Scope) -> Iterator[Found]:
