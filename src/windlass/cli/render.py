@@ -78,7 +78,7 @@ def print_runs(runs: Sequence[RunSummary], form: str, *, hidden: int, quiet: boo
         emit(run.id for run in runs)
     else:
         emit(run_rows(runs, time.time(), painter(sys.stdout), columns_of(sys.stdout)))
-        emit(stale_notes(runs), sys.stderr)
+        emit([*stale_notes(runs), *condition_notes(runs)], sys.stderr)
         if hidden:
             click.echo(f"and {hidden} older: windlass ps --all", err=True)
 
@@ -147,6 +147,15 @@ def stale_notes(runs: Sequence[RunSummary]) -> list[str]:
         since = clock_time(min(run.as_of or 0.0 for run in found))
         notes.append(f"{visible(stale)}: the {states} as of {since} ({names})")
     return notes
+
+
+def condition_notes(runs: Sequence[RunSummary]) -> list[str]:
+    """Below a list of runs, a line for each that is not over and has a condition of its own, as `status` shows it."""
+    return [
+        f"{run.id}: {visible(run.condition.message or '')}"
+        for run in runs
+        if run.condition is not None and not run.stale and not run.phase.is_terminal
+    ]
 
 
 def print_event(event: Event, form: str, began_at: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,10 +16,12 @@ from tests.engines.kubernetes.objectserver import BEGAN, ObjectServer
 from tests.engines.kubernetes.supervisor.test_damaged import with_request
 
 from windlass.actions.api import Run
+from windlass.cli.render import condition_notes
 from windlass.engines.kubernetes import expiry, labels, layout
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, SKEW_SECONDS
 from windlass.engines.kubernetes.diagnose.supervisors import absent
+from windlass.engines.kubernetes.discovery import discovery
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.supervisor import presence, runs
 from windlass.engines.kubernetes.supervisor.package import AGAIN
@@ -30,6 +33,7 @@ from windlass.runs.events import AttemptStarted, Created, Entry, Event, PhaseEnt
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold
 from windlass.runs.store import Store
+from windlass.views.run import summary_of as run_summary
 
 RUN = "digits-7f3k2"
 HOLDER = f"{RUN}-supervisor-x_home_7-boot"
@@ -44,6 +48,7 @@ class Scene:
         self.began = time.time() - ago
         self.events: list[Event] = []
         server.anchor(RUN)
+        server.put("ServiceAccount", layout.SUPERVISOR_ACCOUNT)
         self.client = server.client(folder)
         place = {"context": "lab", "namespace": "team", "kubeconfig": server.kubeconfig(folder), "via": "job",
                  expiry.AFTER: expiry.WEEK_SECONDS}  # fmt: skip
@@ -249,6 +254,34 @@ def test_a_supervisor_that_the_cluster_refuses_is_explained(server: ObjectServer
         assert "has no pod (exceeded quota: q); no pod trains" in condition["message"]
 
 
+@pytest.mark.parametrize("has_pod", [True, False])
+def test_a_service_account_that_was_deleted_is_the_reason_and_set_up_again(
+    server: ObjectServer, tmp_path: Path, has_pod: bool
+) -> None:
+    """Before the supervisor's pod is created, whose Job reports it; and later, when its token is refused."""
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        scene.write(AttemptStarted(1, 1), PhaseEntered(Phase.TRAINING))
+        server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
+        server.pod(RUN, "Running")
+        server.remove("ServiceAccount", layout.SUPERVISOR_ACCOUNT)
+        if has_pod:
+            scene.lease(300.0)
+            supervisor_pod(server, {"state": {"running": {}}})
+        else:
+            said = 'error looking up service account: serviceaccount "windlass-supervisor" not found'
+            server.put("Event", "e1", involvedObject={"kind": "Job", "name": f"{RUN}-supervisor"}, type="Warning",
+                       reason="FailedCreate", message=said, lastTimestamp="2026-11-21T15:00:00Z")  # fmt: skip
+        status = scene.engine.status(RUN)
+        assert status.condition is not None
+        assert status.condition["message"].count('serviceaccount "windlass-supervisor" not found') == 1
+        assert "1 of 1 pods train unsupervised" in status.condition["message"]
+        assert status.phase is Phase.TRAINING
+        found = absent(status.condition["message"], (), "lab")
+        assert (found.code, found.fix) == ("service-account-missing", status.condition["fix"])
+        assert found.fix.startswith("windlass target setup lab")
+        assert (f"kubectl delete pod {RUN}-supervisor-x" in found.fix) is has_pod
+
+
 @pytest.mark.parametrize(
     ("queue", "why"), [({layout.QUEUE_LABEL: "small"}, "queue small has not admitted it"), ({}, "it is suspended")]
 )
@@ -342,6 +375,43 @@ def test_a_supervisor_that_does_not_start_is_named_as_soon_as_the_cluster_report
     found = absent(condition["message"], condition["log"], "lab")
     assert (found.code, found.fix) == (code, condition["fix"])
     assert set(log) <= set(found.evidence)
+
+
+def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: ObjectServer, tmp_path: Path) -> None:
+    """In `status` and `why`, in lists of one run and of several, and on a machine without the record."""
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        scene.lease(300.0)
+        its = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: RUN}
+        server.put("Job", f"{RUN}-supervisor", its, api="batch/v1", row=("Running", "0/1"), status={})
+        server.put("Pod", f"{RUN}-supervisor-x", {**its, **OF_SUPERVISOR}, row=("0/1", "Pending"),
+                   status={"phase": "Pending", "conditions": [NO_ROOM]},
+                   spec={"containers": [{"name": "supervisor"}]})  # fmt: skip
+        server.job(RUN, "Running", "0/2")
+        for place in (0, 1):
+            pod = server.objects["pods", server.pod(RUN, "Running", place)]
+            pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = BEGAN
+        status = scene.engine.status(RUN)
+        assert status.phase is Phase.TRAINING
+        assert status.condition is not None
+        said = status.condition["message"]
+        assert "is not scheduled: Unschedulable" in said
+        assert re.search(r"2 of 2 pods train unsupervised since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, and nothing is", said)
+        assert status.condition["since"] == pytest.approx(time.time() - 300.0, abs=60.0)
+        assert absent(said, (), "lab").summary == said
+        other = Created("other-1", "other", "lab", "/out", supervisor="cluster").event(1, scene.began)
+        scene.server.anchor("other-1")
+        scene.store.copy("other-1", [other], json.dumps(scene.store.plan(RUN)))
+        head = Head((other,), summary_of(fold([other]), {}), 0, "submitter")
+        scene.client.create(head_manifest(scene.client.get("v1", "ConfigMap", "other-1"), head))
+        engine = KubernetesEngine(scene.store)
+        states = engine.states([scene.store.status(name) for name in (RUN, "other-1")], time.time())
+        assert (states[0].status.phase, states[0].status.condition) == (Phase.TRAINING, status.condition)
+        views = [run_summary(one.status, time.time(), is_here=True, current=one) for one in states]
+        assert condition_notes(views)[0] == f"{RUN}: {said}"
+        there = discovery.one(scene.client, RUN).state("lab").status
+        assert (there.phase, there.waits_for) == (
+            Phase.TRAINING, "its supervisor: Pending; 2 of 2 pods train unsupervised",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

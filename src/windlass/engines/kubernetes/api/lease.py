@@ -237,6 +237,12 @@ def held_elsewhere(client: Client, run_id: str, home: Path, now: float) -> str:
     return described(holder) if holder and not is_same_place(holder, holder_of(home)) else ""
 
 
+def renewed_at(client: Client, run_id: str) -> float:
+    """When the Lease of a run was last renewed, in Unix seconds; 0 for none. Raises Refused, Unreachable."""
+    found = client.get_if_exists(API, KIND, run_id) or {}
+    return seconds_of((found.get("spec") or {}).get("renewTime"), 0.0)
+
+
 def fresh_holder(client: Client, run_id: str, now: float) -> str:
     """The supervisor that has recently renewed the Lease of a run; empty for none. `now` is this machine's time.
 

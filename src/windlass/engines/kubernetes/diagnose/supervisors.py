@@ -11,6 +11,7 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.observations import ClusterStatus
+from windlass.engines.kubernetes.supervisor.presence import NO_ACCOUNT
 from windlass.runs.record import SUPERVISOR_ABSENT
 
 CODE: Final = "supervisor-absent"
@@ -36,6 +37,11 @@ def absent(message: str, log: Sequence[str], target: str) -> Verdict:
     """The verdict on a run whose supervisor does not run, by the message of its condition."""
     image = found[1] if (found := _IMAGE.search(message)) else "the supervisor"
     evidence = (message, *log)
+    if NO_ACCOUNT in message:
+        fix = f"windlass target setup {target} creates it"
+        if pod := re.search(r"pod (\S+) ", message):
+            fix += f"; then kubectl delete pod {pod[1]}, whose token is of the account that was deleted"
+        return Verdict("service-account-missing", message, None, tuple(log), fix, 106)
     if known := explained(message, "the supervisor's pod", evidence, 106, image=image):
         is_image = known.code.startswith("image-")
         return replace(known, fix=f"{known.fix}; {IMAGE_OF.format(target=target)}") if is_image else known

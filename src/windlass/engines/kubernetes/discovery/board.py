@@ -122,6 +122,8 @@ class Board:
             name, status, completions = row.cells
             if (of := _run_of(name, found)) is not None:
                 found[of[0]].jobs[of[1]] = (status, layout.number_in(completions.rpartition("/")[2]) or 0)  # of `0/8`
+            elif (supervised := name.removesuffix(layout.supervisor_name(""))) != name and supervised in found:
+                found[supervised].supervisor_job = status
         for pod in self._pods():
             if (of := _run_of(pod.name, found)) is not None:
                 found[of[0]].pods.setdefault(of[1], []).append(pod)

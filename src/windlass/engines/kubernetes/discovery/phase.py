@@ -73,11 +73,23 @@ class RunObjects:
     pods: dict[int, list[PodRow]] = field(default_factory=dict)
     """By attempt."""
     supervisors: list[PodRow] = field(default_factory=list)
+    supervisor_job: str = ""
+    """The status of the Job of a supervisor in the cluster; empty where there is none."""
 
     @property
     def is_bare(self) -> bool:
         """Whether it has neither a Job nor a pod."""
         return not self.jobs and not self.pods
+
+    @property
+    def supervisor_absence(self) -> str:
+        """How the supervisor in the cluster is that does not run: `Pending`, `no pod`; empty where one does, or none is
+        wanted.
+        """
+        has_open_job = self.supervisor_job not in ("", *ENDED_WELL, *ENDED_BADLY)
+        if not has_open_job or any(pod.state == "running" for pod in self.supervisors):
+            return ""
+        return self.supervisors[-1].word if self.supervisors else "no pod"
 
     @property
     def supervisor_trouble(self) -> str:
@@ -109,7 +121,11 @@ class Seen:
                         waits_for=self.waits_for or None)  # fmt: skip
         if of.summary is not None:
             status = summarised(status, of.summary)
-        if of.supervisor_trouble and not status.phase.is_terminal:
+        if (absent := of.supervisor_absence) and self.phase is Phase.TRAINING and not status.phase.is_terminal:
+            waits = f"its supervisor: {absent}; {self.pods_ready} of {self.pods_total} pods train unsupervised"
+            is_behind = status.phase in (Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STARTING)
+            status = replace(status, phase=self.phase if is_behind else status.phase, waits_for=waits)
+        elif of.supervisor_trouble and not status.phase.is_terminal:
             status = replace(status, waits_for=f"its supervisor: {of.supervisor_trouble}")
         status = replace(status, labels=of.labels, note=of.note or "")
         placement = Placement(self.namespace, self.attempt, self.pods_ready, self.pods_total)

@@ -201,13 +201,13 @@ def merged(status: Status, seen: Seen | None, as_of: float) -> tuple[Status, str
         # The tombstone of a run that ended as lost says only that it did not succeed.
         if seen is None or seen.phase in (Phase.LOST, Phase.FAILED, Phase.RESTARTING):
             return status, ""
-        return _as(status, seen.phase, seen.waits_for, as_of), RECORDED_LOST
+        return in_phase(status, seen.phase, seen.waits_for, as_of), RECORDED_LOST
     if status.phase.is_terminal:
         return status, ""
     phase, waits = _phase(status, seen)
     if phase is status.phase:
         return status, ""
-    return _as(status, phase, waits, as_of), BEHIND
+    return in_phase(status, phase, waits, as_of), BEHIND
 
 
 def _phase(status: Status, seen: Seen | None) -> tuple[Phase, str]:
@@ -232,7 +232,7 @@ def _phase(status: Status, seen: Seen | None) -> tuple[Phase, str]:
     return (before if before in RUNNING else Phase.STARTING), ""
 
 
-def _as(status: Status, phase: Phase, waits: str, as_of: float) -> Status:
+def in_phase(status: Status, phase: Phase, waits: str, as_of: float) -> Status:
     """The status in another phase, which counts from `as_of`."""
     ended_at, spent = status.ended_at, dict(status.phases)
     if not status.phase.is_terminal:

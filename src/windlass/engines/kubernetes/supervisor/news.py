@@ -96,15 +96,23 @@ class NewsReader:
         """News of the runs of a place. Of several, one list shows which have any. Raises Unreachable, Refused."""
         client = self._client_of(place)
         known = summaries(client) if len(statuses) > 1 else {}
+        quiet = {one.id for one in statuses if known and not one.phase.is_terminal and self._is_quiet(client, one, now)}
+        quiet -= presence.acting(client) if quiet else set()
         found: dict[str, News | WindlassError] = {}
         for status in statuses:
             summary = known.get(status.id, {})
             try:
-                is_known = summary.get("last_seq") == status.last_seq
+                is_known = summary.get("last_seq") == status.last_seq and status.id not in quiet
                 found[status.id] = News([], summary) if is_known else self._news(client, place, status, now)
             except (DamagedRecord, Refused) as error:  # one damaged record must not hide the other runs
                 found[status.id] = error
         return found
+
+    def _is_quiet(self, client: Client, status: Status, now: float) -> bool:
+        """Whether nothing was recorded for so long that a supervisor may be absent."""
+        newest = self._store.events(status.id, status.last_seq - 1)
+        written_at = newest[-1].time if newest else status.created_at
+        return now + client.ahead - written_at > presence.QUIET_SECONDS
 
     def _news(self, client: Client, place: Place, status: Status, now: float) -> News:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -10,9 +11,9 @@ from windlass.engines.kubernetes import labels, layout
 from windlass.engines.kubernetes.api import lease
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.api.optional import items
-from windlass.engines.kubernetes.pods.status import MAX_WORDS, container_state
+from windlass.engines.kubernetes.pods.status import MAX_WORDS, container_state, pod_status
 from windlass.engines.kubernetes.pods.waiting import STUCK, reason_of
-from windlass.engines.kubernetes.quantity import condition, event_time
+from windlass.engines.kubernetes.quantity import condition, event_time, seconds_of
 from windlass.engines.kubernetes.queue import kueue
 from windlass.engines.kubernetes.queue.admission import is_suspended
 from windlass.engines.kubernetes.workloads.job import BATCH
@@ -21,8 +22,10 @@ Json = Mapping[str, Any]
 
 QUIET_SECONDS: Final = 20.0
 """How long nothing may be recorded until it is looked whether there is a supervisor that had acted before."""
-GONE_ON: Final = "the pods train on, and nothing is restarted until there is one"
+GONE_ON: Final = "{} of {} pods train unsupervised since {}, and nothing is restarted until there is one"
 NOTHING: Final = "no pod trains, and none is started until there is one"
+NO_ACCOUNT: Final = f'serviceaccount "{layout.SUPERVISOR_ACCOUNT}" not found'
+"""As the API server writes it where it refuses the pod; a pod that runs is refused with its token."""
 MOST_EVENTS: Final = "100"
 LOG_LINES: Final = 8
 NOT_STARTED: Final = ("StartError", "ContainerCannotRun")
@@ -36,6 +39,8 @@ class Absence(NamedTuple):
     """In one sentence, with the reason that the cluster reports."""
     log: tuple[str, ...] = ()
     """The last lines of the supervisor's log, where its container has ended."""
+    trains_since: float | None = None
+    """Since when pods train without it, in Unix seconds; None where none does."""
 
 
 class Trouble(NamedTuple):
@@ -71,9 +76,39 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
         if not why and may_start:
             return None
         what = f"Job {layout.supervisor_name(run_id)} has no pod" + (f" ({why})" if why else "")
+    if NO_ACCOUNT not in what and _has_no_account(client):
+        what += f" ({NO_ACCOUNT})"
     of_ranks = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
-    goes_on = GONE_ON if any(container_state(pod)[0] == "running" for pod in of_ranks) else NOTHING
-    return Absence(f"no supervisor is running: {what}; {goes_on}", log)
+    states = [pod_status(0, pod).state for pod in of_ranks]
+    started = [
+        seconds_of(container_state(pod)[1].get("startedAt"), now)
+        for pod, state in zip(of_ranks, states, strict=True)
+        if state == "running"
+    ]
+    if not started:
+        return Absence(f"no supervisor is running: {what}; {NOTHING}", log)
+    since = max(min(started), lease.renewed_at(client, run_id))
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+    goes_on = GONE_ON.format(len(started), len(states) - states.count("ended"), at)
+    return Absence(f"no supervisor is running: {what}; {goes_on}", log, since)
+
+
+def acting(client: Client) -> set[str]:
+    """The runs of the namespace with a supervisor's pod that runs. Raises EngineError."""
+    pods = client.find("v1", "Pod", f"{labels.COMPONENT}={labels.SUPERVISOR},{layout.RUN_LABEL}")["items"]
+    is_silent = (condition(pod, "Ready").get("status") == "False" for pod in pods)
+    return {
+        pod["metadata"]["labels"][layout.RUN_LABEL]
+        for pod, silent in zip(pods, is_silent, strict=True)
+        if is_running(pod) and not silent
+    }
+
+
+def _has_no_account(client: Client) -> bool:
+    """Whether the service account of supervisors is known to be gone."""
+    with contextlib.suppress(Refused):
+        return client.get_if_exists("v1", "ServiceAccount", layout.SUPERVISOR_ACCOUNT) is None
+    return False
 
 
 def _is_held(client: Client, run_id: str, pods: Sequence[Json], now: float) -> bool:

@@ -17,7 +17,7 @@ from windlass.engines.kubernetes import expiry, layout, manifests
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.api.lease import Lease, holder_of
 from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS
-from windlass.engines.kubernetes.discovery.snapshot import Place
+from windlass.engines.kubernetes.discovery.snapshot import WAITING, Place, in_phase
 from windlass.engines.kubernetes.logs.fetch import LogReader
 from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.supervisor import outputs, presence
@@ -229,8 +229,11 @@ class ClusterSupervised:
             from windlass.engines.kubernetes.diagnose.supervisors import absent  # most runs have a supervisor
 
             advice = absent(absence.message, absence.log, status.target)
-            condition = {"type": SUPERVISOR_ABSENT, "message": absence.message, "since": status.phase_since,
+            since = absence.trains_since
+            condition = {"type": SUPERVISOR_ABSENT, "message": absence.message, "since": since or status.phase_since,
                          "log": list(absence.log), "fix": advice.fix}  # fmt: skip
+            if since is not None and status.phase in (*WAITING, Phase.STARTING):
+                status = in_phase(status, Phase.TRAINING, "", since)  # as a list of the cluster shows it
             return RunState(replace(status, condition=condition), now)
         if run_id not in self._stale:
             if run_id in self._removed and status.condition is None:
