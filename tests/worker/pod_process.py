@@ -17,10 +17,17 @@ from windlass.worker import pod, pod_reuse, rank
 from windlass.worker.protocol import NodeSpec, RankSpec, pack
 
 SCRIPT = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
+def save(*_):
+    print("saves", flush=True)
+    while not os.path.exists(os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "saved")):
+        time.sleep(0.01)
+    sys.exit(143)
+if os.environ["WINDLASS_HOW"] == "saves":
+    signal.signal(signal.SIGTERM, save)
 print("attempt", os.environ["WINDLASS_ATTEMPT"], flush=True)
 how = os.environ["WINDLASS_HOW"]
-time.sleep(600 if how == "sleeps" else 0)
+time.sleep(600 if how in ("sleeps", "saves") else 0)
 if how.startswith("writes"):
     with open(os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "model.bin"), "wb") as file:
         file.write(b"m" * int(how.removeprefix("writes")))

@@ -145,6 +145,28 @@ def test_it_goes_when_its_machine_does(tmp_path: Path, pods: list[Pod]) -> None:
     assert "[a] over" not in one.text()
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_it_goes_when_its_machine_does_though_its_supervisor_ends_the_ranks_too(
+    tmp_path: Path, pods: list[Pod], is_first: bool
+) -> None:
+    """A pod is evicted, and its supervisor then ends all nodes: this one would wait until the kubelet kills it."""
+    (tmp_path / "out").mkdir()
+    pods.append(one := Pod(tmp_path, "saves"))
+    one.wait_for("[0] attempt 1")
+    if is_first:
+        one.process.send_signal(signal.SIGTERM)
+        one.wait_for("[0] saves")
+        one.signal_as_supervisor(1)
+    else:
+        one.signal_as_supervisor(1)
+        until(lambda: not (tmp_path / f"{pod_reuse.TOLD}{int(signal.SIGTERM)}").exists())
+        one.process.send_signal(signal.SIGTERM)
+    until(lambda: not (tmp_path / f"{pod_reuse.TOLD}{int(signal.SIGTERM)}").exists())
+    (tmp_path / "out" / "saved").touch()
+    assert one.wait() == 1
+    assert "[a] over" not in one.text()
+
+
 def test_a_signal_that_comes_late_is_not_for_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")

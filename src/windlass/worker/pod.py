@@ -55,8 +55,8 @@ class Pod:
         self.imports = imports
         self._node: int | None = 0
         """Pid of the node's process; 0 before an attempt has one, None between attempts."""
-        self._signals: set[int] = set()
-        """By which the node of the attempt was asked to end."""
+        self._goes_away = False
+        """Whether the node of the attempt was signalled by another than the supervisor: the pod is being ended."""
         self._expected: set[int] = set()
         """Those that the supervisor has marked, and that have not come yet."""
         self._is_leaving = False
@@ -86,7 +86,8 @@ class Pod:
         Between attempts, one of the supervisor is for the attempt that has ended: it had not observed the end.
         """
         if self._node:
-            self._signals.add(number)
+            # The supervisor marks each of its signals before it sends it.
+            self._goes_away |= not pod_reuse.clear_mark(self.base, number) and number != STACKS_SIGNAL
             process.send(self._node, number)
         elif number != STACKS_SIGNAL:
             if self._node == 0:
@@ -102,13 +103,11 @@ class Pod:
                 self._is_leaving = True
 
     def _take_marks(self) -> bool:
-        """Whether the pod goes away: the node was asked to end, and not by the supervisor, which marks its signals
-        before it sends them."""
+        """Whether the pod goes away; marks that are left are of signals that have not come yet."""
         pod_reuse.block()
-        marked = pod_reuse.clear_marks(self.base)
-        self._expected = marked - self._signals
+        self._expected = pod_reuse.clear_marks(self.base)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
-        return bool(self._signals - marked - {STACKS_SIGNAL})
+        return self._goes_away
 
     def _take_order(self, path: str) -> str:
         """Take the next attempt as ours; gives the file of its nodes."""
@@ -155,7 +154,7 @@ class Pod:
         written, None if it has not ended them.
         """
         read, write = os.pipe()
-        self._signals = set()
+        self._goes_away = False
         pod_reuse.block()
         try:
             self._node = pid = pod_node.start(spec, self.base, self.log, self.imports, write)
