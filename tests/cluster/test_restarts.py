@@ -96,6 +96,44 @@ def test_a_lost_pod_means_new_pods_for_all(cluster: Cluster, namespace: str, tmp
         assert [one.reason for one in run.status.attempts][:1] == ["failure"]
 
 
+SAVES = """
+import os, signal, sys, time
+def save(*_):
+    print("saved", flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print("attempt", os.environ["WINDLASS_ATTEMPT"], flush=True)
+while os.environ["WINDLASS_ATTEMPT"] == "1":
+    time.sleep(0.1)
+"""
+
+
+def test_an_evicted_pod_ends_once_it_has_saved_and_uses_up_no_restart(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    script(tmp_path).joinpath("script.py").write_text(SAVES)
+    again = {"max": 1, "on": ["preemption"]}
+    with opened(harness_on(cluster, namespace, tmp_path / "home", restarts=again)) as harness:
+        run = harness.start("script.py", base=tmp_path / "job", nodes=2, launcher="plain", grace="300s")
+        run.until(lambda run: run.text().count("attempt 1") == 2)
+        name = pods(cluster, namespace, run, 1)[1]["metadata"]["name"]
+        about = {"kind": "Pod", "name": name, "namespace": namespace}
+        by_karpenter = {"reason": "Evicted", "message": "Evicted pod: Drifted", "source": {"component": "karpenter"}}
+        meta = {"name": "drifted", "namespace": namespace}
+        cluster.apply({"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": about, **by_karpenter})
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+        cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+        status = run.wait()  # a pod that waited for another attempt would be killed after five minutes
+        assert (status.phase, status.restarts_left) == (Phase.SUCCEEDED, 1), run.text()
+        assert [one.reason for one in status.attempts] == ["preemption", None]
+        assert run.text().count("saved") == 2
+        messages = [str(event.data["message"]) for event in run.events if event.kind == "warning"]
+        assert [one for one in messages if "Evict" in one] == [
+            f"pod {name}: EvictionByEvictionAPI: by Karpenter: Drifted"
+        ]
+
+
 def test_pods_go_when_nothing_follows_their_failure(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home", restarts={"max": 1})) as harness:
         run = harness.start(

@@ -90,6 +90,22 @@ def test_a_change_of_nodes_uses_up_nothing() -> None:
     assert (found.phase, found.reason, found.restarts_left) == (None, "node-loss", 0)
 
 
+@pytest.mark.parametrize(
+    ("policy", "phase"),
+    [
+        ({"max_restarts": 1, "restart_on": ["preemption"]}, None),
+        ({"max_restarts": 0, "restart_on": ["preemption"]}, Phase.STOPPED),
+        ({"max_restarts": 1, "restart_on": ["failure"]}, Phase.STOPPED),
+    ],
+)
+def test_a_planned_eviction_follows_the_policy_and_uses_up_no_restart(policy: dict[str, Any], phase: Phase) -> None:
+    history = played((CAUSE, None), (CAUSE, None), (CAUSE, None))
+    assert history.restarts_left == 0
+    found = outcome("preemption", TERMINATED, history, {**POLICY, **policy}, is_planned=True)
+    assert (found.phase, found.reason, found.restarts_left) == (phase, "preemption", 0)
+    assert outcome("preemption", TERMINATED, history, {**POLICY, **policy}).phase is Phase.STOPPED
+
+
 # -- the same step twice ----------------------------------------------------------------------------------------------
 
 

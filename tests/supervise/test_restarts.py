@@ -241,6 +241,26 @@ def test_a_preempted_run_that_may_not_restart_is_stopped_and_nothing_failed(run:
     assert (status.phase, status.cause, run.ends) == (Phase.STOPPED, None, [("preempted", "preemption")])
 
 
+@pytest.mark.parametrize("has_notice", [True, False])
+def test_a_planned_eviction_is_a_preemption_that_uses_up_no_restart(make_run: MakeRun, has_notice: bool) -> None:
+    run = make_run(nodes=2, max_restarts=1, restart_on=["preemption"])
+
+    def evicted(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        attempt.evicted = frozenset({1})
+        if has_notice:
+            attempt.nodes[1].report("notice", source="sigterm", action="terminate")
+        else:
+            attempt.nodes[1].die()
+
+    def script(attempt: FakeAttempt) -> None:
+        (evicted if len(run.backend.attempts) <= 3 else succeed)(attempt)
+
+    assert run.run(script).phase is Phase.SUCCEEDED
+    assert run.ends == [*[("preempted", "preemption")] * 3, ("succeeded", None)]
+    assert [one["restarts_left"] for one in run.data("attempt-end")] == [1, 1, 1]
+
+
 def test_a_run_that_its_target_has_taken_back_for_good_is_stopped_whatever_restarts_are_left(make_run: MakeRun) -> None:
     run = make_run(max_restarts=3, restart_on=["preemption", "failure"])
 

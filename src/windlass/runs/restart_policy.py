@@ -65,14 +65,14 @@ class Outcome:
 
 def outcome(
     ended_by: str | None, cause: RootCause | None, history: History, policy: Json, *,
-    is_free: bool = False, nothing_left: bool = False, at: float = 0.0,
+    is_free: bool = False, is_planned: bool = False, nothing_left: bool = False, at: float = 0.0,
 ) -> Outcome:  # fmt: skip
     """What follows the current attempt of `history`, now that it has ended.
 
     `ended_by` is `stop`, `timeout`, `upload`, `preemption`, `resize`, `hang`, or None and `failure` where the ranks
     ended by themselves. `cause` is the root cause, if anything failed. `policy` is the plan's. `is_free`: it uses up no
-    restart, since an elastic job continues with fewer nodes. `nothing_left`: its end was not observed. `at` is when it
-    ended, in Unix seconds.
+    restart, since an elastic job continues with fewer nodes. `is_planned`: neither does a planned eviction, to which
+    the policy applies. `nothing_left`: its end was not observed. `at` is when it ended, in Unix seconds.
     """
     code = 0 if cause is None else cause.exit_code
     step = history.now.step
@@ -94,12 +94,13 @@ def outcome(
         return replace(end, reason="same-step-twice")
     if cause is not None and RESUME_VARIABLE in cause.summary:
         return end  # the checkpoint that the user requested cannot be restored, now or later
-    follows = not counts or (left > 0 and reason in policy["restart_on"])
+    may_follow = policy["max_restarts"] > 0 if is_planned else left > 0
+    follows = not counts or (may_follow and reason in policy["restart_on"])
     if follows and counts and same_error(now, history.ended):
         return replace(end, reason="same-error-twice")
     if follows:
         wait = wait_seconds([*history.ended, now]) if counts else 0.0
-        return replace(end, phase=None, restarts_left=left - counts, wait_seconds=wait)
+        return replace(end, phase=None, restarts_left=left - (counts and not is_planned), wait_seconds=wait)
     if nothing_left:
         return replace(end, phase=Phase.LOST, exit_code=None, restarts_left=0)
     return replace(end, phase=Phase.STOPPED if recorded is None else Phase.FAILED)

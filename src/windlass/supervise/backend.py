@@ -168,6 +168,9 @@ class Attempt:
     """`preemption` where a queue took the nodes back, `stop` where that is for good, `timeout` where the target
     enforced the job's time limit."""
 
+    evicted: frozenset[int] = frozenset()
+    """Numbers of the nodes that the target has taken away on purpose, such as to drain a machine: a preemption that
+    uses up none of the job's restarts."""
     why_ended = ""
     """Why the target has ended it, where the target says so."""
     has_failed_after_ranks = False

@@ -281,6 +281,9 @@ class AttemptMonitor:
             if lost and attempt.why_ended and all(state.pid is None for state in self._record.status.ranks):
                 cause = RootCause(attempt.why_ended, exit_code=NOT_STARTED, node_lost=lost[0])
         ended_by = self._ended_by(failures)
+        if lost and lost[0] in attempt.evicted and ended_by in (None, "failure"):
+            ended_by = "preemption"  # the notice of its pod did not arrive
+        is_planned = bool(attempt.evicted) and ended_by == "preemption"
         unseen = self.adopted and bool(lost) and all(node.lost for node in nodes) and ended_by in (None, "failure")
         if unseen:
             cause = cause_of_loss
@@ -291,7 +294,10 @@ class AttemptMonitor:
         is_free = run.membership.is_elastic and bool(lost) and bool(run.membership.members)
         died_at = attempt.last_sign_of_life() if unseen else None
         at = run.clock.time() if died_at is None else died_at
-        found = outcome(ended_by, cause, run.record.history, run.policy, is_free=is_free, nothing_left=unseen, at=at)
+        found = outcome(
+            ended_by, cause, run.record.history, run.policy,
+            is_free=is_free, is_planned=is_planned, nothing_left=unseen, at=at,
+        )  # fmt: skip
         return found, died_at
 
     def _ended_by(self, failures: list[RankFailure]) -> str | None:

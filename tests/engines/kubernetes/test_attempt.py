@@ -226,6 +226,54 @@ def test_what_a_watcher_cannot_find_out_is_known_until_it_can(tmp_path: Path) ->
         assert health.failing() is None
 
 
+class Karpenter(ClusterOfOneRun):
+    """A cluster in which Karpenter ends the first pod, and reports why, in the words of Karpenter 1.14."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__()
+        about = {"kind": "Pod", "name": "r-1-1-0"}
+        self.event = {"metadata": {}, "involvedObject": about, "reason": reason, "message": message}
+
+    def evict(self, *, is_by_api: bool) -> None:
+        self.end_pod(0, 143)
+        if is_by_api:
+            evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                       "message": "Eviction API: evicting"}  # fmt: skip
+            self.pods[0] = {**self.pods[0], "status": {**self.pods[0]["status"], "conditions": [evicted]}}
+        self.delete_pod(0, 30)
+
+    def __call__(self, method: str, path: str) -> bytes:
+        if path.partition("?")[0].endswith("/events"):
+            return reply({"metadata": {}, "items": [self.event] if "involvedObject.name" in path else []})
+        return super().__call__(method, path)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "is_by_api", "named"),
+    [
+        ("Evicted", "Evicted pod: Drifted", True, "by Karpenter: Drifted"),
+        ("Evicted", "Evicted pod: Forceful Termination", True, "by Karpenter: Forceful Termination"),
+        ("Disrupted", "Deleting the pod to accommodate the terminationTime 2026-01-02 of the node.", False,
+         "by Karpenter: the terminationGracePeriod of its node was over"),
+        ("Scheduled", "Successfully assigned", True, "Eviction API: evicting"),
+        ("Evicted", "The node was low on resource: memory.", False, ""),
+    ],
+)  # fmt: skip
+def test_why_karpenter_evicts_a_pod_is_in_the_record_once(
+    tmp_path: Path, reason: str, message: str, is_by_api: bool, named: str
+) -> None:
+    cluster = Karpenter(reason, message)
+    cluster.logs[0] = said(BEGIN)
+    with attempt_of(cluster, tmp_path) as (attempt, _):
+        until(lambda: attempt.nodes[0].pod is not None)
+        cluster.evict(is_by_api=is_by_api)
+        messages = warnings_until(attempt, lambda: not attempt.nodes[0].lives())
+        messages += warnings_until(attempt, lambda: True)
+        found = [one for one in messages if "EvictionByEvictionAPI" in one]
+        assert found == ([f"pod r-1-1-0: EvictionByEvictionAPI: {named}"] if named else [])
+        assert attempt.evicted == ({0} if named else set())
+
+
 class Suspended(ClusterOfOneRun):
     """A cluster whose Kueue has evicted the run: its Job is suspended, for the reason of its Workload."""
 

@@ -14,7 +14,7 @@ from windlass.engines.kubernetes.api.background import PAUSES
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.logs.feed import NodeFeed, NodeFiles, Readers
 from windlass.engines.kubernetes.logs.follower import Connections, Follower, raise_file_limit
-from windlass.engines.kubernetes.pods import reuse, spares
+from windlass.engines.kubernetes.pods import eviction, reuse, spares
 from windlass.engines.kubernetes.pods.collection import HOLD_SECONDS
 from windlass.engines.kubernetes.pods.control import PodControl
 from windlass.engines.kubernetes.pods.nodes import Pod, PodId, PodWatch, is_alive, is_forced, why_it_ended
@@ -335,6 +335,12 @@ class PodAttempt(Attempt):
         if self.pods.taken_back is not None and is_deactivated(self.pods.taken_back):
             return "stop"
         return "preemption" if self.is_taken_back else None
+
+    @property
+    def evicted(self) -> frozenset[int]:  # type: ignore[override]
+        """See `Attempt`."""
+        pods = {node.number: node.pod for node in self.nodes}
+        return frozenset(number for number, pod in pods.items() if pod is not None and eviction.is_planned(pod))
 
     def notices(self) -> Iterator[NodeEvent]:
         """The notice that all pods are taken back, once; of a Workload that was deactivated it is a stop request.

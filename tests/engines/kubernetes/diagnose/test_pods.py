@@ -225,6 +225,19 @@ def test_a_lost_node_is_explained_by_what_became_of_its_pod(reason: str, code: s
     assert any("machine-b" in line for line in verdict.evidence)
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("Drifted", "(drift)"), ("Forceful Termination", "its node was deleted"), ("Underutilized", "(consolidation)"),
+     ("a reason of a later version", "by Karpenter: a reason of a later version")],
+)  # fmt: skip
+def test_an_eviction_by_karpenter_is_named_with_its_reason(reason: str, words: str) -> None:
+    pods = (PodStatus(0, "x", "ended", "EvictionByEvictionAPI", f"by Karpenter: {reason}", "n1", 143),)
+    cause = {"rank": 0, "summary": "died", "exit_code": -15, "node_lost": 0}
+    verdict = why(ClusterStatus(pods), Phase.STOPPED, more=BEGUN, cause=cause, reason="preemption")
+    assert (verdict.code, words in verdict.summary) == ("drained", True)
+    assert verdict.summary.startswith("pod x was evicted by Karpenter: ")
+
+
 def test_a_script_that_fails_by_itself_is_the_cause_whatever_then_became_of_the_pods() -> None:
     pods = (PodStatus(0, "x", "ended", "Error", exit_code=1), PodStatus(1, "y", "ended", "Deleted"))
     trace = 'Traceback (most recent call last):\n  File "/job/train.py", line 3, in <module>\nValueError: no\n'

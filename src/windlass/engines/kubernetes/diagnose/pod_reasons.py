@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from windlass.diagnose.verdict import Advice, Verdict
+from windlass.engines.kubernetes.pods.eviction import KARPENTER
 
 _PULL: Final = r"(?:ErrImagePull|ImagePullBackOff|RegistryUnavailable): .*?"
 
@@ -101,6 +102,13 @@ _IS_GENERAL: Final = re.compile(r"^(?:FailedCreate|\(\?:FailedMount|unbound|\(\?
 """Patterns for any message with a reason: such a verdict counts less than one that names a cause."""
 
 _RESTARTED: Final = "restarts: {{max: 3, on: [node-loss]}} restarts it on another node"
+KARPENTER_REASONS: Final = {
+    "Drifted": "its node no longer was as its NodePool or NodeClass says (drift), and is replaced",
+    "Underutilized": "its node was underused, and the pods fit on fewer or cheaper nodes (consolidation)",
+    "Empty": "its node had nothing else to run (consolidation)",
+    "Forceful Termination": "its node was deleted: by a user, at its expireAfter, or since the cloud takes it back",
+}  # fmt: skip
+"""By Karpenter's reason for an eviction."""
 _LOST: Final = "the node of {it} is no longer in the cluster"
 ENDS: Final = {
     "OOMKilled": Advice(
@@ -120,6 +128,10 @@ ENDS: Final = {
     "EvictionByEvictionAPI": Advice(
         "drained", "{it} was evicted from its node, as for a drain",
         "restarts: {{max: 3, on: [preemption, node-loss]}} restarts it on another node"),
+    KARPENTER: Advice(
+        "drained", "{it} was evicted {message}",
+        "restarts: {{max: 3, on: [preemption]}} restarts it on another node, and a planned eviction uses up none of "
+        "them; kubectl get nodepool -o yaml shows when nodes are replaced"),
     "DeletionByTaintManager": Advice("node-lost", "the node of {it} is gone or unfit for pods", _RESTARTED),
     "DeletionByPodGC": Advice("node-lost", _LOST, _RESTARTED),
     "NodeLost": Advice("node-lost", "the node of {it} does not answer", _RESTARTED),

@@ -16,9 +16,10 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.rules.collectives import is_rendezvous_missed
 from windlass.diagnose.rules.endings import resumed
 from windlass.diagnose.verdict import Verdict
-from windlass.engines.kubernetes.diagnose.pod_reasons import ENDS, explained
+from windlass.engines.kubernetes.diagnose.pod_reasons import ENDS, KARPENTER_REASONS, explained
 from windlass.engines.kubernetes.diagnose.scheduling import unschedulable
 from windlass.engines.kubernetes.observations import ClusterStatus, PodStatus
+from windlass.engines.kubernetes.pods.eviction import KARPENTER
 from windlass.runs.events import StopRequested, Warned, entries
 from windlass.runs.phase import Phase
 from windlass.runs.record import SUPERVISOR_ABSENT
@@ -122,8 +123,11 @@ def lost_peer(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
 def _of_end(
     case: Observations, pod: PodStatus, score: float, evidence: tuple[str, ...], rank: int | None = None
 ) -> Verdict:
-    found = ENDS[pod.reason].verdict(
-        evidence, score=score, rank=rank, it=_called(pod), message=pod.message or pod.reason,
+    is_named = pod.message.startswith(KARPENTER)
+    why = KARPENTER_REASONS.get(pod.message.removeprefix(KARPENTER), "") if is_named else ""
+    found = ENDS[KARPENTER if is_named else pod.reason].verdict(
+        evidence, score=score, rank=rank, it=_called(pod),
+        message=f"{pod.message}: {why}" if why else pod.message or pod.reason,
         machine=pod.machine or "NAME",
     )  # fmt: skip
     if not case.status.phase.is_terminal or "restarts:" not in found.fix:

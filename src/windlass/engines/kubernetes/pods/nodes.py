@@ -13,6 +13,7 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api import background
 from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Absence, Client, Refused
 from windlass.engines.kubernetes.observations import ObjectReport, QueueStatus
+from windlass.engines.kubernetes.pods import eviction
 from windlass.engines.kubernetes.pods.status import (
     container_state,
     end_of,
@@ -35,6 +36,8 @@ UNUSED: Final = ("env", "volumeMounts", "command", "args")
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 GONE_SECONDS: Final = 10.0
 """How much longer than its grace a pod may take to end before its node is declared lost."""
+MAX_ASKED: Final = 32
+"""How often it is asked in one attempt why Karpenter has evicted pods: of a thousand that go at once, some suffice."""
 TAINTED: Final = "DeletionByTaintManager"
 """Why a pod is deleted whose node has not answered for as long as the pod tolerates."""
 
@@ -75,6 +78,8 @@ class PodWatch:
         self._listen = listen
         self._pods: dict[int, Pod] = {}
         self._gone: set[int] = set()
+        self._num_asked = 0
+        """How often it was asked why a pod was evicted."""
         self._is_listed = False
         self._finished: frozenset[int] = frozenset()
         """Indexes for which the newest owner object creates no pod any more."""
@@ -155,7 +160,7 @@ class PodWatch:
         self._read_owner()  # first: once a pod is seen to be deleted, it must be known whether all are
         self._gone |= self._pods.keys() - seen.keys()
         for place, pod in seen.items():
-            self._put(place, pod)
+            self._put(place, self._named(pod))
         self._version, self._listed_at = str(found["metadata"]["resourceVersion"]), time.monotonic()
         self._is_listed = True
 
@@ -169,9 +174,22 @@ class PodWatch:
         is_deleted = event["type"] == "DELETED" or pod["metadata"].get("deletionTimestamp")
         if is_deleted and self.is_over is None:
             self._read_owner()  # where all pods are deleted, mostly their owner was deleted or suspended
+        pod = self._named(pod)
         if self._put(place, pod) and event["type"] == "DELETED":
             self._gone.add(place)
         self._changed()
+
+    def _named(self, pod: Pod) -> Pod:
+        """The pod with Karpenter's reason to evict it, which is asked for once it has ended."""
+        if (
+            not has_ended(pod)
+            or self.taken_back is not None
+            or self.is_over is not None
+            or self._num_asked >= MAX_ASKED
+        ):
+            return pod
+        self._num_asked += eviction.is_unnamed(pod)
+        return eviction.named(self._client, pod)
 
     def _put(self, place: int, pod: Pod) -> bool:
         """Store the state of a pod; False for a replacement: with the loss of the first the attempt has ended."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 from windlass.engines.kubernetes.api import background
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.observations import ObjectReport, PodStatus
+from windlass.engines.kubernetes.pods import eviction
 from windlass.engines.kubernetes.pods.nodes import PodWatch
 from windlass.engines.kubernetes.pods.status import (
     NOT_ORDINARY,
@@ -108,7 +109,11 @@ class PodProblems:
                     self._told.pop(str(place), None)
                     self._told.pop(OBJECTS, None)
                 yield StageReached(since, stage.value)
-            if is_problem(pod) and not (pod.reason == "Deleted" and self._is_expected(place)):
+            is_unnamed = (
+                pod.state == "running" and pod.reason == eviction.BY_API
+            )  # Karpenter reports why a moment later
+            is_expected = pod.reason == "Deleted" and self._is_expected(place)
+            if is_problem(pod) and not (is_expected or is_unnamed):
                 yield from self._warned(pod, now, str(place) if pod.state in ("ended", "gone") else OBJECTS)
 
     def _is_expected(self, place: int) -> bool:
