@@ -119,8 +119,8 @@ def test_an_evicted_pod_ends_once_it_has_saved_and_uses_up_no_restart(
         name = pods(cluster, namespace, run, 1)[1]["metadata"]["name"]
         about = {"kind": "Pod", "name": name, "namespace": namespace}
         by_karpenter = {"reason": "Evicted", "message": "Evicted pod: Drifted", "source": {"component": "karpenter"}}
-        meta = {"name": "drifted", "namespace": namespace}
-        cluster.apply({"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": about, **by_karpenter})
+        event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "drifted"}, "involvedObject": about}
+        cluster.apply({**event, **by_karpenter}, namespace=namespace)
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
         cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
