@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import email.utils
+import hashlib
 import pickle
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,8 +18,19 @@ import pytest
 
 from windlass.s3 import bucket as bucket_module
 from windlass.s3.bucket import Bucket
-from windlass.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, NoAnswer, StoreError
-from windlass.s3.objects import listed
+from windlass.s3.errors import (
+    Altered,
+    Busy,
+    Changed,
+    Denied,
+    Forbidden,
+    Missing,
+    MissingBucket,
+    NoAnswer,
+    StoreError,
+    Unconfirmed,
+)
+from windlass.s3.objects import PART_BYTES, listed, write
 from windlass.s3.retry import TRIES
 from windlass.s3.signature import EMPTY, Keys, query_of, signed
 from windlass.train.checkpoint.opening import open_folder
@@ -48,6 +63,14 @@ class Scripted(ThreadingHTTPServer):
         self.answers = list(answers)
         self.asked: list[tuple[str, str, dict[str, str]]] = []
 
+    def next(self, asked: Mapping[str, str]) -> Answered:
+        """The next answer; of writes that come at once, the first that confirms the one which was asked for."""
+        wanted = next((asked[name] for name in asked if name.lower() == "x-amz-checksum-sha256"), None)
+        fits = [one for one in self.answers if wanted and one[1].get("x-amz-checksum-sha256") == wanted]
+        found = (fits or self.answers)[0]
+        self.answers.remove(found)
+        return found
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -56,14 +79,15 @@ class _Handler(BaseHTTPRequestHandler):
         assert isinstance(self.server, Scripted)
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.asked.append((self.command, self.path, {name.lower(): at for name, at in self.headers.items()}))
-        status, headers, body = self.server.answers.pop(0)
+        status, headers, body = self.server.next(dict(self.headers.items()))
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-    do_GET = do_PUT = _answer  # noqa: N815 - the names that the library calls
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _answer  # noqa: N815 - the names that the library calls
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""
@@ -126,7 +150,7 @@ def test_an_address_that_is_silent_may_be_wrong_too(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
-    [(404, "NoSuchKey", Missing), (404, "NoSuchBucket", MissingBucket), (403, "AccessDenied", Denied),
+    [(404, "NoSuchKey", Missing), (404, "NoSuchBucket", MissingBucket), (403, "AccessDenied", Forbidden),
      (401, "", Denied), (412, "PreconditionFailed", Changed), (400, "InvalidRequest", StoreError)],
 )  # fmt: skip
 def test_what_is_final_is_asked_once(status: int, code: str, kind: type[StoreError]) -> None:
@@ -175,6 +199,109 @@ def test_a_body_that_is_left_in_the_middle_is_not_in_the_next_answer() -> None:
         with pytest.raises(Missing):
             next(bucket.stream("key", {}, 4))
         assert len(server.asked) == 3
+
+
+def confirmed(body: bytes) -> dict[str, str]:
+    """Header fields of a store that has an object with this content."""
+    return {"ETag": '"e"', "x-amz-checksum-sha256": base64.b64encode(hashlib.sha256(body).digest()).decode()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({}, "no ETag"), ({"ETag": '"e"'}, "did not confirm the SHA-256"),
+     (confirmed(b"other"), "confirmed the SHA-256 2SmKENG")],
+)  # fmt: skip
+def test_a_write_that_the_store_does_not_confirm_is_none(fields: dict[str, str], words: str) -> None:
+    with answering((200, fields, b"<html/>")) as (bucket, _, _), pytest.raises(Unconfirmed, match=words):
+        bucket.send("PUT", "key", body=b"data")
+
+
+def test_bytes_that_arrive_changed_are_sent_again_twice() -> None:
+    altered: Answered = (400, {}, error("BadDigest"))
+    with answering(altered, altered, (200, confirmed(b"data"), b"")) as (bucket, _, _):
+        bucket.send("PUT", "key", body=b"data")
+    with answering(*[altered] * 3) as (bucket, server, _):
+        with pytest.raises(Altered, match="changed on their way"):
+            bucket.send("PUT", "key", body=b"data")
+        assert len(server.asked) == 3
+
+
+HTML: Answered = (200, {"Content-Type": "text/html"}, b"<html>Please log in</html>")
+BEGUN: Answered = (200, {}, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+PARTS = [bytes(PART_BYTES), b"last"]
+
+
+def composite() -> str:
+    parts = b"".join(hashlib.sha256(one).digest() for one in PARTS)
+    return f"{base64.b64encode(hashlib.sha256(parts).digest()).decode()}-2"
+
+
+def completed(checksum: str) -> bytes:
+    words = f"<ETag>e</ETag><ChecksumSHA256>{checksum}</ChecksumSHA256>" if checksum else "<ETag>e</ETag>"
+    return f"<CompleteMultipartUploadResult>{words}</CompleteMultipartUploadResult>".encode()
+
+
+@pytest.mark.parametrize(
+    ("ends", "refused"),
+    [([HTML], "the answer to the completion of an upload is a html"),
+     ([(200, {}, completed("other-2"))], "confirmed the SHA-256 other-2"),
+     ([(200, {}, completed(composite()))], ""),
+     # The answer to the first completion was lost: the object itself is asked for.
+     ([(404, {}, error("NoSuchUpload")), (200, {"ETag": '"e"', "x-amz-checksum-sha256": composite()}, b"")], ""),
+     ([(200, {}, completed("")), (200, {"ETag": '"e"', "x-amz-checksum-sha256": composite()}, b"")], ""),
+     ([(404, {}, error("NoSuchUpload")), HTML], "no ETag"),
+     ([(200, {}, completed("")), (200, {"ETag": '"e"'}, b"")], "did not confirm")],
+)  # fmt: skip
+def test_an_upload_is_complete_once_the_store_confirms_the_digests_of_its_parts(
+    ends: list[Answered], refused: str
+) -> None:
+    asked = [BEGUN, *((200, confirmed(one), b"") for one in PARTS), *ends, (204, {}, b"")]
+    outcome = pytest.raises(Unconfirmed, match=refused) if refused else contextlib.nullcontext()
+    with answering(*asked) as (bucket, _, _), outcome:
+        write(bucket, "key", PARTS)
+
+
+def test_a_pause_that_the_store_asks_for_is_made() -> None:
+    busy: Answered = (429, {"Retry-After": "7"}, b"")
+    with answering(busy, (200, {}, b"data")) as (bucket, _, pauses):
+        assert bucket.send("GET", "key").body == b"data"
+        assert pauses[0] < 1, "that of any request that is repeated"
+        assert 6 < pauses[1] <= 7
+
+
+def test_a_pause_is_made_by_all_threads_that_share_the_bucket_and_is_bounded() -> None:
+    with answering((503, {"Retry-After": "86400"}, b""), (200, {}, b"data")) as (bucket, _, pauses):
+        with pytest.raises(Busy):
+            bucket.send_once("GET", "one")
+        bucket.send_once("GET", "other")
+        assert 290 < pauses[0] <= 300
+
+
+def test_a_clock_that_is_wrong_is_corrected_by_that_of_the_store() -> None:
+    ahead = email.utils.formatdate(time.time() + 3600, usegmt=True)
+    skewed: Answered = (403, {"Date": ahead}, error("RequestTimeTooSkewed"))
+    with answering(skewed, (200, {}, b"one"), (200, {}, b"two")) as (bucket, server, pauses):
+        assert [bucket.send("GET", "key").body for _ in range(2)] == [b"one", b"two"]
+        signed_at = [fields["x-amz-date"][:11] for _, _, fields in server.asked]
+        assert signed_at[0] != signed_at[1] == signed_at[2]
+        assert pauses == []
+
+
+def test_one_object_that_is_denied_is_told_from_keys_that_are() -> None:
+    answer: Answered
+    for answer in ((403, {}, error("InvalidObjectState")), (403, {}, b"")):
+        with answering(answer) as (bucket, _, _), pytest.raises(Forbidden):
+            bucket.send("GET", "key")
+    for answer in ((403, {}, error("InvalidAccessKeyId")), (401, {}, b""), (400, {}, error("ExpiredToken"))):
+        with answering(answer) as (bucket, _, _), pytest.raises(Denied) as caught:
+            bucket.send("GET", "key")
+        assert not isinstance(caught.value, Forbidden)
+
+
+def test_an_error_without_a_reason_that_head_gets_may_be_an_expired_token() -> None:
+    expired = pytest.raises(Forbidden, match="the token may have expired")
+    with answering((400, {}, b"")) as (bucket, _, _), expired:
+        bucket.send("HEAD", "key")
 
 
 def test_keys_that_have_expired_are_refused_as_such() -> None:

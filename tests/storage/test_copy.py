@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -16,12 +17,14 @@ from tests.helpers.users import as_other_user, open_folder
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
-from windlass.storage.copy import NOTHING, Copy
-from windlass.storage.digest import PART_BYTES
+from windlass.storage.copy import FORBIDDEN_MOST, NOTHING, Copy
+from windlass.storage.digest import PART_BYTES, Parts, combined
+from windlass.storage.failure import first_of
 from windlass.storage.folder import LIST_BATCH, Folder
+from windlass.storage.manifest import File, Manifest
 from windlass.storage.note import Noted
 from windlass.storage.opening import journal_for
-from windlass.storage.place import Buffer, Entry, Place, SourceChanged, Throttled
+from windlass.storage.place import Buffer, Entry, Forbidden, Place, SourceChanged, Throttled
 from windlass.storage.progress import Copied, Progress
 from windlass.storage.verify import verify
 from windlass.storage.walk import walk
@@ -32,10 +35,12 @@ def folder(path: Path) -> Folder:
     return Folder(Address("folder", "", str(path)))
 
 
-def copied(source: Place, to: Path, window: Window | None = None, noted: Noted = NOTHING) -> Copied:
+def copied(
+    source: Place, to: Path, window: Window | None = None, noted: Noted = NOTHING, progress: Progress | None = None
+) -> Copied:
     destination = folder(to)
     with journal_for(source.address, destination.address, to) as journal:
-        return asyncio.run(Copy(source, destination, journal, window=window, noted=noted).run())
+        return asyncio.run(Copy(source, destination, journal, progress, window, noted=noted).run())
 
 
 def refusals(done: Copied) -> dict[str, str]:
@@ -338,6 +343,100 @@ def test_a_copy_that_was_killed_inside_a_large_file_reads_no_part_twice(tmp_path
     assert len(second.reads) == len(set(second.reads))
 
 
+class OnceDamaged(Scripted):
+    """Files whose reads give a wrong byte, so many times, and whose manifest has the right digests."""
+
+    def __init__(self, files: dict[str, bytes], times: int, *, always_alike: bool = True) -> None:
+        super().__init__(files)
+        self._left = dict.fromkeys(files, times)
+        self._always_alike = always_alike
+
+    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+        [found] = super().pieces(entry, start, length)
+        if start == 0 and self._left[entry.name]:
+            self._left[entry.name] -= 1
+            at = 0 if self._always_alike else self._left[entry.name] % len(found)
+            found = bytes([*found[:at], found[at] ^ 1, *found[at + 1 :]])
+        yield found
+
+    async def read_own(self, name: str) -> bytes | None:
+        of = {name: combined(_digests(data)) for name, data in self.files.items()}
+        lines = [File(name, len(data), of[name], "", f'"{len(data)}"') for name, data in self.files.items()]
+        return Manifest.of(lines).to_bytes()
+
+
+def _digests(data: bytes) -> list[bytes]:
+    parts = Parts.of(len(data))
+    return [hashlib.sha256(data[at : at + parts.part_bytes]).digest() for at in range(0, len(data), parts.part_bytes)]
+
+
+DAMAGED = {"small": b"small data", "large": random.Random(9).randbytes(2 * PART_BYTES + 9)}
+
+
+@pytest.mark.parametrize("to_stream", [False, True])
+@pytest.mark.usefixtures("no_pause")
+def test_bytes_that_were_changed_on_their_way_are_fetched_again(tmp_path: Path, to_stream: bool) -> None:
+    progress = Progress()
+    if to_stream:
+        store = Streaming({})
+        done = streamed(OnceDamaged(DAMAGED, 2), store, tmp_path / "home", progress)
+        found = store.files
+    else:
+        done = copied(OnceDamaged(DAMAGED, 2), tmp_path / "to", progress=progress)
+        found = contents(tmp_path / "to")
+    assert (done.refused, found) == ((), DAMAGED)
+    assert progress.bytes_done == progress.num_bytes
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_file_that_is_damaged_in_three_tries_is_named_with_where_the_damage_may_be(tmp_path: Path) -> None:
+    at_source = refusals(copied(OnceDamaged(DAMAGED, 99), tmp_path / "to"))
+    assert all("damaged at its source" in why and "in each of 3 tries" in why for why in at_source.values())
+    on_its_way = refusals(copied(OnceDamaged(DAMAGED, 99, always_alike=False), tmp_path / "other"))
+    assert all("was changed on its way in each of 3 tries" in why for why in on_its_way.values())
+    assert set(at_source) == set(on_its_way) == set(DAMAGED)
+    assert not list(tmp_path.rglob("partial"))
+
+
+def test_one_file_that_is_forbidden_ends_no_copy_and_keys_that_are_end_it(tmp_path: Path) -> None:
+    def forbid(entry: Entry, _start: int) -> None:
+        if entry.name in ("7", "large"):
+            raise Forbidden(f"{entry.name}: the store answered 403 InvalidObjectState")
+
+    files = {**{str(number): b"data" for number in range(20)}, "large": bytes(PART_BYTES + 1)}
+    done = copied(Scripted(files, forbid), tmp_path / "to")
+    assert (set(refusals(done)), done.num_copied) == ({"7", "large"}, 19)
+    assert "InvalidObjectState" in refusals(done)["7"]
+
+    def forbid_all(entry: Entry, _start: int) -> None:
+        raise Forbidden(f"{entry.name}: the store answered 403 AccessDenied", "check the credentials")
+
+    store = Scripted({str(number): b"data" for number in range(FORBIDDEN_MOST + 500)}, forbid_all)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        copied(store, tmp_path / "none")
+    assert "check the credentials" in str(first_of(caught.value))
+    assert len(store.reads) < FORBIDDEN_MOST + 100
+
+
+def test_progress_counts_what_has_come_of_a_part_once(tmp_path: Path) -> None:
+    class Pieces(Scripted):
+        def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+            data = self.files[entry.name][start : start + length]
+            for at in range(0, length, 1 << 20):
+                yield data[at : at + (1 << 20)]
+                seen.append(progress.bytes_done)
+                if len(seen) == 3:
+                    raise Throttled("SlowDown")
+
+    seen: list[int] = []
+    progress = Progress()
+    copied(Pieces({"large": bytes(PART_BYTES + 9)}), tmp_path / "to", Window(first=1, most=1), progress=progress)
+    assert [count >> 20 for count in seen[:9]] == [1, 2, 3, 3, 4, 5, 6, 7, 8], (
+        "the pieces of both parts, those before the error kept"
+    )
+    assert progress.bytes_done == progress.num_bytes == progress.bytes_moved
+
+
 @pytest.mark.parametrize("has_note", [False, True])
 def test_what_was_written_of_a_large_file_goes_once_its_source_no_longer_has_it(tmp_path: Path, has_note: bool) -> None:
     noted = Noted(tmp_path / "note") if has_note else NOTHING
@@ -375,7 +474,7 @@ class Streaming(Scripted):
         self.files[name] = bytes(data)
         return f'"{len(data)}"'
 
-    def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int) -> str:
+    def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int, digest: Callable[[], str]) -> str:
         assert part_bytes == PART_BYTES
         return self.put(name, b"".join(pieces))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from windlass.errors import StorageError
+from windlass.s3.answer import Sent
 from windlass.s3.bucket import Bucket
 from windlass.storage.digest import PART_BYTES, Parts, combined, from_s3, to_s3
 from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart
@@ -38,7 +39,7 @@ class FakeUploads(Uploads):
         self.begun[upload] = {}
         return upload
 
-    def send(self, upload: str, number: int, body: bytes, checksum: str) -> str:
+    def send(self, upload: str, number: int, body: bytes, checksum: str, sent: Sent | None = None) -> str:
         assert checksum == to_s3(hashlib.sha256(body).digest())
         self.sent.append((upload, number))
         self.begun[upload][number] = StoredPart(number, f'"{number}"', len(body), checksum)

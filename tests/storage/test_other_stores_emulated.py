@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import random
@@ -20,7 +21,7 @@ from tests.helpers.machine import WINDLASS
 from tests.helpers.until import until
 from tests.servers.azurite import Azurite
 from tests.servers.emulated_gcs import emulated_gcs
-from tests.servers.faulty import BUSY, PASS, Fault, Request
+from tests.servers.faulty import BUSY, FORBIDDEN, HTML, PASS, Fault, Request
 from tests.servers.s3 import S3Server
 from tests.storage.other_stores import Gate, Store, journaled, num_parts
 from tests.storage.sets import Data, Done, assert_equal, names
@@ -31,7 +32,7 @@ from tests.storage.test_s3_staging import run_id, windlass
 
 from windlass.errors import StorageError
 from windlass.storage.address import Address
-from windlass.storage.digest import PART_BYTES
+from windlass.storage.digest import PART_BYTES, combined
 from windlass.storage.objects import ObjectStore
 from windlass.storage.place import SourceChanged
 
@@ -106,8 +107,60 @@ def test_a_file_that_changed_is_the_only_one_copied(data: Data, store: Store, so
     (source / name).write_bytes(b"changed")
     store.proxy.reset()
     assert [data.json("copy", *words)["copied_files"] for words in ways] == [1, 1]
-    assert store.moved("GET", "PUT", "POST") == [f"set/{name}"] * 2
+    assert store.moved("GET", "PUT", "POST") == [f"set/{name}"] * 3, "sent, verified, and fetched"
     assert_equal(source, back)
+
+
+@AZURE
+@pytest.mark.parametrize("is_large", [False, True])
+def test_an_upload_that_arrives_changed_is_sent_again_and_after_three_times_named(
+    data: Data, store: Store, source: Path, tmp_path: Path, is_large: bool
+) -> None:
+    """The store is told no checksum: what it has is read again."""
+    name, left = LARGE if is_large else min(small_names(source)), 99
+
+    def flip(request: Request) -> Fault:
+        nonlocal left
+        if (
+            request.method != "PUT"
+            or not store.key_of(request).endswith(f"/{name}")
+            or request.length < 9999
+            or not left
+        ):
+            return PASS
+        left -= 1
+        return Fault(flips_request_at=9)
+
+    store.proxy.fault = flip
+    done = data.run("copy", str(source), store.address(), "-o", "json")
+    [refused] = json.loads(done.stdout)["refused"]
+    assert (done.returncode, refused["name"]) == (1, name)
+    assert "and was sent with sha256" in refused["why"]
+    assert f"set/{name}" not in store.listed()
+    left = 1
+    assert data.json("copy", str(source), store.address())["copied_files"] == 1
+    data.json("copy", store.address(), str(tmp_path / "back"))
+    assert_equal(source, tmp_path / "back")
+
+
+@AZURE
+def test_one_object_that_is_forbidden_is_named_and_all_others_are_copied(
+    data: Data, store: Store, source: Path, tmp_path: Path
+) -> None:
+    data.json("copy", str(source), store.address())
+    name = min(small_names(source))
+    store.proxy.fault = lambda request: FORBIDDEN if store.key_of(request).endswith(f"/{name}") else PASS
+    done = data.run("copy", store.address(), str(tmp_path / "back"), "-o", "json")
+    [refused] = json.loads(done.stdout)["refused"]
+    assert (done.returncode, refused["name"]) == (1, name)
+    assert names(tmp_path / "back") == names(source) - {name}
+
+
+@AZURE
+def test_an_upload_that_is_answered_by_html_is_no_upload(data: Data, store: Store, source: Path) -> None:
+    store.proxy.fault = lambda request: HTML if request.method == "PUT" else PASS
+    assert data.run("copy", str(source), store.address()).returncode == 1
+    assert not store.listed()
 
 
 def test_files_whose_size_is_that_of_parts_have_the_digests_of_a_folder(
@@ -292,9 +345,10 @@ def test_a_stream_that_fails_leaves_no_object(store: Store, monkeypatch: pytest.
 
     place = opened(store, monkeypatch)
     with pytest.raises(StorageError, match="the source has failed"):
-        place.put_stream("a.bin", pieces(), 5 << 20)
+        place.put_stream("a.bin", pieces(), 5 << 20, str)
     assert store.listed() == set()
-    place.put_stream("a.bin", iter([b"x" * (6 << 20)]), 5 << 20)
+    data = b"x" * (6 << 20)
+    place.put_stream("a.bin", iter([data]), 5 << 20, lambda: combined([hashlib.sha256(data).digest()]))
     assert [(one.name, one.size) for one in asyncio.run(place.listed())] == [("a.bin", 6 << 20)]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from windlass.errors import StorageError
 from windlass.storage.place import Throttled, Unreachable
-from windlass.storage.retry import FEW_TRIES, TRIES, repeated
+from windlass.storage.retry import TRIES, repeated
 from windlass.storage.window import Window
 
 
@@ -55,7 +55,7 @@ def test_one_that_has_never_answered_is_given_up_soon(pauses: list[float]) -> No
     store = Store(100, Unreachable("refused"))
     with pytest.raises(Unreachable, match="refused"):
         asyncio.run(repeated(store.ask))
-    assert store.num_calls == FEW_TRIES
+    assert store.num_calls == Unreachable.tries
     assert sum(pauses) <= 2.5
 
 

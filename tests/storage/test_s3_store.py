@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from windlass.errors import StorageError, UsageError
-from windlass.s3.answer import Body
+from windlass.s3.answer import Body, Sent
 from windlass.s3.bucket import Answer, Bucket
 from windlass.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
 from windlass.storage.address import Address
@@ -33,7 +33,7 @@ class FakeBucket(Bucket):
 
     def send_once(
         self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None,
-        body: Body = b"",
+        body: Body = b"", sent: Sent | None = None,
     ) -> Answer:  # fmt: skip
         self.asked.append((method, dict(query or {})))
         answer = self.answers.pop(0)
@@ -103,7 +103,7 @@ def test_parts_of_several_pages_are_listed() -> None:
 def test_a_completion_that_fails_after_its_200_has_failed(code: str, kind: type[StorageError]) -> None:
     """https://docs.aws.amazon.com/AmazonS3/latest/API/API_CompleteMultipartUpload.html"""
     body = f"<?xml version='1.0'?>\n  <Error><Code>{code}</Code><Message>words</Message></Error>"
-    with pytest.raises(kind, match="the upload could not be completed: words") as caught:
+    with pytest.raises(kind, match=f"the upload could not be completed: {code} words") as caught:
         uploads(f"   {body}".encode()).complete("u", [])
     assert type(caught.value) is kind
 

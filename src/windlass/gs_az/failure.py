@@ -16,6 +16,8 @@ TOKEN = "token request"
 NO_LOGIN = (TOKEN, "must be specified", "access key", "service account", "credential", "pem file")
 """In the words of errors about credentials, before anything is asked of the store."""
 DENIED = ("401", "403", "AuthenticationFailed", "AuthorizationFailure")
+NOT_KNOWN = ("AuthenticationFailed", "SignatureDoesNotMatch", "InvalidAccessKeyId", "ExpiredToken")
+"""Codes of errors of credentials that are answered with 403, as rights that are missing are."""
 NO_BUCKET = ("ContainerNotFound", "NoSuchBucket")
 NO_ANSWER = "error sending request"
 NO_CLIENT = "builder error"
@@ -24,6 +26,7 @@ CHECK = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or give the machine an identity",
 }
 """What to try where there are no credentials."""
+CHECK_RIGHTS = "check the credentials, and what they may do"
 BUCKETS = {"gs": "bucket", "az": "container"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
@@ -41,6 +44,8 @@ class Kind(enum.Enum):
     MISSING_BUCKET = "missing-bucket"
     DENIED = "denied"
     """Also where no credentials were found."""
+    FORBIDDEN = "forbidden"
+    """This request, by credentials that are valid."""
     CHANGED = "changed"
     """A condition does not hold: the object was written meanwhile, or is there already."""
     OTHER = "other"
@@ -75,9 +80,8 @@ def failure_of(error: Exception, kind: str, bucket: str) -> Failure:
         why = words.partition(": Error performing GET")[0]
         return Failure(Kind.DENIED, f"no credentials were found: {why[:400]}", CHECK[kind])
     if isinstance(error, PermissionError) or status in DENIED or code in DENIED:
-        return Failure(
-            Kind.DENIED, f"the store does not allow it ({answer})", "check the credentials, and what they may do"
-        )
+        refused = Kind.FORBIDDEN if status == "403" and code not in NOT_KNOWN else Kind.DENIED
+        return Failure(refused, f"the store does not allow it ({answer})", CHECK_RIGHTS)
     if not status and NO_ANSWER in words:
         return Failure(Kind.NO_ANSWER, "the store does not answer", "check its address, and the network")
     if any(mark in (answer or words) for mark in BUSY):

@@ -6,9 +6,13 @@ import calendar
 import http.client
 import socket
 import time
+from collections.abc import Callable
 from typing import Union
 
 Body = Union[bytes, bytearray, memoryview]  # noqa: UP007 - Python 3.9
+Sent = Callable[[int], object]
+"""Called with the number of bytes of a body that were sent, after each piece."""
+PIECE_BYTES = 256 << 10
 MAX_LINE_BYTES = 64 << 10
 MAX_HEADERS = 200
 
@@ -57,7 +61,8 @@ class Answer(http.client.HTTPResponse):
 
 
 def ask(
-    connection: http.client.HTTPConnection, method: str, target: str, headers: dict[str, str], body: Body
+    connection: http.client.HTTPConnection, method: str, target: str, headers: dict[str, str], body: Body,
+    sent: Sent | None = None,
 ) -> Answer:  # fmt: skip
     """Send a request and read the head of its answer. Raises HTTPException, OSError."""
     if connection.sock is None:
@@ -65,7 +70,7 @@ def ask(
     length = {"content-length": str(len(body))} if method in ("PUT", "POST") else {}
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in {**headers, **length}.items())]
     connection.sock.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
-    broken = _broken(connection.sock, body) if len(body) else None
+    broken = _broken(connection.sock, body, sent) if len(body) else None
     answer = Answer(connection.sock, method=method)
     answer.is_for_head = method == "HEAD"
     try:
@@ -79,13 +84,18 @@ def ask(
     return answer
 
 
-def _broken(sock: socket.socket, body: Body) -> OSError | None:
+def _broken(sock: socket.socket, body: Body, sent: Sent | None) -> OSError | None:
     """Send the body of a request; the error where the connection breaks meanwhile.
 
     A store may refuse a request by its head, answer, and close the connection before it has read the body.
     """
     try:
-        sock.sendall(body)
+        view, piece_bytes = memoryview(body), PIECE_BYTES if sent is not None else len(body)
+        for at in range(0, len(body), piece_bytes):
+            piece = view[at : at + piece_bytes]
+            sock.sendall(piece)
+            if sent is not None:
+                sent(len(piece))
     except socket.timeout:  # noqa: UP041 - they are two before Python 3.10
         raise
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.utils
 import hashlib
 import http.client
 import os
@@ -10,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,17 +20,20 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from windlass.s3 import answer as answers
-from windlass.s3.answer import Body, ask
+from windlass.s3.answer import Body, Sent, ask
 from windlass.s3.credentials import Credentials
 from windlass.s3.errors import (
     CHECK_CREDENTIALS,
+    Altered,
     Busy,
     Changed,
     Denied,
+    Forbidden,
     Missing,
     MissingBucket,
     NoAnswer,
     StoreError,
+    Unconfirmed,
 )
 from windlass.s3.proxy import Route, connect, proxy_of
 from windlass.s3.retry import repeated
@@ -40,9 +45,18 @@ PASSING = frozenset(
     ("SlowDown", "Throttling", "RequestTimeout", "InternalError", "ServiceUnavailable", "RequestTimeTooSkewed")
 )
 """Codes of errors that pass."""
-OF_KEYS = frozenset(("ExpiredToken", "InvalidToken", "TokenRefreshRequired"))
-"""Codes of errors of credentials, which S3 answers with 400."""
+OF_KEYS = frozenset(
+    ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+)
+"""Codes of errors of credentials, some of which S3 answers with 400."""
+ALTERED = frozenset(("BadDigest", "XAmzContentSHA256Mismatch"))
+"""Codes of errors of bodies that are not the ones which were signed."""
+MAX_PAUSE_SECONDS = 300.0
+"""The longest pause that is made because a store asks for it."""
+SKEW_SECONDS = 60.0
+"""Difference to the clock of the store from which a refused request is signed again by that clock."""
 REGION_HEADER = "x-amz-bucket-region"
+CHECKSUM_HEADER = "x-amz-checksum-sha256"
 PAYLOAD_HEADER = "x-amz-content-sha256"
 """SHA-256 of the body, which a caller may have already."""
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
@@ -77,8 +91,9 @@ class Bucket:
     """
 
     def __init__(
-        self, name: str, environ: Mapping[str, str] | None = None, sleep: Callable[[float], object] = time.sleep
-    ) -> None:
+        self, name: str, environ: Mapping[str, str] | None = None, sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         environ = os.environ if environ is None else environ
         self.name = name
         self._credentials = Credentials(environ, f"s3://{name}")
@@ -92,7 +107,11 @@ class Bucket:
         self._context: ssl.SSLContext | None = None
         """Made once: reading the certificates takes longer than a request."""
         self._environ = environ
-        self._sleep = sleep
+        self._sleep, self._clock = sleep, clock
+        self._skew = 0.0
+        """Seconds by which the clock of the store is ahead of this machine's."""
+        self._pause_until = 0.0
+        """When requests may be sent again, in monotonic seconds, where the store has asked for a pause."""
         self._local = threading.local()
         self._has_answered = False
         """Whether its store has, ever: then it is at this address."""
@@ -115,18 +134,30 @@ class Bucket:
 
     def send_once(
         self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None,
-        body: Body = b"",
+        body: Body = b"", sent: Sent | None = None,
     ) -> Answer:  # fmt: skip
-        """The same without a second try: it goes to the region that the bucket names."""
-        with self._answered(method, key, query or {}, headers or {}, body) as answer:
-            return Answer(answer.status, answer.fields, answer.read())
+        """The same without a second try: it goes to the region that the bucket names.
+
+        A PUT carries the SHA-256 of its body. Raises Unconfirmed where the store does not confirm it, and Altered where
+        another body has arrived.
+        """
+        found = dict(headers or {})
+        if method == "PUT":
+            payload = found.setdefault(PAYLOAD_HEADER, hashlib.sha256(body).hexdigest())
+            found[CHECKSUM_HEADER] = b64encode(bytes.fromhex(payload)).decode()
+        with self._answered(method, key, query or {}, found, body, sent) as answer:
+            made = Answer(answer.status, answer.fields, answer.read())
+        if method == "PUT":
+            require_stored(made.headers.get("etag"), made.headers.get(CHECKSUM_HEADER), found[CHECKSUM_HEADER],
+                           f"s3://{self.name}/{key}")  # fmt: skip
+        return made
 
     def stream(self, key: str, headers: Mapping[str, str], piece_bytes: int) -> Iterator[bytes]:
         """The bytes of an object as they come, in pieces of this size, by one request that is not repeated.
 
         Raises StoreError as `send` does, Busy also where the connection breaks in between.
         """
-        with self._answered("GET", key, {}, headers, b"") as answer:
+        with self._answered("GET", key, {}, headers) as answer:
             while piece := answer.read(piece_bytes):
                 yield piece
             if answer.length:
@@ -134,22 +165,26 @@ class Bucket:
 
     @contextmanager
     def _answered(
-        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body
+        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body = b"",
+        sent: Sent | None = None,
     ) -> Iterator[answers.Answer]:  # fmt: skip
         """An answer without an error, whose body is still to be read: to its end, in the block."""
-        answer, kept = self._asked(method, key, query, headers, body)
+        answer, kept = self._asked(method, key, query, headers, body, sent)
         region = answer.fields.get(REGION_HEADER)
         if answer.status in (301, 307, 400) and region != self._region and _REGION.fullmatch(region or ""):
             answer.close()
             self._region = str(region)
-            answer, kept = self._asked(method, key, query, headers, body)
+            answer, kept = self._asked(method, key, query, headers, body, sent)
+        elif answer.status == 403 and self._corrects_clock(answer.fields.get("date", "")):
+            answer.close()
+            answer, kept = self._asked(method, key, query, headers, body, sent)
         try:
             with answer:
                 if answer.status < 300:
                     yield answer
                     refusal = None
                 else:
-                    refusal = self._refusal(key, answer.status, answer.read())
+                    refusal = self._refusal(method, key, answer, answer.read())
         except (OSError, http.client.HTTPException) as error:
             raise Busy(f"the connection broke: {type(error).__name__} {error}", f"s3://{self.name}/{key}") from error
         if not answer.will_close:
@@ -157,22 +192,36 @@ class Bucket:
         if refusal is not None:
             raise refusal
 
+    def _corrects_clock(self, date: str) -> bool:
+        """Whether requests were signed by a clock that is wrong, by the `Date` of an answer; they no longer are."""
+        found = email.utils.parsedate_tz(date)
+        if found is None:
+            return False
+        skew = email.utils.mktime_tz(found) - self._clock()
+        is_wrong = abs(skew - self._skew) > SKEW_SECONDS
+        self._skew = skew if is_wrong else self._skew
+        return is_wrong
+
     def _asked(
-        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body
+        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body,
+        sent: Sent | None,
     ) -> tuple[answers.Answer, _Kept]:  # fmt: skip
         """The head of an answer, and its connection, which is not this thread's again before the body is read."""
+        if (pause := self._pause_until - time.monotonic()) > 0:
+            self._sleep(pause)
         secure, host, base = self._where()
         path, words = f"{base}/{path_of(key)}", query_of(query)
         # The store refuses a body that is not the one which was signed.
         payload = headers.get(PAYLOAD_HEADER) or hashlib.sha256(body).hexdigest()
-        asked = signed(self._credentials.keys(), self._region, host, method, path, words, headers, payload)
+        now = self._clock() + self._skew
+        asked = signed(self._credentials.keys(), self._region, host, method, path, words, headers, payload, now)
         target = f"{path}?{words}" if words else path
         while True:
             kept, is_fresh = self._connection(secure, host)
             route = kept.route
             login = {"proxy-authorization": route.authorization} if route.authorization else {}
             try:
-                answer = ask(route.connection, method, f"{route.base}{target}", {**asked, **login}, body)
+                answer = ask(route.connection, method, f"{route.base}{target}", {**asked, **login}, body, sent)
             except ssl.SSLCertVerificationError as error:
                 raise StoreError(5, f"its certificate is not trusted; see AWS_CA_BUNDLE: {error}", host) from error
             except (OSError, http.client.HTTPException) as error:
@@ -212,8 +261,8 @@ class Bucket:
             raise StoreError(22, f"the proxy of the environment cannot be used: {error}", host) from None
         return _Kept((os.getpid(), secure, host), route), True
 
-    def _refusal(self, key: str, status: int, body: bytes) -> StoreError:
-        what = f"s3://{self.name}/{key}"
+    def _refusal(self, method: str, key: str, answer: answers.Answer, body: bytes) -> StoreError:
+        what, status = f"s3://{self.name}/{key}", answer.status
         try:
             root = ElementTree.fromstring(body)
             code, words = root.findtext("Code") or "", root.findtext("Message") or ""
@@ -221,13 +270,37 @@ class Bucket:
             code, words = "", ""
         said = f"the store answered {status} {code} {words}".rstrip()
         if (status >= 500 and status != 501) or status == 429 or code in PASSING:
+            pause = min(MAX_PAUSE_SECONDS, self._asked_pause(answer.fields.get("retry-after", "")))
+            self._pause_until = max(self._pause_until, time.monotonic() + pause)
             return Busy(said, what)
+        if code in ALTERED:
+            return Altered(f"{said}; the bytes were changed on their way", what)
         if code == "NoSuchBucket":
             return MissingBucket(f"there is no bucket {self.name}", what)
         if status == 404:
             return Missing(said, what)
+        if key and status == 403 and code not in OF_KEYS:
+            return Forbidden(f"{said}; {CHECK_CREDENTIALS}", what)
+        if method == "HEAD" and status == 400:
+            return Forbidden(f"{said}, without a reason: the token may have expired; {CHECK_CREDENTIALS}", what)
         if status in (401, 403) or code in OF_KEYS:
             return Denied(f"{said}; {CHECK_CREDENTIALS}", what)
         if status in (409, 412):
             return Changed(said, what)
         return StoreError(5, said, what)
+
+    def _asked_pause(self, text: str) -> float:
+        """Seconds of a `Retry-After`: a number, or a date by the clock of the store; 0 for none."""
+        if text.isdecimal():
+            return float(text)
+        found = email.utils.parsedate_tz(text)
+        return 0.0 if found is None else max(0.0, email.utils.mktime_tz(found) - self._clock() - self._skew)
+
+
+def require_stored(etag: str | None, checksum: str | None, expected: str, what: str) -> None:
+    """Compare what a store has confirmed of an object with the SHA-256 that was sent, in base64. Raises Unconfirmed."""
+    if not etag:
+        raise Unconfirmed("the answer has no ETag: a login page or a proxy may have answered; nothing is stored", what)
+    if checksum != expected:
+        found = f"confirmed the SHA-256 {checksum}" if checksum else "did not confirm the SHA-256"
+        raise Unconfirmed(f"the store {found} of what was sent, {expected}: it must return {CHECKSUM_HEADER}", what)

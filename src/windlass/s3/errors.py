@@ -23,6 +23,9 @@ class StoreError(OSError):
 class Busy(StoreError):
     """A store asks for fewer requests, or does not answer: the request is repeated."""
 
+    tries = 8
+    """How often the request is sent in all."""
+
     def __init__(self, text: str, what: str) -> None:
         super().__init__(errno.EIO, text, what)
 
@@ -30,6 +33,19 @@ class Busy(StoreError):
 class NoAnswer(Busy):
     """Nothing listens or answers at the address of a store, or its name has none, and it has never answered: it may be
     wrong."""
+
+
+class Altered(Busy):
+    """The store received other bytes than were sent: they were changed on their way."""
+
+    tries = 3
+
+
+class Unconfirmed(StoreError):
+    """The answer to a write is not that of a store which has the object: a login page or a proxy may have answered."""
+
+    def __init__(self, text: str, what: str) -> None:
+        super().__init__(errno.EIO, text, what)
 
 
 class Missing(StoreError, FileNotFoundError):
@@ -50,6 +66,10 @@ class Denied(StoreError, PermissionError):
 
     def __init__(self, text: str, what: str) -> None:
         super().__init__(errno.EACCES, text, what)
+
+
+class Forbidden(Denied):
+    """This one object is denied, for example an archived one; others may not be."""
 
 
 class Changed(StoreError):

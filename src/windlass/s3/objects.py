@@ -5,8 +5,10 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,8 +17,8 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from windlass.s3.answer import Body, unix_seconds
-from windlass.s3.bucket import Answer, Bucket
-from windlass.s3.errors import Busy, Changed, Missing, StoreError
+from windlass.s3.bucket import CHECKSUM_HEADER, PASSING, Answer, Bucket, require_stored
+from windlass.s3.errors import Busy, Changed, Missing, StoreError, Unconfirmed
 from windlass.s3.ranged import RangedFile
 from windlass.s3.retry import repeated
 
@@ -26,6 +28,9 @@ AT_ONCE = 4
 """Requests for the parts of one object."""
 BLOCK_BYTES = 8 << 20
 """Of a file that is read from its beginning to its end."""
+CHECKSUM_MODE = {"x-amz-checksum-mode": "ENABLED"}
+CHECKSUM_ALGORITHM = {"x-amz-checksum-algorithm": "SHA256"}
+"""Of an upload: the store keeps, and confirms, the SHA-256 of its parts."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,10 @@ class Object:
     etag: str
     changed_at: float = 0.0
     """Unix seconds."""
+
+
+Part = tuple[str, str]
+"""ETag of a part of an upload, and its SHA-256 in base64."""
 
 
 def listed(bucket: Bucket, prefix: str, delimiter: str = "") -> Iterator[Object | str]:
@@ -107,7 +116,11 @@ def parsed(bucket: Bucket, key: str, answer: Answer) -> ElementTree.Element:
 def head(bucket: Bucket, key: str) -> Object:
     """What is known of an object, but for when it was changed. Raises Missing, StoreError."""
     headers = bucket.send("HEAD", key).headers
-    return Object(key, int(headers.get("content-length") or 0), headers.get("etag") or "")
+    if not headers.get("etag"):
+        raise Unconfirmed(
+            "the answer has no ETag: a login page or a proxy may have answered", f"s3://{bucket.name}/{key}"
+        )
+    return Object(key, int(headers.get("content-length") or 0), headers["etag"])
 
 
 def opened(bucket: Bucket, key: str) -> ObjectFile:
@@ -207,8 +220,7 @@ def write(bucket: Bucket, key: str, pieces: Iterable[Body]) -> None:
         return
     upload = _begin(bucket, key)
     try:
-        tags = _upload(bucket, key, upload, itertools.chain((first, second), parts))
-        _complete(bucket, key, upload, tags)
+        _complete(bucket, key, upload, _upload(bucket, key, upload, itertools.chain((first, second), parts)))
     except BaseException:
         with contextlib.suppress(StoreError):  # else a rule of the bucket's life cycle removes the parts
             bucket.send("DELETE", key, {"uploadId": upload})
@@ -228,22 +240,23 @@ def parts_of(pieces: Iterable[Body]) -> Iterator[bytes]:
 
 
 def _begin(bucket: Bucket, key: str) -> str:
-    root = parsed(bucket, key, bucket.send("POST", key, {"uploads": ""}))
+    root = parsed(bucket, key, bucket.send("POST", key, {"uploads": ""}, CHECKSUM_ALGORITHM))
     found = next((one.text for one in root.iter() if one.tag.rpartition("}")[2] == "UploadId"), None)
     if not found:
         raise StoreError(5, "the store has begun no upload", f"s3://{bucket.name}/{key}")
     return found
 
 
-def _upload(bucket: Bucket, key: str, upload: str, parts: Iterable[bytes]) -> list[str]:
-    """Upload the parts, some at once; gives their ETags."""
+def _upload(bucket: Bucket, key: str, upload: str, parts: Iterable[bytes]) -> list[Part]:
+    """Upload the parts, some at once."""
 
-    def send(number: int, part: bytes) -> str:
+    def send(number: int, part: bytes) -> Part:
         query = {"partNumber": str(number), "uploadId": upload}
-        return str(bucket.send("PUT", key, query, body=part).headers.get("etag") or "")
+        made = bucket.send("PUT", key, query, body=part).headers
+        return made["etag"], made[CHECKSUM_HEADER]
 
-    tags: list[str] = []
-    pending: collections.deque[concurrent.futures.Future[str]] = collections.deque()
+    tags: list[Part] = []
+    pending: collections.deque[concurrent.futures.Future[Part]] = collections.deque()
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             for number, part in enumerate(parts, 1):
@@ -261,19 +274,60 @@ def _upload(bucket: Bucket, key: str, upload: str, parts: Iterable[bytes]) -> li
     return tags
 
 
-def _complete(bucket: Bucket, key: str, upload: str, tags: list[str]) -> None:
+def _complete(bucket: Bucket, key: str, upload: str, parts: Sequence[Part]) -> None:
+    for is_last in (False, True):
+        try:
+            repeated(lambda: complete_once(bucket, key, upload, parts))
+        except Missing:  # the answer to an earlier try may have been lost: then the object is there
+            repeated(lambda: _confirm(bucket, key, parts))
+        except NotCompleted:
+            if is_last:
+                raise
+            continue
+        return
+
+
+class NotCompleted(StoreError):
+    """The store could not put the parts together."""
+
+
+def complete_once(bucket: Bucket, key: str, upload: str, parts: Sequence[Part]) -> str:
+    """Make the object of all parts of an upload, in their order; returns its ETag.
+
+    Raises Missing where there is no such upload, NotCompleted, Unconfirmed, Busy, StoreError.
+    """
+    what = f"s3://{bucket.name}/{key}"
     each = (
-        f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
-        for number, tag in enumerate(tags, 1)
+        f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag><ChecksumSHA256>{checksum}</ChecksumSHA256></Part>"
+        for number, (tag, checksum) in enumerate(parts, 1)
     )
     body = f"<CompleteMultipartUpload>{''.join(each)}</CompleteMultipartUpload>".encode()
-    for _ in range(2):
-        try:
-            root = parsed(bucket, key, bucket.send("POST", key, {"uploadId": upload}, body=body))
-        except Missing:  # the answer to an earlier try may have been lost: then the object is there
-            bucket.send("HEAD", key)
-            return
-        # S3 may answer 200 at once, and with an error once the parts are put together.
-        if root.tag.rpartition("}")[2] != "Error":
-            return
-    raise StoreError(5, f"the upload could not be completed: {root.findtext('Message')}", f"s3://{bucket.name}/{key}")
+    answer = bucket.send_once("POST", key, {"uploadId": upload}, body=body)
+    try:
+        root = parsed(bucket, key, answer)
+    except StoreError as error:  # it was cut off: the next try finds the object
+        raise Busy(str(error.strerror), what) from error
+    found = {one.tag.rpartition("}")[2]: one.text or "" for one in root.iter()}
+    # S3 may answer 200 at once, and with an error once the parts are put together.
+    if "Error" in found:
+        said = f"the upload could not be completed: {found.get('Code', '')} {found.get('Message', '')}"
+        raise Busy(said, what) if found.get("Code") in PASSING else NotCompleted(5, said, what)
+    if "CompleteMultipartUploadResult" not in found:
+        raise Unconfirmed(f"the answer to the completion of an upload is a {root.tag[:40]}: nothing is stored", what)
+    if "ChecksumSHA256" not in found:  # as some stores answer a second completion, where the first answer was lost
+        return _confirm(bucket, key, parts)
+    require_stored(found.get("ETag"), found["ChecksumSHA256"], _composite(parts), what)
+    return found["ETag"]
+
+
+def _confirm(bucket: Bucket, key: str, parts: Sequence[Part]) -> str:
+    """The ETag of the object that was made of these parts. Raises Unconfirmed, and what `send_once` raises."""
+    found = bucket.send_once("HEAD", key, headers=CHECKSUM_MODE).headers
+    require_stored(found.get("etag"), found.get(CHECKSUM_HEADER), _composite(parts), f"s3://{bucket.name}/{key}")
+    return found["etag"]
+
+
+def _composite(parts: Sequence[Part]) -> str:
+    """The `ChecksumSHA256` of an object of several parts."""
+    whole = hashlib.sha256(b"".join(b64decode(checksum) for _, checksum in parts)).digest()
+    return f"{b64encode(whole).decode()}-{len(parts)}"

@@ -15,12 +15,22 @@ from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.digest import PART_BYTES, Parts, StreamDigest, combined
 from windlass.storage.folder import Folder
-from windlass.storage.helpers import Helpers, check, move, num_cores
+from windlass.storage.helpers import Helpers, check, for_good, move, num_cores
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import clashes, problem
 from windlass.storage.note import Note, Noted, cuts
-from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled
+from windlass.storage.place import (
+    Buffer,
+    Damaged,
+    Entry,
+    Fatal,
+    Forbidden,
+    PartialFile,
+    Place,
+    SourceChanged,
+    Throttled,
+)
 from windlass.storage.progress import Copied, Progress, Refusal
 from windlass.storage.retry import repeated
 from windlass.storage.walk import digest_of
@@ -33,6 +43,8 @@ NOTHING: Final = Noted()
 SETTLE_SECONDS: Final = 2.0
 SLICE_SECONDS: Final = 0.05
 """For which a thread copies small files before it asks again whether it may."""
+FORBIDDEN_MOST: Final = 1000
+"""Files that are refused one by one while none could be copied: the rights may be wrong, not the files."""
 STREAM_PARTS: Final = 5
 """Of a large file that is written as a stream, held in memory at once."""
 
@@ -48,6 +60,8 @@ class _Large:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_over: bool = False
     """Whether it has failed."""
+    damages: list[Damaged] = field(default_factory=list)
+    """Of the tries that have brought other bytes than were expected."""
 
 
 class Copy:
@@ -71,6 +85,7 @@ class Copy:
         self._files: dict[str, File] = {}
         """Of the destination, verified."""
         self._refused: list[Refusal] = []
+        self._num_forbidden = 0
         self._lock = threading.Lock()
         """For what the threads write down."""
         self._before: dict[str, File] = {}
@@ -98,7 +113,12 @@ class Copy:
                 await self._destination.discard_partial(str(self._source.address))
                 return self._unchanged(note, began)
             before = _manifest(stored)
-        if (of_source := _manifest(await _stored(self._source))) is not None:
+        of_source = None
+        try:
+            of_source = _manifest(await _stored(self._source))
+        except Forbidden as error:
+            self._refused.append(Refusal(manifests.NAME, error.message))
+        if of_source is not None:
             self._expected = dict(of_source.files)
         is_empty_set = of_source is not None and not of_source.files
         if not found and not is_empty_set and not isinstance(self._source, Folder):
@@ -332,7 +352,7 @@ class Copy:
             check(entry, digest.digest(), self._expectation(entry, expected))  # before the file has its name
 
         try:
-            version = self._destination.put_stream(entry.name, pieces(), parts.part_bytes)
+            version = self._destination.put_stream(entry.name, pieces(), parts.part_bytes, digest.digest)
         except BaseException:
             with self._lock:
                 self.progress.bytes_done -= came
@@ -344,6 +364,14 @@ class Copy:
             return
         entry = large.entry
         start, length = large.parts.span(number)
+        counted = 0
+        """Bytes of the part in the progress."""
+
+        def count(num_bytes: int) -> None:
+            nonlocal counted
+            with self._lock:
+                self.progress.bytes_done += num_bytes - counted
+                counted = num_bytes
 
         async def once() -> bytes:
             partial = await self._partial(large)
@@ -351,20 +379,27 @@ class Copy:
                 return partial.done[number]
             begun = partial.begun(number)
 
+            def moved(num_bytes: int) -> None:
+                nonlocal counted
+                counted += num_bytes
+                self._moved(num_bytes)
+
             def move() -> bytes:
                 rest = self._source.pieces(entry, start + begun, length - begun) if begun < length else ()
-                return partial.write(number, rest)
+                return partial.write(number, rest, moved)
 
-            digest = await self._window.run(length, move)
-            self.progress.bytes_done += begun
-            self._moved(length - begun)
-            return digest
+            count(begun)
+            try:
+                return await self._window.run(length, move)
+            except BaseException:
+                count(partial.begun(number))
+                raise
 
         with self._refusing(entry, large):
             large.digests[number] = await repeated(once, self._window)
             is_last = len(large.digests) == len(large.parts)  # before any other part runs
             if number in (await self._partial(large)).done:
-                self.progress.bytes_done += length
+                count(length)
             if is_last:
                 await self._finish(large)
 
@@ -381,9 +416,18 @@ class Copy:
         expected = await repeated(lambda: self._source.expected(entry), self._window)
         try:
             check(entry, combined(digests), self._expectation(entry, expected))
-        except StorageError:
+        except Damaged as error:
             await partial.discard()
-            raise
+            large.damages.append(error)
+            if len(large.damages) >= Damaged.tries:
+                raise for_good(entry, large.damages) from error
+            large.partial, large.digests = None, {}
+            with self._lock:
+                self.progress.bytes_done -= entry.size
+            async with asyncio.TaskGroup() as group:
+                for number in range(len(large.parts)):  # the last one comes back here
+                    group.create_task(self._part(large, number))
+            return
         version = await repeated(lambda: partial.finish(digests), self._window)
         self._written(_file(entry, combined(digests), version))
         partial.forget()
@@ -418,6 +462,9 @@ class Copy:
         except Fatal:
             raise
         except StorageError as error:
+            self._num_forbidden += isinstance(error, Forbidden)
+            if self._num_forbidden >= FORBIDDEN_MOST and not self.progress.files_done:
+                raise Fatal(error.message, error.hint) from error
             if isinstance(error, SourceChanged) and entry.name in self._before:
                 self._files[entry.name] = self._before[entry.name]  # nothing was written in its place
             if large is None or not large.is_over:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -50,7 +50,9 @@ class FolderFile(PartialFile):
         """See `PartialFile`."""
         return self._kept.get(number, 0)
 
-    def write(self, number: int, pieces: Iterable[Buffer]) -> bytes:
+    def write(
+        self, number: int, pieces: Iterable[Buffer], moved: Callable[[int], object] = lambda _num_bytes: None
+    ) -> bytes:
         """See `PartialFile`."""
         start, _ = self._parts.span(number)
         kept = self._kept.get(number, 0)
@@ -61,6 +63,7 @@ class FolderFile(PartialFile):
                 write_at(file.fileno(), start + kept, piece)
                 self._kept[number] = kept = kept + len(piece)
                 journal.write(f"{number} +{kept}\n".encode())
+                moved(len(piece))
             journal.write(f"{number} {digest.hexdigest()}\n".encode())
             begin_writing(file.fileno(), start, kept)
         return digest.digest()

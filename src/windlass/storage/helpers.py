@@ -28,7 +28,7 @@ from windlass.storage.digest import combined
 from windlass.storage.journal import append
 from windlass.storage.manifest import File
 from windlass.storage.memory import return_freed_blocks
-from windlass.storage.place import Entry, Place, Throttled, joined
+from windlass.storage.place import Damaged, Entry, Place, Throttled, joined
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -88,7 +88,26 @@ class Told(NamedTuple):
 
 
 def move(source: Place, destination: Place, entry: Entry, expected: str) -> File:
-    """Move a small file, unless it has another digest than is `expected`. Raises StorageError."""
+    """Move a small file, unless it has another digest than is `expected`: then it is fetched, and sent, again. Raises
+    StorageError.
+    """
+    found: list[Damaged] = []
+    while len(found) < Damaged.tries:
+        try:
+            return _move_once(source, destination, entry, expected)
+        except Damaged as error:
+            found.append(error)
+    raise for_good(entry, found) from found[-1]
+
+
+def for_good(entry: Entry, found: Sequence[Damaged]) -> StorageError:
+    """The error of a file that was damaged in all tries."""
+    if len({one.message for one in found}) == 1:
+        return StorageError(f"{found[0].message}, in each of {len(found)} tries")
+    return StorageError(f"{entry.name} was changed on its way in each of {len(found)} tries: {found[-1].message}")
+
+
+def _move_once(source: Place, destination: Place, entry: Entry, expected: str) -> File:
     data = joined(source.pieces(entry, 0, entry.size)) if entry.size else b""
     digest = combined([hashlib.sha256(data).digest()])
     check(entry, digest, expected)
@@ -96,9 +115,9 @@ def move(source: Place, destination: Place, entry: Entry, expected: str) -> File
 
 
 def check(entry: Entry, digest: str, expected: str) -> None:
-    """Compare with what the source says of itself, if it does. Raises StorageError."""
+    """Compare with what the source says of itself, if it does. Raises Damaged."""
     if expected and expected != digest:
-        raise StorageError(f"{entry.name} is damaged at its source: it should have {expected}, and has {digest}")
+        raise Damaged(f"{entry.name} is damaged at its source: it should have {expected}, and has {digest}")
 
 
 class Helpers:

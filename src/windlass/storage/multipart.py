@@ -95,11 +95,13 @@ class S3Upload(PartialFile):
                 state.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write_note()
 
-    def write(self, number: int, pieces: Iterable[Buffer]) -> bytes:
+    def write(
+        self, number: int, pieces: Iterable[Buffer], moved: Callable[[int], object] = lambda _num_bytes: None
+    ) -> bytes:
         """See `PartialFile`."""
         body = bytes(joined(pieces))
         digest = hashlib.sha256(body).digest()
-        self._etags[number] = self._uploads.send(self._id, number + 1, body, to_s3(digest))
+        self._etags[number] = self._uploads.send(self._id, number + 1, body, to_s3(digest), moved)
         return digest
 
     async def finish(self, digests: list[bytes]) -> str:

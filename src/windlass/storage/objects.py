@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,11 +13,14 @@ from windlass.gs_az import INSTALL
 from windlass.gs_az.failure import Failure, Kind, failure_of
 from windlass.gs_az.opening import ONCE, PATIENT, open_store, version_of
 from windlass.storage.address import Address
+from windlass.storage.digest import Parts, StreamDigest, combined
 from windlass.storage.names import is_own
 from windlass.storage.place import (
     Buffer,
+    Damaged,
     Entry,
     Fatal,
+    Forbidden,
     Place,
     SourceChanged,
     Throttled,
@@ -31,7 +35,7 @@ PIECE_BYTES: Final = 1 << 20
 """The least that is handed on by itself."""
 STREAMS: Final = 4
 """Parts of one file that are sent at once."""
-FATAL: Final = (Kind.MISSING_BUCKET, Kind.DENIED)
+FATAL: Final = (Kind.MISSING_BUCKET, Kind.DENIED, Kind.FORBIDDEN)
 
 
 class ObjectStore(Place):
@@ -94,21 +98,41 @@ class ObjectStore(Place):
         import obstore
 
         with self._said(name):
-            return version_of(obstore.put(self._store, self.address.key(name), data, use_multipart=False))
+            version = version_of(obstore.put(self._store, self.address.key(name), data, use_multipart=False))
+        self._require_stored(name, len(data), version, combined([hashlib.sha256(data).digest()]))
+        return version
 
-    def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int) -> str:
+    def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int, digest: Callable[[], str]) -> str:
         """See `Place`."""
         import obstore
 
         key = self.address.key(name)
         with self._said(name):
             writer = obstore.open_writer(self._store, key, buffer_size=part_bytes, max_concurrency=STREAMS)
+        num_bytes = 0
         for piece in pieces:
+            num_bytes += len(piece)
             with self._said(name):
                 writer.write(piece)
         with self._said(name):
             writer.close()
-            return version_of(obstore.head(self._store, key))
+            version = version_of(obstore.head(self._store, key))
+        self._require_stored(name, num_bytes, version, digest())
+        return version
+
+    def _require_stored(self, name: str, size: int, version: str, digest: str) -> None:
+        """Read an object again, and compare: obstore sends no checksum, and gives none of what was stored. Raises
+        Damaged, and removes the object.
+        """
+        import obstore
+
+        found = StreamDigest(Parts.of(size).part_bytes)
+        for piece in self.pieces(Entry(name, size, version), 0, size) if size else ():
+            found.update(piece)
+        if found.digest() != digest:
+            with self._said(name):
+                obstore.delete(self._store, self.address.key(name))
+            raise Damaged(f"{name} was stored with {found.digest()}, and was sent with {digest}")
 
     async def read_own(self, name: str) -> bytes | None:
         """See `Place`."""
@@ -151,7 +175,8 @@ class ObjectStore(Place):
     def _error(self, what: str, found: Failure) -> StorageError:
         words = f"{what}: {found.words}"
         if found.kind in FATAL:
-            return Fatal(words, found.hint)
+            is_one = found.kind is Kind.FORBIDDEN and what != str(self.address)
+            return (Forbidden if is_one else Fatal)(words, found.hint)
         if found.kind is Kind.NO_ANSWER:
             return (Throttled if self._has_answered else Unreachable)(words, found.hint)
         return (Throttled if found.kind is Kind.BUSY else StorageError)(words, found.hint)

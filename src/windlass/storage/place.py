@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
@@ -24,12 +24,32 @@ class SourceChanged(StorageError):
     """A file is not the one that was listed: it was written during the copy."""
 
 
-class Throttled(StorageError):
+class Forbidden(StorageError):
+    """One file may not be read or written, for example an archived one; others may be."""
+
+
+class Repeatable(StorageError):
+    """The same request may succeed later."""
+
+    tries = 8
+    """How often it is made in all."""
+
+
+class Throttled(Repeatable):
     """A store asks for fewer requests."""
 
 
 class Unreachable(Throttled):
     """A store has never answered, and nothing listens at its address: the address may be wrong."""
+
+    tries = 5
+    """In some 1.5 seconds: a pod may start before its network."""
+
+
+class Damaged(Repeatable):
+    """The bytes of a file are not those that were expected: they may have been changed on their way."""
+
+    tries = 3
 
 
 @contextmanager
@@ -67,8 +87,13 @@ class PartialFile(ABC):
         return 0
 
     @abstractmethod
-    def write(self, number: int, pieces: Iterable[Buffer]) -> bytes:
-        """Write what follows the `begun` bytes of a part; returns its SHA-256. In a thread. Raises StorageError."""
+    def write(
+        self, number: int, pieces: Iterable[Buffer], moved: Callable[[int], object] = lambda _num_bytes: None
+    ) -> bytes:
+        """Write what follows the `begun` bytes of a part; returns its SHA-256. In a thread. Raises StorageError.
+
+        `moved` is called with the number of bytes that were written, after each piece.
+        """
 
     @abstractmethod
     async def finish(self, digests: list[bytes]) -> str:
@@ -123,10 +148,10 @@ class Place(ABC):
         """All files of the `source` with this address are whole: remove what is written of others that it had."""
         return
 
-    def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int) -> str:
+    def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int, digest: Callable[[], str]) -> str:
         """Write a whole large file in parts of so many bytes; returns its version. In a thread.
 
-        Where `pieces` raises, there is no file, and that is raised.
+        `digest` gives that of all pieces, at their end. Where `pieces` raises, there is no file, and that is raised.
         """
         raise NotImplementedError
 

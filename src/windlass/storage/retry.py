@@ -7,27 +7,24 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from windlass.storage.place import Throttled, Unreachable
+from windlass.storage.place import Repeatable, Throttled
 from windlass.storage.window import Window
 
-TRIES: Final = 8
-FEW_TRIES: Final = 5
-"""Of a store that has never answered, in some 1.5 seconds: a pod may start before its network."""
+TRIES: Final = Throttled.tries
 FIRST_PAUSE_SECONDS: Final = 0.1
 MAX_PAUSE_SECONDS: Final = 10.0
 Answer = TypeVar("Answer")
 
 
 async def repeated(once: Callable[[], Awaitable[Answer]], window: Window | None = None) -> Answer:
-    """Call `once` up to `TRIES` times while it raises Throttled, `FEW_TRIES` times if that is Unreachable. Raises what
-    the last call raises."""
+    """Call `once` while it raises Repeatable, as often as that says. Raises what the last call raises."""
     for number in range(TRIES):
         try:
             answer = await once()
-        except Throttled as error:
-            if window is not None:
+        except Repeatable as error:
+            if window is not None and isinstance(error, Throttled):
                 window.throttled()
-            if number + 1 >= (FEW_TRIES if isinstance(error, Unreachable) else TRIES):
+            if number + 1 >= error.tries:
                 raise
             await asyncio.sleep(min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number) * (0.5 + random.random()))
         else:

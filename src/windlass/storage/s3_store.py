@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -11,18 +10,40 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
-from xml.sax.saxutils import escape
 
 from windlass.errors import StorageError, UsageError
-from windlass.s3.bucket import PASSING, PAYLOAD_HEADER, Answer, Bucket
-from windlass.s3.errors import CHECK_CREDENTIALS, Busy, Changed, Denied, Missing, MissingBucket, NoAnswer, StoreError
-from windlass.s3.objects import parsed
+from windlass.s3 import errors
+from windlass.s3.answer import Sent
+from windlass.s3.bucket import CHECKSUM_HEADER, PAYLOAD_HEADER, Answer, Bucket
+from windlass.s3.errors import (
+    CHECK_CREDENTIALS,
+    Altered,
+    Busy,
+    Changed,
+    Denied,
+    Missing,
+    MissingBucket,
+    NoAnswer,
+    StoreError,
+)
+from windlass.s3.objects import CHECKSUM_ALGORITHM, CHECKSUM_MODE, complete_once, parsed
 from windlass.storage.address import Address
-from windlass.storage.digest import Parts, to_s3
+from windlass.storage.digest import Parts
 from windlass.storage.listing import Page, pages, parse
 from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart, end_uploads
 from windlass.storage.names import is_own
-from windlass.storage.place import Buffer, Entry, Fatal, PartialFile, Place, SourceChanged, Throttled, Unreachable
+from windlass.storage.place import (
+    Buffer,
+    Damaged,
+    Entry,
+    Fatal,
+    Forbidden,
+    PartialFile,
+    Place,
+    SourceChanged,
+    Throttled,
+    Unreachable,
+)
 
 PIECE_BYTES: Final = 256 << 10
 """That are handed on at once: what is lost of each request when the process is killed."""
@@ -30,7 +51,6 @@ _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 DIRECTORY: Final = "--x-s3"
 """What the names of directory buckets end with."""
 CHECK_ENDPOINT: Final = "check the region, AWS_ENDPOINT_URL_S3 and the network"
-CHECKSUM_MODE: Final = {"x-amz-checksum-mode": "ENABLED"}
 
 
 class S3Store(Place):
@@ -91,11 +111,8 @@ class S3Store(Place):
 
     def put(self, name: str, data: Buffer) -> str:
         """See `Place`."""
-        digest = hashlib.sha256(data).digest()
-        headers = {"x-amz-checksum-sha256": to_s3(digest), PAYLOAD_HEADER: digest.hex()}
         with _said(name):
-            made = self._bucket.send_once("PUT", self.address.key(name), headers=headers, body=data)
-        return made.headers.get("etag", "")
+            return self._bucket.send_once("PUT", self.address.key(name), body=data).headers["etag"]
 
     async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
         """See `Place`."""
@@ -131,20 +148,18 @@ class Uploads:
 
     def create(self) -> str:
         """Begin an upload whose parts have checksums by SHA-256; returns its id."""
-        headers = {"x-amz-checksum-algorithm": "SHA256"}
         with self._said():
-            root = self._parsed(self._bucket.send_once("POST", self.key, {"uploads": ""}, headers))
+            root = self._parsed(self._bucket.send_once("POST", self.key, {"uploads": ""}, CHECKSUM_ALGORITHM))
         if not (found := _text(root, "UploadId")):
             raise StorageError(f"{self.key}: the store has begun no upload")
         return found
 
-    def send(self, upload: str, number: int, body: bytes, checksum: str) -> str:
+    def send(self, upload: str, number: int, body: bytes, checksum: str, sent: Sent | None = None) -> str:
         """Send a part; returns its ETag. S3 refuses a body that has not this SHA-256, in base64."""
         query = {"partNumber": str(number), "uploadId": upload}
-        headers = {"x-amz-checksum-sha256": checksum, PAYLOAD_HEADER: b64decode(checksum).hex()}
+        headers = {PAYLOAD_HEADER: b64decode(checksum).hex()}
         with self._said():
-            made = self._bucket.send_once("PUT", self.key, query, headers, body)
-        return made.headers.get("etag", "")
+            return self._bucket.send_once("PUT", self.key, query, headers, body, sent).headers["etag"]
 
     def parts(self, upload: str) -> list[StoredPart]:
         """The parts that S3 has. Raises NoUpload."""
@@ -164,19 +179,8 @@ class Uploads:
 
     def complete(self, upload: str, parts: list[StoredPart]) -> str:
         """Make the object of its parts; returns its ETag. Raises NoUpload."""
-        each = (
-            f"<Part><PartNumber>{one.number}</PartNumber><ETag>{escape(one.etag)}</ETag>"
-            f"<ChecksumSHA256>{one.checksum}</ChecksumSHA256></Part>"
-            for one in parts
-        )
-        body = f"<CompleteMultipartUpload>{''.join(each)}</CompleteMultipartUpload>".encode()
         with self._said():
-            root = self._parsed(self._bucket.send_once("POST", self.key, {"uploadId": upload}, body=body))
-        # S3 may answer 200 at once, and with an error once the parts are put together.
-        if _name(root) == "Error":
-            kind = Throttled if _text(root, "Code") in PASSING else StorageError
-            raise kind(f"{self.key}: the upload could not be completed: {_text(root, 'Message')}")
-        return _text(root, "ETag")
+            return complete_once(self._bucket, self.key, upload, [(one.etag, one.checksum) for one in parts])
 
     def end(self, upload: str) -> None:
         """End an upload, and remove its parts."""
@@ -190,7 +194,7 @@ class Uploads:
         size = found.get("content-length", "")
         if not size.isdecimal():
             raise StorageError(f"{self.key}: the store does not say how large it is")
-        return Stored(found.get("etag", ""), int(size), found.get("x-amz-checksum-sha256", ""))
+        return Stored(found.get("etag", ""), int(size), found.get(CHECKSUM_HEADER, ""))
 
     def _parsed(self, answer: Answer) -> ElementTree.Element:
         return _root(self._bucket, self.key, answer)
@@ -239,12 +243,15 @@ def _said(what: str) -> Iterator[None]:
         words = str(error.strerror)
         if isinstance(error, NoAnswer):
             raise Unreachable(f"{what}: {error}", CHECK_ENDPOINT) from error
+        if isinstance(error, Altered):
+            raise Damaged(f"{what}: {words}") from error
         if isinstance(error, Busy):
             raise Throttled(f"{what}: {error}") from error
         if isinstance(error, MissingBucket):
             raise Fatal(f"{what}: {words}", "check its name") from error
         if isinstance(error, Denied):
-            raise Fatal(f"{what}: {words.removesuffix(f'; {CHECK_CREDENTIALS}')}", CHECK_CREDENTIALS) from error
+            kind = Forbidden if isinstance(error, errors.Forbidden) else Fatal
+            raise kind(f"{what}: {words.removesuffix(f'; {CHECK_CREDENTIALS}')}", CHECK_CREDENTIALS) from error
         if isinstance(error, Changed):
             raise SourceChanged(
                 f"{what} was changed while it was copied", "copy it again once it is written"

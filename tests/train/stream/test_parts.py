@@ -149,6 +149,19 @@ def test_folders_and_links_in_a_shard_are_no_samples() -> None:
     assert [name for name, _, _ in members_of(made.getvalue())] == ["file"]
 
 
+@pytest.mark.parametrize("num_blocks", [0, 1])
+def test_a_shard_that_was_cut_off_between_two_members_is_refused(num_blocks: int) -> None:
+    files = pictures(3, 1000)
+    whole = tar_of(files)
+    end = members_of(whole)[-1]
+    begin_of_last = end[1] - tarfile.BLOCKSIZE
+    cut = whole[:begin_of_last] + bytes(num_blocks * tarfile.BLOCKSIZE)
+    with pytest.raises(StreamError, match="it was cut off"):
+        members_of(cut)
+    kept = members_of(whole[:begin_of_last] + bytes(2 * tarfile.BLOCKSIZE))
+    assert [name for name, _, _ in kept] == [name for name, _ in files[:-1]]
+
+
 SPANS = st.builds(Span, st.integers(0, 2), st.integers(0, 50_000_000), st.integers(0, 20_000_000))
 
 

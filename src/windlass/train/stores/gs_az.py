@@ -25,7 +25,7 @@ from typing import Any
 from windlass.gs_az import program
 from windlass.gs_az.failure import Kind
 from windlass.s3.answer import Body
-from windlass.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, NoAnswer, StoreError
+from windlass.s3.errors import Busy, Changed, Denied, Forbidden, Missing, MissingBucket, NoAnswer, StoreError
 from windlass.s3.objects import MAX_PARTS, PART_BYTES, Object, parts_of
 from windlass.s3.retry import repeated
 from windlass.train.stores.store import Store
@@ -34,7 +34,7 @@ _CREDENTIALS = ("AZURE_", "GOOGLE_", "GCE_", "SSL_CERT_")
 """What the names of variables begin with that decide who asks, and whom."""
 _ERRORS: dict[Kind, Callable[[str, str], StoreError]] = {
     Kind.BUSY: Busy, Kind.NO_ANSWER: NoAnswer, Kind.MISSING: Missing, Kind.MISSING_BUCKET: MissingBucket,
-    Kind.DENIED: Denied, Kind.CHANGED: Changed,
+    Kind.DENIED: Denied, Kind.FORBIDDEN: Forbidden, Kind.CHANGED: Changed,
 }  # fmt: skip
 
 

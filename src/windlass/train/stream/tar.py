@@ -58,8 +58,11 @@ def members(file: RangeFile, size: int, what: str) -> Iterator[tuple[str, int, i
                     yield one.name, one.offset_data, one.size
             # tarfile takes a damaged header that is not the first for the end.
             file.seek(shard.offset)
-            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
+            end = file.read(2 * tarfile.BLOCKSIZE)
+            if end.strip(b"\0"):
                 raise tarfile.ReadError(f"a header is damaged at byte {shard.offset}")
+            if len(end) < 2 * tarfile.BLOCKSIZE:  # two blocks of zeros are the end of an archive
+                raise tarfile.ReadError(f"it has no end behind byte {shard.offset}: it was cut off")
     except tarfile.TarError as error:
         hint = "streams read tar files that are whole and not compressed"
         raise StreamError(f"{what} cannot be read as a tar file: {error}; {hint}") from error
