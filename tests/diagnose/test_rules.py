@@ -469,6 +469,14 @@ def test_the_code_of_the_cause_counts_where_a_launcher_ended_the_rank_by_a_signa
     assert "SIGTERM" not in verdict.summary
 
 
+def test_a_world_of_mpi_that_is_smaller_than_the_job_is_the_cause() -> None:
+    words = "mpirun started a world of 2 ranks, and the job has 6"
+    rank = RankSeen(0, exit_code=1, ended_at=103.0, tail=words)
+    verdict = diagnose(seen(ranks=[rank], cause={"rank": 0, "summary": words, "exit_code": 1, "victims": []})).verdict
+    assert (verdict.code, verdict.summary) == ("ranks-mismatch", "MPI has a world of 2 ranks, and the job has 6")
+    assert "PRTE_MCA_prte_default_hostfile" in verdict.fix
+
+
 def test_a_rule_of_dashes_is_no_last_line() -> None:
     assert failed("no vocabulary\n----------\n").verdict.summary.endswith("its last line: no vocabulary")
 

@@ -95,6 +95,20 @@ def ranks(**fields: Any) -> Job:
         ("./train.py -x", job(run="./train.py -x")),
         ("mpirun -np 4 python train.py -x", job(run="train.py -x", launcher="mpi", procs_per_node=4)),
         (
+            "mpirun -n 2 --mca plm_rsh_args -v --mca orte_tmpdir_base /t python train.py",
+            job(
+                run="train.py",
+                launcher="mpi",
+                procs_per_node=2,
+                env={
+                    "OMPI_MCA_plm_rsh_args": "-v",
+                    "PRTE_MCA_plm_ssh_args": "-v",
+                    "OMPI_MCA_orte_tmpdir_base": "/t",
+                    "PRTE_MCA_prte_tmpdir_base": "/t",
+                },
+            ),
+        ),
+        (
             "mpirun --allow-run-as-root --oversubscribe -n 2 -x A=b -x C=d=e -mca btl ^openib python3 -u train.py",
             job(
                 launcher="mpi",

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from windlass.worker import rank_proxy
 from windlass.worker.protocol import LauncherSpec, NodeSpec, RankSpec
@@ -16,13 +17,36 @@ sys.exit(subprocess.call([sys.executable, *sys.argv[1:]], env={**os.environ, "IN
 """
 
 
-def test_a_rank_that_the_launcher_never_started_is_the_one_that_failed(tmp_path: Path) -> None:
-    launch = LauncherSpec("launcher", (sys.executable, "-c", STARTS_ONE, rank_proxy.__file__), "INDEX", 5.0)
-    ranks = tuple(RankSpec(number, number, (sys.executable, "-c", ""), {}) for number in range(2))
-    spec = NodeSpec(0, "", sys.executable, "/", {}, ranks, 1.0, world_size=2, launch=launch, folder=str(tmp_path))
+STARTS_A_SMALLER_WORLD = """
+import os, subprocess, sys
+own = {"INDEX": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}
+sys.exit(subprocess.call([sys.executable, *sys.argv[1:]], env={**os.environ, **own}))
+"""
+
+
+def end_of(program: str, folder: Path, world_size: int = 2) -> dict[str, Any]:
+    """How a node of two ranks ends whose launcher runs this program."""
+    launch = LauncherSpec("launcher", (sys.executable, "-c", program, rank_proxy.__file__), "INDEX", 5.0)
+    trains = (sys.executable, "-c", f"open({str(folder / 'trained')!r}, 'w')")
+    ranks = tuple(RankSpec(number, number, trains, {}) for number in range(2))
+    spec = NodeSpec(
+        0, "", sys.executable, "/", {}, ranks, 1.0, world_size=world_size, launch=launch, folder=str(folder)
+    )
     spec.write()
     subprocess.run([sys.executable, "-m", "windlass.worker", spec.path("json")], check=False, timeout=100)
     *_, end = map(json.loads, Path(spec.path("events")).read_text().splitlines())
-    [failure] = end["failures"]
+    return dict(end)
+
+
+def test_a_world_that_is_smaller_than_the_job_fails_before_a_rank_starts(tmp_path: Path) -> None:
+    """As of a launcher that does not read its list of hosts: each node would train alone, and succeed."""
+    [failure] = end_of(STARTS_A_SMALLER_WORLD, tmp_path, world_size=6)["failures"]
+    assert (failure["rank"], failure["exit_code"], failure["of_launcher"]) == (0, 1, True)
+    assert failure["tail"].startswith("launcher started a world of 1 ranks, and the job has 6")
+    assert not (tmp_path / "trained").exists()
+
+
+def test_a_rank_that_the_launcher_never_started_is_the_one_that_failed(tmp_path: Path) -> None:
+    [failure] = end_of(STARTS_ONE, tmp_path)["failures"]
     assert (failure["rank"], failure["of_launcher"]) == (0, True)
     assert failure["tail"].endswith("launcher ended with exit code 0 before all ranks were started")

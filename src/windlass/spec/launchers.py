@@ -215,6 +215,12 @@ def _export(parsed: Parsed, words: tuple[str, ...]) -> None:
 def _mca(parsed: Parsed, words: tuple[str, ...]) -> None:
     # Open MPI reads each parameter from a variable of this name too, and that variable travels with the job.
     _set_variable(parsed, f"OMPI_MCA_{words[0]}", words[1])
+    if words[0].startswith(_OF_RUNTIME):  # Open MPI 5 reads those of its runtime, PRRTE, by other names
+        _set_variable(parsed, f"PRTE_MCA_{_in_prrte(words[0])}", words[1])
+
+
+def _in_prrte(name: str) -> str:
+    return re.sub(r"^plm_rsh_", "plm_ssh_", re.sub(r"^orte_", "prte_", name))
 
 
 def _gpus(parsed: Parsed, words: tuple[str, ...]) -> None:
@@ -256,6 +262,8 @@ def refused(values: int, instead: str, *names: str) -> dict[str, Option]:
 LOGS_KEPT = "the run keeps the log of each rank, and `windlass logs` shows them"
 OWN_AGENT = "Windlass starts and supervises the ranks itself"
 _OWN_LOGS = "leave it out: the run keeps the log of every rank, and `windlass logs` shows them"
+_OF_RUNTIME = ("orte_", "plm_", "rmaps_", "odls_", "oob_", "ras_", "ess_", "iof_", "routed_", "grpcomm_")
+"""Frameworks of Open MPI's runtime, by the beginning of their parameters."""
 _HOSTS = "leave it out: the target knows its machines, and nodes: says how many"
 _BINDING = "leave it out: Windlass sets the placement of ranks"
 _TORCHRUN = {

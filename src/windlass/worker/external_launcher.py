@@ -34,6 +34,8 @@ LAUNCHER_DELAY_SECONDS = 0.5
 """A launcher that ends its ranks has seen one fail; the failed rank is reported here within this time, as the cause."""
 END_SECONDS = 3.0
 """How long a launcher may take to end after its ranks failed or were stopped; less than the supervisor's patience."""
+WORLD_SIZE = "OMPI_COMM_WORLD_SIZE"
+"""The variable in which Open MPI gives each process the number of all."""
 QUOTED_BYTES = 16 << 10
 ERROR_CHARS = 300
 
@@ -277,6 +279,11 @@ class LaunchedNode(Node):
     def _start_for(self, proxy: RankProxy, environ: dict[str, str]) -> None:
         """Start the rank of this proxy, unless ranks are being ended."""
         if self.ranks.are_ending:
+            return
+        size = environ.get(WORLD_SIZE, "")
+        if size.isdigit() and int(size) != self.spec.world_size:  # ranks of a smaller world would train, and succeed
+            words = f"{self.launch.name} started a world of {size} ranks, and the job has {self.spec.world_size}"
+            self.fail(RankFailure(self.spec.ranks[0].rank, 1, time.time(), words, of_launcher=True))
             return
         spec = self.spec.ranks[int(environ[self.launch.index])]
         if self.launch.serves:  # a session knows what the launcher has put into it, and nothing of this pod's

@@ -172,8 +172,8 @@ def test_mpirun_of_one_node_asks_for_no_hosts() -> None:
     [alone] = planned(launcher="mpi").requests("node")
     first = planned(launcher="mpi", nodes=2).requests("node")[0]
     assert (alone["launch"].get("env"), first["launch"].get("env", {})) == (
-        {"OMPI_MCA_orte_default_hostfile": "none"},
-        {},
+        {"OMPI_MCA_orte_default_hostfile": "none", "PRTE_MCA_prte_default_hostfile": "none"},
+        {"PRTE_MCA_prte_default_hostfile": "/etc/mpi/hostfile"},
     )
 
 

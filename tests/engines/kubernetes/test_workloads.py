@@ -92,6 +92,18 @@ def test_machines_may_be_chosen_by_any_label() -> None:
     assert spec["nodeSelector"] == {"topology.kubernetes.io/zone": "eu-west-1a"}
 
 
+def test_names_of_replicated_jobs_are_as_short_as_trainer_2_4_demands() -> None:
+    """By its release notes: at most 20 characters, in the runtime and in the patches of a TrainJob."""
+    names = [job["name"] for one in (*made("trainjob"), *made("jobset")) for job in replicated_jobs(one)]
+    assert names == ["node", "n"]
+    assert max(map(len, names)) <= 20
+
+
+def replicated_jobs(one: Manifest) -> list[Manifest]:
+    spec = one["spec"]["template"]["spec"] if one["kind"] == "TrainingRuntime" else one["spec"]
+    return list(spec.get("replicatedJobs", []))
+
+
 def test_a_trainjob_has_a_runtime_of_its_own() -> None:
     runtime, job = made("trainjob")
     assert job["spec"]["runtimeRef"] == {

@@ -41,6 +41,7 @@ _WATCHDOG: Final = re.compile(
     re.MULTILINE,
 )
 """Of `faulthandler.dump_traceback_later`; without `exit=True` the script would go on, and write more."""
+_OTHER_WORLD: Final = re.compile(r"started a world of (\d+) ranks, and the job has (\d+)$", re.MULTILINE)
 _NOT_FINALIZED: Final = re.compile(
     r"\w+ has exited due to process rank (?P<rank>\d+) with PID \d+ on\s+node \S+ exiting\s+improperly"
 )
@@ -214,6 +215,13 @@ def of_mpi(case: Observations) -> Iterator[Verdict]:
     """What mpirun says of a rank that called MPI_Abort, or left without MPI_Finalize."""
     if case.first is None or case.signal is not None or case.raised is not None:
         return
+    if found := _OTHER_WORLD.search(case.text):
+        yield Verdict(
+            "ranks-mismatch", f"MPI has a world of {found[1]} ranks, and the job has {found[2]}", None,
+            last_lines(case.text),
+            "look for options of mpirun in env: and in the image; Open MPI 4 reads the list of hosts from "
+            "OMPI_MCA_orte_default_hostfile, 5 from PRTE_MCA_prte_default_hostfile", 95,
+        )  # fmt: skip
     if found := _NOT_FINALIZED.search(case.text):
         rank, log = _rank_of_mpi(case, int(found["rank"]))
         yield Verdict(

@@ -18,6 +18,8 @@ from windlass.worker.protocol import LauncherSpec
 SSH: Final = f"{layout.ROOT}/ssh"
 SSH_PORT: Final = 2222
 END_SECONDS: Final = 30.0
+HOSTFILE: Final = "/etc/mpi/hostfile"
+"""Where the operator mounts the list of hosts. It names it to Open MPI 4 alone: 5 reads the variables of PRRTE."""
 INDEX: Final = "OMPI_COMM_WORLD_LOCAL_RANK"
 _SSH_OPTIONS: Final = (
     f"-p {SSH_PORT}", f"-i {SSH}/id_rsa", "-o StrictHostKeyChecking=no", "-o UserKnownHostsFile=/dev/null",
@@ -75,7 +77,8 @@ def launchers(num_nodes: int, procs_per_node: int, proxy: Sequence[str]) -> tupl
         *proxy,
     )
     # A single node needs no list of hosts, with its own name before it resolves.
-    env = {"OMPI_MCA_orte_default_hostfile": "none"} if num_nodes == 1 else {}
+    alone = {"OMPI_MCA_orte_default_hostfile": "none", "PRTE_MCA_prte_default_hostfile": "none"}
+    env = alone if num_nodes == 1 else {"PRTE_MCA_prte_default_hostfile": HOSTFILE}
     mpirun = LauncherSpec("mpirun", argv, INDEX, END_SECONDS, env, port=SSH_PORT)
     sshd = LauncherSpec("sshd", _sshd(), INDEX, END_SECONDS, serves=True)
     return (mpirun, sshd) if num_nodes > 1 else (mpirun,)
