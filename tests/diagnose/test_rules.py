@@ -635,6 +635,15 @@ def test_a_run_that_goes_on_is_told_with_what_could_not_be_looked_at() -> None:
     assert "no route to host" in "\n".join(diagnose(cut).not_seen)
 
 
+def test_a_run_whose_log_lacks_lines_is_not_called_well() -> None:
+    lacks = ("warning", {"message": "m", "missing": {"0": 98_000, "1": 1}})
+    succeeded = [RankSeen(rank, exit_code=0) for rank in range(2)]
+    found = diagnose(seen(Phase.SUCCEEDED, ranks=succeeded, exit_code=0, more=[lacks]))
+    assert found.verdict.summary == "the run succeeded; nothing is wrong in what could be read"
+    [said] = found.not_seen
+    assert said == "98,001 lines of the output of ranks 0, 1: the log had lost them when it was read"
+
+
 def test_ranks_without_a_stack_are_named() -> None:
     ranks = [RankSeen(number, last_output_at=40.0) for number in range(3)]
     more = [("phase", {"phase": "training"}), hang(IN_ALL_REDUCE, "")]

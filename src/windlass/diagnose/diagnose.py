@@ -11,6 +11,7 @@ from windlass.diagnose.observations import Observations, Rule
 from windlass.diagnose.rules import checkpoints, collectives, deaths, endings, exceptions, ports, recorded, restarts
 from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
 from windlass.runs.phase import Phase
+from windlass.runs.record import DISK_FULL, ROTATED
 
 RULES: Final[tuple[Rule, ...]] = (
     endings.stopped,
@@ -45,6 +46,11 @@ RULES: Final[tuple[Rule, ...]] = (
 """Of equal scores the earlier rule wins."""
 BESIDES: Final = 5
 """Score of what is true of a run, and does not end one."""
+LACKING: Final = {
+    DISK_FULL: "the disk was full",
+    ROTATED: "the log had lost them when it was read",
+}
+"""Why logs lack lines."""
 BEGUN: Final = (Phase.TRAINING, Phase.CHECKPOINTING)
 
 
@@ -68,10 +74,11 @@ def diagnose(seen: Observations) -> Diagnosis:
 
 def _unexplained(case: Observations) -> Verdict:
     status = case.status
+    is_unread = bool(case.not_seen or status.dropped)
     if status.phase is Phase.SUCCEEDED:
-        return Verdict(NONE, "the run succeeded; nothing is wrong")
+        return Verdict(NONE, "the run succeeded; nothing is wrong" + (" in what could be read" if is_unread else ""))
     if not status.phase.is_terminal:
-        so_far = "in what could be read" if case.not_seen else "so far"
+        so_far = "in what could be read" if is_unread else "so far"
         return Verdict(NONE, f"the run is {status.phase}; nothing is wrong {so_far}")
     return Verdict(
         "unknown",
@@ -84,6 +91,10 @@ def _unexplained(case: Observations) -> Verdict:
 def _not_seen(case: Observations) -> Iterator[str]:
     """What was not there to be read, and why: without it "nothing is wrong so far" would say more than is known."""
     yield from case.not_seen
+    for why in dict.fromkeys(one.why for one in case.status.dropped):
+        lacking = [one for one in case.status.dropped if one.why == why]
+        ranks = named(sorted({one.rank for one in lacking}))
+        yield f"{sum(one.lines for one in lacking):,} lines of the output of {ranks}: {LACKING.get(why, why)}"
     if case.status.phase not in BEGUN:
         return
     if quiet := [seen.rank for seen in case.ranks if seen.last_output_at is None]:

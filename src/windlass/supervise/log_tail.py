@@ -100,14 +100,16 @@ class LogTail:
         """Of these, how many this stream has shown."""
         self._now: int = known.get("attempt", 0 if self._waited else self._first)
         """The attempt that the next line is of; 0 for none."""
-        self.is_told: bool = known.get("told", False)
-        """Whether all lines of this attempt have been read, while the pod continues with another."""
+        self.is_told: bool = known.get("told", False) or self._now > self._number
+        """Whether all lines of this attempt have been read or are missing, while the pod continues with another."""
         self._timeless: set[bytes] = set()
         """Lines without a time that were taken."""
         self._token: str | None = known.get("token")
         """The mark of the pod's own events."""
         self._counts: dict[str, int] = {**dict.fromkeys((*self._names, ATTEMPT), 0), **known.get("counts", {})}
         """Lines of the pod's own that have come, or are known to be missing, by their tag."""
+        self._missing: dict[str, int] = known.get("missing", {})
+        """Of these, the lines that are missing from the files."""
         self._is_counted: bool = known.get("counted", True)
         """Whether these are the pod's own counts: not where the beginning of the log was not read."""
         self._lengths = {name: lengths.get(name, 0) for name in (*self._names.values(), *self._indexes.values())}
@@ -116,6 +118,8 @@ class LogTail:
             os.truncate(self._folder / name, length)
         self._is_broken = False
         """Whether lines could not be written: they must be read again."""
+        if self._now > self._number and not known.get("told"):
+            self._write_cursor()  # all lines of the attempt are missing: the next one begins from here
 
     def begin(self) -> str | None:
         """The log is read again from the second that this returns: lines that were read are repeated. Raises
@@ -230,10 +234,14 @@ class LogTail:
     def _note(self, batch: _Batch, moment: int, data: bytes) -> None:
         """Use an event that contains the mark of the pod's events, or how many lines it has written."""
         found = node_events.parse(data)
-        if found is None or self._token not in (None, found.token):
+        if found is None:
             return
-        if isinstance(found.event, LinesCounted):
-            self._compare(batch, moment, found.event.lines, found.event.attempt)
+        count = found.event if isinstance(found.event, LinesCounted) else None
+        # The lines between two attempts may be missing, with the event by which a mark is known.
+        if self._token not in (None, found.token, *(count.before if count is not None else ())):
+            return
+        if count is not None:
+            self._compare(batch, moment, count.lines, count.attempt)
         self._token = self._token or found.token
 
     def _compare(self, batch: _Batch, moment: int, lines: Mapping[str, int], attempt: int) -> None:
@@ -242,21 +250,28 @@ class LogTail:
         self._counts = written
         if not self._is_counted:
             self._is_counted, missing = True, {}
+        is_here = self._now == self._number
         if ATTEMPT in missing and 0 < attempt != self._now:  # the line between the attempts is missing too
-            self.is_told = self.is_told or self._now == self._number
+            self.is_told = self.is_told or is_here
             self._now = attempt
-        if missing and self._now == self._number:
-            self._write_gap(batch, moment, {tag: num for tag, num in missing.items() if tag != ATTEMPT})
+        # Lines of several attempts are missing after the first of them.
+        if missing and (is_here or self._now == self._number):
+            others = f" and from attempt {attempt}" if self._now != self._number else ""
+            self._write_gap(batch, moment, {tag: num for tag, num in missing.items() if tag != ATTEMPT}, others)
 
-    def _write_gap(self, batch: _Batch, moment: int, missing: Mapping[str, int]) -> None:
+    def _write_gap(self, batch: _Batch, moment: int, missing: Mapping[str, int], others: str) -> None:
+        """`others` are further places from which some of the lines are missing."""
+        self._missing = {tag: self._missing.get(tag, 0) + missing.get(tag, 0) for tag in {**self._missing, **missing}}
         for tag, num in missing.items():
             if tag in self._indexes:
-                text = f"[windlass] {num:,} lines of rank {tag} are missing here: {self._why_missing}"
+                text = f"[windlass] {num:,} lines of rank {tag} are missing here{others}: {self._why_missing}"
                 batch.add_line(tag, text.encode(), moment, self._folder)
         names = {NODE_TAG: "events", POD: "the pod's process"}
         parts = ", ".join(f"{names.get(tag) or f'rank {tag}'}: {num:,}" for tag, num in missing.items())
         total = sum(missing.values())
-        message = f"{total:,} lines are missing from the log of node {self._node} ({parts}): {self._why_missing}"
+        message = (
+            f"{total:,} lines are missing from the log of node {self._node}{others} ({parts}): {self._why_missing}"
+        )
         event = NodeWarning(moment / 1e9, message, {"node": self._node}, missing=missing).to_json()
         if self._token:
             event[node_events.TOKEN] = self._token
@@ -268,7 +283,7 @@ class LogTail:
         known = {
             "time": self.since, "lines": self._num_at_since, "lengths": self._lengths, "attempt": self._now,
             "told": self.is_told, "counts": self._counts, "token": self._token,
-            "counted": self._is_counted,
+            "counted": self._is_counted, "missing": self._missing,
         }  # fmt: skip
         fresh = self._cursor_path.with_suffix(".fresh")
         fresh.write_text(json.dumps(known))
@@ -343,7 +358,13 @@ def _end_of(path: Path) -> dict[str, Any]:
     known = _cursor(path)
     if not known.get("told"):
         return {}
-    return {**known, "told": False, "lengths": {}, "token": None}
+    return {**known, "told": False, "lengths": {}, "token": None, "missing": {}}
+
+
+def missing_lines(folder: Path) -> dict[int, int]:
+    """By rank, how many lines are missing from the logs in the folder of an attempt."""
+    cursors = [_cursor(path) for path in folder.glob("node-*.cursor")]
+    return {int(tag): num for one in cursors for tag, num in one.get("missing", {}).items() if tag.isdecimal()}
 
 
 def last_line_at(cursor: Path) -> float:

@@ -125,7 +125,7 @@ class Pod:
         shutil.rmtree(self.folder, ignore_errors=True)  # of an attempt before
         spec = _spec(self.folder, nodes, _place())
         log = self.log
-        log.attempt, log.token = spec.attempt, os.urandom(TOKEN_BYTES).hex()
+        log.begin(spec.attempt, os.urandom(TOKEN_BYTES).hex())
         log.feed = event_feed.FeedWriter(self.base, spec.attempt, log.token) if self.client else None
         pid, code, lines = self._run_node(spec)
         if lines is None:

@@ -33,6 +33,8 @@ COUNT_BYTES = 64 << 10
 FLOOD_BYTES = 4 << 20
 """What may come at once."""
 FLOOD_BYTES_A_SECOND = 1 << 20
+MAX_TOKENS = 50
+"""Attempts whose marks a count has."""
 STAMP_BYTES = 45
 """What a container runtime puts before each line in its file."""
 
@@ -50,6 +52,8 @@ class PodLog:
         self.attempt = 0
         self.token = ""
         """What marks the events of this attempt's node; empty before there is one."""
+        self._before: tuple[str, ...] = ()
+        """The same of earlier attempts."""
         self.lines: dict[str, int] = {}
         """How many ends of lines were written, by tag: since the container began, whichever program it runs by now."""
         self.feed: event_feed.FeedWriter | None = None
@@ -58,6 +62,12 @@ class PodLog:
         """Bytes since that was last reported."""
         self._room = float(FLOOD_BYTES)
         self._looked_at = time.monotonic()
+
+    def begin(self, attempt: int, token: str) -> None:
+        """What follows is of this attempt."""
+        if self.token:
+            self._before = (*self._before, self.token)[-MAX_TOKENS:]
+        self.attempt, self.token = attempt, token
 
     def put(self, tag: str, data: bytes) -> None:
         """Write the output of `tag`: whole lines, and a part where the last one has no end yet."""
@@ -87,7 +97,7 @@ class PodLog:
     def count(self) -> None:
         """Write how many lines were written before this one."""
         self._num_uncounted = 0  # first: this is written by `put` too
-        event = LinesCounted(time.time(), self.lines, self.attempt)
+        event = LinesCounted(time.time(), self.lines, self.attempt, self._before)
         self.put(NODE_TAG, json.dumps(event.to_json()).encode() + b"\n")
 
     def line(self, text: str) -> None:

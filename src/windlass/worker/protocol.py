@@ -440,6 +440,8 @@ class LinesCounted(NodeEvent):
     kind = "count"
     lines: Mapping[str, int]
     attempt: int
+    before: tuple[str, ...] = ()
+    """The marks of the events of earlier attempts in the pod: a reader may have seen no other."""
 
 
 EVENTS: Mapping[str, type[NodeEvent]] = {

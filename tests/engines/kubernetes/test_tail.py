@@ -149,19 +149,23 @@ def warnings(folder: Path) -> list[dict[str, Any]]:
     return [event.data() for event in node_events.read(folder / "node-0.events") if event.kind == "warning"]
 
 
-def flood(num_lines: int) -> list[bytes]:
-    """The log of a pod whose rank 0 prints many lines, from its node's first event to the last count."""
+def flood(*num_lines: int) -> list[bytes]:
+    """The log of a pod whose rank 0 prints so many lines in each attempt, from the first event to the last count."""
     read, write = os.pipe()
     outlet = PodLog(write)
-    outlet.attempt, outlet.token = 1, "t0ken"
     got = b""
     start = {"kind": "node", "at": 1.0, "pid": 7, "start_ticks": 1, "boot": "b", "start": "cold"}
-    told = [("n", json.dumps(start).encode() + b"\n"), *(("0", b"line %d\n" % at) for at in range(num_lines))]
-    for tag, data in told:
-        outlet.put(tag, data)
+    for attempt, num in enumerate(num_lines, 1):
+        told = [("a", b"over %s\n" % outlet.token.encode()), ("a", b"%d\n" % attempt)] if attempt > 1 else []
+        for tag, data in told:
+            outlet.put(tag, data)
+        outlet.begin(attempt, f"t0ken-{attempt}")
+        outlet.put("n", json.dumps(start).encode() + b"\n")
+        for at in range(num):
+            outlet.put("0", b"line %d of %d\n" % (at, attempt))
+            got += os.read(read, 1 << 20)
+        outlet.count()
         got += os.read(read, 1 << 20)
-    outlet.count()
-    got += os.read(read, 1 << 20)
     os.close(read)
     os.close(write)
     return [b"2026-11-21T10:%02d:%02d.000000007Z %s" % (at // 6000, at // 100 % 60, line)
@@ -189,10 +193,39 @@ def test_lines_that_were_rotated_away_are_counted_and_told(tmp_path: Path, dies:
     assert "rank 0: " in warning["message"]
 
 
+def shown(folder: Path) -> tuple[int, list[str]]:
+    """How many lines of rank 0 are there, and what is said to be missing."""
+    text = (folder / "rank-0.log").read_text().splitlines()
+    gaps = [line for line in text if line.startswith("[windlass]")]
+    return len(text) - len(gaps), gaps
+
+
+@pytest.mark.parametrize("num_read", [0, 3_000])
+def test_lines_that_are_missing_across_attempts_in_one_pod_are_counted(tmp_path: Path, num_read: int) -> None:
+    """By a reader that has seen no line, or some of the first attempt, of which each has a mark of its own."""
+    sizes = (6_000, 6_000, 8_000)
+    lines = flood(*sizes)
+    there, gaps = 0, list[str]()
+    for number in (1, 2, 3):
+        mirror = LogTail(tmp_path / f"attempt-{number}", 0, [0], number, 1)
+        if number == 1:
+            mirror.take(lines[:num_read])
+            mirror = LogTail(tmp_path / f"attempt-{number}", 0, [0], number, 1)
+        mirror.begin()
+        mirror.take(lines[-5_000:])  # all that the kubelet has by now
+        assert mirror.is_told is (number < 3), "a reader goes on to the next attempt"
+        num, said = shown(tmp_path / f"attempt-{number}")
+        there, gaps = there + num, gaps + said
+    [gap] = gaps
+    assert f"[windlass] {sum(sizes) - there:,} lines of rank 0 are missing here and from attempt 3: " in gap
+    assert there > 4_900, "what the kubelet has is shown"
+    assert "line 7999 of 3" in (tmp_path / "attempt-3" / "rank-0.log").read_text()
+
+
 def test_a_log_that_is_read_whole_lacks_nothing(tmp_path: Path) -> None:
     mirror = LogTail(attempt(tmp_path), 0, [0])
     mirror.take(flood(8_000))
-    assert (attempt(tmp_path) / "rank-0.log").read_text() == "".join(f"line {at}\n" for at in range(8_000))
+    assert (attempt(tmp_path) / "rank-0.log").read_text() == "".join(f"line {at} of 1\n" for at in range(8_000))
     assert warnings(attempt(tmp_path)) == []
 
 

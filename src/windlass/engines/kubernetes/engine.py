@@ -134,7 +134,8 @@ class KubernetesEngine(SupervisedEngine):
         status = self.store.status(run_id)
         if status.supervisor != CLUSTER:
             return super().status(run_id)
-        return self._in_cluster.with_outputs(self._in_cluster.status(status))
+        status = self._in_cluster.with_outputs(self._in_cluster.status(status))
+        return self._in_cluster.with_missing_lines(status)
 
     def statuses(self, recorded: Iterable[Status]) -> list[Status]:
         """See `Engine`; the clusters with supervisors are asked at once, each once for all its runs."""
@@ -332,6 +333,7 @@ class KubernetesEngine(SupervisedEngine):
         status = self.status(run_id)
         if status.supervisor == CLUSTER and not self._in_cluster.is_stale(run_id):
             self._in_cluster.read_logs(run_id)
+            status = self._in_cluster.with_missing_lines(status)
         return observe(self.store, status)
 
     def only_copy(self, run_id: str) -> str:

@@ -31,8 +31,10 @@ from windlass.errors import UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.events import AttemptStarted, Created, Entry, Event, PhaseEntered, RunEnded
 from windlass.runs.phase import Phase
-from windlass.runs.record import fold
+from windlass.runs.record import ROTATED, Dropped, fold
 from windlass.runs.store import Store
+from windlass.supervise.log_tail import LogTail
+from windlass.worker.protocol import LinesCounted
 from windlass.views.run import summary_of as run_summary
 
 RUN = "digits-7f3k2"
@@ -96,6 +98,18 @@ def test_a_look_brings_what_the_supervisor_has_recorded(scene: Scene) -> None:
     assert scene.engine.status(RUN).phase is Phase.SUCCEEDED
     [state] = scene.engine.states([scene.store.status(RUN)], time.time())
     assert not state.stale
+
+
+def test_lines_that_were_rotated_away_before_this_machine_read_them_are_shown(scene: Scene) -> None:
+    """The supervisor reads no logs, so its record has none of it."""
+    scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
+    tail = LogTail(scene.store.run_dir(RUN) / "attempt-1", 0, [0])
+    counted = LinesCounted(1.0, {"0": 500_000, "n": 40}, 1).to_json()
+    stamp = b"2026-11-21T10:00:00.000000007Z "
+    tail.take([stamp + b"[0] the last", stamp + b"[n] " + json.dumps({**counted, "k": "t0ken"}).encode()])
+    status = scene.engine.status(RUN)
+    assert status.dropped == (Dropped(1, 0, 0, 499_999, ROTATED),)
+    assert scene.engine.status(RUN).dropped == status.dropped
 
 
 def test_a_run_of_a_python_program_keeps_what_it_knows_of_the_cluster(

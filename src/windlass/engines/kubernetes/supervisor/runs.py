@@ -34,8 +34,9 @@ from windlass.plan.plan import Plan
 from windlass.runs.events import Event, Json, RunEnded, StopRequested
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
-from windlass.runs.record import REMOVED, SUPERVISOR_ABSENT, Status
+from windlass.runs.record import REMOVED, ROTATED, SUPERVISOR_ABSENT, Dropped, Status
 from windlass.runs.store import RunWriter, Store, locked
+from windlass.supervise.log_tail import missing_lines
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.backend import KubernetesBackend
@@ -173,6 +174,17 @@ class ClusterSupervised:
             with contextlib.suppress(WindlassError, OSError):
                 self.bring_home(status, is_patient=False)
         return replace(status, output_dir=self._store.status(status.id).output_dir)
+
+    def with_missing_lines(self, status: Status) -> Status:
+        """The status with the lines that are missing from the logs as this machine has read them: its supervisor reads
+        none.
+        """
+        found = {one.key: one for one in status.dropped}
+        for attempt in status.attempts:
+            missing = missing_lines(self._store.run_dir(status.id) / f"attempt-{attempt.number}")
+            lacking = [Dropped(attempt.number, rank, 0, num, ROTATED) for rank, num in missing.items()]
+            found |= {one.key: one for one in lacking}
+        return replace(status, dropped=tuple(found[key] for key in sorted(found)))
 
     def client(self, run_id: str) -> Client:
         """A client of the run's namespace, which is kept. Raises EngineError, UsageError."""
