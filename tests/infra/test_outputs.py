@@ -10,7 +10,7 @@ import pytest
 
 from windlass.engines.kubernetes.api.kubeconfig import read_context
 from windlass.errors import EngineError
-from windlass.infra.outputs import Karpenter, Outputs, kubeconfig, sagemaker_target, target
+from windlass.infra.outputs import FSX_PATH, Karpenter, Outputs, kubeconfig, sagemaker_target, target
 from windlass.spec.parse import parse_cluster, parse_targets
 from windlass.spec.targets import KubernetesTarget, SageMakerTarget
 from windlass.spec.yamlwriter import block_lines
@@ -66,7 +66,7 @@ def test_a_target_with_file_systems_stages_data_in_the_fastest() -> None:
     assert full.data.claim == "fsx"
     [system] = full.file_systems
     assert (system.kind, system.source) == ("lustre", "s3://windlass-vision-123456789012/train/")
-    assert (system.dns_name, system.mount_name, system.path) == ("fs.example", "abcd", "/s3")
+    assert (system.dns_name, system.mount_name, system.path) == ("fs.example", "abcd", FSX_PATH)
 
 
 def test_the_target_of_sagemaker_is_there_with_its_role() -> None:

@@ -13,7 +13,7 @@ from windlass.cli import options
 from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
-    from windlass.actions.clusters.down import Look
+    from windlass.actions.clusters.guards import Look
     from windlass.actions.clusters.other import Answers
     from windlass.views.platform import ClusterPlan
 
@@ -267,7 +267,10 @@ def _can_ask(what: str) -> bool:
 @_yes
 @_break_lock
 @_recover
-@click.option("--force", is_flag=True, help="Also while runs are active, or the API server does not answer.")
+@click.option(
+    "--force", is_flag=True,
+    help="Also while runs are active, EFS has files, FSx cannot be exported, or the API server does not answer.",
+)  # fmt: skip
 @click.option("--delete-bucket", is_flag=True, help="Delete the bucket with all that is in it.")
 @options.output
 def down(
@@ -275,9 +278,9 @@ def down(
 ) -> int:
     """Remove the cluster in order, and prove by an audit that nothing of it bills.
 
-    Refused while runs are active. FSx is exported to the bucket; controllers remove their load balancers, volumes and
-    nodes; Terraform destroys the rest. A bucket with objects is kept, unless --delete-bucket. May be interrupted or
-    killed: the same command goes on. Ends with 1 where anything is left.
+    Refused while runs are active and while EFS has files. FSx is exported to the bucket; controllers remove their load
+    balancers, volumes and nodes; Terraform destroys the rest. A bucket with objects is kept, with its KMS key, unless
+    --delete-bucket. May be interrupted or killed: the same command goes on. Ends with 1 where anything is left.
 
     \b
     Example:
@@ -357,7 +360,7 @@ def status(cluster: str | None, drift: bool, form: str) -> int:
     with shown(form) as on_event:
         found = other.status(named, context, on_event, with_drift=drift)
     print_data(found, form, lambda paint: status_lines(found, paint))
-    is_complete = found.summary.state != "incomplete" and not found.drift
+    is_complete = found.summary.state not in ("incomplete", "unknown") and not found.drift
     is_well = is_complete and not found.unreachable and all(one.is_healthy for one in found.components)
     return 0 if is_well else 1
 

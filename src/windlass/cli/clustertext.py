@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.cli.formatting import Paint, count, duration, titled, visible
 
 if TYPE_CHECKING:
-    from windlass.actions.clusters.down import Look
+    from windlass.actions.clusters.guards import Look
     from windlass.views.platform import (
         ClusterAudit,
         ClusterMade,
@@ -38,7 +38,7 @@ _USERS: Final = frozenset({
 _USED: Final = ("", "iam role", "iam policy", "ec2 elastic IP address", "ec2 network interface", "ec2 subnet",
                 "ec2 route table", "ec2 internet gateway", "ec2 security group", "ec2 VPC")  # fmt: skip
 """Kinds that others use, and are removed last, in this order."""
-STATES: Final = {"up": "green", "incomplete": "yellow", "configured": None, "damaged": "red"}
+STATES: Final = {"up": "green", "incomplete": "yellow", "unknown": "yellow", "configured": None, "damaged": "red"}
 
 
 def plan_lines(plan: ClusterPlan, paint: Paint) -> list[str]:
@@ -129,6 +129,8 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
         lines += ["changed in AWS by others (windlass cluster up puts it back):", *_changes(found.drift, paint)]
     elif found.summary.state == "incomplete":
         lines.append(INCOMPLETE)
+    elif found.summary.state == "unknown":
+        lines.append("not known: its state is in a bucket, which was not read")
     else:
         lines.append("nothing was changed in AWS by others")
     if found.unreachable:
@@ -141,8 +143,8 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
 def look_lines(seen: Look, paint: Paint) -> list[str]:
     """Runs and holdings of a cluster, shown before its removal is confirmed."""
     lines = [paint(f"active: {visible(one)}", "yellow") for one in seen.active]
-    if seen.unreachable:
-        lines.append(paint(f"the API server does not answer: {visible(seen.unreachable)}", "yellow"))
+    if seen.not_looked:
+        lines.append(paint(f"not looked at: {visible(seen.not_looked)}", "yellow"))
     held = [f"  {visible(str(one))}" for one in seen.holdings]
     return [*lines, *(["to be removed by controllers:", *held] if held else [])]
 
@@ -154,6 +156,7 @@ def removed_lines(done: ClusterRemoved, paint: Paint) -> list[str]:
         lines += [
             f"  {word}: {one.kind} {visible(one.name)}{f' ({visible(one.why)})' if one.why else ''}" for one in group
         ]
+    lines += [f"  {paint('lost', 'red')}: {visible(one)}" for one in done.lost]
     return [*lines, "", *audit_lines(done.audit, paint)]
 
 

@@ -7,11 +7,30 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from windlass.errors import EngineError
-from windlass.infra.aws import Aws, aws_errors
+from windlass.infra.aws import Aws, NotThere, aws_errors
 
 UNDER_WAY: Final = frozenset({"PENDING", "EXECUTING"})
 EXPORT: Final = "EXPORT_TO_REPOSITORY"
 POLL_SECONDS: Final = 10.0
+
+
+def exists(aws: Aws, file_system: str) -> bool:
+    """Whether a file system is there, and not being deleted. Raises AwsError."""
+    try:
+        with aws_errors(f"describe {file_system}", action="fsx:DescribeFileSystems"):
+            [found] = aws.client("fsx").describe_file_systems(FileSystemIds=[file_system])["FileSystems"]
+    except NotThere:
+        return False
+    return bool(found["Lifecycle"] != "DELETING")
+
+
+def linked(aws: Aws, file_system: str) -> tuple[str, ...]:
+    """Folders of a file system that are linked to a bucket, by its data repository associations: `/` is all of it.
+
+    Raises AwsError.
+    """
+    found = _listed(aws, file_system, "describe_data_repository_associations", "Associations")
+    return tuple(str(one["FileSystemPath"]) for one in found if one["Lifecycle"] != "DELETING")
 
 
 def begin_export(aws: Aws, file_system: str, folder: str) -> str:
@@ -19,13 +38,16 @@ def begin_export(aws: Aws, file_system: str, folder: str) -> str:
 
     A task of the folder that is under way is returned instead. Raises AwsError where the account refuses it.
     """
-    for known in _tasks(aws, file_system):
-        if known["Lifecycle"] in UNDER_WAY and known["Type"] == EXPORT and known.get("Paths", []) == [folder]:
+    paths = [folder.strip("/")] if folder.strip("/") else []  # none stands for the whole file system
+    for known in _listed(aws, file_system, "describe_data_repository_tasks", "DataRepositoryTasks"):
+        is_same = known["Type"] == EXPORT and [one for one in known.get("Paths", ()) if one.strip("/")] == paths
+        if is_same and known["Lifecycle"] in UNDER_WAY:
             return str(known["TaskId"])
     with aws_errors(f"start {EXPORT} on {file_system}", action="fsx:CreateDataRepositoryTask"):
         answer = aws.client("fsx").create_data_repository_task(
-            Type=EXPORT, FileSystemId=file_system, Report={"Enabled": False}, Paths=[folder]
-        )
+            Type=EXPORT, FileSystemId=file_system, Report={"Enabled": False},
+            **({"Paths": paths} if paths else {}),
+        )  # fmt: skip
     return str(answer["DataRepositoryTask"]["TaskId"])
 
 
@@ -43,22 +65,26 @@ def wait(
         state, status = str(task["Lifecycle"]), task.get("Status") or {}
         total, done = status.get("TotalCount"), status.get("SucceededCount", 0) + status.get("FailedCount", 0)
         on_progress(state, done / total if total else None)
-        if state == "SUCCEEDED":
+        failed = status.get("FailedCount", 0)
+        if state == "SUCCEEDED" and not failed:
             return
         if state not in UNDER_WAY:
+            state += f" with {failed} files that failed" if failed else ""
             reason = (task.get("FailureDetails") or {}).get("Message", "no reason reported")
             hint = f"aws fsx describe-data-repository-tasks --task-ids {task_id}"
             raise EngineError(f"the FSx task {task_id} is {state}: {reason}", hint)
         sleep(POLL_SECONDS)
 
 
-def _tasks(aws: Aws, file_system: str) -> Iterator[dict[str, Any]]:
+def _listed(aws: Aws, file_system: str, operation: str, key: str) -> Iterator[dict[str, Any]]:
+    """All that an operation lists of a file system; botocore has no paginators for them."""
     chosen = [{"Name": "file-system-id", "Values": [file_system]}]
     token: dict[str, str] = {}
+    client = aws.client("fsx")
     while True:
-        with aws_errors(f"list tasks of {file_system}", action="fsx:DescribeDataRepositoryTasks"):
-            page = aws.client("fsx").describe_data_repository_tasks(Filters=chosen, **token)
-        yield from page["DataRepositoryTasks"]
+        with aws_errors(f"{operation.replace('_', ' ')} of {file_system}"):
+            page = getattr(client, operation)(Filters=chosen, **token)
+        yield from page[key]
         if not page.get("NextToken"):
             return
         token = {"NextToken": page["NextToken"]}

@@ -20,6 +20,20 @@ class Karpenter:
 
 
 @dataclass(frozen=True, slots=True)
+class ApiServer:
+    """How the API server of a cluster is reached."""
+
+    name: str
+    """Of the cluster."""
+    region: str
+    endpoint: str
+    certificate_authority: str
+    """Base64 of the certificate (PEM)."""
+    namespace: str
+    """Of the runs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outputs:
     """What Terraform has made, as far as others have to know it."""
 
@@ -43,7 +57,6 @@ class Outputs:
     fsx_id: str | None = None
     fsx_dns_name: str | None = None
     fsx_mount_name: str | None = None
-    fsx_association_id: str | None = None
     sagemaker_role_arn: str | None = None
     karpenter: Karpenter | None = None
 
@@ -64,8 +77,9 @@ class Outputs:
         return cls(**chosen)
 
 
-FSX_PATH = "/s3"
-"""The folder of the file system that shows the bucket."""
+FSX_PATH = "/"
+"""The folder of FSx for Lustre that shows the bucket: all of it, so that an export leaves nothing out. It is the path
+of the association (`fsx_path` of infra/eks/fsx.tf), of the target, of mounts and of the export."""
 EFS_CLAIM = "efs"
 FSX_CLAIM = "fsx"
 """Claims in the namespace of the runs, made by the component `storage`."""
@@ -100,7 +114,7 @@ def sagemaker_target(outputs: Outputs) -> dict[str, Any] | None:
     return {"kind": "sagemaker", "region": outputs.region, "role": outputs.sagemaker_role_arn, "storage": storage}
 
 
-def kubeconfig(outputs: Outputs) -> dict[str, Any]:
+def kubeconfig(outputs: ApiServer | Outputs) -> dict[str, Any]:
     """A kubeconfig whose login asks AWS for a token at each use, so that the file holds no secret."""
     arguments = ["eks", "get-token", "--cluster-name", outputs.name, "--region", outputs.region, "--output", "json"]
     login = {

@@ -122,8 +122,9 @@ class ClusterSummary:
     region: str
     kubernetes: str
     state: str
-    """`up`, `incomplete` where a command did not end or the state was lost, `configured` where nothing is made, or
-    `damaged` where a file of its folder cannot be read."""
+    """`up`, `incomplete` where a command did not end or the state was lost, `configured` where nothing is made,
+    `unknown` where the state is in a bucket and was not read, or `damaged` where a file of its folder cannot be read.
+    """
     resources: int
     """That Terraform has made."""
     path: str
@@ -218,6 +219,8 @@ class ClusterRemoved:
     left: tuple[Drained, ...]
     kept: tuple[Drained, ...]
     audit: ClusterAudit
+    lost: tuple[str, ...] = ()
+    """File systems that were deleted by force without their export, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.infra.test_outputs import VALUES
 
-from windlass.actions.clusters.down import Look, require_exported, require_idle
 from windlass.actions.clusters.find import Named
+from windlass.actions.clusters.guards import require_exported, require_idle
 from windlass.actions.clusters.planning import require_kept
 from windlass.actions.clusters.up import CLUSTER, recover, recovery_lines, require_known, require_programs
 from windlass.errors import MissingPart, UsageError
 from windlass.infra.aws import Aws, NotThere
+from windlass.infra.contents import Contents
 from windlass.infra.folder import ClusterFolder
-from windlass.infra.outputs import Outputs
 from windlass.infra.recovery import Duplicate, Foreign, Imported, Orphan, RecoveryReport
 from windlass.infra.terraform import Action, Change, PlanSummary
 from windlass.runs.context import Context
@@ -25,7 +24,7 @@ from windlass.spec.parse import parse_cluster
 
 TEXT = "name: vision\nregion: us-west-2\n"
 NAMED = Named(parse_cluster(TEXT), TEXT, ClusterFolder.of(Path("/nowhere"), "vision"))
-WITH_EFS = Outputs.of({**VALUES, "efs_id": "fs-1"})
+WITH_EFS = Contents(has_cluster=True, efs_ids=("fs-1",))
 
 
 def account(size_bytes: int) -> Aws:
@@ -40,27 +39,29 @@ def account(size_bytes: int) -> Aws:
 def test_active_runs_are_named() -> None:
     runs = tuple(f"digits-{at} is training" for at in range(7))
     with pytest.raises(UsageError, match=r"7 runs use vision: digits-0 is training; .*; and 2 more"):
-        require_idle(NAMED, Look(WITH_EFS, runs, (), ""))
+        require_idle(NAMED, runs)
 
 
 def test_a_cluster_that_does_not_answer_is_not_taken_for_idle() -> None:
-    with pytest.raises(UsageError, match=r"does not answer \(refused\): whether runs use it") as refused:
-        require_idle(NAMED, Look(WITH_EFS, (), (), "refused"))
+    with pytest.raises(
+        UsageError, match=r"was not looked at \(its API server .* refused\): whether runs use it"
+    ) as refused:
+        require_idle(NAMED, (), "its API server does not answer: refused")
     assert "--force" in (refused.value.hint or "")
 
 
 def test_an_idle_cluster_may_go() -> None:
-    require_idle(NAMED, Look(WITH_EFS, (), (), ""))
+    require_idle(NAMED, ())
 
 
 def test_files_of_users_in_efs_are_not_deleted_unasked() -> None:
     with pytest.raises(UsageError, match=r"fs-1 has 12,000\.0 MB, which go with it"):
-        require_exported(Look(WITH_EFS, (), (), ""), account(12_000_000_000))
+        require_exported(WITH_EFS, account(12_000_000_000))
 
 
-@pytest.mark.parametrize("outputs", [None, Outputs.of(VALUES), WITH_EFS])
-def test_an_empty_file_system_or_none_is_no_reason(outputs: Outputs | None) -> None:
-    require_exported(Look(outputs, (), (), ""), account(6144))
+@pytest.mark.parametrize("found", [Contents(), Contents(has_cluster=True), WITH_EFS])
+def test_an_empty_file_system_or_none_is_no_reason(found: Contents) -> None:
+    require_exported(found, account(6144))
 
 
 def clusters(*names: str) -> Aws:

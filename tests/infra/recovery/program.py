@@ -1,6 +1,6 @@
 """A command line of `up`, `down` and `recover` for a small configuration: what the tests kill.
 
-python program.py HOME NAME BACKEND_JSON ENVIRON_JSON up|down|recover
+python program.py HOME NAME BACKEND_JSON ENVIRON_JSON up|down|down-kept|recover
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.actions.clusters.kept import keep_bucket
 from windlass.infra.aws import Aws
 from windlass.infra.folder import Backend, ClusterFolder, LocalBackend, S3Backend
 from windlass.infra.recovery import RecoveryReport, needs_recovery, recover
@@ -18,6 +19,8 @@ from windlass.infra.terraform import OnEvent, StopRequests, Terraform, find_prog
 from windlass.infra.terraform.events import ignore
 
 SMALL: Final = Path(__file__).parents[1] / "terraform" / "small"
+KEPT: Final = SMALL.with_name("kept")
+"""A bucket with its key, which `down-kept` leaves."""
 
 
 def terraform_of(
@@ -51,11 +54,14 @@ def main(home: str, name: str, backend_json: str, environ_json: str, action: str
     folder = ClusterFolder.of(Path(home), name)
     with folder.locked(f"cluster {action}"), StopRequests() as stop:
         terraform = terraform_of(folder, environ, on_event=lambda event: print(event, flush=True), stop=stop)
-        prepare(terraform, backend)
+        prepare(terraform, backend, KEPT if action == "down-kept" else SMALL)
         if action == "recover" or needs_recovery(folder):
             print(recovered(terraform, environ), flush=True)
+        if action == "down-kept":
+            with Aws(environ=environ) as aws:
+                keep_bucket(terraform, aws, lambda event: print(event, flush=True))
         if action != "recover":
-            terraform.apply(terraform.plan(destroy=action == "down"))
+            terraform.apply(terraform.plan(destroy=action.startswith("down")))
 
 
 if __name__ == "__main__":

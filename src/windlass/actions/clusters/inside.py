@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.clusters.find import Named
-from windlass.infra.outputs import Outputs
+from windlass.infra.outputs import ApiServer, Outputs
 from windlass.infra.variables import pool_variables
 from windlass.runs.context import Context
 from windlass.spec.cluster import GIB
@@ -27,7 +27,7 @@ USERS: Final = "windlass-users"
 
 
 @contextlib.contextmanager
-def connected(named: Named, outputs: Outputs) -> Iterator[Client]:
+def connected(named: Named, outputs: ApiServer | Outputs) -> Iterator[Client]:
     """A client of the cluster's API server, in the namespace of its runs."""
     from windlass.engines.kubernetes.api.client import Client
 

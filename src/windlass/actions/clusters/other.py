@@ -10,6 +10,7 @@ from typing import Any, Final
 from windlass.actions.clusters.find import FILE, Named, OnEvent, all_of, of_folder
 from windlass.actions.clusters.inside import managed, states, wanted
 from windlass.actions.clusters.planning import changes, local_resources, write_folder
+from windlass.actions.clusters.up import take_outputs
 from windlass.errors import JobFileError, UsageError, WindlassError
 from windlass.infra.folder import ClusterFolder, FolderError
 from windlass.runs.context import Context
@@ -126,6 +127,8 @@ def summary(named: Named, in_bucket: int | None = None) -> ClusterSummary:
         word = "incomplete"
     elif has_outputs:
         word = "up"
+    elif is_remote and in_bucket is None:  # another machine may have made it: nothing is known of it here
+        word = "unknown"
     else:
         word = "incomplete" if may_exist else "configured"
     cluster = named.cluster
@@ -155,6 +158,7 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
             terraform = named.terraform(context, on_event)
             terraform.init()
             drift = changes(terraform.drift())
+            take_outputs(named, terraform)
             if named.cluster.state is not None:
                 in_bucket = sum(one.mode == "managed" for one in terraform.state())
     found = summary(named, in_bucket)

@@ -10,10 +10,11 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.find import OUTPUTS, TARGETS, Named, OnEvent, Stage
+from windlass.actions.clusters.guards import EXPORTED
 from windlass.actions.clusters.inside import create_namespace, grant_users, managed, states, wanted
 from windlass.actions.clusters.kept import adoption
 from windlass.actions.clusters.planning import look_at_bucket, plan_view, require_kept, write_folder
-from windlass.errors import MissingPart, UsageError
+from windlass.errors import EngineError, MissingPart, UsageError
 from windlass.infra.bucket import ADDRESS
 from windlass.infra.folder import write_private
 from windlass.infra.outputs import Outputs, kubeconfig, sagemaker_target, target
@@ -57,6 +58,8 @@ def plan_up(
     must_recover = needs_recovery(named.folder)
     if not is_dry:
         recover(named, terraform, context, on_event, break_lock=break_lock, is_asked=with_recovery)
+    if named.outputs() is None and take_outputs(named, terraform) is not None:
+        write_folder(named, context, bucket=bucket)  # with the zones of the first `up`, on whichever machine that was
     state = {one.address: one.id for one in terraform.state()}
     bucket = in_state(named, context, bucket, state)
     notes = [UNFINISHED] if is_dry and must_recover else []
@@ -179,6 +182,7 @@ def up(
             on_event(Stage(f"applying: {plan.summary.text}"))
             done = terraform.apply(plan)
         outputs = Outputs.of(terraform.outputs())
+        (named.folder.path / EXPORTED).unlink(missing_ok=True)
         connect(named, outputs)
         components = install(named, outputs, context, on_event) if with_components else ()
     return ClusterMade(
@@ -222,6 +226,20 @@ def connect(named: Named, outputs: Outputs) -> None:
     if (beside := sagemaker_target(outputs)) is not None:
         entries[f"{cluster.name}-sagemaker"] = beside
     write_private(folder / TARGETS, "\n".join([*block_lines(entries), ""]).encode())
+
+
+def take_outputs(named: Named, terraform: Terraform) -> Outputs | None:
+    """The outputs of Terraform's state, written into the folder as `connect` does where it lacks them: another machine
+    may have made the cluster. None where no `up` has ended. Raises TerraformError, FolderError.
+    """
+    values = terraform.outputs()
+    try:
+        found = Outputs.of(values)
+    except EngineError:  # not all of them are there
+        return None
+    if found != named.outputs():
+        connect(named, found)
+    return found
 
 
 def install(named: Named, outputs: Outputs, context: Context, on_event: OnEvent) -> tuple[ComponentState, ...]:

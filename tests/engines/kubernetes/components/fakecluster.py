@@ -52,6 +52,10 @@ class FakeCluster:
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
+    @property
+    def port(self) -> int:
+        return int(self._server.server_port)
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()

@@ -1,0 +1,143 @@
+"""Refuses `cluster down` while runs are active, files are in no bucket, or the cluster was not looked at."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from windlass.actions.clusters.find import Named, OnEvent, Stage
+from windlass.actions.clusters.inside import connected
+from windlass.errors import UsageError, WindlassError
+from windlass.infra.contents import Contents
+from windlass.infra.folder import write_private
+from windlass.infra.outputs import FSX_PATH, kubeconfig
+from windlass.runs.context import Context
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.holdings import Holding
+    from windlass.infra.aws import Aws
+
+EMPTY_BYTES: Final = 1_000_000
+"""What an EFS without files of users may report: it counts the folders of its access points."""
+EXPORTED: Final = "exported.json"
+"""Names the file systems of FSx that a removal under way has exported: Terraform destroys the link to the bucket first,
+and a `down` that goes on after a kill could not export again. The next `up` deletes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is in a cluster before it is removed."""
+
+    contents: Contents
+    active: tuple[str, ...] = ()
+    """Runs that have not ended, one sentence each."""
+    holdings: tuple[Holding, ...] = ()
+    """What holds objects in AWS."""
+    not_looked: str = ""
+    """Why nothing is known of what runs in the cluster; empty where it was looked at, and where there is none."""
+
+
+def look(named: Named, found: Contents, context: Context) -> Look:
+    """What is in a cluster that the state of Terraform has. Changes nothing in it."""
+    recorded = recorded_runs(named, context)
+    if not found.has_cluster:
+        return Look(found, recorded)
+    if found.api is None:
+        return Look(found, recorded, not_looked="the state of Terraform has no address of its API server")
+    from windlass.engines.kubernetes import drain
+
+    # That of another machine's `up` is not in this home.
+    write_private(named.kubeconfig, json.dumps(kubeconfig(found.api), indent=2).encode())
+    try:
+        with connected(named, found.api) as client:
+            return Look(found, tuple(dict.fromkeys([*recorded, *drain.active(client)])), drain.holdings(client))
+    except WindlassError as error:
+        return Look(found, recorded, not_looked=f"its API server does not answer: {error.message}")
+
+
+def recorded_runs(named: Named, context: Context) -> tuple[str, ...]:
+    """Runs of this user on the cluster that have not ended."""
+    names = {named.cluster.name, f"{named.cluster.name}-sagemaker"}
+    with context.store() as store:
+        found = [status for status in store.statuses(unfinished=True) if status.target in names]
+    return tuple(f"{status.id} is {status.phase}" for status in found)
+
+
+def require_idle(named: Named, active: tuple[str, ...], not_looked: str = "") -> None:
+    """Raise UsageError while runs are active, or where it is not known whether they are."""
+    if active:
+        listed = "; ".join(active[:5]) + (f"; and {len(active) - 5} more" if len(active) > 5 else "")
+        raise UsageError(f"{len(active)} runs use {named.cluster.name}: {listed}",
+                         "windlass stop RUN; or --force, which ends them")  # fmt: skip
+    if not_looked:
+        raise UsageError(
+            f"{named.cluster.name} was not looked at ({not_looked}): whether runs use it, and which load balancers and "
+            "volumes its controllers have made, is not known",
+            "run this where the API server is reached; or --force: the audit afterwards lists what is left",
+        )
+
+
+def require_exported(found: Contents, aws: Aws) -> None:
+    """Raise UsageError while a file system that goes with the cluster has files that no bucket has. Raises AwsError."""
+    from windlass.infra.aws import NotThere, aws_errors
+
+    for efs in found.efs_ids:
+        try:
+            with aws_errors(f"describe {efs}", action="elasticfilesystem:DescribeFileSystems"):
+                [system] = aws.client("efs").describe_file_systems(FileSystemId=efs)["FileSystems"]
+        except NotThere:  # an earlier `down` has removed it already
+            continue
+        if (size := int(system["SizeInBytes"]["Value"])) > EMPTY_BYTES:
+            raise UsageError(
+                f"the file system {efs} has {size / 1e6:,.1f} MB, which go with it",
+                "copy what is wanted: windlass cp claim:efs/PATH . --on TARGET; or --force, and all of it is deleted",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Exporting:
+    """How far an export of FSx is."""
+
+    state: str
+    share: float | None
+
+
+def export(named: Named, found: Contents, aws: Aws, on_event: OnEvent, *, force: bool) -> tuple[str, ...]:
+    """Write what FSx has and the bucket lacks to the bucket, and wait for it; returns what was not exported.
+
+    Raises UsageError for a file system that cannot be exported, EngineError and AwsError for an export that fails;
+    where it is forced, they are in the result.
+    """
+    lost = []
+    for system in found.fsx_ids:
+        try:
+            _export(named, system, aws, on_event)
+        except WindlassError as error:
+            if not force:
+                raise
+            lost.append(f"the file system {system} was not exported, and went with all its files: {error.message}")
+            on_event(Stage(f"going on without the export of {system}: {error.message}"))
+    return tuple(lost)
+
+
+def _export(named: Named, system: str, aws: Aws, on_event: OnEvent) -> None:
+    from windlass.infra import fsx
+
+    if not fsx.exists(aws, system):  # an earlier `down` has removed it already
+        return
+    folders, record = fsx.linked(aws, system), named.folder.path / EXPORTED
+    before = json.loads(record.read_bytes()) if record.exists() else []
+    if not folders and system in before:
+        return
+    for folder in folders:
+        on_event(Stage(f"exporting what {system} has and the bucket lacks"))
+        task = fsx.begin_export(aws, system, folder)
+        fsx.wait(aws, task, lambda state, share: on_event(Exporting(state, share)))
+    if FSX_PATH not in folders:
+        what = f"all but {', '.join(folders)}" if folders else "all of it"
+        raise UsageError(
+            f"{what} of the file system {system} is linked to no bucket, and cannot be exported",
+            f"windlass cluster up {named.cluster.name} links it; or --force, and it is deleted",
+        )
+    write_private(record, json.dumps(sorted({*before, system})).encode())
