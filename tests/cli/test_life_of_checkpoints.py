@@ -108,3 +108,42 @@ def test_a_training_is_stopped_exported_and_resumed_without_a_loss(machine: Mach
 def header_of(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     return dict(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]))
+
+
+UNSAVED = """
+import os
+import torch
+from windlass.train.checkpoint import Checkpoint
+from windlass.train.report import report
+
+model = torch.nn.Linear(2, 2)
+saved = Checkpoint(model=model, every=1000)
+folder = os.environ["WINDLASS_CHECKPOINT_DIR"]
+for epoch in saved.epochs(1):
+    for step, _ in enumerate(saved.batches(range(68)), 1):
+        report(step=step, total=68)
+        if step in (21, 31, 41, 51, 61):
+            saved.save(wait=True)
+        if step == 25:  # as where a disk is unmounted, or full
+            os.rename(folder, folder + ".kept")
+            open(folder, "w").close()
+"""
+
+
+@pytest.mark.slow
+def test_a_run_whose_last_checkpoints_could_not_be_saved_says_so_wherever_it_is_looked_at(machine: Machine) -> None:
+    machine.write("train.py", UNSAVED)
+    done = machine.windlass("run", "train.py", "--set", f"python={sys.executable}")
+    assert done.returncode == 0, done.stderr
+    words = "no checkpoint was saved after step 20: the last 5 saves failed, the newest at step 68: Not a directory"
+    shown = {name: machine.windlass(name).stdout for name in ("status", "why", "ps")} | {"run": done.stderr}
+    for name in ("run", "status"):
+        assert words in " ".join(shown[name].split()), shown[name]
+    assert "The run succeeded, and no checkpoint was saved after step 20" in shown["why"]
+    assert "the save at step 68 failed: Not a directory" in shown["why"]
+    assert "step 20, 5 saves failed since" in shown["ps"]
+    for name in ("status", "ps"):
+        [run] = found if isinstance(found := ask(machine, name), list) else [found]
+        assert (run["phase"], run["checkpoint"]["step"]) == ("succeeded", 20)
+        assert (run["checkpoint_unsaved"]["step"], run["checkpoint_unsaved"]["failures"]) == (68, 5)
+    assert ask(machine, "why")["verdict"] == "checkpoints-not-saved"

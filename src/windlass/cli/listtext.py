@@ -12,7 +12,7 @@ import click
 from windlass.actions import runs
 from windlass.cli.formatting import Paint, columns_of, duration, narrowed, painter, titled, visible
 from windlass.cli.interrupts import Choice, Interrupts
-from windlass.cli.render import CUTS, first_line, label_words, print_data, print_item, print_runs
+from windlass.cli.render import CUTS, failed_saves, first_line, label_words, print_data, print_item, print_runs
 from windlass.cli.style import phase_word
 from windlass.errors import NoSuchRun
 from windlass.views.cluster import RunOnCluster, on_cluster
@@ -104,7 +104,7 @@ def list_lines(
 ) -> list[str]:  # fmt: skip
     """What `windlass ps --on` shows, in so many `columns`."""
     waits, labels = any(run.waits_for for run in found), any(run.labels for run in found)
-    notes = any(run.note for run in found)
+    notes, unsaved = any(run.note for run in found), any(run.checkpoint_unsaved for run in found)
     members = "PODS" if any(run.namespace for run in found) else "HOSTS"
     titles = ["ID", "NAME", *(["NAMESPACE"] if everywhere else []), "PHASE", members, "ATTEMPT", "AGE", "RECORD"]
     rows = [
@@ -119,9 +119,15 @@ def list_lines(
             "here" if run.kept == "here" else paint("another machine", dim=True),
             *([label_words(run.labels)] if labels else []),
             *([first_line(run.note)] if notes else []),
+            *([failed_saves(run.checkpoint_unsaved, "", paint) or "–"] if unsaved else []),
             *([visible(run.waits_for)] if waits else []),
         ]
         for run in found
     ]
-    titles += [*(["LABELS"] if labels else []), *(["NOTE"] if notes else []), *(["WAITS FOR"] if waits else [])]
+    titles += [
+        *(["LABELS"] if labels else []),
+        *(["NOTE"] if notes else []),
+        *(["CHECKPOINTS"] if unsaved else []),
+        *(["WAITS FOR"] if waits else []),
+    ]
     return titled(*narrowed(titles, rows, CUTS, columns), paint)

@@ -10,12 +10,23 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from windlass.cli.formatting import Paint, columns_of, duration, fitted, harmless, narrowed, painter, titled, visible
+from windlass.cli.formatting import (
+    Paint,
+    columns_of,
+    count,
+    duration,
+    fitted,
+    harmless,
+    narrowed,
+    painter,
+    titled,
+    visible,
+)
 from windlass.cli.style import PHASE_COLOURS, interactive
 from windlass.views.serialise import to_json
 
 if TYPE_CHECKING:
-    from windlass.runs.events import Event
+    from windlass.runs.events import CheckpointChanged, Event
     from windlass.views.run import RunSummary
 
 CUTS = (
@@ -96,8 +107,8 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int 
         ("AGE", lambda run: duration(now - run.created_at)),
         ("TIME", lambda run: duration(run.elapsed(now))),
     ]
-    if any(run.checkpoint is not None for run in runs):
-        shown.append(("CHECKPOINT", lambda run: f"step {run.checkpoint.step or 0:,}" if run.checkpoint else "–"))
+    if any(run.checkpoint is not None or run.checkpoint_unsaved is not None for run in runs):
+        shown.append(("CHECKPOINT", lambda run: _checkpoint(run, paint)))
     if any(len(run.attempts) > 1 for run in runs):
         shown.append(("ATTEMPT", attempt_word))
     if not all(run.is_here for run in runs):
@@ -113,6 +124,20 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int 
                       if run.stale else "now"))  # fmt: skip
     rows = ([cell(run) for _, cell in shown] for run in runs)
     return titled(*narrowed((title for title, _ in shown), rows, CUTS, columns), paint)
+
+
+def _checkpoint(run: RunSummary, paint: Paint) -> str:
+    """`step 20`, `step 20, 4 saves failed since`, `none: 4 saves failed`, `–`."""
+    saved = f"step {run.checkpoint.step or 0:,}" if run.checkpoint else ""
+    return failed_saves(run.checkpoint_unsaved, saved, paint) or saved or "–"
+
+
+def failed_saves(failed: CheckpointChanged | None, saved: str, paint: Paint) -> str:
+    """The checkpoint that was saved, and how many saves have failed since; empty where none has."""
+    if failed is None:
+        return ""
+    many = count(failed.failures, "save")
+    return paint(f"{saved}, {many} failed since" if saved else f"none: {many} failed", "yellow")
 
 
 def label_words(labels: Mapping[str, str]) -> str:

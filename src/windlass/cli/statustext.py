@@ -294,6 +294,23 @@ def checkpoint_words(run: RunSummary, now: float) -> str:
     return ", ".join(words) + (f" ({visible(saved.name)})" if saved.name else "")
 
 
+def unsaved_words(run: RunSummary) -> str:
+    """`no checkpoint was saved after step 20: the last 4 saves failed, the newest at step 68: No space left on device`;
+    empty where the newest save succeeded.
+    """
+    failed = run.checkpoint_unsaved
+    if failed is None:
+        return ""
+    after = "" if run.checkpoint is None else f" after step {run.checkpoint.step or 0:,}"
+    many = "the last save" if failed.failures == 1 else f"the last {failed.failures} saves"
+    newest = (
+        "" if failed.step is None else f", {'at' if failed.failures == 1 else 'the newest at'} step {failed.step:,}"
+    )
+    return visible(
+        f"no checkpoint was saved{after}: {many} failed{newest}: {failed.reason or 'no reason was reported'}"
+    )
+
+
 def missing_words(missing: events.CheckpointChanged) -> str:
     """`nothing matches checkpoint-* in /results/checkpoints: there are chkpt-100, chkpt-200 and 3 more`."""
     rest = missing.entries - len(missing.near)
@@ -408,6 +425,7 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
         add("note", f"no supervisor for {duration(unobserved)}; reading what the nodes reported meanwhile", "yellow")
     add("progress", advance_lines(run, now) or importing_words(run))
     add("checkpoint", checkpoint_words(run, now) if run.checkpoint is not None else "")
+    add("warning", unsaved_words(run), "yellow")
     add("warning", missing_words(run.checkpoint_missing) if run.checkpoint_missing is not None else "", "yellow")
     add("metrics", "  ".join(f"{visible(str(name))} {number(one)}" for name, one in run.progress.metrics.items()))
     add("message", visible(run.progress.message))
@@ -442,6 +460,7 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
         ("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "", None),
         ("log", dropped_words(run), "yellow"),
         ("checkpoint", left_words(run, now) if keeps else "", None),
+        ("warning", unsaved_words(run), "yellow"),
         ("warning", "" if missing is None else missing_words(missing), "yellow"),
         ("next", _next_lines(run, paint), None),
     ):

@@ -42,6 +42,7 @@ RULES: Final[tuple[Rule, ...]] = (
     deaths.of_mpi,
     deaths.exit_code,
     checkpoints.damaged,
+    checkpoints.unsaved,
 )
 """Of equal scores the earlier rule wins."""
 BESIDES: Final = 5

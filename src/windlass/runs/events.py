@@ -294,6 +294,8 @@ class CheckpointChanged(Entry):
     """When it was saved or restored, in Unix seconds; set in a status."""
     refused: str = ""
     """Why a restore found it damaged; set in a status."""
+    failures: int = 0
+    """How many saves have failed since one was saved; set in a status."""
 
 
 class FirstStep(Entry):

@@ -107,6 +107,9 @@ class Status:
     checkpoint: Json | None = None
     """The newest checkpoint that was saved, as JSON of `events.CheckpointChanged` with `at`; and with `refused`, if a
     restore found it damaged, until another one is restored or saved."""
+    checkpoint_unsaved: Json | None = None
+    """The newest save of a checkpoint, if it failed, as JSON of `events.CheckpointChanged` with `at` and `failures`;
+    None once one is saved."""
     restarts_left: int | None = None
     """How many of the job's restarts are left; None in records of older versions, before one was used."""
     resume_from: str | None = None
@@ -158,6 +161,11 @@ class Status:
     def last_checkpoint(self) -> events.CheckpointChanged | None:
         """`checkpoint`, typed."""
         return None if self.checkpoint is None else events.CheckpointChanged.from_json(self.checkpoint)
+
+    @property
+    def last_failed_save(self) -> events.CheckpointChanged | None:
+        """`checkpoint_unsaved`, typed."""
+        return None if self.checkpoint_unsaved is None else events.CheckpointChanged.from_json(self.checkpoint_unsaved)
 
     def limited_seconds(self, now: float) -> float:
         """Seconds of the job's time limit that are used: idle time does not count, and a resume starts at 0."""
@@ -339,7 +347,12 @@ def _after_checkpoint(status: Status, entry: events.CheckpointChanged, at: float
             # The newest checkpoint is damaged: the run does not continue from it.
             return replace(status, checkpoint={**newest, "refused": entry.reason or "damaged"}) if newest else status
         case "saved":
-            return replace(status, checkpoint=seen, checkpoint_missing=None, resume_from=None)
+            return replace(
+                status, checkpoint=seen, checkpoint_unsaved=None, checkpoint_missing=None, resume_from=None
+            )  # fmt: skip
+        case "failed":
+            failures = 1 + (status.checkpoint_unsaved or {}).get("failures", 0)
+            return replace(status, checkpoint_unsaved={**seen, "failures": failures})
         case "restored":
             status = replace(status, checkpoint_missing=None)
             if not status.attempts or entry.source == "log":

@@ -65,6 +65,8 @@ class RunSummary:
     """The root cause of the newest failure."""
     checkpoint: events.CheckpointChanged | None
     """The newest checkpoint that was saved."""
+    checkpoint_unsaved: events.CheckpointChanged | None
+    """The newest save of a checkpoint, if it failed; null once one is saved."""
     checkpoint_missing: events.CheckpointChanged | None
     """Set where nothing matches the job's checkpoint.find."""
     restarts_left: int | None
@@ -147,6 +149,7 @@ def summary_of(status: Status, now: float, *, is_here: bool, current: RunState |
         progress=status.last_progress,
         cause=status.root_cause,
         checkpoint=status.last_checkpoint,
+        checkpoint_unsaved=status.last_failed_save,
         checkpoint_missing=None if missing is None else events.CheckpointChanged.from_json(missing),
         condition=None if condition is None else events.ConditionChanged.from_json(condition),
         logs_dropped=status.dropped,

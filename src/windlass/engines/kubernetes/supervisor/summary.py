@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from windlass.engines.kubernetes import layout
+from windlass.runs.events import CheckpointChanged, ConditionChanged
 from windlass.runs.phase import Phase
 from windlass.runs.record import CLUSTER, Status
 from windlass.worker.values import read_as
@@ -19,8 +20,8 @@ Json = Mapping[str, Any]
 
 REQUIRED: Final[Mapping[str, Any]] = {"phase": Phase, "created_at": float, "phase_since": float}
 OPTIONAL: Final[Mapping[str, Any]] = {
-    "exit_code": int, "ended_at": float, "restarts_left": int, "waits_for": str, "condition": Mapping[str, Any],
-    "user": str, "stop_requested": bool, "last_seq": int,
+    "exit_code": int, "ended_at": float, "restarts_left": int, "waits_for": str, "condition": ConditionChanged,
+    "user": str, "stop_requested": bool, "last_seq": int, "checkpoint_unsaved": CheckpointChanged,
 }  # fmt: skip
 """Further fields that the status has under the same name; empty ones are left out."""
 DERIVED: Final[Mapping[str, Any]] = {"attempts": int, "progress": Mapping[str, Any], "cause": str}
