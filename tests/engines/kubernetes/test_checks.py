@@ -85,9 +85,9 @@ def test_what_makes_all_else_meaningless_is_told_alone(error: EngineError, name:
 @pytest.mark.parametrize(
     ("image", "level", "says"),
     [
-        ("localhost/base:1", "ok", "with python3: 1 of 1 nodes have it"),
+        ("localhost/base:1", "ok", "1 of 1 nodes have it; whether it has python3 is not known"),
         ("python:3.12", "ok", "1 of 1 nodes have it"),
-        ("localhost/absent:1", "warn", "none of 1 nodes has it, and whether it can be pulled is not known"),
+        ("localhost/absent:1", "warn", "whether it can be pulled, and has python3, is not known"),
         (None, "warn", "the target names none"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The check of a target's image: whether a node has pulled it. Pure."""
+"""The check of a target's image: whether a node has pulled it; only a pod shows what is in it. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ if TYPE_CHECKING:
 
 def image_check(target: KubernetesTarget, nodes: Sequence[Mapping[str, Any]]) -> Check:
     """`nodes` are those that this login may list. No registry is asked: only the nodes have the credentials for it."""
-    text = f"{target.image or IMAGE}, with {target.python or PYTHON}"
+    text = target.image or IMAGE
+    python = target.python or PYTHON
     if target.image is None:
         fix = "set image: of the target in targets.yaml, or image: in each job"
         return Check("image", "warn", f"the target names none: {text}", fix)
+    fix = f"windlass check --on {target.name} --network starts two pods of it"
     name = full_name(target.image)
     having = [node for node in nodes if name in _images(node)]
     if having:
-        return Check("image", "ok", f"{text}: {len(having)} of {len(nodes)} nodes have it")
-    fix = f"windlass check --on {target.name} --network starts two pods of it"
+        return Check(
+            "image", "ok", f"{text}: {len(having)} of {len(nodes)} nodes have it; whether it has {python} is not known"
+        )
     where = f"none of {len(nodes)} nodes has it" if nodes else "no node is known that has it"
-    return Check("image", "warn", f"{text}: {where}, and whether it can be pulled is not known", fix)
+    return Check("image", "warn", f"{text}: {where}, and whether it can be pulled, and has {python}, is not known", fix)
 
 
 def full_name(image: str) -> str:
