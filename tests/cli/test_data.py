@@ -145,9 +145,7 @@ def test_a_set_in_the_cache_is_listed_and_removed_also_where_it_is_not_whole(win
             "--claim, --secret and --service-account are of a target",
         ),
         (("stage", "s3://b/d", "--on", "local"), "data stage --on is not supported by engine local"),
-        (("stage", "s3://b/d", "--on", "lab"), "target lab names no claim of data"),
         (("ls", "--on", "local"), "data ls --on is not supported by engine local"),
-        (("rm", "set:5f", "--on", "lab"), "target lab names no claim of data"),
     ],
 )
 def test_sets_of_a_claim_are_those_of_a_target(windlass: Call, words: tuple[str, ...], said: str) -> None:

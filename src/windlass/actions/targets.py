@@ -63,6 +63,21 @@ def target_names(context: Context) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def remote_names(context: Context) -> list[str]:
+    """The names of targets that runs of other machines may be on, as far as their files can be read."""
+    from windlass.spec.yamltext import read_yaml
+
+    found: dict[str, bool] = {}
+    for path in target_files(context):
+        with contextlib.suppress(WindlassError):
+            entries = read_yaml(read_text(path, str(path)), str(path), "")[0] if path.is_file() else {}
+            for name, entry in entries.items():
+                found.setdefault(
+                    str(name), isinstance(entry, dict) and entry.get("kind") in ("kubernetes", "sagemaker")
+                )
+    return [name for name, is_remote in found.items() if is_remote]
+
+
 def find_address(name: str, context: Context) -> Target | ClusterAddress:
     """How to reach the target called `name`, for commands on its runs: they read no more of the target of a cluster.
 

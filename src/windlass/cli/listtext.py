@@ -54,6 +54,12 @@ def print_here(
         return 0
     hidden = 0 if last is None or wanted else store.count() - len(views)
     print_runs(views, form, hidden=hidden, quiet=quiet)
+    if form == "table" and not quiet and not wanted and all(run.target == "local" for run in views):
+        from windlass.actions.targets import remote_names
+
+        if names := remote_names(context):
+            on = names[0] if len(names) == 1 else "TARGET"
+            click.echo(f"no run on {', '.join(names)} is shown; windlass ps --on {on} lists those there", err=True)
     return 0
 
 

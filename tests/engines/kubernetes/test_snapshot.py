@@ -405,7 +405,28 @@ def test_ps_on_a_cluster_that_does_not_answer_is_an_error_and_no_empty_list(
     listed = windlass("ps", "--on", "lab")
     assert (listed.code, listed.out) == (1, "")
     assert "cluster lab does not answer: " in listed.err
-    assert "the last known states of the unfinished runs that this machine started there (1)" in listed.err
+    assert "the last known states of the unfinished runs there of which this machine has a record (1)" in listed.err
+
+
+@pytest.mark.parametrize("words", [("ls",), ("rm", "set:5f"), ("stage", "s3://bucket/set")])
+def test_data_of_a_target_that_names_no_claim_is_in_the_default_one(
+    windlass: Call, server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "kube"))
+    Path("targets.yaml").write_text(json.dumps({"lab": {"kind": "kubernetes", "context": "lab", "namespace": "team"}}))
+    listed = windlass("data", *words, "--on", "lab")
+    assert (listed.code, "there is no claim windlass-data" in listed.err) == (2, True), listed.err
+    assert "--claim another" in listed.err
+
+
+def test_a_machine_that_has_not_looked_at_a_cluster_is_told_how_to(windlass: Call, recorded: Recorded) -> None:
+    targets = {"lab": {"kind": "kubernetes", "context": "lab"}, "here": {"kind": "local"}}
+    Path("targets.yaml").write_text(json.dumps(targets))
+    said = "no run on lab is shown; windlass ps --on lab lists those there"
+    assert said in windlass("ps").err
+    assert said not in windlass("ps", "-q").err + windlass("ps", "-o", "json").err
+    recorded.run(RUN, *TRAINS)
+    assert said not in windlass("ps").err
 
 
 def test_ps_on_a_cluster_imports_neither_the_models_of_files_nor_what_plans_and_supervises(

@@ -92,10 +92,9 @@ class ClusterRuns(TargetRuns):
             return remove_set(client, cast("KubernetesTarget", self._target), wanted, which)
 
     def _claim_of_data(self, claim: str | None) -> str:
-        target = cast("KubernetesTarget", self._target)
-        if claim is None and target.data is None:
-            raise UsageError(f"target {target.name} names no claim of data", "add --claim NAME; or set data: of it")
-        return claim or target.data.claim  # type: ignore[union-attr]
+        from windlass.spec.parts import DataClaim
+
+        return claim or (cast("KubernetesTarget", self._target).data or DataClaim()).claim
 
     # -- all runs -----------------------------------------------------------------------------------------------------
 
@@ -115,7 +114,7 @@ class ClusterRuns(TargetRuns):
     def _hint_of_record(self) -> str:
         num_here = sum(status.target == self._target.name for status in self.store.statuses(unfinished=True))
         return (
-            "windlass ps shows the last known states of the unfinished runs that this machine started there "
+            "windlass ps shows the last known states of the unfinished runs there of which this machine has a record "
             f"({num_here})" if num_here else ""
         )  # fmt: skip
 

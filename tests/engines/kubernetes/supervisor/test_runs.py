@@ -34,8 +34,8 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import ROTATED, Dropped, fold
 from windlass.runs.store import Store
 from windlass.supervise.log_tail import LogTail
-from windlass.worker.protocol import LinesCounted
 from windlass.views.run import summary_of as run_summary
+from windlass.worker.protocol import LinesCounted
 
 RUN = "digits-7f3k2"
 HOLDER = f"{RUN}-supervisor-x_home_7-boot"
@@ -213,6 +213,7 @@ def test_a_run_that_has_expired_keeps_its_record_here_and_says_so(scene: Scene) 
     assert (status.phase, status.exit_code) == (Phase.SUCCEEDED, 0)
     assert status.condition is not None
     assert "no longer in the cluster: it has expired there" in status.condition["message"]
+    assert "since" not in status.condition, "that of the run's end would be shown as the time of its removal"
 
 
 def test_a_run_whose_end_was_not_read_before_it_expired_is_lost(server: ObjectServer, tmp_path: Path) -> None:

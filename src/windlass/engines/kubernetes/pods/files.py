@@ -88,7 +88,8 @@ def require_claim(client: Client, name: str, of: str = "") -> None:
     """Raise UsageError where a claim is not there: a pod that mounts it would wait forever."""
     if client.get_if_exists("v1", "PersistentVolumeClaim", name) is None:
         what = f"claim {name}{of} is gone, and its results with it" if of else f"there is no claim {name}"
-        raise UsageError(what, f"see: kubectl -n {client.namespace} get pvc")
+        more = "" if of else "; the target names one of data sets in data:, and --claim another"
+        raise UsageError(what, f"see: kubectl -n {client.namespace} get pvc{more}")
 
 
 def _rest(output: Output) -> tuple[bytes, EngineError | None]:

@@ -39,8 +39,10 @@ class Absence(NamedTuple):
     """In one sentence, with the reason that the cluster reports."""
     log: tuple[str, ...] = ()
     """The last lines of the supervisor's log, where its container has ended."""
-    trains_since: float | None = None
-    """Since when pods train without it, in Unix seconds; None where none does."""
+    since: float | None = None
+    """Since when none acts, in Unix seconds, or since when pods train without one; None where that is not known."""
+    is_training: bool = False
+    """Whether pods train without one."""
 
 
 class Trouble(NamedTuple):
@@ -85,12 +87,13 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
         for pod, state in zip(of_ranks, states, strict=True)
         if state == "running"
     ]
+    renewed = lease.renewed_at(client, run_id)
     if not started:
-        return Absence(f"no supervisor is running: {what}; {NOTHING}", log)
-    since = max(min(started), lease.renewed_at(client, run_id))
+        return Absence(f"no supervisor is running: {what}; {NOTHING}", log, renewed or None)
+    since = max(min(started), renewed)
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
     goes_on = GONE_ON.format(len(started), len(states) - states.count("ended"), at)
-    return Absence(f"no supervisor is running: {what}; {goes_on}", log, since)
+    return Absence(f"no supervisor is running: {what}; {goes_on}", log, since, is_training=True)
 
 
 def acting(client: Client) -> set[str]:

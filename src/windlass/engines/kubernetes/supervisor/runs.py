@@ -241,16 +241,16 @@ class ClusterSupervised:
             from windlass.engines.kubernetes.diagnose.supervisors import absent  # most runs have a supervisor
 
             advice = absent(absence.message, absence.log, status.target)
-            since = absence.trains_since
-            condition = {"type": SUPERVISOR_ABSENT, "message": absence.message, "since": since or status.phase_since,
+            since = status.phase_since if absence.since is None else absence.since
+            condition = {"type": SUPERVISOR_ABSENT, "message": absence.message, "since": since,
                          "log": list(absence.log), "fix": advice.fix}  # fmt: skip
-            if since is not None and status.phase in (*WAITING, Phase.STARTING):
+            if absence.is_training and status.phase in (*WAITING, Phase.STARTING):
                 status = in_phase(status, Phase.TRAINING, "", since)  # as a list of the cluster shows it
             return RunState(replace(status, condition=condition), now)
         if run_id not in self._stale:
             if run_id in self._removed and status.condition is None:
                 message = f"the run is no longer in the cluster: {EXPIRED}; its record is on this machine"
-                condition = {"type": REMOVED, "message": message, "since": status.ended_at or now}
+                condition = {"type": REMOVED, "message": message}  # since when is not known
                 status = replace(status, condition=condition)
             return RunState(status, now)
         since, kind, why, message = self._stale[run_id]
