@@ -55,6 +55,20 @@ def end(at: float, phase: str = "succeeded", **more: Any) -> Story:
 # -- the rules, one by one --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("progressed_at", "lost_from"), [(9.0, 10.0), (20.0, 20.0)])
+def test_the_time_until_the_loss_of_a_node_is_noticed_is_lost(progressed_at: float, lost_from: float) -> None:
+    """Its last sign of life was at 10; peers that made progress after that did not wait for it."""
+    story: Story = [
+        *BEGIN, (progressed_at, "progress", {"step": 4}),
+        (31, "lost-node", {"node": 1, "why": "its node does not answer", "since": 10.0}),
+        (31, "attempt-end", {"phase": "failed", "reason": "node-loss", "restarts_left": 2}),
+        (31, "attempt", attempt(2, reason="node-loss")), (33, "phase", {"phase": "training"}), *end(43),
+    ]  # fmt: skip
+    assert spent(story)["restarting"] == 31 - lost_from
+    assert restarts(told(story))[0].seconds == 31 - lost_from
+    assert fold_ledger(told(story), BORN + 43).goodput < 1 - (31 - lost_from) / 43
+
+
 def test_a_quiet_run_starts_and_trains() -> None:
     assert spent([(1, "attempt", attempt()), *BEGIN[1:], *end(12)]) == {"queued": 1, "starting": 1, "training": 10}
 

@@ -72,6 +72,7 @@ class FakeNode(Node):
         self.clock = clock
         self.is_alive = True
         self.words = ""
+        self.lost_why, self.lost_since = "", 0.0
         self.events: list[NodeEvent] = []
         self.sent: list[tuple[float, Intent]] = []
         """What it was sent, and how many seconds after the start."""
@@ -133,6 +134,12 @@ class FakeNode(Node):
 
     def last_words(self) -> str:
         return self.words
+
+    def why_lost(self) -> str:
+        return self.lost_why
+
+    def last_sign_of_life(self) -> float:
+        return self.lost_since
 
     @property
     def intents(self) -> list[Intent]:

@@ -59,6 +59,17 @@ def test_a_run_that_trains_does_not_wait_again_for_a_node(ingestion: Ingestion) 
     assert ingestion.take(0, stage("queued")) is Phase.TRAINING
 
 
+def test_an_attempt_in_which_a_pod_cannot_be_created_waits_though_others_print(ingestion: Ingestion) -> None:
+    """A pod was lost, a quota refuses the new one, and the other pods of the attempt run again at once."""
+    ingestion.ingestion = EventIngestion(ingestion.record, ingestion.progress, 2)
+    ingestion.take(0, stage("starting"))
+    assert ingestion.take(0, OutputBegan) is Phase.STARTING
+    assert ingestion.take(1, stage("queued")) is Phase.QUEUED
+    ingestion.take(1, lambda at: NodeWarning(at, "exceeded quota", {"waits": True}))
+    assert ingestion.record.status.waits_for == "exceeded quota"
+    assert ingestion.take(1, stage("starting")) is Phase.TRAINING
+
+
 def test_what_a_run_waits_for_is_in_its_status_until_it_begins(ingestion: Ingestion) -> None:
     ingestion.take(0, stage("queued"))
     ingestion.take(0, lambda at: NodeWarning(at, "no room", {"waits": True}))

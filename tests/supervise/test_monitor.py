@@ -243,3 +243,22 @@ def test_a_failure_comes_before_a_time_limit_only_where_its_rank_marked_it(
     first = RankFailure(1, 1, 9.0, tail, 1.0, ended_by_us, marked)
     assert failed_by_itself([other, first]) is found
     assert not failed_by_itself([])
+
+
+def test_a_lost_node_and_not_its_signal_is_the_cause(monitor: AttemptMonitor) -> None:
+    nodes = nodes_of(monitor)
+    for node in nodes:
+        node.begin()
+    monitor.read_news()
+    nodes[1].lost_why, nodes[1].lost_since = "pod p-1 was deleted, and its node does not answer", 1007.0
+    nodes[1].exit_code = -9  # of a pod whose end will never be reported
+    nodes[1].die()
+    monitor.read_news()
+    nodes[0].end(-15, ended_by_us=True)
+    nodes[2].end(-15, ended_by_us=True)
+    monitor.read_news()
+    cause = monitor.judge(RootCause("no one saw"))[0].cause
+    assert cause is not None
+    assert cause.summary == "node 1 was lost: pod p-1 was deleted, and its node does not answer"
+    assert (cause.node_lost, cause.signal, cause.exit_code) == (1, None, -9)
+    assert [event["since"] for event in events(monitor, "lost-node")] == [1007.0]

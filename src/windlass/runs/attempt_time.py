@@ -46,7 +46,9 @@ class AttemptTime:
     """The last sign of life of an attempt whose end was not observed."""
     trained_at: int | None = None
     failed_at: int | None = None
-    """When its first rank failed."""
+    """When its first rank failed, or a node that was lost last gave a sign of life."""
+    progressed_at: int = 0
+    """When its newest progress was recorded."""
     late_at: int | None = None
     """When it was ended for the job's time limit."""
     highest_before: int = 0
@@ -133,7 +135,12 @@ class AttemptTime:
                 self.rank_ends[rank] = at
                 if code and self.failed_at is None:
                     self.failed_at = at
+            case events.NodeLost(since=float(since)):
+                # A loss is noticed some time after it; peers that made progress meanwhile did not wait for the node.
+                since = max(micros(since), self.progressed_at, self.began)
+                self.failed_at = since if self.failed_at is None else min(self.failed_at, since)
             case events.Progress():
+                self.progressed_at = max(self.progressed_at, at)
                 self._take_progress(entry, at)
             case events.FirstStep(step=int(step)):
                 # The first step in the output of a rank may be long before the first one that was recorded.

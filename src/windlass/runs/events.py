@@ -443,6 +443,8 @@ class NodeLost(Entry):
     kind = "lost-node"
     node: int
     why: str = ""
+    since: float | None = None
+    """Its last sign of life, in Unix seconds; null where it is not known."""
 
 
 class NodeNotStarted(Entry):

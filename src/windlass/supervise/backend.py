@@ -159,6 +159,14 @@ class Node(ABC):
     def sweep(self) -> None:
         """End what has outlived its worker."""
 
+    def last_sign_of_life(self) -> float:
+        """When it ended, or else last wrote something, in unix seconds; 0 where that is not known."""
+        return 0.0
+
+    def why_lost(self) -> str:
+        """Why it was lost, in a line, where its exit code does not show that."""
+        return ""
+
 
 class Attempt:
     """All nodes of one attempt."""

@@ -31,9 +31,12 @@ RECORDED: Final = (CheckpointReported, FirstStep, LossNotFinite, NodeWarning)
 class EventIngestion:
     """Records the events of the nodes of one attempt. Those that require a decision are left to `AttemptMonitor`."""
 
-    def __init__(self, record: Recorder, progress: RunProgress) -> None:
+    def __init__(self, record: Recorder, progress: RunProgress, num_nodes: int = 0) -> None:
+        """`num_nodes` of the attempt have to start before it trains, where nodes have to be provisioned."""
         self._record = record
         self._progress = progress
+        self._num_nodes = num_nodes
+        self._has_output = False
         self._stages: dict[int, Phase] = {}
         """Start phase of each node, by number, where nodes have to be provisioned."""
 
@@ -44,14 +47,18 @@ class EventIngestion:
         elif isinstance(event, RankChanged):
             self._rank(event)
         elif isinstance(event, OutputBegan):
-            if self._record.status.phase in BEGINNING:
-                self._record.enter(Phase.TRAINING, at=event.at)
+            self._has_output = True
+            if self._stages:
+                self._stages[node.number] = Phase.STARTING
+            self._train(event.at)
         elif isinstance(event, ProgressMade):
             self._progress.take(node.number, event.progress, at=event.at)
         elif isinstance(event, StageReached):
             # The attempt is in the earliest phase of its nodes.
             self._stages[node.number] = Phase(event.stage)
             self._record.begin_in(min(self._stages.values(), key=BEGINNING.index), at=event.at)
+            if self._has_output:
+                self._train(event.at)
         elif isinstance(event, RankSeen):
             # Of interest to a second supervisor: the attempt was alive throughout the time without one.
             if self._record.history.take_ups:
@@ -64,6 +71,12 @@ class EventIngestion:
         else:
             return False
         return True
+
+    def _train(self, at: float) -> None:
+        """A rank has written something: the run trains, unless a node of the attempt still waits, and its peers too."""
+        are_all_there = len(self._stages) >= self._num_nodes and set(self._stages.values()) <= {Phase.STARTING}
+        if self._record.status.phase in BEGINNING and (are_all_there or not self._stages):
+            self._record.enter(Phase.TRAINING, at=at)
 
     def save_progress(self) -> None:
         """Write the newest progress, once for all events: an adoption reads many. Raises StoreError."""

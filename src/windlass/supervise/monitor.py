@@ -77,7 +77,7 @@ class AttemptMonitor:
         """Preemption notices of nodes that are not handled yet."""
         self._is_signalled = False
         """Whether a node has ended because it was signalled."""
-        self._ingestion = EventIngestion(run.record, run.progress)
+        self._ingestion = EventIngestion(run.record, run.progress, len(attempt.nodes))
 
     def read_news(self) -> None:
         """Ingest all node events, and find the nodes that have ended without reporting."""
@@ -244,7 +244,9 @@ class AttemptMonitor:
             # A node that we stop reports its end: one that does not was lost, unless we killed it.
             if is_cut or not self.shutdown.is_killing:
                 self._lost.append(node.number)
-                self._record.once(NodeLost(node.number, words.splitlines()[-1]))
+                since = node.last_sign_of_life()
+                known = {"since": since} if since else {}
+                self._record.once(NodeLost(node.number, words.splitlines()[-1], **known))
             self._end_for(node)
 
     def _why_cut(self, rank: int) -> str | None:
@@ -252,6 +254,12 @@ class AttemptMonitor:
         cut = self._run.liveness.cut
         number = next((node.number for node in self.attempt.nodes if rank in node.ranks and node.number in cut), None)
         return None if number is None else f"node {number} cannot be reached by the others"
+
+    def _of_loss(self, rank: int) -> dict[str, Any]:
+        """What is known of a rank that was lost with its node: no signal, where how it ended is not known."""
+        node = next((node for node in self.attempt.nodes if rank in node.ranks and node.number in self._lost), None)
+        why = "" if node is None or rank in self._failed_at else node.why_lost()
+        return {"summary": f"node {node.number} was lost: {why}", "signal": None} if node is not None and why else {}
 
     def _exit_code(self, rank: int) -> int | None:
         """How a rank of a lost node had ended by then, from a node event or the rank's own mark; else None."""
@@ -276,7 +284,7 @@ class AttemptMonitor:
         cause = None
         if first is not None:
             why = attempt.why_ended or self._why_cut(first["rank"])
-            known = {"summary": why} if why else {}
+            known = {"summary": why} if why else self._of_loss(first["rank"])
             cause = RootCause.from_json({**first, **known, "node_lost": lost[0]} if lost else first)
             if lost and attempt.why_ended and all(state.pid is None for state in self._record.status.ranks):
                 cause = RootCause(attempt.why_ended, exit_code=NOT_STARTED, node_lost=lost[0])

@@ -320,6 +320,41 @@ def test_a_deactivated_workload_stops_the_run_and_any_other_eviction_is_a_preemp
         assert [one for one in found if one in ("notice", "stop")] == [kind]
 
 
+UNREACHABLE = reply({"kind": "Status", "message": "dial tcp 10.0.0.7:10250: no route to host", "code": 500}, 500)
+"""What the API server answers to a request for a log of a machine that does not answer."""
+
+
+def test_a_pod_on_a_dead_machine_is_lost_with_it_and_so_are_the_last_lines_of_its_log(tmp_path: Path) -> None:
+    cluster = ClusterOfOneRun()
+    cluster.logs[0] = said(BEGIN, event("progress", progress={"step": 3}))
+    with attempt_of(cluster, tmp_path) as (attempt, api):
+        [node] = attempt.nodes
+        warnings_until(attempt, lambda: node.last_sign_of_life() > 0)
+        api.answer = lambda method, path: UNREACHABLE if "/log" in path else cluster(method, path)
+        silent = [{"type": "Ready", "status": "False"},
+                  {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]  # fmt: skip
+        cluster.pods[0] = {**cluster.pods[0], "status": {**cluster.pods[0]["status"], "conditions": silent}}
+        cluster.delete_pod(0, 30)
+        messages = warnings_until(attempt, lambda: not node.lives())
+        messages += warnings_until(attempt, lambda: True)
+        assert [one for one in messages if "last lines" in one] == [
+            "log of node 0: its last lines are missing: the cluster's node does not answer"
+        ]
+        assert node.why_lost().startswith("pod r-1-1-0 was taken away (DeletionByTaintManager)")
+        assert node.last_sign_of_life() < time.time() - 3600, "when its last line was written, by the log itself"
+
+
+def test_a_log_that_cannot_be_read_is_no_trouble_of_the_attempts_that_follow(tmp_path: Path) -> None:
+    cluster = ClusterOfOneRun()
+    with attempt_of(cluster, tmp_path) as (attempt, api):
+        api.answer = lambda method, path: UNREACHABLE if "/log" in path else cluster(method, path)
+        health = attempt.client.health
+        until(lambda: health.failing() is not None)
+        assert (health.failing() or ("", None))[0] == "log of node 0"
+        attempt.close()
+        until(lambda: health.failing() is None)
+
+
 class SlowControl:
     """Takes requests, and answers once it may."""
 

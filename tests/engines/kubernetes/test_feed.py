@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.api import Api, ClusterOfOneRun, Pods, client_of, serving
+from tests.engines.kubernetes.api import Api, ClusterOfOneRun, Pods, client_of, reply, serving
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.logs.feed import UNFED_SECONDS, NodeFeed, NodeFiles, Readers
@@ -284,3 +285,24 @@ def test_a_pod_that_will_never_be_there_has_told_all(scene: Scene) -> None:
     scene.pods.gone = True
     scene.feed.catch_up()
     assert scene.feed.is_done
+
+
+def test_a_log_that_cannot_be_read_is_no_trouble_once_its_attempt_is_over(scene: Scene) -> None:
+    broken = reply({"kind": "Status", "message": "dial tcp 10.0.0.7:10250: no route to host", "code": 500}, 500)
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def late(method: str, path: str) -> bytes:
+        if "/log" not in path:
+            return scene.cluster(method, path)
+        asked.set()
+        may_answer.wait(10)
+        return broken
+
+    scene.send(*EVENTS)
+    scene.api.answer = late
+    scene.end_pod(1)
+    assert asked.wait(10)
+    scene.feed.close()  # while a read of its log is on the way
+    may_answer.set()
+    scene.readers._pool.shutdown(wait=True)
+    assert scene.client.health.failing() is None

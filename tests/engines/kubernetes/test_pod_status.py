@@ -97,6 +97,16 @@ def test_troubles_that_differ_in_names_and_numbers_alone_are_one() -> None:
     assert key(PodStatus(0, "a-1", "queued", "U", "a-1: 0/2")) == key(PodStatus(1, "b-1", "queued", "U", "b-1: 1/2"))
 
 
+def test_one_refusal_of_a_pod_that_is_tried_again_under_other_names_is_one() -> None:
+    def refused(suffix: str, used: str) -> ObjectReport:
+        words = f'Error creating: pods "r-1-1-{suffix}" is forbidden: exceeded quota: small, used: limits.cpu={used}'
+        return ObjectReport("Job", "r-1", "FailedCreate", words)
+
+    assert len({key(refused(*one)) for one in (("x8z4q", "1"), ("bcdfg", "1500m"), ("44444", "2"))}) == 1
+    other = ObjectReport("Job", "r-1", "FailedCreate", 'Error creating: pods "r-1-1-x" is forbidden: violates policy')
+    assert key(other) != key(refused("x8z4q", "1"))
+
+
 def event(name: str, reason: str, message: str = "m", kind: str = "Job", at: str = "1") -> dict[str, Any]:
     return {"involvedObject": {"kind": kind, "name": name}, "reason": reason, "message": message,
             "lastTimestamp": at, "metadata": {}}  # fmt: skip

@@ -20,7 +20,8 @@ from windlass.engines.kubernetes.pods.control import PodControl
 from windlass.engines.kubernetes.pods.nodes import Pod, PodId, PodWatch, is_alive, is_forced, why_it_ended
 from windlass.engines.kubernetes.pods.problems import PodProblems
 from windlass.engines.kubernetes.pods.signals import Signals
-from windlass.engines.kubernetes.pods.status import claims_of, container_state, exit_code
+from windlass.engines.kubernetes.pods.status import claims_of, container_state, ended_at, exit_code
+from windlass.engines.kubernetes.quantity import is_true
 from windlass.engines.kubernetes.queue.admission import is_deactivated
 from windlass.engines.kubernetes.queue.watch import QueueWatch
 from windlass.engines.kubernetes.workloads import WORKLOADS
@@ -62,6 +63,8 @@ class PodNode(Node):
         self._claim: Sequence[RankFailure] | None = None
         """How its ranks failed, by its log; trusted once its pod has ended so too, or waits for the next attempt."""
         self._num_warned = 0
+        self._is_cut_short = False
+        """Whether it was recorded that its log cannot be read to its end."""
         self.last_event_at = 0.0
         """When the last of its events was made, in unix seconds."""
         self._sent: dict[Intent, float] = {}
@@ -108,6 +111,10 @@ class PodNode(Node):
                     attempt.ear.listen()
             yield event
         yield from self._warn_of_ignored()
+        if attempt.pods.is_lost(self.place) and not (all_read or self._is_cut_short):
+            self._is_cut_short = True
+            message = f"log of node {self.number}: its last lines are missing: the cluster's node does not answer"
+            yield NodeWarning(time.time(), message)
         if all_read or attempt.pods.is_lost(self.place):
             yield from self._believe()
         if attempt.is_taken_back:
@@ -185,10 +192,28 @@ class PodNode(Node):
 
     def last_words(self) -> str:
         """Why its pod ended, and what the process in it has written of its own."""
-        pod, pods = self.pod, self.attempt.pods
-        missing = "its pod is gone" if pods.is_gone(self.place) else self.attempt.problems.why_not_created()
-        why = why_it_ended(pod) if pod is not None else pods.is_over or missing
-        return "\n".join(text for text in (super().last_words(), why) if text)
+        return "\n".join(text for text in (super().last_words(), self._why_it_ended()) if text)
+
+    def _why_it_ended(self) -> str:
+        pod, pods, problems = self.pod, self.attempt.pods, self.attempt.problems
+        if pod is not None:
+            return why_it_ended(pod)
+        is_refused = self.place in problems.without_capacity() or not pods.is_gone(self.place)
+        return pods.is_over or (problems.why_not_created() if is_refused else "its pod is gone")
+
+    def why_lost(self) -> str:
+        """See `Node`: a pod that was deleted, or whose node does not answer, has no exit code of its own."""
+        pod = self.pod
+        if self._exit_code() is not None and not (pod is not None and is_true(pod, "DisruptionTarget")):
+            return ""
+        return self._why_it_ended()
+
+    def last_sign_of_life(self) -> float:
+        """See `Node`."""
+        if (ended := ended_at(self.pod)) is not None:
+            return ended
+        lines = (last_line_at(path) for path in self.attempt.folder.rglob(f"node-{self.number}.cursor"))
+        return max([self.last_event_at, *lines])
 
     # -- signals ------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from windlass.engines.kubernetes.pods.status import (
     claims_of,
     cluster_node,
     ends_of,
+    key,
     object_reports,
     pod_status,
     recorded,
@@ -142,8 +143,10 @@ def _merged(
     ends = ends_of(owner, made["kind"], owner["metadata"]["name"]) if isinstance(owner, dict) else ()
     is_suspended = isinstance(owner, dict) and admission.is_suspended(owner)
     # What the record has comes after what the cluster reports now.
-    every = tuple(dict.fromkeys((*ends, *events, *reports)))
-    return ClusterStatus(tuple(pods), every, tuple(map(cluster_node, _items(answers, "nodes"))), is_suspended)
+    every = {(one.kind, key(one)): one for one in reversed((*ends, *events, *reports))}
+    return ClusterStatus(
+        tuple(pods), tuple(reversed(every.values())), tuple(map(cluster_node, _items(answers, "nodes"))), is_suspended
+    )
 
 
 def _newer(now: PodStatus, before: PodStatus | None, *, is_over: bool) -> PodStatus:

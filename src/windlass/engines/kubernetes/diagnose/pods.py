@@ -123,6 +123,8 @@ def lost_peer(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
 def _of_end(
     case: Observations, pod: PodStatus, score: float, evidence: tuple[str, ...], rank: int | None = None
 ) -> Verdict:
+    of_log = f"log of node {pod.node}: its last lines are missing"
+    evidence += tuple(one.message for one in entries(case.events, Warned) if one.message.startswith(of_log))
     is_named = pod.message.startswith(KARPENTER)
     why = KARPENTER_REASONS.get(pod.message.removeprefix(KARPENTER), "") if is_named else ""
     found = ENDS[KARPENTER if is_named else pod.reason].verdict(

@@ -115,6 +115,7 @@ class NodeFeed:
             return
         self._is_closed = True
         self._reader.closed.set()
+        self._client.health.well(self._what)  # what can no longer be read of an attempt that is over
         if self._pod:
             self._feeds.unsubscribe(self._pod, self)
 
@@ -219,6 +220,8 @@ class NodeFeed:
                 self._client.health.well(self._what)
         except Exception as error:
             is_last, pause = self._reader.is_final(error), self._reader.backoff.next()
+        if self._is_closed:  # a read that began before may fail long after
+            self._client.health.well(self._what)
         with self._lock:
             self._is_reading = False
             self._next_read_at = self._clock() + (0.0 if self._reader.has_ended and not ended else pause)

@@ -197,6 +197,7 @@ class Follower(PodLogReader):
         """Stop reading."""
         self.closed.set()
         self._looked.set()
+        self._client.health.well(self._what)  # what can no longer be read of an attempt that is over
 
     @property
     def is_told(self) -> bool:

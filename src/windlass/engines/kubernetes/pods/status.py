@@ -11,7 +11,7 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.observations import ClusterNode, ObjectReport, PodStatus
 from windlass.engines.kubernetes.pods.spec import pod_spec
 from windlass.engines.kubernetes.pods.waiting import ON_THE_WAY, reason_of
-from windlass.engines.kubernetes.quantity import Json, condition, event_time, is_true
+from windlass.engines.kubernetes.quantity import Json, condition, event_time, is_true, seconds_of
 from windlass.runs.events import Event, Warned, entries, of_newest_attempt
 
 ENDED: Final = ("Failed", "Complete", "Completed", "Succeeded")
@@ -52,7 +52,9 @@ NOT_ORDINARY: Final = ",".join(f"reason!={reason}" for reason in sorted(ORDINARY
 """The same as a field selector."""
 MAX_WORDS: Final = 1500
 """Characters of a message of the cluster that are kept: the scheduler names each kind of node that does not fit."""
-_COUNTS: Final = re.compile(r"\d+")
+_COUNTS: Final = re.compile(r"\d+(?:[.]\d+)?(?:m|k|[KMGT]i?)?")
+_NOT_CREATED: Final = re.compile(r'\b(pods?) "[^"]*"')
+"""A pod that was refused, in the message of its owner object: each try has another name."""
 _TAGGED: Final = re.compile(r"^\[(\d+|n|w|a)\]\+?r? ", re.MULTILINE)
 """A line of the log of one of our pods (`worker/pod.py`)."""
 
@@ -109,6 +111,12 @@ def exit_code(pod: Json) -> int | None:
     return code if isinstance(code, int) else None
 
 
+def ended_at(pod: Json | None) -> float | None:
+    """When its container has ended, in Unix seconds; None where it has not, or that is not known."""
+    state, data = ("", {}) if pod is None else container_state(pod)
+    return seconds_of(data.get("finishedAt"), 0.0) or None if state == "terminated" else None
+
+
 def is_restarted(pod: Json) -> bool:
     """Whether its container was restarted after it had ended."""
     one = _container_status(pod)
@@ -137,7 +145,8 @@ def is_problem(pod: PodStatus) -> bool:
 
 def key(seen: PodStatus | ObjectReport) -> str:
     """Identifies a problem: pods of one attempt, and one hour and the next, differ in names and numbers alone."""
-    return f"{seen.reason} {_COUNTS.sub('#', seen.message.replace(seen.name, 'it') if seen.name else seen.message)}"
+    message = _NOT_CREATED.sub(r"\1 it", seen.message)
+    return f"{seen.reason} {_COUNTS.sub('#', message.replace(seen.name, 'it') if seen.name else message)}"
 
 
 def object_reports(
