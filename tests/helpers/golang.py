@@ -32,11 +32,19 @@ def digest_of(*parts: bytes) -> str:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the kernel takes back should this process be killed."""
+def locked(path: Path, to: str = "") -> Iterator[None]:
+    """Hold a lock that the kernel takes back should this process be killed; `to` is what for, as others are told."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = path.read_text().strip() or "it does not say for what"
+            print(f"waiting for another process, which holds {path} ({holder})", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(f"process {os.getpid()}{', to ' if to else ''}{to}\n")
+        file.flush()
         yield
 
 
@@ -97,7 +105,8 @@ def build(modules: Iterable[GoModule]) -> None:
     wanted = list(modules)
     if all(module.is_built() for module in wanted):
         return
-    with locked(CACHE / "build.lock"):
+    what = ", ".join(module.what for module in wanted if not module.is_built())
+    with locked(CACHE / "build.lock", f"build {what}"):
         missing = [module for module in wanted if not module.is_built()]
         for module in missing:
             module.build()

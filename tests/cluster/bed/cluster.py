@@ -94,7 +94,7 @@ class Bed(Cluster):
     def up(cls, index: int = 0) -> Bed:
         """The running bed of this number, made now where there is none. Needs root; BedError where it fails."""
         layout = Layout(index)
-        with locked(layout.lock):
+        with locked(layout.lock, f"bring up cluster {index}"):
             if not making.is_whole(layout):
                 making.make(layout)
         return cls.at(index)
@@ -128,7 +128,7 @@ class Bed(Cluster):
 
     def down(self) -> None:
         """End everything and leave nothing; a bed that is not there, or is half made, is as welcome."""
-        with locked(self.layout.lock):
+        with locked(self.layout.lock, f"end cluster {self.index}"):
             host.remove(self.layout)
 
     def node(self, name: str) -> Node:

@@ -22,7 +22,7 @@ def home() -> Path:
 
 def sow(layout: Layout) -> bool:
     """Copy the seed into a bed, making it first where there is none; says whether it was there."""
-    with locked(CACHE / "seed.lock"):
+    with locked(CACHE / "seed.lock", "make what every cluster starts from"):
         found = home().is_dir()
         if not found:
             _make(layout)
