@@ -9,24 +9,29 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from tests.helpers.disk import small_disk
+from tests.helpers.until import BOUND_SECONDS, until
 from tests.helpers.users import OTHER
 
 from windlass.errors import StorageError, UsageError
 from windlass.runs.data import unfinished_readers
 from windlass.runs.store import Store
+from windlass.storage import cache
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.cache import DataCache, staging_lock
 from windlass.storage.digest import PART_BYTES, Parts
 from windlass.storage.folder import Folder
 from windlass.storage.opening import open_place
+from windlass.storage.place import Entry
+from windlass.storage.progress import Progress
 
 SET = {"a/1.bin": b"one", "a/2.bin": b"two!", "empty": b""}
 
@@ -150,6 +155,57 @@ def test_two_at_once_fetch_it_once(home: Path, source: Address, tmp_path: Path) 
         found = list(pool.map(lambda number: stage(home, source, tmp_path / f"link-{number}"), range(4)))
     assert sorted(one.num_moved for one in found) == [0, 0, 0, 7]
     assert {one.digest for one in found} == {found[0].digest}
+
+
+@contextmanager
+def held(source: Address, home: Path, text: str = "") -> Iterator[None]:
+    """Meanwhile another process has the lock of a source."""
+    with open(staging_lock(home / "data", source), "a+") as lock:
+        lock.truncate(0)
+        lock.write(text)
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_a_set_that_is_whole_is_read_while_another_process_cannot_reach_its_store(
+    home: Path, source: Address, tmp_path: Path
+) -> None:
+    """Such a process lists the store without an end, and may have the lock."""
+    stage(home, source)
+    with held(source, home), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(stage, home, source, tmp_path / "link").result(BOUND_SECONDS).num_moved == 0
+    assert contents(tmp_path / "link") == SET
+
+
+def test_no_lock_is_held_while_a_store_is_asked_what_it_has(
+    home: Path, source: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[bool] = []
+
+    class Watched(Folder):
+        async def listed(self, cuts: Sequence[str] = ()) -> list[Entry]:
+            if not listed:  # else a copy has begun
+                with open(staging_lock(home / "data", source), "a") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            listed.append(True)
+            return await super().listed(cuts)
+
+    (home / "data" / "staging").mkdir(parents=True)
+    monkeypatch.setattr(cache, "open_place", lambda address, _home: Watched(address))
+    assert stage(home, source).num_moved == 7
+    assert listed
+
+
+def test_a_wait_for_another_process_names_it(home: Path, source: Address) -> None:
+    (home / "data" / "staging").mkdir(parents=True)
+    progress = Progress()
+    with ThreadPoolExecutor(1) as pool:
+        with held(source, home, f"{source}\nprocess 1 on digits-7f3k2-data-x"):
+            work = pool.submit(lambda: asyncio.run(cache_of(home).stage(source, None, progress)))
+            until(lambda: progress.waits_for == "process 1 on digits-7f3k2-data-x")
+        found, moved = work.result(BOUND_SECONDS)
+    assert (found.num_files, moved, progress.waits_for) == (3, 7, "")
 
 
 def test_what_was_fetched_before_a_kill_is_not_fetched_again(home: Path, source: Address) -> None:

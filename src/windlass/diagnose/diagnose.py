@@ -19,6 +19,7 @@ RULES: Final[tuple[Rule, ...]] = (
     endings.lost,
     endings.node_killed,
     endings.data_not_staged,
+    endings.data_locked,
     endings.outputs_not_uploaded,
     endings.outputs_refused,
     endings.could_not_start,

@@ -19,6 +19,8 @@ Json = Mapping[str, Any]
 E = TypeVar("E", bound="Entry")
 EMPTY: Final[Json] = {}
 """Default of fields; never changed."""
+WAITS_FOR: Final = "waits_for"
+"""Field of the progress of a run that is staged: the process that has the lock of its data."""
 MODEL_AWAY: Final = "model-away"
 """Code of the warning that what the ranks have written is at the target alone."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -67,26 +68,33 @@ class DataCache:
         if link is not None and (found := self._sets.sound(link)) is not None:
             return found, 0
         self._make_root()
-        with self._locked(lock := staging_lock(self._root, source)):
-            with system_errors(str(lock)):
-                lock.write_text(str(source), encoding="utf-8")
-            place = open_place(source, self._root)
+        place = open_place(source, self._root)
+        while True:
             known = self._sets.of(source)
-            names = cuts(list(self._sets.names(known)))
-            entries = await place.listed(names)
+            # Without a lock: a process that cannot reach the store must not keep others from a set that is whole.
+            entries = await place.listed(cuts(list(self._sets.names(known))))
             if not entries:
                 raise StorageError(f"{source} has no files", f"see: windlass data ls {source}")
-            while True:
-                done = None
-                if known is None or not self._sets.has_just(known, entries):
-                    done = await self._fetch(source, place, entries, known, progress or Progress())
+            if known is not None and self._sets.has_just(known, entries):
+                if self._use(source, known, link):
+                    return known, 0
+                continue  # it was removed meanwhile
+            with self._staging_locked(source, progress := progress or Progress()):
+                if (newest := self._sets.of(source)) is not None and (known is None or newest.digest != known.digest):
+                    continue  # another process has staged it meanwhile
+                done = await self._fetch(source, place, entries, known, progress)
                 with self._locked(self._root / "lock"):
-                    if done is not None:
-                        known = self._sets.put(self._staging(source), done.digest)
-                    if known is not None and known.folder.exists():  # else it was removed meanwhile
-                        self._sets.use(source, known, link)
-                        return known, 0 if done is None else done.num_bytes
-                known = self._sets.of(source)
+                    known = self._sets.put(self._staging(source), done.digest)
+                    self._sets.use(source, known, link)
+                return known, done.num_bytes
+
+    def _use(self, source: Address, known: CachedSet, link: Path | None) -> bool:
+        """Link to a set; returns whether it is still there."""
+        with self._locked(self._root / "lock"):
+            if known.folder.exists():
+                self._sets.use(source, known, link)
+                return True
+        return False
 
     def sets(self) -> list[CachedSet]:
         """All sets, the least recently used first; one that is not whole yet has no digest."""
@@ -163,7 +171,7 @@ class DataCache:
             files = lock.with_suffix("") / FILES
             if files.exists():
                 with system_errors(str(lock)):
-                    yield _fetched(files, lock.read_text(encoding="utf-8"))
+                    yield _fetched(files, lock.read_text(encoding="utf-8").partition("\n")[0])
 
     def _discard(self, begun: CachedSet) -> bool:
         """Remove what was fetched of a set, unless a process fetches it now."""
@@ -211,13 +219,33 @@ class DataCache:
             raise StorageError(needs, "free some space there, or make it larger")
 
     @contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
+    def _staging_locked(self, source: Address, progress: Progress) -> Iterator[None]:
+        """The lock of a source, whose file names the process that has it; a wait for it is reported."""
+        path = staging_lock(self._root, source)
+
+        def wait() -> None:
+            with suppress(OSError):
+                progress.waits_for = path.read_text(encoding="utf-8").partition("\n")[2] or "another process"
+
+        with self._locked(path, wait):
+            progress.waits_for = ""
+            with system_errors(str(path)):
+                path.write_text(f"{source}\nprocess {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+            yield
+
+    @contextmanager
+    def _locked(self, path: Path, wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """`wait` is called where another process has it."""
         with system_errors(str(path)):
             path.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode & 0o666)
         try:
             with system_errors(str(path)):
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    wait()
+                    fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
             os.close(lock)

@@ -56,7 +56,9 @@ def reported(name: str) -> Iterator[Progress]:
 
     def report() -> None:
         while not over.wait(REPORT_SECONDS):
-            if not progress.is_listing:
+            if progress.waits_for:
+                say({"name": name, "waits": progress.waits_for})
+            elif not progress.is_listing:
                 say({"name": name, "done": progress.bytes_done, "of": progress.num_bytes,
                      "moved": progress.bytes_moved})  # fmt: skip
 

@@ -30,6 +30,8 @@ class Progress:
     """By this copy."""
     num_unchanged: int = 0
     is_listing: bool = True
+    waits_for: str = ""
+    """The process that has the lock of the set; empty where none is waited for."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from windlass.errors import EngineError, in_a_line
-from windlass.runs.events import DataStaged, Entry, OutputsUploaded, PhaseEntered, Warned
+from windlass.runs.events import WAITS_FOR, DataStaged, Entry, OutputsUploaded, PhaseEntered, Warned
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
@@ -101,6 +101,9 @@ class DataStaging:
         for line in self._transfer.reports(record, clock):
             if "digest" in line:
                 self._take(record, line)
+            elif "waits" in line:
+                words = f"data {line['name']} waits for {line['waits']}, which fetches {self._sources[line['name']]}"
+                record.writer.set_progress({"message": words, WAITS_FOR: line["waits"], "at": record.now()})
             else:
                 record.writer.set_progress(self._progress.of(line, f"data {line['name']}", record.now()))
         if not self._transfer.is_done:

@@ -16,6 +16,7 @@ from tests.engines.local.planning import plan_local
 from tests.helpers.until import until
 
 from windlass.engines.local.engine import LocalEngine
+from windlass.runs.events import WAITS_FOR
 from windlass.runs.phase import Phase
 from windlass.storage.address import Address
 from windlass.storage.cache import staging_lock
@@ -93,6 +94,16 @@ class TestStaging(Case):
         assert len({one["digest"] for one in staged}) == 1
         assert sorted(one["moved"] for one in staged) == [0, 2]
         assert runs[0].status.data[0]["digest"] == staged[0]["digest"]
+
+    def test_a_run_that_waits_for_another_process_names_it(
+        self, harness: Harness, job: dict[str, Any], source: Path
+    ) -> None:
+        with locked(harness, source):
+            run = harness.start("read.py", **job).until(lambda run: WAITS_FOR in run.status.progress)
+            message = f"data digits waits for another process, which fetches file://{source}"
+            assert run.status.progress["message"] == message
+            assert (run.verdict.code, run.verdict.summary) == ("data-locked", message)
+        assert run.wait().phase is Phase.SUCCEEDED
 
     def test_a_source_that_went_after_the_plan_fails_the_run_which_goes_on_once_it_is_there(
         self, harness: Harness, job: dict[str, Any], source: Path

@@ -11,6 +11,7 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.reading import last_lines, main_stack, own_frame
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import (
+    WAITS_FOR,
     NodeLost,
     NodeStarted,
     PreemptionNotice,
@@ -201,6 +202,14 @@ def data_not_staged(case: Observations) -> Iterator[Verdict]:
         )
         summary = f"the data could not be staged: {found['what']}"
         yield Verdict("data-not-staged", summary, None, ("no rank was started",), fix, 100)
+
+
+def data_locked(case: Observations) -> Iterator[Verdict]:
+    """Another process fetches the data set of a run that has not begun."""
+    progress = case.status.progress
+    if case.status.phase is Phase.STAGING and (holder := progress.get(WAITS_FOR)):
+        fix = f"see whether {holder} goes on; where it does not, end it: the next one continues what it has begun"
+        yield Verdict("data-locked", str(progress.get("message")), None, ("no rank was started",), fix, 50)
 
 
 def outputs_not_uploaded(case: Observations) -> Iterator[Verdict]:

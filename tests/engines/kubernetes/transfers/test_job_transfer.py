@@ -101,6 +101,8 @@ def test_a_job_reports_its_progress_and_then_its_sets(scene: Scene) -> None:
     scene.runs()
     scene.log = b'2026-11-22T10:00:01Z {"name": "digits", "done": 400, "of": 1000, "moved": 400}\n'
     assert scene.look() == [{"name": "digits", "done": 400, "of": 1000, "moved": 400}]
+    scene.log = b'2026-11-22T10:00:01Z {"name": "digits", "waits": "process 1 on other-data-x"}\n'
+    assert scene.look() == [{"name": "digits", "waits": "process 1 on other-data-x"}]
     scene.log = b"2026-11-22T10:00:01Z Welcome to this image\n"
     assert scene.look() == []
     scene.ended(0, {"results": [RESULT]})

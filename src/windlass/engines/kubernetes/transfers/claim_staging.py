@@ -103,6 +103,9 @@ def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told
             for line in transfer.reports(notes, clock):
                 if "digest" in line:
                     found = dict(line)
+                elif "waits" in line:
+                    if (words := f"waits for {line['waits']}, which fetches the same source") != said:
+                        told(said := words)
                 else:
                     progress.is_listing = False
                     progress.num_bytes, progress.bytes_done = line["of"], line["done"]

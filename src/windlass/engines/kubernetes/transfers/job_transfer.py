@@ -33,6 +33,9 @@ from windlass.runs.events import Warned
 from windlass.supervise.clock import Clock
 from windlass.supervise.transfers import Line, Notes, Transfer, TransferRefused
 
+PROGRESS: Final = frozenset({"name", "done", "of", "moved"})
+WAIT: Final = frozenset({"name", "waits"})
+"""Fields of the lines that a transfer writes meanwhile."""
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the Job."""
 
@@ -103,7 +106,7 @@ class JobTransfer(Transfer):
         with contextlib.suppress(Refused):  # its container may have ended meanwhile
             for line in self._client.logs(pod["metadata"]["name"], container=TRANSFER, follow=False, tail=1):
                 told = parsed(line.partition(b" ")[2])
-                if told is not None and {"name", "done", "of", "moved"} <= told.keys():
+                if told is not None and (told.keys() >= PROGRESS or told.keys() >= WAIT):
                     yield told
 
     def _look_at_job(self, record: Notes, pods: list[dict[str, Any]]) -> None:
