@@ -275,6 +275,17 @@ def test_what_is_kept_on_purpose_is_no_leak() -> None:
     )
 
 
+def test_what_may_be_of_the_cluster_and_bills_is_no_clean_audit() -> None:
+    found = view(report(nat(is_certain=False)), embedded())
+    lines = audit_lines(found, plain)
+    assert not found.is_clean
+    assert lines[-1].startswith("audit of vision in us-east-1: 1 object that may be of it and bill, at least 0.00 USD")
+    assert "what is not of vision is left out once it has the tag windlass.dev/keep=true" in lines
+    free = view(report(replace(nat(is_certain=False), bills=False, price_keys=())), embedded())
+    assert free.is_clean
+    assert "nothing that bills is left, but 1 to look at" in audit_lines(free, plain)[-1]
+
+
 def test_a_part_without_a_price_makes_the_row_unknown() -> None:
     one = Found("fsx", "file system", "fs-1", "fs-1", "us-east-1", "tag", True,
                 (PriceKey("fsx-other", "GiB-month", "WINDOWS", 32.0),))  # fmt: skip

@@ -374,7 +374,7 @@ def audit(name: str, region: str | None, foreign: bool, form: str) -> int:
     """List what AWS has of a cluster, service by service, with its price a month.
 
     Also of clusters that are gone, and of those that Windlass did not make. Reads only. Ends with 1 where anything is
-    left, or could not be asked.
+    left, may be left and bill, or could not be asked.
 
     \b
     Example:

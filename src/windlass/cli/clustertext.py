@@ -38,6 +38,7 @@ _USERS: Final = frozenset({
 _USED: Final = ("", "iam role", "iam policy", "ec2 elastic IP address", "ec2 network interface", "ec2 subnet",
                 "ec2 route table", "ec2 internet gateway", "ec2 security group", "ec2 VPC")  # fmt: skip
 """Kinds that others use, and are removed last, in this order."""
+KEPT: Final = "windlass.dev/keep=true"
 STATES: Final = {"up": "green", "incomplete": "yellow", "unknown": "yellow", "configured": None, "damaged": "red"}
 
 
@@ -171,11 +172,15 @@ def audit_lines(found: ClusterAudit, paint: Paint) -> list[str]:
         hint = f" ({visible(one.hint)})" if one.hint else ""
         lines.append(f"{paint('not known', 'yellow')}: {visible(one.what)}: {one.asked}: {visible(one.reason)}{hint}")
     if found.is_clean:
-        word = paint("nothing is left", "green", bold=True)
+        word = paint("nothing that bills is left" if found.possible else "nothing is left", "green", bold=True)
         kept = f", but {len(found.kept)} kept on purpose" if found.kept else ""
+        kept += f", but {len(found.possible)} to look at" if found.possible else ""
         asked = f"({found.num_calls} questions to AWS; other regions were not asked)"
         return [*lines, f"audit of {found.name} in {found.region}: {word}{kept} {asked}"]
     parts = [f"{count(len(found.leaks), 'object')} left"] if found.leaks else []
+    if unproved := [one for one in found.possible if one.bills and not one.is_kept]:
+        parts.append(f"{count(len(unproved), 'object')} that may be of it and bill")
+        lines += [f"what is not of {found.name} is left out once it has the tag {KEPT}", ""]
     parts += [f"{count(len(found.unknown), 'question')} without an answer"] if found.unknown else []
     lines.append(f"audit of {found.name} in {found.region}: {paint(' and '.join(parts), 'red', bold=True)}, "
                  f"at least {found.usd_per_month:,.2f} USD a month")  # fmt: skip

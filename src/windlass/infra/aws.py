@@ -76,6 +76,10 @@ class NoAnswer(AwsError):
     """AWS could not be reached, or failed; the same call may succeed later."""
 
 
+class NoEndpoint(NoAnswer):
+    """No connection to the service was made: it may not exist in the region. Late and wrong answers are others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who makes the calls."""
@@ -222,7 +226,8 @@ def aws_errors(doing: str, action: str = "") -> Iterator[None]:
         raise AwsError(f"cannot {doing}: boto3 refuses it: {error}", "upgrade boto3", action=action) from error
     except (found.BotoCoreError, ResponseParserError) as error:
         hint = "is there a network, and does the region exist? see: aws ec2 describe-regions"
-        raise NoAnswer(f"cannot {doing}: AWS does not answer: {error}", hint, action=action) from error
+        kind = NoEndpoint if isinstance(error, found.EndpointConnectionError) else NoAnswer
+        raise kind(f"cannot {doing}: AWS does not answer: {error}", hint, action=action) from error
 
 
 _REGION_HINT: Final = "set region in cluster.yaml or AWS_REGION, such as us-east-1"

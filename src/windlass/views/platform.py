@@ -161,6 +161,8 @@ class LeftObject:
     detail: str
     remedy: str
     """A command that removes it, or what removes it."""
+    is_kept: bool = False
+    """Whether it is left on purpose: a bucket, or what a user has tagged `windlass.dev/keep`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from windlass.infra.audit.finder import Finder
 from windlass.infra.audit.finders import balancing
 from windlass.infra.audit.run import run_finder
 from windlass.infra.audit.scope import Scope
-from windlass.infra.aws import AccessDenied, Aws, NoAnswer, NotThere
+from windlass.infra.aws import AccessDenied, Aws, NoAnswer, NoEndpoint, NotThere
 
 SCOPE = Scope("train", "us-east-1", "123456789012")
 VOLUME = Found("ec2", "volume", "vol-1", "data", "us-east-1", "tag", bills=True)
@@ -56,9 +57,11 @@ def test_what_fails_is_unknown_and_what_was_found_before_is_kept(asker: Asker, e
 
 
 def test_a_service_that_the_region_does_not_have_has_no_objects(asker: Asker) -> None:
-    error = NoAnswer("no such host", action="braket:ListDevices")
+    error = NoEndpoint("no such host", action="braket:ListDevices")
     assert run_finder(raising(error, service="dms-of-mars"), asker, SCOPE) == ([VOLUME], [])
     assert len(run_finder(raising(error, service="ec2"), asker, SCOPE)[1]) == 1
+    late = NoAnswer("late", action="braket:ListDevices")
+    assert len(run_finder(raising(late, service="dms-of-mars"), asker, SCOPE)[1]) == 1, "it exists, and did not answer"
 
 
 def test_an_object_that_goes_while_it_is_looked_at_is_left_out_and_one_that_is_denied_is_unknown(asker: Asker) -> None:
@@ -105,10 +108,13 @@ def report(*found: Found, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
     return AuditReport("train", "us-east-1", found, unknown, datetime(2026, 11, 25, tzinfo=UTC), 9)
 
 
-def test_a_report_is_clean_with_kept_and_possible_rows_and_not_with_a_leak_or_an_open_question() -> None:
+def test_a_report_is_clean_with_rows_that_are_kept_or_free_and_not_with_one_that_may_bill_or_an_open_question() -> None:
     kept = Found("s3", "bucket", "b", "b", "us-east-1", "name", bills=True, kept_on_purpose=True)
     possible = Found("iam", "role", "train-x", "train-x", "global", "name", bills=False, is_certain=False)
     assert report().is_clean
     assert report(kept, possible).is_clean
     assert not report(VOLUME).is_clean
+    unproved = replace(VOLUME, is_certain=False)
+    assert not report(unproved).is_clean
+    assert report(replace(unproved, kept_on_purpose=True)).is_clean
     assert not report(unknown=(Unknown("volume", "ec2:DescribeVolumes", "denied"),)).is_clean

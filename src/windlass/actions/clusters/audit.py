@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from windlass.actions.clusters.volumes import Volumes, remembered
 from windlass.errors import UsageError
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterAudit, LeftObject, Unanswered
@@ -21,13 +22,17 @@ EKS_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 def audit(
     name: str, aws: Aws, context: Context, *, is_ours: bool = True, vpc_id: str | None = None, bucket: str = "",
-    volume_names: Iterable[str] = (),
+    volumes: Volumes | None = None, subnet_ids: Iterable[str] = (),
 ) -> ClusterAudit:  # fmt: skip
     """What AWS has of the cluster `name`, by a listing of each service. Raises AwsError where there is no login."""
     from windlass.infra.audit import audit as list_all
     from windlass.pricing.refreshed import load
 
-    report = list_all(name, aws, vpc_id=vpc_id, is_ours=is_ours, bucket=bucket, volume_names=tuple(volume_names))
+    known = volumes or Volumes()
+    report = list_all(
+        name, aws, vpc_id=vpc_id, is_ours=is_ours, bucket=bucket, volume_names=known.names, volume_ids=known.ids,
+        subnet_ids=tuple(subnet_ids),
+    )  # fmt: skip
     return view(report, load(context.home))
 
 
@@ -46,8 +51,11 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> C
     bucket = (named.cluster.storage.bucket or "") if named is not None else ""
     chosen = region or (named.cluster.region if named is not None else "")
     with Aws(chosen, environ=context.environ) as aws:
-        vpc_id = outputs.vpc_id if outputs is not None else None
-        return audit(name, aws, context, is_ours=is_ours, vpc_id=vpc_id, bucket=bucket)
+        vpc_id, subnets = (outputs.vpc_id, outputs.private_subnet_ids) if outputs is not None else (None, ())
+        volumes = remembered(named) if named is not None else None
+        return audit(
+            name, aws, context, is_ours=is_ours, vpc_id=vpc_id, bucket=bucket, volumes=volumes, subnet_ids=subnets
+        )
 
 
 def view(report: AuditReport, table: Table) -> ClusterAudit:
@@ -69,5 +77,5 @@ def _object(found: Found, region: str, table: Table) -> LeftObject:
     usd = bill(found, region, table) if found.bills else None
     return LeftObject(
         found.service, found.kind, found.id, found.name, found.region, found.reason, found.bills,
-        None if usd is None else round(usd, 2), found.detail, found.remedy,
+        None if usd is None else round(usd, 2), found.detail, found.remedy, found.kept_on_purpose,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from windlass.actions.clusters.inside import connected
 from windlass.actions.clusters.kept import empty_bucket, keep_bucket
 from windlass.actions.clusters.planning import bucket_or_remembered, plan_view, write_folder
 from windlass.actions.clusters.up import recover, require_known
+from windlass.actions.clusters.volumes import of_cluster, remember, remembered
 from windlass.errors import EngineError
 from windlass.infra.contents import contents
 from windlass.runs.context import Context
@@ -57,7 +58,7 @@ def down(
             return None
         with named.aws(context) as aws:
             lost = export(named, found.contents, aws, on_event, force=force)
-            volumes, drained = drain_cluster(named, found, on_event, force=force)
+            drained = drain_cluster(named, found, on_event, force=force)
             if empty_bucket(terraform, on_event) if delete_bucket else keep_bucket(terraform, aws, on_event):
                 plan = terraform.plan(destroy=True)  # the state is another one now
             on_event(Stage("destroying"))
@@ -66,7 +67,11 @@ def down(
             outputs = named.outputs()
             vpc_id = found.contents.vpc_id or (outputs.vpc_id if outputs is not None else None)
             bucket = named.cluster.storage.bucket or ""
-            seen = audit(named.cluster.name, aws, context, vpc_id=vpc_id, bucket=bucket, volume_names=volumes)
+            subnets = outputs.private_subnet_ids if outputs is not None else ()
+            seen = audit(
+                named.cluster.name, aws, context, vpc_id=vpc_id, bucket=bucket, volumes=remembered(named),
+                subnet_ids=subnets,
+            )  # fmt: skip
         if seen.is_clean:
             named.folder.remove()
     return ClusterRemoved(
@@ -79,21 +84,20 @@ def down(
 
 def drain_cluster(
     named: Named, found: Look, on_event: OnEvent, *, force: bool
-) -> tuple[tuple[str, ...], DrainedObjects | None]:  # fmt: skip
-    """Have controllers remove what they made in AWS; gives the names of the volumes that were there.
+) -> DrainedObjects | None:  # fmt: skip
+    """Have controllers remove what they made in AWS; the volumes that were there are remembered.
 
     Raises EngineError where something is left, unless forced: Terraform would wait for it, and fail.
     """
-    from windlass.engines.kubernetes.components.resources import Resources
     from windlass.engines.kubernetes.drain import drain
 
     if found.contents.api is None or found.not_looked:
         if found.not_looked:
             on_event(Stage(f"not draining: {found.not_looked}"))
-        return (), None
+        return None
     on_event(Stage("draining: load balancers, volumes, nodes of Karpenter"))
     with connected(named, found.contents.api) as client:
-        volumes = tuple(str(one["metadata"]["name"]) for one in Resources(client).list("v1", "PersistentVolume"))
+        remember(named, of_cluster(client))
         done = drain(client, on_event)
     if done.left and not force:
         words = "; ".join(map(str, done.left))
@@ -101,7 +105,7 @@ def drain_cluster(
             f"{len(done.left)} objects in the cluster still hold objects in AWS: {words}",
             "repair the controller that is named, and repeat; or --force, and remove by hand what the audit lists",
         )
-    return volumes, done
+    return done
 
 
 def _view(holding: Holding, why: str = "") -> Drained:

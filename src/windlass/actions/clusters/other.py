@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.actions.clusters.find import FILE, Named, OnEvent, all_of, of_folder
-from windlass.actions.clusters.inside import managed, states, wanted
+from windlass.actions.clusters.inside import connected, managed, states, wanted
 from windlass.actions.clusters.planning import changes, local_resources, write_folder
 from windlass.actions.clusters.up import take_outputs
+from windlass.actions.clusters.volumes import of_cluster, remember
 from windlass.errors import JobFileError, UsageError, WindlassError
 from windlass.infra.folder import ClusterFolder, FolderError
 from windlass.runs.context import Context
@@ -168,6 +169,8 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
     try:
         with managed(named, outputs, context) as manager:
             components, unreachable = states(manager.status(wanted(named))), ""
+        with connected(named, outputs) as client:
+            remember(named, of_cluster(client))
     except WindlassError as error:
         components, unreachable = (), error.message
     return ClusterStatus(found, drift, components, unreachable, named.cluster.name)

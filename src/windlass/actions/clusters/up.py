@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.find import OUTPUTS, TARGETS, Named, OnEvent, Stage
 from windlass.actions.clusters.guards import EXPORTED
-from windlass.actions.clusters.inside import create_namespace, grant_users, managed, states, wanted
+from windlass.actions.clusters.inside import connected, create_namespace, grant_users, managed, states, wanted
 from windlass.actions.clusters.kept import adoption
 from windlass.actions.clusters.planning import look_at_bucket, plan_view, require_kept, write_folder
+from windlass.actions.clusters.volumes import of_cluster, remember
 from windlass.errors import EngineError, MissingPart, UsageError
 from windlass.infra.bucket import ADDRESS
 from windlass.infra.folder import write_private
@@ -256,6 +257,8 @@ def install(named: Named, outputs: Outputs, context: Context, on_event: OnEvent)
         names = wanted(named)
         manager.install(names, on_event)
         found = states(manager.status(names))
+    with connected(named, outputs) as client:
+        remember(named, of_cluster(client))
     on_event(Stage("setting up supervisors"))
     chosen = find_target(named.cluster.name, context)
     engine_class(chosen.kind).setup(chosen, context)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from windlass.errors import WindlassError
 from windlass.infra.audit.report import Unknown
-from windlass.infra.aws import Aws, AwsError, NoAnswer, NotThere, aws_errors, iam_action
+from windlass.infra.aws import Aws, AwsError, NoEndpoint, NotThere, aws_errors, iam_action
 from windlass.infra.tags import flat
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class Ask:
 
     def is_absent(self, error: AwsError, service: str = "") -> bool:
         """Whether a call failed because the region does not have the service (default: the finder's) at all."""
-        return isinstance(error, NoAnswer) and not error.code and not self._asker.aws.offers(service or self._service)
+        return isinstance(error, NoEndpoint) and not self._asker.aws.offers(service or self._service)
 
     def _read(self, listing: Listing, service: str, operation: str, key: str, parameters: dict[str, Any]) -> None:
         client, action = self._client(service, operation)

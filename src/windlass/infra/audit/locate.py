@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from windlass.infra.audit.calls import Ask
-from windlass.infra.audit.finders.compute import reservations
+from windlass.infra.audit.finders.compute import instance_owner, reservations, volume_owner
 from windlass.infra.audit.finders.eks import describe
 from windlass.infra.audit.finders.network import security_group_owner
 from windlass.infra.audit.scope import Scope, clusters_of
@@ -18,13 +18,13 @@ from windlass.infra.tags import flat
 
 ASKS: Final = (
     "eks:DescribeCluster", "eks:ListClusters", "ec2:DescribeVpcs", "ec2:DescribeSecurityGroups",
-    "ec2:DescribeInstances",
+    "ec2:DescribeInstances", "ec2:DescribeSubnets", "ec2:DescribeVolumes",
 )  # fmt: skip
 
 
 def locate(ask: Ask, scope: Scope, vpc_id: str | None) -> Scope:
     """`scope` with what EKS and EC2 say of the cluster; what they do not answer is recorded by `ask`."""
-    for step in (_others, partial(_vpcs, vpc_id=vpc_id), _groups, _instances):
+    for step in (_others, partial(_vpcs, vpc_id=vpc_id), _subnets, _groups, _instances, _volumes):
         with _recorded(ask):
             scope = step(ask, scope)
     return scope
@@ -74,6 +74,18 @@ def _vpc_of(about: dict[str, Any]) -> str:
     return str((about.get("resourcesVpcConfig") or {}).get("vpcId", ""))
 
 
+def _subnets(ask: Ask, scope: Scope) -> Scope:
+    found = ask.items("ec2", "describe_subnets", "Subnets")
+    own = {one["SubnetId"] for one in found if one.get("VpcId") in scope.vpc_ids}
+    return replace(scope, subnet_ids=scope.subnet_ids | own)
+
+
+def _volumes(ask: Ask, scope: Scope) -> Scope:
+    volumes = ask.items("ec2", "describe_volumes", "Volumes")
+    own = {one["VolumeId"] for one in volumes if (owner := volume_owner(scope, one)) and owner.is_certain}
+    return replace(scope, volume_ids=scope.volume_ids | own)
+
+
 def _groups(ask: Ask, scope: Scope) -> Scope:
     groups = ask.items("ec2", "describe_security_groups", "SecurityGroups")
     owned = {one["GroupId"] for one in groups if (owner := security_group_owner(scope, one)) and owner.is_certain}
@@ -85,7 +97,7 @@ def _instances(ask: Ask, scope: Scope) -> Scope:
     for one in reservations(ask):
         tags = flat(one.get("Tags"))
         named |= clusters_of(tags)
-        if (owner := scope.owner(tags, vpc_id=one.get("VpcId", ""))) and owner.is_certain:
+        if (owner := instance_owner(scope, one)) and owner.is_certain:
             own.add(one["InstanceId"])
         elif scope.is_of_another(tags):
             others.add(one["InstanceId"])

@@ -96,5 +96,8 @@ class AuditReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every question was answered and no leak was found; `kept` and `possible` may have rows."""
-        return not self.leaks and not self.unknown
+        """Whether every question was answered, no leak was found, and nothing that bills may belong to the cluster
+        and is not kept on purpose; `kept` and `possible` may have rows.
+        """
+        is_unproved = any(one.bills and not one.kept_on_purpose for one in self.possible)
+        return not self.leaks and not self.unknown and not is_unproved

@@ -28,14 +28,16 @@ def audit(
     is_ours: bool,
     bucket: str = "",
     volume_names: Collection[str] = (),
+    volume_ids: Collection[str] = (),
+    subnet_ids: Collection[str] = (),
 ) -> AuditReport:
     """What exists in `aws`'s region, and globally, and belongs to the cluster of this name, whether it exists or not.
 
     `is_ours`: Windlass made the cluster; then all in the VPC `vpc_id`, or in one that its tags name, is its own, and
     names that begin with the cluster's are reported as possible. Else what is in a VPC that only this cluster uses is
     possible. `bucket`: its bucket, where the user chose its name. `volume_names`: PersistentVolumes (`pvc-…`) that the
-    cluster is known to have had. Changes nothing. A question that is not answered is a row of `unknown`, never an
-    empty list.
+    cluster is known to have had, `volume_ids` and `subnet_ids` its volumes of EBS and its subnets. Changes nothing.
+    A question that is not answered is a row of `unknown`, never an empty list.
     Raises NotLoggedIn, or another AwsError, where AWS does not even say whose credentials these are.
     """
     before = aws.num_calls
@@ -47,6 +49,8 @@ def audit(
         is_ours,
         bucket=bucket,
         volume_names=frozenset(volume_names),
+        volume_ids=frozenset(volume_ids),
+        subnet_ids=frozenset(subnet_ids),
     )
     found: list[Found] = []
     with (

@@ -1,10 +1,13 @@
-"""Decides whether an object of AWS belongs to a cluster: by its tags, its VPC or its name. Pure."""
+"""Decides whether an object of AWS belongs to a cluster: by its tags, its VPC, role, subnet, origin or name. Pure."""
 
 from __future__ import annotations
 
+import functools
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Final
 
 from windlass.infra.tags import OWNER
@@ -66,6 +69,10 @@ class Scope:
     """Name of the bucket that Windlass made for the cluster; `windlass-NAME-ACCOUNT` where it is empty."""
     volume_names: frozenset[str] = frozenset()
     """Names of PersistentVolumes (`pvc-…`) that the cluster is known to have had."""
+    volume_ids: frozenset[str] = frozenset()
+    """Volumes of EBS that the cluster has, or is known to have had."""
+    subnet_ids: frozenset[str] = frozenset()
+    """Subnets of the cluster, also where they are gone."""
 
     def owner(
         self, tags: Mapping[str, str] | None = None, *, name: str = "", vpc_id: str = "", is_network: bool = False
@@ -92,6 +99,24 @@ class Scope:
         if self.is_ours and not is_elsewhere and self.begins(name):
             return Owner(f"name begins with {self.name}; no tag names a cluster", is_certain=False)
         return self._claimed(tags)
+
+    def user(
+        self, tags: Mapping[str, str], *, role: str = "", subnets: Iterable[str] = (), profile: str = ""
+    ) -> Owner | None:
+        """Why an object that runs as this role (its ARN or name) or with this instance profile, or in these subnets,
+        belongs to the cluster; None where it does not. A tag of another cluster outweighs them.
+        """
+        if self.is_of_another(tags):
+            return None
+        if at := self.subnet_ids & set(subnets):
+            return Owner(f"in {min(at)}, a subnet of the cluster")
+        for kind, named in (("aws_iam_role", role), ("aws_iam_instance_profile", profile)):
+            name = named.rsplit("/", 1)[-1]
+            if self.is_ours and name in names_of(kind, self.name):
+                return Owner(f"runs as {name}, of the cluster")
+            if self.is_ours and name and self.begins(name):
+                return Owner(f"runs as {name}, whose name begins with {self.name}", is_certain=False)
+        return None
 
     def is_of_another(self, tags: Mapping[str, str]) -> bool:
         """Whether a tag names a cluster, and not this one."""
@@ -121,6 +146,20 @@ class Scope:
             return None
         claim = f"{tags.get(CLAIM_SPACE, '?')}/{tags[CLAIM_NAME]}" if CLAIM_NAME in tags else made_by
         return Owner(f"made for a claim of Kubernetes ({claim}); no tag names the cluster", is_certain=False)
+
+
+def better(*owners: Owner | None) -> Owner | None:
+    """The first that is certain, else the first."""
+    found = [one for one in owners if one is not None]
+    return next((one for one in found if one.is_certain), found[0] if found else None)
+
+
+@functools.cache
+def names_of(kind: str, cluster: str) -> frozenset[str]:
+    """Names that the Terraform configuration gives to resources of a type."""
+    patterns = json.loads((files("windlass.infra") / "eks" / "names.json").read_text())
+    found = (name for address, name in patterns.items() if address.startswith(f"{kind}."))
+    return frozenset(name.replace("{name}", cluster) for name in found if "{key}" not in name)
 
 
 def clusters_of(tags: Mapping[str, str]) -> set[str]:

@@ -1,7 +1,7 @@
 """SageMaker as an account's list of what bills: ministack has none. Nothing runs, and no job or endpoint changes.
 
-Endpoints and their configurations, notebook instances, training jobs (for ever in progress, or with a warm pool),
-domains and apps, HyperPod clusters, tags. Requests are checked by botocore's model.
+Endpoints with their configurations and models, notebook instances, training jobs (for ever in progress, or with a warm
+pool), processing jobs, domains and apps, HyperPod clusters, tags. Requests are checked by botocore's model.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ KINDS = {
     "Endpoint": ("endpoint", "EndpointName"),
     "NotebookInstance": ("notebook-instance", "NotebookInstanceName"),
     "TrainingJob": ("training-job", "TrainingJobName"),
+    "ProcessingJob": ("processing-job", "ProcessingJobName"),
+    "Model": ("model", "ModelName"),
     "Domain": ("domain", "DomainName"),
     "App": ("app", "AppName"),
     "Cluster": ("cluster", "ClusterName"),
@@ -31,6 +33,7 @@ LISTS = {
     "ListEndpoints": ("Endpoint", "Endpoints"),
     "ListNotebookInstances": ("NotebookInstance", "NotebookInstances"),
     "ListTrainingJobs": ("TrainingJob", "TrainingJobSummaries"),
+    "ListProcessingJobs": ("ProcessingJob", "ProcessingJobSummaries"),
     "ListDomains": ("Domain", "Domains"),
     "ListApps": ("App", "Apps"),
     "ListClusters": ("Cluster", "ClusterSummaries"),
@@ -39,6 +42,7 @@ STATES = {
     "Endpoint": ("EndpointStatus", "InService"),
     "NotebookInstance": ("NotebookInstanceStatus", "InService"),
     "TrainingJob": ("TrainingJobStatus", "InProgress"),
+    "ProcessingJob": ("ProcessingJobStatus", "InProgress"),
     "Domain": ("Status", "InService"),
     "App": ("Status", "InService"),
     "Cluster": ("ClusterStatus", "InService"),

@@ -14,11 +14,12 @@ from windlass.infra.audit.finders import (
     monitoring,
     network,
     sagemaker,
+    secrets,
     storage,
     subnets,
 )
 
 FINDERS: Final[tuple[Finder, ...]] = (
     *eks.FINDERS, *compute.FINDERS, *balancing.FINDERS, *network.FINDERS, *subnets.FINDERS, *storage.FINDERS,
-    *sagemaker.FINDERS, *monitoring.FINDERS, *identity.FINDERS, *keys.FINDERS,
+    *sagemaker.FINDERS, *monitoring.FINDERS, *identity.FINDERS, *keys.FINDERS, *secrets.FINDERS,
 )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Finders of EC2: instances, autoscaling groups, volumes, snapshots, templates, placement groups, reservations."""
+"""Finders of EC2: instances, autoscaling groups, volumes, snapshots, images, templates, placement groups, and more."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
@@ -9,10 +10,12 @@ from typing import Any, Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, hourly, row, stored
 from windlass.infra.audit.report import Found, PriceKey
-from windlass.infra.audit.scope import Owner, Scope
+from windlass.infra.audit.scope import Owner, Scope, better
 from windlass.infra.tags import flat
 
 ENDED: Final = ("terminated", "shutting-down")
+OF_IMAGE: Final = re.compile(r"CreateImage\((i-[0-9a-f]+)\)")
+"""In the description of a snapshot that EC2 makes for an image of an instance."""
 FREE_IOPS, FREE_MIBPS = 3000, 125
 """Of a gp3 volume, within its price for a GiB."""
 
@@ -28,7 +31,7 @@ def reservations(ask: Ask) -> Iterator[dict[str, Any]]:
 def _instances(ask: Ask, scope: Scope) -> Iterator[Found]:
     for one in reservations(ask):
         tags = flat(one.get("Tags"))
-        owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""))
+        owner = instance_owner(scope, one)
         if owner is None:
             continue
         state, id = one["State"]["Name"], one["InstanceId"]
@@ -38,6 +41,15 @@ def _instances(ask: Ask, scope: Scope) -> Iterator[Found]:
             detail=f"{by}{state}, {one['InstanceType']}{_lifecycle(one)}",
             remedy=command(scope, "ec2 terminate-instances --instance-ids", id),
         )  # fmt: skip
+
+
+def instance_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
+    """Why an instance belongs to the cluster: by its tags, VPC, subnet or instance profile."""
+    tags, profile = flat(one.get("Tags")), str((one.get("IamInstanceProfile") or {}).get("Arn", ""))
+    return better(
+        scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", "")),
+        scope.user(tags, profile=profile, subnets=[one.get("SubnetId", "")]),
+    )
 
 
 def _instance_prices(one: dict[str, Any], state: str) -> Iterator[PriceKey]:
@@ -59,7 +71,8 @@ def _lifecycle(one: dict[str, Any]) -> str:
 def _groups(ask: Ask, scope: Scope) -> Iterator[Found]:
     for one in ask.items("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups"):
         tags, name = flat(one.get("Tags")), one["AutoScalingGroupName"]
-        if owner := scope.owner(tags, name=name):
+        subnets = str(one.get("VPCZoneIdentifier") or "").split(",")
+        if owner := better(scope.owner(tags, name=name), scope.user(tags, subnets=subnets)):
             yield row(
                 GROUP, scope, owner, name, tags=tags,
                 detail=f"wants {one.get('DesiredCapacity', 0)} instances, which bill as rows of their own",
@@ -71,7 +84,7 @@ def _groups(ask: Ask, scope: Scope) -> Iterator[Found]:
 def _volumes(ask: Ask, scope: Scope) -> Iterator[Found]:
     for one in ask.items("ec2", "describe_volumes", "Volumes"):
         tags, id = flat(one.get("Tags")), one["VolumeId"]
-        owner = _volume_owner(scope, tags, {at.get("InstanceId", "") for at in one.get("Attachments") or ()})
+        owner = volume_owner(scope, one)
         if owner is None or one["State"] in ("deleting", "deleted"):
             continue
         users = ", ".join(at.get("InstanceId", "") for at in one.get("Attachments") or ())
@@ -82,12 +95,16 @@ def _volumes(ask: Ask, scope: Scope) -> Iterator[Found]:
         )  # fmt: skip
 
 
-def _volume_owner(scope: Scope, tags: dict[str, str], users: set[str]) -> Owner | None:
+def volume_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
+    """Why a volume belongs to the cluster: by its tags, as one that is known, or by the instance that it is on."""
+    tags, users = flat(one.get("Tags")), {at.get("InstanceId", "") for at in one.get("Attachments") or ()}
     owner = scope.owner(tags, name=tags.get("Name", ""))
     if owner is not None and owner.is_certain:
         return owner
     if users & scope.instance_ids and not scope.is_of_another(tags):
         return Owner(f"attached to {min(users & scope.instance_ids)}, an instance of the cluster")
+    if one["VolumeId"] in scope.volume_ids and not scope.is_of_another(tags):
+        return Owner("a volume that the cluster is known to have had")
     return None if users & scope.other_instance_ids else owner
 
 
@@ -105,12 +122,38 @@ def _volume_prices(one: dict[str, Any]) -> Iterator[PriceKey]:
 def _snapshots(ask: Ask, scope: Scope) -> Iterator[Found]:
     for one in ask.items("ec2", "describe_snapshots", "Snapshots", OwnerIds=["self"]):
         tags, id = flat(one.get("Tags")), one["SnapshotId"]
-        if owner := scope.owner(tags, name=tags.get("Name", "")):
+        if owner := better(scope.owner(tags, name=tags.get("Name", "")), _origin(scope, one, tags)):
             yield row(
                 SNAPSHOT, scope, owner, id, tags=tags,
                 prices=[stored("ebs-snapshot", one.get("StorageTier", "standard"), one["VolumeSize"])],
                 detail=f"of {one.get('VolumeId', '?')}, at most {one['VolumeSize']} GiB",
                 remedy=command(scope, "ec2 delete-snapshot --snapshot-id", id),
+            )  # fmt: skip
+
+
+def _origin(scope: Scope, one: dict[str, Any], tags: dict[str, str]) -> Owner | None:
+    """Why a snapshot belongs to the cluster that names no cluster: it was made of a volume or of an instance of it."""
+    if scope.is_of_another(tags):
+        return None
+    if one.get("VolumeId") in scope.volume_ids:
+        return Owner(f"of {one['VolumeId']}, a volume of the cluster")
+    made_by = OF_IMAGE.search(one.get("Description") or "")
+    if made_by and made_by[1] in scope.instance_ids:
+        return Owner(f"made for an image of {made_by[1]}, an instance of the cluster")
+    return None
+
+
+def _images(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("ec2", "describe_images", "Images", Owners=["self"]):
+        tags, id = flat(one.get("Tags")), one["ImageId"]
+        source = one.get("SourceInstanceId", "")
+        origin = Owner(f"made of {source}, an instance of the cluster") if source in scope.instance_ids else None
+        owner = better(scope.owner(tags, name=one.get("Name", "")), None if scope.is_of_another(tags) else origin)
+        if owner:
+            yield row(
+                IMAGE, scope, owner, id, name=one.get("Name", ""), tags=tags,
+                detail="its snapshots bill as rows of their own",
+                remedy=command(scope, "ec2 deregister-image --image-id", id),
             )  # fmt: skip
 
 
@@ -158,6 +201,7 @@ INSTANCE: Final = ("ec2", "instance")
 GROUP: Final = ("autoscaling", "autoscaling group")
 VOLUME: Final = ("ec2", "volume")
 SNAPSHOT: Final = ("ec2", "snapshot")
+IMAGE: Final = ("ec2", "image")
 TEMPLATE: Final = ("ec2", "launch template")
 PLACEMENT: Final = ("ec2", "placement group")
 RESERVATION: Final = ("ec2", "capacity reservation")
@@ -167,6 +211,7 @@ FINDERS: Final = (
     Finder(*GROUP, ("autoscaling:DescribeAutoScalingGroups",), _groups),
     Finder(*VOLUME, ("ec2:DescribeVolumes",), _volumes),
     Finder(*SNAPSHOT, ("ec2:DescribeSnapshots",), _snapshots),
+    Finder(*IMAGE, ("ec2:DescribeImages",), _images),
     Finder(*TEMPLATE, ("ec2:DescribeLaunchTemplates",), _templates),
     Finder(*PLACEMENT, ("ec2:DescribePlacementGroups",), _placements),
     Finder(*RESERVATION, ("ec2:DescribeCapacityReservations",), _capacity),

@@ -9,7 +9,7 @@ from typing import Any, Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, hourly, row
 from windlass.infra.audit.report import Found
-from windlass.infra.audit.scope import Owner, Scope
+from windlass.infra.audit.scope import Owner, Scope, better
 from windlass.infra.tags import flat
 
 OF_INSTANCE: Final = re.compile(r"aws-K8S-(i-[0-9a-f]+)")
@@ -65,7 +65,7 @@ def _interfaces(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _interface_owner(scope: Scope, one: dict[str, Any], tags: dict[str, str]) -> Owner | None:
-    owner = scope.owner(tags, vpc_id=one.get("VpcId", ""))
+    owner = better(scope.owner(tags, vpc_id=one.get("VpcId", "")), scope.user(tags, subnets=[one.get("SubnetId", "")]))
     if scope.is_of_another(tags) or (owner is not None and owner.is_certain):
         return owner
     text = one.get("Description", "")

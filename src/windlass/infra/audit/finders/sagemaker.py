@@ -1,4 +1,4 @@
-"""Finders of SageMaker: endpoints, notebooks, training jobs and warm pools, domains and their apps, HyperPod."""
+"""Finders of SageMaker: endpoints, notebooks, jobs and warm pools, domains and their apps, HyperPod."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, hourly, row, stored
 from windlass.infra.audit.report import Found, PriceKey
-from windlass.infra.audit.scope import Owner, Scope
+from windlass.infra.audit.scope import Owner, Scope, better
+from windlass.infra.aws import NotThere
 
 
 def _tags(ask: Ask, arn: str) -> dict[str, str]:
@@ -18,8 +19,9 @@ def _tags(ask: Ask, arn: str) -> dict[str, str]:
 def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
     def look(one: dict[str, Any]) -> Iterator[Found]:
         name, tags = one["EndpointName"], _tags(ask, one["EndpointArn"])
-        if owner := scope.owner(tags, name=name):
-            prices = list(_endpoint_prices(ask, name))
+        about, config = _configured(ask, name)
+        if owner := better(scope.owner(tags, name=name), *_users(ask, scope, tags, config)):
+            prices = list(_endpoint_prices(about, config))
             types = ", ".join(f"{key.quantity:g} x {key.dimension}" for key in prices) or "serverless"
             yield row(
                 ENDPOINT, scope, owner, name, tags=tags, prices=prices,
@@ -30,11 +32,33 @@ def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
     return ask.each(ask.items("sagemaker", "list_endpoints", "Endpoints"), look)
 
 
-def _endpoint_prices(ask: Ask, name: str) -> Iterator[PriceKey]:
+def _configured(ask: Ask, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An endpoint, and its configuration; empty where that is deleted, which ends no endpoint."""
     about = ask.get("sagemaker", "describe_endpoint", EndpointName=name)
-    if not about.get("EndpointConfigName"):
-        return
-    config = ask.get("sagemaker", "describe_endpoint_config", EndpointConfigName=about["EndpointConfigName"])
+    try:
+        return about, ask.get(
+            "sagemaker", "describe_endpoint_config", EndpointConfigName=about.get("EndpointConfigName", name)
+        )
+    except NotThere:
+        return about, {}
+
+
+def _users(ask: Ask, scope: Scope, tags: dict[str, str], config: dict[str, Any]) -> Iterator[Owner | None]:
+    """Why an endpoint belongs to the cluster: the roles and subnets that its models run with."""
+    yield _user(scope, tags, config.get("ExecutionRoleArn", ""), config.get("VpcConfig"))
+    for name in {one["ModelName"] for one in config.get("ProductionVariants") or () if one.get("ModelName")}:
+        try:
+            model = ask.get("sagemaker", "describe_model", ModelName=name)
+        except NotThere:
+            continue
+        yield _user(scope, tags, model.get("ExecutionRoleArn", ""), model.get("VpcConfig"))
+
+
+def _user(scope: Scope, tags: dict[str, str], role: str, network: dict[str, Any] | None) -> Owner | None:
+    return scope.user(tags, role=role, subnets=(network or {}).get("Subnets") or ())
+
+
+def _endpoint_prices(about: dict[str, Any], config: dict[str, Any]) -> Iterator[PriceKey]:
     now = {one["VariantName"]: one.get("CurrentInstanceCount") for one in about.get("ProductionVariants") or ()}
     for one in config.get("ProductionVariants") or ():
         if one.get("InstanceType"):
@@ -48,7 +72,9 @@ def _notebooks(ask: Ask, scope: Scope) -> Iterator[Found]:
     def look(one: dict[str, Any]) -> Iterator[Found]:
         name, state = one["NotebookInstanceName"], one.get("NotebookInstanceStatus", "")
         tags = _tags(ask, one["NotebookInstanceArn"])
-        if owner := scope.owner(tags, name=name):
+        about = ask.get("sagemaker", "describe_notebook_instance", NotebookInstanceName=name)
+        used = scope.user(tags, role=about.get("RoleArn", ""), subnets=[about.get("SubnetId", "")])
+        if owner := better(scope.owner(tags, name=name), used):
             runs = [hourly("sagemaker-notebook", one["InstanceType"])] if state in ("InService", "Pending") else []
             yield row(
                 NOTEBOOK, scope, owner, name, tags=tags, prices=[*runs, stored("sagemaker-volume", "ml.gp2", None)],
@@ -75,15 +101,12 @@ def _jobs(ask: Ask, scope: Scope, what: tuple[str, str], words: str, **chosen: s
 
 
 def _job(ask: Ask, scope: Scope, what: tuple[str, str], one: dict[str, Any], words: str) -> Iterator[Found]:
-    """A job's row: by its tags, else by the name of the role that it runs as, which Windlass makes for a cluster."""
+    """A job's row: by its tags, else by its subnets, or the role that it runs as."""
     name, tags = one["TrainingJobName"], _tags(ask, one["TrainingJobArn"])
-    owner = scope.owner(tags)
-    if owner is None and (scope.is_of_another(tags) or not scope.is_ours):
+    if scope.is_of_another(tags):
         return
     about = ask.get("sagemaker", "describe_training_job", TrainingJobName=name)
-    role = str(about.get("RoleArn", "")).rsplit("/", 1)[-1]
-    if owner is None and scope.begins(role):
-        owner = Owner(f"runs as {role}, a role of the cluster")
+    owner = better(scope.owner(tags), _user(scope, tags, about.get("RoleArn", ""), about.get("VpcConfig")))
     if owner is None:
         return
     resources = about.get("ResourceConfig") or {}
@@ -92,6 +115,24 @@ def _job(ask: Ask, scope: Scope, what: tuple[str, str], one: dict[str, Any], wor
         detail=f"{resources.get('InstanceCount', '?')} x {resources.get('InstanceType', '?')}",
         remedy=command(scope, words, name),
     )  # fmt: skip
+
+
+def _processing(ask: Ask, scope: Scope) -> Iterator[Found]:
+    def look(one: dict[str, Any]) -> Iterator[Found]:
+        name, tags = one["ProcessingJobName"], _tags(ask, one["ProcessingJobArn"])
+        about = ask.get("sagemaker", "describe_processing_job", ProcessingJobName=name)
+        network = (about.get("NetworkConfig") or {}).get("VpcConfig")
+        if owner := better(scope.owner(tags), _user(scope, tags, about.get("RoleArn", ""), network)):
+            each = (about.get("ProcessingResources") or {}).get("ClusterConfig") or {}
+            kind, count = each.get("InstanceType", ""), each.get("InstanceCount", 1)
+            yield row(
+                PROCESSING, scope, owner, name, tags=tags, prices=[hourly("sagemaker-processing", kind, count)],
+                detail=f"{count} x {kind}",
+                remedy=command(scope, "sagemaker stop-processing-job --processing-job-name", name),
+            )  # fmt: skip
+
+    jobs = ask.items("sagemaker", "list_processing_jobs", "ProcessingJobSummaries", StatusEquals="InProgress")
+    return ask.each(jobs, look)
 
 
 def _job_prices(resources: dict[str, Any]) -> Iterator[PriceKey]:
@@ -112,8 +153,11 @@ def _domains(ask: Ask, scope: Scope) -> Iterator[Found]:
 def _own_domains(ask: Ask, scope: Scope) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
     def look(one: dict[str, Any]) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
         id, tags = one["DomainId"], _tags(ask, one["DomainArn"])
-        vpc = ask.get("sagemaker", "describe_domain", DomainId=id).get("VpcId", "") if scope.vpc_ids else ""
-        if owner := scope.owner(tags, vpc_id=vpc, name=one.get("DomainName", "")):
+        about = ask.get("sagemaker", "describe_domain", DomainId=id)
+        role = str((about.get("DefaultUserSettings") or {}).get("ExecutionRole", ""))
+        used = scope.user(tags, role=role, subnets=about.get("SubnetIds") or ())
+        owner = scope.owner(tags, vpc_id=about.get("VpcId", ""), name=one.get("DomainName", ""))
+        if owner := better(owner, used):
             yield id, one.get("DomainName", id), owner, tags
 
     return ask.each(ask.items("sagemaker", "list_domains", "Domains"), look)
@@ -144,6 +188,8 @@ def _hyperpods(ask: Ask, scope: Scope) -> Iterator[Found]:
         on = str(((about.get("Orchestrator") or {}).get("Eks") or {}).get("ClusterArn", ""))
         if on.endswith(f":{scope.region}:{scope.account_id}:cluster/{scope.name}"):
             owner = Owner("its orchestrator is the cluster")
+        roles = {str(group.get("ExecutionRole", "")) for group in about.get("InstanceGroups") or ()}
+        owner = better(owner, *(_user(scope, tags, role, about.get("VpcConfig")) for role in sorted(roles)))
         if owner:
             groups = [group for group in about.get("InstanceGroups") or () if group.get("CurrentCount")]
             yield row(
@@ -160,6 +206,7 @@ ENDPOINT: Final = ("sagemaker", "endpoint")
 NOTEBOOK: Final = ("sagemaker", "notebook instance")
 TRAINING: Final = ("sagemaker", "training job in progress")
 POOL: Final = ("sagemaker", "warm pool")
+PROCESSING: Final = ("sagemaker", "processing job in progress")
 DOMAIN: Final = ("sagemaker", "domain")
 APP: Final = ("sagemaker", "app")
 HYPERPOD: Final = ("sagemaker", "HyperPod cluster")
@@ -171,12 +218,19 @@ DOMAINS: Final = ("sagemaker:ListDomains", TAGS, "sagemaker:DescribeDomain")
 FINDERS: Final = (
     Finder(
         *ENDPOINT,
-        ("sagemaker:ListEndpoints", TAGS, "sagemaker:DescribeEndpoint", "sagemaker:DescribeEndpointConfig"),
+        (
+            "sagemaker:ListEndpoints",
+            TAGS,
+            "sagemaker:DescribeEndpoint",
+            "sagemaker:DescribeEndpointConfig",
+            "sagemaker:DescribeModel",
+        ),
         _endpoints,
     ),
-    Finder(*NOTEBOOK, ("sagemaker:ListNotebookInstances", TAGS), _notebooks),
+    Finder(*NOTEBOOK, ("sagemaker:ListNotebookInstances", TAGS, "sagemaker:DescribeNotebookInstance"), _notebooks),
     Finder(*TRAINING, JOBS, _training),
     Finder(*POOL, JOBS, _pools),
+    Finder(*PROCESSING, ("sagemaker:ListProcessingJobs", TAGS, "sagemaker:DescribeProcessingJob"), _processing),
     Finder(*DOMAIN, DOMAINS, _domains),
     Finder(*APP, (*DOMAINS, "sagemaker:ListApps"), _apps),
     Finder(*HYPERPOD, ("sagemaker:ListClusters", TAGS, "sagemaker:DescribeCluster"), _hyperpods),

@@ -8,7 +8,7 @@ from typing import Any, Final
 from windlass.infra.audit.calls import Ask
 from windlass.infra.audit.finder import Finder, command, gib, row, stored
 from windlass.infra.audit.report import Found, PriceKey
-from windlass.infra.audit.scope import Owner, Scope
+from windlass.infra.audit.scope import Owner, Scope, better
 from windlass.infra.aws import NotThere
 from windlass.infra.tags import flat
 
@@ -34,7 +34,8 @@ def _efs_owner(ask: Ask, scope: Scope, one: dict[str, Any]) -> Owner | None:
     for target in ask.items("efs", "describe_mount_targets", "MountTargets", FileSystemId=one["FileSystemId"]):
         if target.get("VpcId") in scope.vpc_ids:
             return Owner(f"mount target in {target['VpcId']}, the cluster's VPC")
-        owner = owner or scope.owner({}, vpc_id=target.get("VpcId", ""))
+        vpc, subnet = target.get("VpcId", ""), target.get("SubnetId", "")
+        owner = better(scope.user({}, subnets=[subnet]), owner, scope.owner({}, vpc_id=vpc))
     return owner
 
 
@@ -71,6 +72,7 @@ def _fsx(ask: Ask, scope: Scope) -> Iterator[Found]:
     for one in ask.items("fsx", "describe_file_systems", "FileSystems"):
         tags, id = flat(one.get("Tags")), one["FileSystemId"]
         owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""))
+        owner = better(owner, scope.user(tags, subnets=one.get("SubnetIds") or ()))
         if owner and one.get("Lifecycle") != "DELETING":
             table, dimension = _fsx_class(one)
             yield row(
@@ -138,7 +140,7 @@ def _repositories(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _buckets(ask: Ask, scope: Scope) -> Iterator[Found]:
-    own = scope.bucket or f"windlass-{scope.name}-{scope.account_id}"
+    own = f"windlass-{scope.name}-{scope.account_id}"  # one that the user named is the cluster's own by its tag alone
 
     def look(one: dict[str, Any]) -> Iterator[Found]:
         name = one["Name"]

@@ -1,0 +1,52 @@
+"""Volumes of a cluster are remembered in its folder until the folder goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.engines.kubernetes.components.fakecluster import FakeCluster
+
+from windlass.actions.clusters.find import Named
+from windlass.actions.clusters.volumes import FILE, Volumes, of_cluster, remember, remembered
+from windlass.infra.folder import ClusterFolder, FolderError
+from windlass.spec.parse import parse_cluster
+
+TEXT = "name: vision\nregion: us-west-2\n"
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    made = FakeCluster()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Named:
+    found = Named(parse_cluster(TEXT), TEXT, ClusterFolder.of(tmp_path, "vision"))
+    found.folder.path.mkdir(parents=True)
+    return found
+
+
+def test_names_and_ids_of_volumes_are_those_of_persistent_volumes(cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.put("v1", "PersistentVolume", "pvc-1", spec={"csi": {"volumeHandle": "vol-1"}})
+    cluster.put("v1", "PersistentVolume", "efs", spec={"csi": {"volumeHandle": "fs-1::fsap-2"}})
+    cluster.put("v1", "PersistentVolume", "local", spec={})
+    found = of_cluster(cluster.client(tmp_path))
+    assert found == Volumes(frozenset({"pvc-1", "efs", "local"}), frozenset({"vol-1"}))
+
+
+def test_a_volume_is_remembered_after_the_cluster_has_deleted_it(named: Named) -> None:
+    assert remembered(named) == Volumes()
+    remember(named, Volumes(frozenset({"pvc-1"}), frozenset({"vol-1"})))
+    together = remember(named, Volumes(frozenset({"pvc-2"}), frozenset({"vol-2"})))
+    assert together == remembered(named) == Volumes(frozenset({"pvc-1", "pvc-2"}), frozenset({"vol-1", "vol-2"}))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"names": 7}'])
+def test_a_damaged_record_is_not_taken_for_an_empty_one(named: Named, text: str) -> None:
+    (named.folder.path / FILE).write_text(text)
+    with pytest.raises(FolderError, match=r"volumes\.json is damaged"):
+        remembered(named)
