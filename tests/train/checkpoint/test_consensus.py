@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.until import until
+from torch import nn
 
+from windlass.train.checkpoint import Checkpoint
 from windlass.train.checkpoint.chunks import Chunk
 from windlass.train.checkpoint.consensus import from_message, to_message
-from windlass.train.checkpoint.files import Found
+from windlass.train.checkpoint.files import Found, examine, list_checkpoints
 
 FOUND = Found("step-1", "/x/step-1", 1, 0, 1.5, 7, 1, 2, "run", files={"rank-0.json": {"bytes": 7, "crc32": "a"}})
 
@@ -44,3 +47,74 @@ def test_what_has_no_form_is_refused_where_it_is_sent() -> None:
 def test_nothing_but_a_dataclass_or_enum_of_the_package_can_be_made(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"bytes that Windlass did not write"):
         from_message(data)
+
+
+# -- ranks of Horovod and MPI -----------------------------------------------------------------------------------------
+
+OF_MPI = {"PMIX_NAMESPACE": "prterun-1@1", "OMPI_COMM_WORLD_SIZE": "2"}
+"""Of an mpirun that is the first process of its container: the same in each start."""
+
+
+class Launch:
+    """Two ranks that no torch.distributed connects, in one process; outside of Windlass."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+        self.ranks = []
+        for name, text in OF_MPI.items():
+            monkeypatch.setenv(name, text)
+        for rank in range(2):
+            monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
+            model = nn.Linear(2, 2)
+            nn.init.constant_(model.weight, value)
+            self.ranks.append(Checkpoint(folder=folder, every=1000, keep=10, model=model))
+
+    def save(self, *ranks: int) -> None:
+        """Each rank does a step, and these save it."""
+        for one in self.ranks:
+            one.step()
+        for rank in ranks:
+            self.ranks[rank].save()
+        if 0 in ranks and 1 in ranks:
+            self.ranks[0]._saver.await_writer()
+        elif 0 in ranks:
+            while not self.ranks[0]._saver.part_is_written:
+                self.ranks[0]._saver.poll(1.0)
+
+    def end(self) -> None:
+        for one in self.ranks:
+            one._saver.close()
+
+
+def test_a_start_that_begins_again_writes_into_no_checkpoint_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both begin at step 0, with the same environment; rank 1 of the second one is killed before it saves."""
+    first = Launch(tmp_path, monkeypatch, 1.0)
+    first.save(0, 1)
+    first.end()
+    [found] = list_checkpoints(tmp_path)
+    assert examine(found) == []
+    second = Launch(tmp_path, monkeypatch, 2.0)
+    second.save(0)
+    second.end()
+    complete = [one for one in list_checkpoints(tmp_path) if one.complete]
+    assert [one.name for one in complete] == [found.name]
+    assert examine(found) == []
+
+
+def test_what_an_unfinished_save_has_left_is_no_part_of_another_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else rank 0 would commit a checkpoint with the state of two trainings."""
+    first = Launch(tmp_path, monkeypatch, 1.0)
+    first.save(1)
+    until(lambda: list(tmp_path.glob("step-00000001-*/rank-1.json")))
+    first.end()
+    second = Launch(tmp_path, monkeypatch, 2.0)
+    second.save(0)
+    assert [one for one in list_checkpoints(tmp_path) if one.complete] == []
+    second.ranks[1].save()
+    second.ranks[0]._saver.await_writer()
+    [found] = [one for one in list_checkpoints(tmp_path) if one.complete]
+    assert (found.attempt, examine(found)) == (2, [])
+    second.end()

@@ -110,9 +110,11 @@ class Checkpoint:
         atexit.register(self._at_exit)
 
     def _next_attempt(self) -> int:
-        """Outside of Windlass: one more than the attempts of all checkpoints in the folder."""
-        if not self._world.can_communicate:
-            return 1
+        """Outside of Windlass: one more than the attempts of all checkpoints in the folder, unfinished ones included.
+
+        Ranks that cannot communicate list it each, and find the same: none saves before all have made a step. The
+        number keeps this start out of what another one with the same environment has written.
+        """
         before = list_together(self._folder, self._world, self._retry)
         return 1 + max((found.attempt for found in before), default=0)
 
