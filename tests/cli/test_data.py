@@ -72,11 +72,79 @@ def test_verify_and_ls_show_the_set(windlass: Call, source: Path) -> None:
         ("deep/b.bin", 2000),
         ("more", 0),
     ]
-    assert "3 files, 2.9 KiB, set:" in windlass("data", "ls", "to").out
+    assert (listed["digest"], listed["files"][0]["digest"], listed["files"][2]["digest"]) == ("", "", "")
+    assert "): 1 not in it, 1 written since\n" in windlass("data", "ls", "to").out
+    Path("to/deep/b.bin").unlink()
+    assert "): 1 missing, 1 not in it, 1 written since\n" in windlass("data", "ls", "to").out
     Path("to", manifest.IN_FOLDER).write_text("{}\n")
     spoiled = windlass("data", "ls", "to")
     assert spoiled.code == 0
-    assert "3 files, 2.9 KiB, its manifest is damaged: " in spoiled.out
+    assert "2 files, 1000 B, its manifest is damaged: " in spoiled.out
+
+
+def damage(path: Path) -> None:
+    """Change a byte of a file, and neither its size nor its time."""
+    kept, data = path.stat(), path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(bytes([data[0] ^ 1]))
+    os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+
+
+def test_ls_shows_the_digest_of_what_it_lists(windlass: Call, source: Path) -> None:
+    digest = windlass("data", "copy", "source", "to", "-o", "json").json["digest"]
+    assert f"2 files, 2.9 KiB, {digest}\n" in windlass("data", "ls", "to").out
+
+
+def test_a_copy_fetches_what_verify_has_found_damaged(windlass: Call, source: Path) -> None:
+    digest = windlass("data", "copy", "source", "to", "-o", "json").json["digest"]
+    damage(Path("to/a.bin"))
+    assert windlass("data", "copy", "source", "to").out.startswith("nothing to copy"), "nothing has read it"
+    assert windlass("data", "verify", "to").code == 1
+    assert windlass("data", "verify", "to").code == 1, "until it is copied again"
+    assert "1 written since" in windlass("data", "ls", "to").out
+    again = windlass("data", "copy", "source", "to", "-o", "json").json
+    assert (again["copied_files"], again["digest"]) == (1, digest)
+    assert windlass("data", "verify", "to").code == 0
+    assert windlass("data", "copy", "source", "to").out.startswith("nothing to copy")
+    assert [one.name for one in Path("to").iterdir() if one.name.startswith(".")] == [manifest.IN_FOLDER]
+
+
+def test_a_damaged_source_that_verify_has_found_is_not_copied_as_a_good_one(windlass: Call, source: Path) -> None:
+    windlass("data", "copy", "source", "to")
+    damage(Path("to/a.bin"))
+    windlass("data", "verify", "to")
+    done = windlass("data", "copy", "to", "other", "-o", "json")
+    assert (done.code, [one["name"] for one in done.json["refused"]]) == (1, ["a.bin"])
+    assert not Path("other/a.bin").exists()
+
+
+@pytest.mark.parametrize("end", ["source", "to"])
+def test_checksum_compares_by_content(windlass: Call, source: Path, end: str) -> None:
+    windlass("data", "copy", "source", "to")
+    assert windlass("data", "copy", "source", "to", "--checksum").out.startswith("nothing to copy; 2 files unchanged")
+    damage(Path(end, "deep/b.bin"))
+    assert windlass("data", "copy", "source", "to").out.startswith("nothing to copy")
+    done = windlass("data", "copy", "source", "to", "--checksum", "-o", "json").json
+    assert (done["copied_files"], done["unchanged_files"]) == (1, 1)
+    assert Path("to/deep/b.bin").read_bytes() == Path("source/deep/b.bin").read_bytes()
+    assert windlass("data", "verify", "to").code == 0
+
+
+def test_a_damaged_set_of_the_cache_is_found_and_fetched_again(windlass: Call, source: Path) -> None:
+    staged = windlass("data", "stage", "source", "-o", "json").json
+    file = Path(staged["folder"], "a.bin")
+    for named in (staged["digest"], staged["digest"][:12], staged["folder"]):
+        assert windlass("data", "verify", named, "-o", "json").json["ok"]
+    damage(file)
+    for named in (staged["folder"], staged["digest"]):
+        bad = windlass("data", "verify", named)
+        assert (bad.code, "a.bin" in bad.out, "deep/b.bin" in bad.out) == (1, True, False)
+    again = windlass("data", "stage", "source", "-o", "json").json
+    assert (again["fetched_bytes"], again["digest"]) == (1000, staged["digest"])
+    assert file.read_bytes() == b"a" * 1000
+    assert windlass("data", "verify", staged["digest"]).code == 0
+    unknown = windlass("data", "verify", "set:000000")
+    assert (unknown.code, "no set of the cache" in unknown.err) == (2, True)
 
 
 @pytest.mark.parametrize(

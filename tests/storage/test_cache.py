@@ -409,6 +409,36 @@ def test_a_set_that_does_not_fit_is_refused_before_anything_is_fetched(tmp_path:
         assert stage_in(disk / "data", source).num_moved == 1000
 
 
+def test_a_set_that_cannot_fit_removes_no_other(tmp_path: Path) -> None:
+    small, larger = (fill(tmp_path / name, {"x": b"x" * size}) for name, size in (("a", 400_000), ("b", 500_000)))
+    fits, never = (fill(tmp_path / name, {"x": b"y" * size}) for name, size in (("c", 1_500_000), ("d", 2_100_000)))
+    with small_disk(tmp_path / "disk", 2_000) as disk:
+        cache = DataCache(disk / "data", dict)
+        kept = {asyncio.run(cache.stage(one))[0].digest for one in (small, larger)}
+        with pytest.raises(StorageError, match="needs 2,100,000 bytes more"):
+            asyncio.run(cache.stage(never))
+        assert {one.digest for one in cache.sets()} == kept
+        found, _ = asyncio.run(cache.stage(fits))
+        assert [one.digest for one in cache.sets()] == [found.digest]
+
+
+def test_a_set_that_verify_has_found_damaged_is_not_read_by_the_next_attempt(
+    home: Path, source: Address, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    staged = stage(home, source, link)
+    file = staged.folder / "a/1.bin"
+    kept = file.stat()
+    file.write_bytes(b"eno")
+    os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    found = asyncio.run(cache_of(home).verify(staged.digest, Progress()))
+    assert found is not None
+    assert [one.name for one in found[1].problems] == ["a/1.bin"]
+    again = stage(home, source, link)
+    assert (again.num_moved, contents(again.folder), contents(link)) == (3, SET, SET)
+    assert asyncio.run(cache_of(home).verify("set:", Progress())) is not None
+
+
 def test_nothing_is_fetched_into_a_folder_of_another_user(home: Path, source: Address) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may give a folder away")

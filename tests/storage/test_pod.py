@@ -11,7 +11,7 @@ import pytest
 from tests.storage.pods import Pods
 
 from windlass.errors import StorageError, UsageError
-from windlass.storage.pod import RESULT_BYTES, bounded_error, bounded_results, transfer
+from windlass.storage.pod import INTERRUPTED, RESULT_BYTES, bounded_error, bounded_results, transfer
 
 EMPTY_SET = f"set:{hashlib.sha256(b'').hexdigest()}"
 
@@ -41,7 +41,15 @@ def test_outputs_that_are_not_there_are_an_empty_set(tmp_path: Path, is_there: b
         (tmp_path / "output").mkdir()
     request = {"kind": "upload", "state": str(tmp_path / "state"), "name": "outputs"}
     [line] = transfer(json.dumps({**request, "source": str(tmp_path / "output"), "destination": str(tmp_path / "to")}))
-    assert line == {"name": "outputs", "digest": EMPTY_SET, "files": 0, "bytes": 0, "moved": 0, "refused": []}
+    assert line == {
+        "name": "outputs",
+        "digest": EMPTY_SET,
+        "files": 0,
+        "bytes": 0,
+        "moved": 0,
+        "refused": [],
+        "failed": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -59,6 +67,13 @@ def test_other_stores_than_s3_name_what_is_missing(pods: Pods) -> None:
         "error": "gs://bucket/set/: gs:// is reached by obstore, which this image lacks",
         "hint": "pip install 'obstore<0.13' in it, or name one that has it: supervisor_image: of the target",
     }
+
+
+def test_a_store_that_does_not_answer_has_the_job_make_another_pod(pods: Pods) -> None:
+    away = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+    ended = pods.stage("s3://bucket/set", **away).ended()
+    assert ended.code == INTERRUPTED
+    assert "does not answer" in ended.lines[-1]["error"]
 
 
 def test_an_outcome_that_cannot_be_written_changes_nothing_else(pods: Pods, tmp_path: Path) -> None:

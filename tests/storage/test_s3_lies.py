@@ -14,6 +14,8 @@ import pytest
 from tests.servers.faulty import BARE_400, FORBIDDEN, HTML, PASS, Fault, FaultProxy, Request, throttled
 from tests.servers.s3 import S3Server
 from tests.storage.sets import Data, Done, Shape, assert_equal, names, write_set
+from tests.storage.test_s3_outputs import SCRIPT as WRITE
+from tests.storage.test_s3_staging import run_id, windlass
 
 from windlass.s3 import bucket as bucket_module
 from windlass.s3 import objects
@@ -175,6 +177,27 @@ def test_an_answer_that_comes_late_is_no_second_object_and_no_loss(
         objects.write(store, key, parts if key == "large" else parts[1:])
     assert [one.key for one in objects.listed(store, "") if not isinstance(one, str)] == ["large", "small"]
     assert objects.opened(store, "large").read() == b"".join(parts)
+
+
+def test_outputs_of_which_one_is_refused_are_uploaded_without_it_and_the_run_fails(
+    data: Data, proxy: FaultProxy, files: Path, bucket: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "write.py").write_text(WRITE)
+    fields = {"name": "w", "run": "write.py", "env": {"SET": str(files)}, "outputs": f"s3://{bucket}/runs"}
+    (tmp_path / "job" / "job.yaml").write_text(json.dumps(fields))
+    name = "small/3/00003.bin"
+    proxy.fault = lambda request: FORBIDDEN if request.path.endswith(name) else PASS
+    run = run_id(data, tmp_path / "job" / "job.yaml")
+    windlass(data, "logs", "-f", run)
+    status = json.loads(windlass(data, "status", run, "-o", "json").stdout)
+    assert status["phase"] == "failed"
+    assert f"1 of the files were not taken, the first: {name}: the store answered 403" in json.dumps(status)
+    assert status["outputs"]["files"] == SET.num_small + SET.num_large - 1
+    proxy.reset()
+    windlass(data, "resume", run)
+    assert json.loads(windlass(data, "status", run, "-o", "json").stdout)["phase"] == "succeeded"
+    assert data.json("verify", f"s3://{bucket}/runs/{run}/")["files"] == SET.num_small + SET.num_large
 
 
 def test_a_clock_that_is_an_hour_off_is_corrected(server: S3Server, bucket: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.supervise.fakes import START, FakeAttempt, FakeRun
@@ -20,6 +21,7 @@ from windlass.supervise.adoption import MAX_CRASHES, pause_seconds, settle
 from windlass.supervise.backend import Backend, HeldElsewhere, TargetUnavailable
 from windlass.supervise.process import main
 from windlass.supervise.supervisor import FULL_DISK_PATIENCE_SECONDS, TROUBLE_SECONDS
+from windlass.supervise.transfers import TransferInterrupted
 
 GONE = TargetUnavailable("LoginFailed", "cannot log in to the cluster: token expired", "log in again")
 MakeRun = Callable[..., FakeRun]
@@ -325,6 +327,34 @@ def test_data_that_cannot_be_brought_ends_the_run_with_the_reason(make_run: Make
     assert status.root_cause is not None
     words = "the data could not be staged: s3://bkt/ has no files (see: windlass data ls)"
     assert status.root_cause.summary == words
+
+
+AWAY = TransferInterrupted("s3://bkt/: it does not answer", "check the endpoint")
+
+
+def test_data_of_a_store_that_is_away_is_asked_for_as_often_as_the_job_allows_restarts(make_run: MakeRun) -> None:
+    run = make_run(max_restarts=3)
+    run.backend.stagings = [AWAY, False, AWAY, AWAY]
+    status = run.run(succeed)
+    assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 1)
+    assert 35 <= status.attempts[0].started_at - START < 40
+    assert "try 3 of 3 follows in 20 s" in run.data("warning")[-1]["message"]
+
+
+@pytest.mark.parametrize("policy", [{}, {"max_restarts": 2}, {"max_restarts": 3, "restart_on": ["node-loss"]}])
+def test_and_no_more_often(make_run: MakeRun, policy: dict[str, Any]) -> None:
+    run = make_run(**policy)
+    run.backend.stagings = [AWAY] * 9
+    status = run.run(succeed)
+    assert (status.phase, status.exit_code) == (Phase.FAILED, 127)
+    assert len(run.backend.stagings) == 9 - 1 - (2 if policy == {"max_restarts": 2} else 0)
+
+
+def test_outputs_of_a_run_wait_in_the_same_way(make_run: MakeRun) -> None:
+    run = make_run(max_restarts=1)
+    run.backend.uploads_outputs = True
+    run.backend.uploads = [AWAY]
+    assert run.run(succeed).phase is Phase.SUCCEEDED
 
 
 def test_a_run_is_stopped_while_its_data_is_brought(make_run: MakeRun) -> None:

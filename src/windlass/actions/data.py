@@ -7,11 +7,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from windlass.errors import UsageError
+from windlass.errors import StorageError, UsageError
 from windlass.runs.context import Context
 from windlass.runs.data import unfinished_readers
 from windlass.runs.private import refuse_foreign
@@ -22,14 +22,14 @@ from windlass.storage.cache import DataCache
 from windlass.storage.copy import Copy
 from windlass.storage.failure import first_of
 from windlass.storage.helpers import number_here
-from windlass.storage.manifest import BadManifest, Manifest
+from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.memory import return_freed_blocks
-from windlass.storage.opening import journal_for, note_of, open_place
-from windlass.storage.place import Place
+from windlass.storage.opening import journal_for, no_copy_to, note_of, open_place
+from windlass.storage.place import Entry, Place
 from windlass.storage.progress import Copied, Progress
 from windlass.storage.retry import repeated
 from windlass.storage.sets import CachedSet
-from windlass.storage.verify import Verified
+from windlass.storage.verify import Verified, note_damage
 from windlass.storage.verify import verify as verify_place
 from windlass.views.reports import (
     CachedData,
@@ -51,8 +51,13 @@ DIGEST: Final = re.compile(r"set:.*|[0-9a-f]{6,64}")
 """Digest of a set, or its beginning."""
 
 
-def copy(source: str, destination: str, context: Context, progress: Progress | None = None) -> DataCopied:
-    """Copy what differs from one place to another. Raises UsageError, StorageError, MissingPart."""
+def copy(
+    source: str, destination: str, context: Context, progress: Progress | None = None, *, by_content: bool = False
+) -> DataCopied:
+    """Copy what differs from one place to another; `by_content` reads what has equal sizes and versions.
+
+    Raises UsageError, StorageError, MissingPart.
+    """
     of, to = (Address.parse(text, context.cwd) for text in (source, destination))
     for end in (of, to):
         if end.is_folder and os.path.lexists(end.path) and not Path(end.path).is_dir():
@@ -63,7 +68,8 @@ def copy(source: str, destination: str, context: Context, progress: Progress | N
     home = _own_home(context)
     with journal_for(of, to, home) as journal:
         places, note = (open_place(of, home), open_place(to, home)), note_of(of, to, home)
-        done: Copied = _wait(Copy(*places, journal, progress, noted=note, num_helpers=number_here).run())
+        work = Copy(*places, journal, progress, noted=note, num_helpers=number_here, by_content=by_content)
+        done: Copied = _wait(work.run())
     refused = tuple(RefusedFile(one.name, one.why) for one in done.refused)
     return DataCopied(
         str(of), str(to), done.digest, done.num_files, done.set_bytes,
@@ -72,17 +78,36 @@ def copy(source: str, destination: str, context: Context, progress: Progress | N
 
 
 def verify(address: str, context: Context, progress: Progress | None = None) -> DataVerified:
-    """Read every byte of a set and compare it with its manifest. Raises UsageError, StorageError, MissingPart."""
+    """Read every byte of a set and compare it with its manifest; one of the cache by `set:DIGEST`, or its folder.
+
+    Files that are damaged are noted in the manifest, so that the next copy, or run, fetches them. Raises UsageError,
+    StorageError, MissingPart.
+    """
+    progress = progress or Progress()
+    cache = DataCache(context.home / "data", lambda: unfinished_readers(context.home))
+    which = address if address.startswith("set:") else str(Address.parse(address, context.cwd))
+    if (cached := _wait(cache.verify(which, progress))) is not None:
+        return _verified(str(cached[0].folder), cached[1])
+    if which.startswith("set:"):
+        raise UsageError(f"no set of the cache, or more than one, is {address}", "see: windlass data ls")
     place = _open(address, context)
-    done: Verified = _wait(verify_place(place, progress or Progress()))
+    done: Verified = _wait(verify_place(place, progress))
+    if done.damaged:
+        with suppress(StorageError), no_copy_to(place.address, context.home):  # it may not be written, or is being
+            _wait(note_damage(place, done.damaged))
+    return _verified(str(place.address), done)
+
+
+def _verified(address: str, done: Verified) -> DataVerified:
     problems = tuple(RefusedFile(one.name, one.why) for one in done.problems)
-    return DataVerified(
-        str(place.address), not problems, done.digest, done.num_files, done.num_bytes, problems, done.extra
-    )
+    return DataVerified(address, not problems, done.digest, done.num_files, done.num_bytes, problems, done.extra)
 
 
 def list_files(address: str, context: Context) -> DataList:
-    """The files of a place, and the digest of its manifest if it has one. Raises UsageError, StorageError."""
+    """The files of a place, and the digest of the set if they are those of its manifest.
+
+    Raises UsageError, StorageError.
+    """
     place = _open(address, context)
 
     async def find() -> DataList:
@@ -93,14 +118,32 @@ def list_files(address: str, context: Context) -> DataList:
                 manifest = Manifest.from_bytes(stored)
             except BadManifest as error:
                 problem = f"its manifest is damaged: {error}"
+        entries.sort(key=lambda one: one.name)
         of = {} if manifest is None else manifest.files
-        files = tuple(
-            DataFile(one.name, one.size, known.digest if (known := of.get(one.name)) is not None else "")
-            for one in sorted(entries, key=lambda one: one.name)
-        )
-        return DataList(str(place.address), "" if manifest is None else manifest.digest, files, problem)
+        digests = [_digest_of(one, of.get(one.name)) for one in entries]
+        files = tuple(DataFile(one.name, one.size, digest) for one, digest in zip(entries, digests, strict=True))
+        if manifest is not None:
+            problem = _difference(manifest, entries, digests)
+        return DataList(str(place.address), "" if manifest is None or problem else manifest.digest, files, problem)
 
     return _wait(find())
+
+
+def _digest_of(entry: Entry, known: File | None) -> str:
+    """The digest that a manifest has of a file in this version."""
+    is_same = known is not None and (known.size, known.version) == (entry.size, entry.version) and not known.is_damaged
+    return known.digest if known is not None and is_same else ""
+
+
+def _difference(manifest: Manifest, entries: Sequence[Entry], digests: Sequence[str]) -> str:
+    """How a listing differs from a manifest; empty where it does not."""
+    names = {one.name for one in entries}
+    others = len(names - manifest.files.keys())
+    counts = {
+        "missing": len(manifest.files.keys() - names), "not in it": others, "written since": digests.count("") - others
+    }  # fmt: skip
+    said = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+    return said and f"not the set of its manifest ({manifest.digest}): {said}"
 
 
 def stage(source: str, context: Context, progress: Progress | None = None) -> StagedData:

@@ -48,12 +48,14 @@ data.add_command(fetch)
 @data.command(short_help="Copy what differs, verified; goes on where it ended.")
 @click.argument("source", shell_complete=_complete_address)
 @click.argument("destination", shell_complete=_complete_address)
+@click.option("--checksum", is_flag=True, help="Read what has equal sizes and versions, and copy what differs.")
 @options.output
-def copy(source: str, destination: str, form: str) -> int:
+def copy(source: str, destination: str, checksum: bool, form: str) -> int:
     """Copy what differs: in parallel, verified, and going on where an earlier copy was ended.
 
     Nothing is deleted at DESTINATION. It gets a manifest with the SHA-256 of each file, by which `data verify` proves
-    it. Ends with 1 where a file was refused; all others are copied.
+    it. Ends with 1 where a file was refused; all others are copied. Files that `data verify` found damaged are copied
+    again.
 
     \b
     Example:
@@ -66,7 +68,7 @@ def copy(source: str, destination: str, form: str) -> int:
 
     progress = Progress()
     with interruptible(lambda: _going_on(progress)), shown("copy", progress, form):
-        done = actions.copy(source, destination, here(), progress)
+        done = actions.copy(source, destination, here(), progress, by_content=checksum)
     print_data(done, form, lambda paint: copied_lines(done, paint))
     return 1 if done.refused else 0
 
@@ -75,11 +77,15 @@ def copy(source: str, destination: str, form: str) -> int:
 @click.argument("address", shell_complete=_complete_address)
 @options.output
 def verify(address: str, form: str) -> int:
-    """Read every byte of a set and compare it with its manifest. Ends with 1 where they differ.
+    """Read every byte of a set and compare it with its manifest. Ends with 1 where they differ; the next copy, or the
+    next run that reads a set of the cache, then fetches what is damaged.
+
+    ADDRESS may be a set of the cache: its digest, as `data ls` shows it, or its folder.
 
     \b
     Example:
       windlass data verify data/digits
+      windlass data verify set:5f2c8a
       windlass data verify s3://bucket/digits/ -o json
     """
     from windlass.actions import data as actions

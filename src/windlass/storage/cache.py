@@ -25,9 +25,10 @@ from windlass.storage.helpers import number_here
 from windlass.storage.names import OWN, is_own
 from windlass.storage.note import cuts
 from windlass.storage.opening import journal_for, open_place
-from windlass.storage.place import Entry, Place, system_errors
+from windlass.storage.place import Entry, Place, Throttled, system_errors
 from windlass.storage.progress import Copied, Progress
 from windlass.storage.sets import FILES, CachedSet, SetFolder, link_tree, remove_others
+from windlass.storage.verify import Verified, verify
 
 SHARE: Final = 0.5
 """Of the space that is free or taken by the cache, what the cache may take."""
@@ -100,6 +101,24 @@ class DataCache:
         """All sets, the least recently used first; one that is not whole yet has no digest."""
         return sorted([*self._sets.all(), *self._begun()], key=lambda one: one.used_at)
 
+    async def verify(self, which: str, progress: Progress) -> tuple[CachedSet, Verified] | None:
+        """Read every byte of a set, which is named by `set:` and the beginning of its digest, or by the folder of its
+        files; None where there is none. Files that are damaged are fetched anew for the next run. Raises StorageError.
+        """
+        is_digest, folder = which.startswith("set:"), Path(which).resolve()
+        fits = [
+            one for one in self._sets.all()
+            if (one.digest.startswith(which) if is_digest else one.folder.resolve() == folder)
+        ]  # fmt: skip
+        if len(fits) != 1:
+            return None
+        [one] = fits
+        done = await verify(Folder(Address("folder", "", str(one.folder))), progress, self._sets.manifest(one))
+        if done.damaged:
+            with self._locked(self._root / "lock"):
+                self._sets.note_damage(one, done.damaged)
+        return one, done
+
     def remove(self, which: str, readers: Readers | None = None) -> CachedSet:
         """Remove the set of a source, or of a digest that begins so, unless one of the `readers` reads it; and what
         was fetched of one that is not whole.
@@ -140,6 +159,8 @@ class DataCache:
         remove_others(files, {one.name for one in entries})  # a file may have become a folder
         lacking = self._sets.lacking_bytes(known, entries) - _fetched(files).num_bytes
         # After the links: the set may be removed for this one, and what both have is not fetched again.
+        shared = sum(one.size for one in entries) - self._sets.lacking_bytes(known, entries)
+        self._refuse_lack_of_space(source, lacking, self._removable_bytes(files, known, shared))
         self._make_room(sum(one.size for one in entries), files)
         self._refuse_lack_of_space(source, lacking)
         target = Address("folder", "", str(files))
@@ -148,7 +169,8 @@ class DataCache:
         if done.refused:
             named = "; ".join(f"{one.name}: {one.why}" for one in done.refused[:NAMED])
             more = f"; and {len(done.refused) - NAMED} more" if len(done.refused) > NAMED else ""
-            raise StorageError(f"{len(done.refused)} of the files of {source} cannot be staged: {named}{more}")
+            kind = Throttled if all(one.passes for one in done.refused) else StorageError
+            raise kind(f"{len(done.refused)} of the files of {source} cannot be staged: {named}{more}")
         remove_others(files, done.files)
         shutil.rmtree(files / OWN, ignore_errors=True)  # the copy is done: nothing goes on with what is left of it
         (files / f"{manifests.IN_FOLDER}.part").unlink(missing_ok=True)
@@ -206,15 +228,26 @@ class DataCache:
                     self._sets.remove(one.folder.parent)
                     total -= one.num_bytes
 
+    def _removable_bytes(self, files: Path, known: CachedSet | None, shared: int) -> int:
+        """What `_make_room` could free at most: sets that no unfinished run reads, without the bytes that the set
+        `known` shares with the one in `files`.
+        """
+        if self._readers is None:
+            return 0
+        read = self._readers()
+        sets = [one for one in self.sets() if one.folder != files and one.folder.resolve() not in read]
+        is_known = known is not None and any(one.folder == known.folder for one in sets)
+        return sum(one.num_bytes for one in sets) - (shared if is_known else 0)
+
     def _share(self, root: Path) -> int:
         root.mkdir(mode=self._mode, parents=True, exist_ok=True)
         return int(SHARE * (shutil.disk_usage(root).free + sum(one.num_bytes for one in self.sets())))
 
-    def _refuse_lack_of_space(self, source: Address, num_bytes: int) -> None:
-        """Before hours are spent on a set that does not fit. Raises StorageError."""
+    def _refuse_lack_of_space(self, source: Address, num_bytes: int, removable_bytes: int = 0) -> None:
+        """Before hours are spent, and other sets removed, for a set that does not fit. Raises StorageError."""
         with system_errors(str(self._root)):
             space = shutil.disk_usage(self._root)
-        if num_bytes > space.free and space.total:  # some file systems of networks do not say
+        if num_bytes > space.free + removable_bytes and space.total:  # some file systems of networks do not say
             needs = f"{source} needs {num_bytes:,} bytes more below {self._root}, and {space.free:,} are free"
             raise StorageError(needs, "free some space there, or make it larger")
 

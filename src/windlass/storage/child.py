@@ -17,6 +17,7 @@ from typing import Any, Final
 from windlass.errors import WindlassError
 from windlass.storage.failure import first_of
 from windlass.storage.memory import return_freed_blocks
+from windlass.storage.place import Throttled
 from windlass.storage.progress import Progress
 
 REPORT_SECONDS: Final = 1.0
@@ -27,7 +28,7 @@ def run(work: Callable[[], None]) -> int:
     threading.Thread(target=_end_with_input, daemon=True).start()
     if (error := attempted(work)) is None:
         return 0
-    say({"error": error.message, "hint": error.hint})
+    say({"error": error.message, "hint": error.hint, "passes": isinstance(error, Throttled)})
     return 1
 
 

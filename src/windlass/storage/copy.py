@@ -33,6 +33,7 @@ from windlass.storage.place import (
 )
 from windlass.storage.progress import Copied, Progress, Refusal
 from windlass.storage.retry import repeated
+from windlass.storage.verify import digest_of as content_digest
 from windlass.storage.walk import digest_of
 from windlass.storage.window import MOST, Window
 
@@ -70,11 +71,12 @@ class Copy:
     def __init__(
         self, source: Place, destination: Place, journal: Journal, progress: Progress | None = None,
         window: Window | None = None, clock: Callable[[], float] = time.monotonic, noted: Noted = NOTHING,
-        has_manifest: bool = True, num_helpers: Callable[[int], int] | None = None,
+        has_manifest: bool = True, num_helpers: Callable[[int], int] | None = None, by_content: bool = False,
     ) -> None:  # fmt: skip
         """`noted` is where it notes that nothing is left to do, for the next copy between these places.
 
         `has_manifest`: whether the destination has a manifest; without one, files that it has are copied anew.
+        `by_content`: files of equal sizes and versions are read at both places, and copied where they differ.
         `num_helpers` says for a number of small files how many processes move them beside this one; default: none.
         """
         self.progress = progress or Progress()
@@ -96,6 +98,7 @@ class Copy:
         self._num_helpers = num_helpers
         self._helpers: Helpers | None = None
         self._has_manifest = has_manifest
+        self._by_content = by_content
         self._there: list[Entry] | None = None
         """What a store at the destination lists, where it was asked."""
         self._there_digest = ""
@@ -105,7 +108,7 @@ class Copy:
         """Copy what differs. Raises StorageError where nothing more can be copied."""
         began = self._clock()
         stored = await _stored(self._destination) if self._has_manifest else None
-        note = None if self._journal.files else self._noted.read(stored)
+        note = None if self._journal.files or self._by_content else self._noted.read(stored)
         before = None if note is not None else _manifest(stored)
         found = await self._listed(note, before)
         if note is not None:
@@ -208,14 +211,43 @@ class Copy:
         todo = []
         for entry in entries:
             one = known.get(entry.name)
-            if one is not None and (one.size, one.source) == (entry.size, entry.version) and self._is_there(one, there):
+            is_known = one is not None and self._is_there(one, there)
+            if one is not None and is_known and not one.is_damaged and _is_of(one, entry):
                 self._files[entry.name] = one
                 self.progress.num_unchanged += 1
             else:
                 todo.append(entry)
-                if one is not None and self._is_there(one, there):
+                if one is not None and is_known:
                     self._before[entry.name] = one
+        if self._by_content:
+            todo += await self._differing([one for one in entries if one.name in self._files])
         return sorted(todo, key=lambda one: -one.size)
+
+    async def _differing(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Those that have other bytes at the destination, which are no longer among its files."""
+        found: list[Entry] = []
+        self.progress.num_bytes, self.progress.is_listing = 2 * sum(one.size for one in entries), False
+        waiting = iter(entries)
+
+        async def work() -> None:
+            for entry in waiting:
+                there = Entry(entry.name, entry.size, self._files[entry.name].version)
+                places = ((self._source, entry), (self._destination, there))
+                try:
+                    digests = [await content_digest(place, self._window, one, self.progress) for place, one in places]
+                except StorageError:  # the copy meets it again, and names the file
+                    digests = ["", entry.name]
+                if len(set(digests)) > 1:
+                    found.append(entry)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(MOST):
+                group.create_task(work())
+        for entry in found:
+            self._before[entry.name] = self._files.pop(entry.name)
+        self.progress.num_unchanged -= len(found)
+        self.progress.bytes_done = self.progress.bytes_moved = 0
+        return found
 
     async def _versions(self) -> dict[str, str]:
         """Of all files of a store; those of a folder are asked for one by one."""
@@ -468,7 +500,8 @@ class Copy:
             if isinstance(error, SourceChanged) and entry.name in self._before:
                 self._files[entry.name] = self._before[entry.name]  # nothing was written in its place
             if large is None or not large.is_over:
-                self._refused.append(Refusal(entry.name, error.message.removeprefix(f"{entry.name}: ")))
+                why, is_changed = error.message.removeprefix(f"{entry.name}: "), isinstance(error, SourceChanged)
+                self._refused.append(Refusal(entry.name, why, not is_changed, isinstance(error, Throttled)))
             if large is not None:
                 large.is_over = True
 
@@ -482,6 +515,11 @@ class Copy:
     async def _settle(self) -> None:
         with self._journal.settling():
             await self._destination.settle()
+
+
+def _is_of(one: File, entry: Entry) -> bool:
+    """Whether a file was copied from this version of its source."""
+    return (one.size, one.source) == (entry.size, entry.version)
 
 
 def _file(entry: Entry, digest: str, version: str) -> File:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from json.encoder import encode_basestring_ascii
 from typing import Final
@@ -39,6 +39,8 @@ class File:
     """Version of the file from which it was copied, as its place writes it."""
     version: str = ""
     """Version of the file itself."""
+    is_damaged: bool = False
+    """Whether a later reading has found another content in this version: it is to be copied again."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Manifest:
             whole.update(f'[{encode_basestring_ascii(one.name)}, {one.size}, "{one.digest}"]\n'.encode())
         return f"set:{whole.hexdigest()}"
 
+    def with_damage(self, damaged: Iterable[File]) -> Manifest:
+        """The same set, in which these files are noted as damaged unless they were written since."""
+        known = set(damaged)
+        return Manifest.of(replace(one, is_damaged=True) if one in known else one for one in self.files.values())
+
     @property
     def num_bytes(self) -> int:
         """Size of the set."""
@@ -70,7 +77,7 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """As it is stored."""
         header = {"windlass": "manifest", "version": VERSION, "digest": self.digest, "files": len(self.files)}
-        lines = [header, *(line(one) for one in self.files.values())]
+        lines = [header, *map(line, self.files.values())]
         return b"".join(json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in lines)
 
     @classmethod
@@ -91,7 +98,7 @@ class Manifest:
 def line(one: File) -> dict[str, object]:
     """A file as a JSON object."""
     kept = {"name": one.name, "size": one.size, "digest": one.digest, "source": one.source, "version": one.version}
-    return {name: value for name, value in kept.items() if value != ""}
+    return {name: value for name, value in kept.items() if value != ""} | ({"damaged": True} if one.is_damaged else {})
 
 
 def from_line(found: object) -> File:
@@ -105,4 +112,5 @@ def from_line(found: object) -> File:
         raise BadManifest(f"{name} has the size {size!r}")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise BadManifest(f"{name} has the digest {str(digest)[:80]!r}")
-    return File(name, size, digest, str(found.get("source", "")), str(found.get("version", "")))
+    is_damaged = found.get("damaged") is True
+    return File(name, size, digest, str(found.get("source", "")), str(found.get("version", "")), is_damaged)

@@ -36,7 +36,7 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
     Raises UsageError.
     """
     _refuse_overlap(source, destination)
-    folder = Path(destination.path) / OWN if destination.is_folder else _state(destination, home)
+    folder = _own_folder(destination, home)
     was_there = folder.parent.exists()
     # What is beside the files of a folder is as open to others as they are: the umask says it.
     with locked(folder, str(destination), waits=waits, mode=0o777 if destination.is_folder else 0o700):
@@ -51,6 +51,22 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
                 if not (is_done or was_there):
                     with suppress(OSError):  # it has files
                         folder.parent.rmdir()
+
+
+@contextmanager
+def no_copy_to(destination: Address, home: Path) -> Iterator[None]:
+    """In the block no copy writes there. Raises StorageError where one does."""
+    folder = _own_folder(destination, home)
+    with locked(folder, str(destination), mode=0o777 if destination.is_folder else 0o700):
+        try:
+            yield
+        finally:
+            if destination.is_folder:
+                _remove_finished(folder)
+
+
+def _own_folder(destination: Address, home: Path) -> Path:
+    return Path(destination.path) / OWN if destination.is_folder else _state(destination, home)
 
 
 def note_of(source: Address, destination: Address, home: Path) -> Noted:

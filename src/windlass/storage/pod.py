@@ -31,12 +31,15 @@ from typing import Any, Final, TypeAlias
 from windlass.errors import MissingPart, UsageError, WindlassError
 from windlass.storage import child, volume
 from windlass.storage.cache import DataCache
+from windlass.storage.place import Throttled
 from windlass.storage.reach import refusal
 from windlass.storage.staging import staged
 from windlass.storage.upload import uploaded
 
 REFUSED: Final = 64
-"""Exit code where an error of ours has ended it: what passes was repeated, so another pod would end in the same way."""
+"""Exit code where an error of ours has ended it, which another pod would have too."""
+INTERRUPTED: Final = os.EX_TEMPFAIL
+"""The same where the store was busy, or did not answer: the Job makes another pod after a while."""
 TERMINATED: Final = 128 + signal.SIGTERM
 RESULT_FILE: Final = "/dev/termination-log"
 RESULT_BYTES: Final = 4096
@@ -75,7 +78,7 @@ def main(environ: Mapping[str, str] | None = None) -> int:
         Path(environ.get("WINDLASS_TRANSFER_RESULT") or RESULT_FILE).write_bytes(outcome)
     except OSError as problem:  # the lines have it too
         print(f"the outcome cannot be written: {problem}", file=sys.stderr)
-    return 0 if error is None else REFUSED
+    return 0 if error is None else INTERRUPTED if isinstance(error, Throttled) else REFUSED
 
 
 def transfer(text: str) -> Iterator[Line]:

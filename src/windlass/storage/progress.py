@@ -14,6 +14,10 @@ class Refusal:
 
     name: str
     why: str
+    is_failure: bool = False
+    """Whether a request or a disk has failed: neither its name nor what it is keeps it from the destination."""
+    passes: bool = False
+    """Whether a later copy may succeed: the store was busy, or did not answer."""
 
 
 @dataclass

@@ -87,6 +87,17 @@ class SetFolder:
         known = {} if one is None else _sources_of(one)
         return sum(entry.size for entry in entries if known.get(entry.name) != (entry.size, entry.version))
 
+    def manifest(self, one: CachedSet) -> Manifest:
+        """The manifest of a set. Raises StorageError where it cannot be read."""
+        if (found := _manifest(one.folder.parent)) is None:
+            raise StorageError(f"{one.folder.parent / MANIFEST} cannot be read", "windlass data rm removes the set")
+        return found
+
+    def note_damage(self, one: CachedSet, damaged: Iterable[File]) -> None:
+        """These files are fetched anew for the next run that reads the set. Raises StorageError."""
+        with system_errors(str(one.folder)):
+            write_whole(one.folder.parent / MANIFEST, self.manifest(one).with_damage(damaged).to_bytes())
+
     def put(self, folder: Path, digest: str) -> CachedSet:
         """Take over a folder with `files` and their manifest. A set of this digest that is there has the same files,
         unless it was damaged. Raises StorageError.
@@ -211,7 +222,8 @@ def _unchanged(one: CachedSet) -> Iterator[File]:
     """The files of a set that are as they were written."""
     found, place = _manifest(one.folder.parent), Folder(Address("folder", "", str(one.folder)))
     if found is not None:
-        yield from (file for file in found.files.values() if place.version_of(file.name) == file.version)
+        files = (file for file in found.files.values() if not file.is_damaged)
+        yield from (file for file in files if place.version_of(file.name) == file.version)
 
 
 def _manifest(folder: Path) -> Manifest | None:

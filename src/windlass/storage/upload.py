@@ -14,6 +14,7 @@ from windlass.storage.copy import Copy
 from windlass.storage.folder import Folder
 from windlass.storage.helpers import number_here
 from windlass.storage.opening import journal_for, open_place
+from windlass.storage.place import Throttled
 
 
 def uploaded(
@@ -21,18 +22,22 @@ def uploaded(
 ) -> dict[str, Any]:
     """Copy what the destination lacks of a folder, and verify it; gives a line about it. Its progress is reported.
 
-    A folder that is not there is an empty one: the run has written nothing. Raises StorageError, UsageError,
-    MissingPart.
+    A folder that is not there is an empty one: the run has written nothing. `failed` counts the refused files that the
+    store has not taken. Raises StorageError, UsageError, MissingPart; Throttled where these may be taken later.
     """
     of, to = (Address.parse(text, Path("/")) for text in (folder, destination))
     places = Folder(of, may_be_missing=True), open_place(to, Path(home))
     # That of a supervisor which was killed just now may still have it.
     with child.reported(name) as progress, journal_for(of, to, Path(home), waits=True) as journal:
         done = asyncio.run(Copy(*places, journal, progress, num_helpers=num_helpers).run())
+    failed = [one for one in done.refused if one.is_failure]
+    if failed and all(one.passes for one in failed):
+        raise Throttled(f"{len(failed)} files were not taken by {to}, the first: {failed[0].name}: {failed[0].why}")
     return {
         "name": name, "digest": done.digest, "files": done.num_files,
         "bytes": done.set_bytes, "moved": done.num_bytes,
-        "refused": [f"{one.name}: {one.why}" for one in done.refused],
+        "refused": [f"{one.name}: {one.why}" for one in sorted(done.refused, key=lambda one: not one.is_failure)],
+        "failed": len(failed),
     }  # fmt: skip
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
@@ -16,6 +17,8 @@ from windlass.storage.place import Entry, Place
 from windlass.storage.progress import Progress, Refusal
 from windlass.storage.retry import repeated
 from windlass.storage.window import MOST, Window
+
+DIFFERENT: Final = "its content is not that of the manifest"
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Verified:
     """Files that are missing, damaged or cannot be read, by name."""
     extra: tuple[str, ...]
     """Files that are there and not in the manifest."""
+    damaged: tuple[File, ...] = ()
+    """Those of the problems whose content differs, though their size does not."""
 
 
 async def read_manifest(place: Place) -> Manifest:
@@ -43,30 +48,41 @@ async def read_manifest(place: Place) -> Manifest:
         raise StorageError(f"{place.address}: the manifest is damaged: {error}", "copy the data again") from error
 
 
-async def verify(place: Place, progress: Progress) -> Verified:
-    """Read every byte of a set and compare. Raises StorageError where it has no manifest."""
-    manifest = await read_manifest(place)
+async def verify(place: Place, progress: Progress, manifest: Manifest | None = None) -> Verified:
+    """Read every byte of a set and compare it with a manifest, by default its own. Raises StorageError without one."""
+    manifest = manifest or await read_manifest(place)
     entries = {one.name: one for one in await place.listed()}
     there = [(one, entries[one.name]) for one in manifest.files.values() if one.name in entries]
+    damaged: list[File] = []
     problems = [Refusal(name, "it is missing") for name in manifest.files if name not in entries]
     progress.num_files, progress.num_bytes = len(there), sum(one.size for one, _ in there)
     progress.is_listing = False
     window, waiting = Window(), iter(there)
     async with asyncio.TaskGroup() as group:
         for _ in range(MOST):
-            group.create_task(_work(place, window, waiting, progress, problems))
+            group.create_task(_work(place, window, waiting, progress, problems, damaged))
     extra = tuple(sorted(name for name in entries if name not in manifest.files))
     found = tuple(sorted(problems, key=lambda one: one.name))
-    return Verified(manifest.digest, len(manifest.files), manifest.num_bytes, found, extra)
+    return Verified(manifest.digest, len(manifest.files), manifest.num_bytes, found, extra, tuple(damaged))
+
+
+async def note_damage(place: Place, damaged: Iterable[File]) -> None:
+    """Note in the manifest of a place that these files are damaged: the next copy to it fetches them. No other process
+    may write the manifest meanwhile. Raises StorageError.
+    """
+    manifest = await read_manifest(place)
+    await repeated(lambda: place.write_own(manifests.NAME, manifest.with_damage(damaged).to_bytes()))
 
 
 async def _work(
-    place: Place, window: Window, waiting: Iterator[tuple[File, Entry]], progress: Progress, problems: list[Refusal]
-) -> None:
+    place: Place, window: Window, waiting: Iterator[tuple[File, Entry]], progress: Progress, problems: list[Refusal],
+    damaged: list[File],
+) -> None:  # fmt: skip
     for one, entry in waiting:
         try:
             if why := await _difference(place, window, one, entry, progress):
                 problems.append(Refusal(one.name, why))
+                damaged += [one] if why is DIFFERENT else []
         except StorageError as error:
             problems.append(Refusal(one.name, error.message))
         progress.files_done += 1
@@ -78,14 +94,19 @@ async def _difference(place: Place, window: Window, one: File, entry: Entry, pro
         return entry.problem
     if entry.size != one.size:
         return f"it has {entry.size:,} bytes, not {one.size:,}"
-    parts, digests = Parts.of(one.size), []
+    return "" if await digest_of(place, window, entry, progress) == one.digest else DIFFERENT
+
+
+async def digest_of(place: Place, window: Window, entry: Entry, progress: Progress) -> str:
+    """The digest of a file, whose bytes are read. Raises StorageError."""
+    parts, digests = Parts.of(entry.size), []
     for number in range(len(parts)):
         start, length = parts.span(number)
         work = partial(_sha256, place, entry, start, length)
         digests.append(await repeated(partial(window.run, length, work), window))
         progress.bytes_done += length
         progress.bytes_moved += length
-    return "" if combined(digests) == one.digest else "its content is not that of the manifest"
+    return combined(digests)
 
 
 def _sha256(place: Place, entry: Entry, start: int, length: int) -> bytes:

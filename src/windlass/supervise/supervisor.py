@@ -41,7 +41,7 @@ from windlass.supervise.liveness import Liveness
 from windlass.supervise.membership import Membership
 from windlass.supervise.monitor import AttemptMonitor, RunState
 from windlass.supervise.recorder import Recorder
-from windlass.supervise.transfers import TransferRefused
+from windlass.supervise.transfers import TransferInterrupted, TransferRefused
 
 POLL_SECONDS: Final = 0.5
 ADOPTED_POLL_SECONDS: Final = 0.05
@@ -49,6 +49,8 @@ ADOPTED_POLL_SECONDS: Final = 0.05
 FULL_DISK_PATIENCE_SECONDS: Final = 600.0
 STOP_PATIENCE_SECONDS: Final = 5.0
 """The same while a command waits for the end; if it is not recorded, the next command reads it from the nodes."""
+TRANSFER_PAUSE_SECONDS: Final = 5.0
+"""Before files are moved again for the first time, since a store did not answer; doubled each time."""
 MAX_PAUSE_SECONDS: Final = 60.0
 """Between two attempts to reach an unavailable target."""
 TROUBLE_SECONDS: Final = 10.0
@@ -100,6 +102,8 @@ class Supervisor:
         """When the outputs are uploaded next, where the target was unavailable, in unix seconds."""
         self._num_delays = 0
         """How often in a row the target was unavailable."""
+        self._num_interrupted = 0
+        """How often files were moved again, since a store did not answer."""
         self._trouble_since: float | None = None
 
     # -- main loop
@@ -195,9 +199,23 @@ class Supervisor:
         except TargetUnavailable as error:
             self.next_at = self._retry_at(error)
         except (OSError, EngineError) as error:
+            if isinstance(error, TransferInterrupted) and (pause := self._pause_to_transfer("staged", error)):
+                self.next_at = self.clock.time() + pause
+                return False
             cause = RootCause(f"the data could not be staged: {in_a_line(error)}")
             self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
         return False
+
+    def _pause_to_transfer(self, what: str, error: TransferInterrupted) -> float:
+        """Seconds after which files are moved again; 0 once that was done as often as the job allows restarts."""
+        policy = self.plan.policy
+        if self._num_interrupted >= policy.get("max_restarts", 0) or "failure" not in policy.get("restart_on", ()):
+            return 0.0
+        pause = min(MAX_PAUSE_SECONDS, TRANSFER_PAUSE_SECONDS * 2.0 ** min(self._num_interrupted, 10))
+        self._num_interrupted += 1
+        words = f"try {self._num_interrupted} of {policy['max_restarts']} follows in {pause:g} s"
+        self.record.note(Warned(f"the files could not be {what}: {in_a_line(error)}; {words}"))
+        return pause
 
     def _acquire(self) -> None:
         """Acquire the run, unless that is done; detach where another supervisor has."""
@@ -417,6 +435,9 @@ class Supervisor:
             self._upload_at = 0.0 if self._is_collecting else retry_at  # a collection waits by itself
             return False
         except (OSError, EngineError) as error:
+            if isinstance(error, TransferInterrupted) and (pause := self._pause_to_transfer("uploaded", error)):
+                self._upload_at = self.clock.time() + pause
+                return False
             self.end_uploading(in_a_line(error))
             return True
         if is_uploaded:

@@ -33,6 +33,10 @@ class TransferRefused(EngineError):
     """The program has ended with an error that it would have again."""
 
 
+class TransferInterrupted(EngineError):
+    """The program has ended with an error that may pass: a store was busy, or did not answer."""
+
+
 class Notes(Protocol):
     """What a transfer needs of a `Recorder`."""
 
@@ -169,6 +173,8 @@ class OutputsUpload:
             record.note(Warned(f"not uploaded: {'; '.join(refused[:NAMED])}{more}"))
         uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
         record.note(OutputsUploaded(self._destination, *uploaded))
+        if failed := line.get("failed", 0):
+            raise EngineError(f"{failed} of the files were not taken, the first: {refused[0]}", "all others are there")
 
 
 class CheckpointUploads:

@@ -646,7 +646,7 @@ class DataFile:
     name: str
     bytes: int
     digest: str
-    """By the manifest; empty where that does not have the file."""
+    """By the manifest; empty where that does not have the file in this version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -655,7 +655,7 @@ class DataList:
 
     address: str
     digest: str
-    """Of the set; empty where it has no manifest that can be read."""
+    """Of the set; empty where its manifest cannot be read, or has other files or versions."""
     files: tuple[DataFile, ...]
     problem: str
-    """Why its manifest cannot be read; empty where it can be, or there is none."""
+    """Why its manifest cannot be read, or how the files differ from it; empty where neither is so, or there is none."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import types
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -11,7 +16,7 @@ from tests.helpers.until import until
 from windlass.engines.local.transfer import ProcessTransfer
 from windlass.errors import EngineError
 from windlass.supervise.clock import Clock
-from windlass.supervise.transfers import Notes
+from windlass.supervise.transfers import Notes, TransferInterrupted
 
 
 @pytest.mark.parametrize(
@@ -24,3 +29,29 @@ def test_a_process_that_dies_is_told_of_in_words(script: str, words: str) -> Non
     with pytest.raises(EngineError) as told:
         until(lambda: list(transfer.reports(cast("Notes", None), clock)))
     assert told.value.message == f"the process that stages the data ended: {words}"
+
+
+AWAY = """
+if test -e again; then echo '{"name": "set", "digest": "set:0"}'; exit 0; fi
+touch again; echo '{"error": "it does not answer", "hint": "", "passes": true}'; cat; exit 1
+"""
+
+
+def test_a_transfer_that_a_store_has_interrupted_is_started_again_by_the_next_look(tmp_path: Path) -> None:
+    transfer = ProcessTransfer(["sh", "-c", f"cd {tmp_path}\n{AWAY}"], "process that stages the data")
+    clock = cast("Clock", types.SimpleNamespace(wake=lambda: None))
+    with pytest.raises(TransferInterrupted, match="it does not answer"):
+        until(lambda: list(transfer.reports(cast("Notes", None), clock)))
+    [line] = until(lambda: list(transfer.reports(cast("Notes", None), clock)))
+    assert line["digest"] == "set:0"
+    until(lambda: list(transfer.reports(cast("Notes", None), clock)) or transfer.is_done)
+
+
+@pytest.mark.parametrize(("source", "passes"), [("s3://bucket/set", True), ("/nowhere", False)])
+def test_the_process_says_whether_the_error_may_pass(tmp_path: Path, source: str, passes: bool) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}
+    words = [str(tmp_path), "set", source, str(tmp_path / "link")]
+    command = [sys.executable, "-P", "-m", "windlass.storage.staging", *words]
+    with subprocess.Popen(command, env={**os.environ, **keys}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert json.loads(child.stdout.readline())["passes"] is passes

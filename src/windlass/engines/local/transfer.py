@@ -12,7 +12,15 @@ from typing import Any
 
 from windlass.errors import EngineError
 from windlass.supervise.clock import Clock
-from windlass.supervise.transfers import CheckpointUploads, DataStaging, Line, Notes, OutputsUpload, Transfer
+from windlass.supervise.transfers import (
+    CheckpointUploads,
+    DataStaging,
+    Line,
+    Notes,
+    OutputsUpload,
+    Transfer,
+    TransferInterrupted,
+)
 from windlass.worker.root_cause import death_of
 
 
@@ -58,7 +66,8 @@ class ProcessTransfer(Transfer):
         """See `Transfer`; `clock` is woken by what it reports."""
         if self._process is None:
             self._process = subprocess.Popen(self._program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")
-            threading.Thread(target=self._read, args=(self._process, clock), daemon=True).start()
+            self._lines = queue.SimpleQueue()
+            threading.Thread(target=self._read, args=(self._process, self._lines, clock), daemon=True).start()
         while not self._lines.empty():
             line = self._lines.get()
             if line is None:
@@ -69,7 +78,8 @@ class ProcessTransfer(Transfer):
                 self.is_done = True
             elif "error" in line:
                 self.end()
-                raise EngineError(line["error"], line["hint"])
+                self._process = None  # the next call starts another one
+                raise (TransferInterrupted if line.get("passes") else EngineError)(line["error"], line["hint"])
             else:
                 yield line
 
@@ -81,11 +91,11 @@ class ProcessTransfer(Transfer):
             self._process.wait()
             self._process.stdin.close()
 
-    def _read(self, process: subprocess.Popen[bytes], clock: Clock) -> None:
+    def _read(self, process: subprocess.Popen[bytes], reported: queue.SimpleQueue[Line | None], clock: Clock) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self._lines.put(json.loads(line))
+                reported.put(json.loads(line))
                 clock.wake()
-        self._lines.put(None)
+        reported.put(None)
         clock.wake()

@@ -131,7 +131,9 @@ class JobTransfer(Transfer):
     def _given_up(self, job: Json, pods: list[dict[str, Any]]) -> tuple[str, str]:
         seen = [pod_status(0, pod) for pod in pods]
         last = seen[-1] if seen else PodStatus(0, reason=str(condition(job, "Failed").get("reason", "")))
-        words = ": ".join(part for part in (last.reason, last.message) if part) or f"exit code {last.exit_code}"
+        told = parsed(str(container_state(pods[-1])[1].get("message") or "").encode()) if pods else None
+        known = str((told or {}).get("error") or last.message)
+        words = ": ".join(part for part in (last.reason, known) if part) or f"exit code {last.exit_code}"
         times = f"its pods have failed {len(seen)} times, the last with " if len(seen) > 1 else ""
         return f"Job {self._name} gives up: {times}{words}", "windlass why RUN has what is known of its pods"
 
