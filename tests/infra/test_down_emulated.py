@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,15 +17,19 @@ from botocore.exceptions import ClientError
 from tests.engines.kubernetes.components.fakecluster import FakeCluster
 from tests.fakeaws.emulator import ACCOUNT, Emulator, emulated_aws
 from tests.fakeaws.emulator.fixtures import terraform  # noqa: F401
+from tests.helpers.until import until
 
 from windlass.engines.kubernetes.layout import RUN_LABEL
+from windlass.infra.folder import ClusterFolder
+from windlass.infra.outputs import FSX_PATH
+from windlass.infra.terraform import process
+from windlass.worker.process import of_session, send
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(3600)]
 BUCKET = f"windlass-vision-{ACCOUNT}"
 CLUSTER: dict[str, Any] = {
     "name": "vision", "region": "us-east-1", "zones": ["us-east-1a", "us-east-1b"],
-    "network": {"public_access": ["127.0.0.1/32"]}, "storage": {"efs": True}, "state": {"bucket": "states"},
-    "components": [],
+    "network": {"public_access": ["127.0.0.1/32"]}, "state": {"bucket": "states"}, "components": [],
 }  # fmt: skip
 LOGIN = """#!/bin/sh
 echo '{"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": {"token": "t"}}'
@@ -35,20 +40,25 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCreden
 class Machine:
     """A home of its own, with the same cluster file."""
 
-    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+    def __init__(self, folder: Path, environ: dict[str, str], storage: dict[str, Any]) -> None:
         folder.mkdir()
         self.folder = folder
-        (folder / "cluster.yaml").write_text(json.dumps(CLUSTER))
+        (folder / "cluster.yaml").write_text(json.dumps(CLUSTER | {"storage": storage}))
         self._environ = environ | {"HOME": str(folder), "WINDLASS_HOME": str(folder / "home"), "NO_COLOR": "1"}
 
     def cluster(self, *words: str, code: int = 0) -> str:
         """What a command prints; raises AssertionError where it ends otherwise."""
-        done = subprocess.run(
-            [sys.executable, "-m", "windlass", "cluster", *words], cwd=self.folder, env=self._environ,
-            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        child = self.start(*words)
+        out, err = child.communicate()
+        assert child.returncode == code, f"{words}: {child.returncode}\n{out}\n{err}"
+        return out if code == 0 else out + err
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start a command."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "windlass", "cluster", *words], cwd=self.folder, env=self._environ, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout if code == 0 else done.stdout + done.stderr
 
     def json(self, *words: str, code: int = 0) -> Any:
         return json.loads(self.cluster(*words, "-o", "json", code=code).splitlines()[0])
@@ -65,8 +75,8 @@ class Scene:
         path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self._environ = {**environ, **aws.environ, "PATH": path}
 
-    def machine(self, name: str) -> Machine:
-        return Machine(self._folder / name, self._environ)
+    def machine(self, name: str, **storage: Any) -> Machine:
+        return Machine(self._folder / name, self._environ, storage or {"efs": True})
 
     def read(self) -> bytes:
         """The object in the bucket, as any client reads it."""
@@ -136,3 +146,39 @@ def test_emulated_a_second_machine_refuses_what_the_first_would_and_a_kept_bucke
     gone = first.json("down", "--yes", "--force", "--delete-bucket")
     assert (gone["audit"]["is_clean"], gone["audit"]["kept"]) == (True, [])
     assert scene.aws.client("kms").describe_key(KeyId=key)["KeyMetadata"]["KeyState"] == "PendingDeletion"
+
+
+LINK = "aws_fsx_data_repository_association.main[0]"
+
+
+def unlinked(folder: ClusterFolder) -> process.RunningCommand | None:
+    """The destroy, once it has removed the link of FSx to the bucket."""
+    record = process.record_of(folder.path)
+    if record is None or record.command != "apply" or not record.is_alive:
+        return None
+    lines = [line for line in record.log.read_text().splitlines() if LINK in line and '"apply_complete"' in line]
+    return record if lines else None
+
+
+def test_emulated_fsx_is_exported_before_it_is_destroyed_also_by_a_down_that_is_killed(scene: Scene) -> None:
+    """Provider 5.100 waits ten minutes for the removal of a file system."""
+    machine, fsx = scene.machine("first", fsx={"prefix": "train/"}), scene.aws.client("fsx")
+    machine.json("up", "--yes", "--no-components")
+    [link] = fsx.describe_data_repository_associations()["Associations"]
+    assert link["FileSystemPath"] == FSX_PATH
+    folder = ClusterFolder.of(machine.folder / "home", "vision")
+
+    child = machine.start("down", "--yes")
+    found = until(lambda: unlinked(folder) or child.poll() is not None, "the link stays", 900)
+    assert isinstance(found, process.RunningCommand), child.communicate()
+    child.kill()
+    for pid in of_session(found.pid):
+        send(pid, signal.SIGKILL)
+    child.communicate()
+    assert fsx.describe_data_repository_associations()["Associations"] == []
+
+    removed = machine.json("down", "--yes")
+    assert (removed["audit"]["is_clean"], removed["lost"]) == (True, [])
+    assert fsx.describe_file_systems()["FileSystems"] == []
+    [task] = fsx.describe_data_repository_tasks()["DataRepositoryTasks"]
+    assert (task["Type"], task["Lifecycle"], task["Paths"]) == ("EXPORT_TO_REPOSITORY", "SUCCEEDED", [])

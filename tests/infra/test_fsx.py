@@ -9,7 +9,7 @@ from tests.fakeaws.emulator import Emulator, emulated_aws
 
 from windlass.errors import EngineError
 from windlass.infra.aws import Aws, AwsError
-from windlass.infra.fsx import begin_export, wait
+from windlass.infra.fsx import begin_export, exists, linked, wait
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +54,19 @@ def test_emulated_waiting_for_an_export_that_was_cancelled_fails(account: Emulat
 def test_emulated_a_file_system_that_is_not_there_is_named(aws: Aws) -> None:
     with pytest.raises(AwsError, match="fs-0123456789abcdef0"):
         begin_export(aws, "fs-0123456789abcdef0", "s3")
+
+
+def test_emulated_the_whole_of_a_file_system_is_one_export(account: Emulator, aws: Aws, system: str) -> None:
+    fsx = account.client("fsx")
+    assert (exists(aws, system), linked(aws, system)) == (True, ())
+    fsx.create_data_repository_association(
+        FileSystemId=system, FileSystemPath="/", DataRepositoryPath="s3://results/train/"
+    )
+    assert linked(aws, system) == ("/",)
+    task = begin_export(aws, system, "/")
+    assert begin_export(aws, system, "/") == task, "it is under way already"
+    assert begin_export(aws, system, "s3") != task, "of another folder"
+    [made] = fsx.describe_data_repository_tasks(TaskIds=[task])["DataRepositoryTasks"]
+    assert made["Paths"] == []
+    fsx.delete_file_system(FileSystemId=system)
+    assert (exists(aws, system), exists(aws, "fs-0123456789abcdef0")) == (False, False)

@@ -139,5 +139,10 @@ def test_a_plan_that_loses_files_of_users_is_refused(action: Action) -> None:
         require_kept(losing)
 
 
+def test_a_plan_that_deletes_a_key_loses_what_it_encrypts() -> None:
+    with pytest.raises(UsageError, match=r"the plan would delete aws_kms_key\.main"):
+        require_kept(PlanSummary((change("aws_kms_key", Action.DELETE),)))
+
+
 def test_a_plan_that_changes_the_rest_is_no_loss() -> None:
     require_kept(PlanSummary((change("aws_efs_file_system", Action.UPDATE), change("aws_subnet", Action.REPLACE))))

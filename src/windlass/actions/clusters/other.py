@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from windlass.actions.clusters.find import FILE, Named, OnEvent, all_of, of_folder
 from windlass.actions.clusters.inside import connected, managed, states, wanted
-from windlass.actions.clusters.planning import changes, local_resources, write_folder
+from windlass.actions.clusters.planning import bucket_or_remembered, changes, local_resources, write_folder
 from windlass.actions.clusters.up import take_outputs
 from windlass.actions.clusters.volumes import of_cluster, remember
 from windlass.errors import JobFileError, UsageError, WindlassError
@@ -154,8 +154,10 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
     """One cluster: what differs in AWS, and how its operators are. Raises TerraformError."""
     drift: tuple[Any, ...] = ()
     in_bucket: int | None = None
-    if with_drift and named.folder.exists:
+    if with_drift and (named.folder.exists or named.cluster.state is not None):
         with named.folder.locked("cluster status"):
+            if not named.folder.exists:  # another machine may have made the cluster
+                write_folder(named, context, bucket=bucket_or_remembered(named, context))
             terraform = named.terraform(context, on_event)
             terraform.init()
             drift = changes(terraform.drift())

@@ -29,6 +29,7 @@ EXTENDED_SUPPORT: Final = frozenset({"1.33"})
 """Versions of Kubernetes out of standard support on EKS: https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html"""
 LOSSES: Final = frozenset({
     "aws_efs_file_system", "aws_fsx_lustre_file_system", "aws_s3_bucket", "aws_ecr_repository", "aws_eks_cluster",
+    "aws_kms_key",
 })  # fmt: skip
 """Types of resources whose end is the end of what users keep in them."""
 

@@ -57,7 +57,7 @@ def _keys(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> Found | None:
-    """A key that bills, or one whose deletion would make something unreadable; a key is kept with its bucket."""
+    """A key that bills, or one whose deletion would make something unreadable. A key of a bucket is kept with it."""
     id, about, owner, tags = key
     state = str(about.get("KeyState", ""))
     is_ending = state in ENDING
@@ -65,7 +65,7 @@ def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> Found | None:
         return None  # it does not bill
     encrypts = f", encrypts {', '.join(uses[:5])}{f' and {len(uses) - 5} more' if len(uses) > 5 else ''}"
     when = f" until {about['DeletionDate']:%Y-%m-%d}" if is_ending and about.get("DeletionDate") else ""
-    bucket = f"s3://{scope.bucket or f'windlass-{scope.name}-{scope.account_id}'}"
+    is_of_bucket = any(one.startswith("s3://") for one in uses)
     delete = command(scope, "kms schedule-key-deletion --pending-window-in-days 7 --key-id", id)
     if is_ending:
         remedy = f"{command(scope, 'kms cancel-key-deletion --key-id', id)} && " + command(
@@ -75,7 +75,7 @@ def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> Found | None:
         remedy = f"delete what it encrypts, then: {delete}" if uses else delete
     return row(
         KEY, scope, owner, id, name=name, tags=tags, prices=[] if is_ending else [PriceKey("kms", "month", "key", 1.0)],
-        detail=f"{state}{when}{encrypts if uses else ''}", remedy=remedy, is_kept=bucket in uses and not is_ending,
+        detail=f"{state}{when}{encrypts if uses else ''}", remedy=remedy, is_kept=is_of_bucket and not is_ending,
     )  # fmt: skip
 
 
