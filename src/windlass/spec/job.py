@@ -132,7 +132,7 @@ class Job(Document):
     """Shell script that bash runs once on each machine, in the folder of the code, before the first ranks start there:
     `pip install -r requirements.txt`. Where it fails, the attempt fails. Ranks then start cold. Default: none."""
     secrets: Annotated[tuple[SecretName, ...], OnlyList] = ()
-    """Names of secrets; their values come from the target. Default: none."""
+    """Names of secrets; their values come from the target, and are masked in what ranks print. Default: none."""
     data: Annotated[tuple[Data, ...], OnlyList] = ()
     """Data that is brought to the workers before they start. Default: none."""
     outputs: Location | None = None

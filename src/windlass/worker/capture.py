@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from typing import Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 from windlass.worker.logfile import LogFile
+from windlass.worker.masking import Mask
 from windlass.worker.reserve import Reserve
 
 Echo = Callable[[str, bytes], None]
@@ -25,15 +27,18 @@ class Capture(LogFile):
 
     def __init__(
         self, source: int, folder: str, rank: int, pattern: str | None, echo: Echo | None = None,
-        reserve: Reserve | None = None,
+        reserve: Reserve | None = None, secrets: tuple[bytes, ...] = (),
     ) -> None:  # fmt: skip
         """`source` is the read end of the rank's pipe; made non-blocking. `echo` gets all that is read from it.
+
+        `secrets` are values that are masked in it.
 
         Raises OSError if the logs cannot be made.
         """
         super().__init__(folder, rank, pattern, reserve)
         self._tag = str(rank)
         self._echo = echo
+        self._mask = Mask(secrets) if secrets else None
         os.set_blocking(source, False)
         self.source = source
         with contextlib.suppress(OSError):  # the user's share of pipe memory is used up, or this is no pipe of Linux
@@ -46,11 +51,10 @@ class Capture(LogFile):
             while taken < ROUND_BYTES:
                 data = os.read(self.source, READ_BYTES)
                 if not data:
+                    taken += self._end(now_ns)
                     return False
                 taken += len(data)
-                self.keep(data, now_ns)
-                if self._echo is not None:
-                    self._echo(self._tag, data)
+                self._take(data if self._mask is None else self._mask.feed(data), now_ns)
         except BlockingIOError:
             pass
         finally:
@@ -58,7 +62,21 @@ class Capture(LogFile):
                 self.stamp(now_ns)
         return True
 
+    def _take(self, data: bytes, now_ns: int) -> None:
+        if data:
+            self.keep(data, now_ns)
+            if self._echo is not None:
+                self._echo(self._tag, data)
+
+    def _end(self, now_ns: int) -> int:
+        """Take what the mask holds back; gives how much that was."""
+        held = b"" if self._mask is None else self._mask.end()
+        self._take(held, now_ns)
+        return len(held)
+
     def close(self) -> None:
         """Close the pipe and the files."""
+        if self._end(now_ns := time.time_ns()):
+            self.stamp(now_ns)
         os.close(self.source)
         super().close()

@@ -24,6 +24,7 @@ import time
 
 from windlass.worker import cleanup, process, rsh_agent
 from windlass.worker.capture import Echo
+from windlass.worker.masking import masked
 from windlass.worker.node import Node
 from windlass.worker.protocol import NodeSpec, RankFailure
 from windlass.worker.rank_start import STDOUT, ColdStart, Start
@@ -202,7 +203,7 @@ class LaunchedNode(Node):
         try:
             with open(self.spec.path("out"), "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - QUOTED_BYTES))
-                return file.read().decode("utf-8", "replace").strip()
+                return masked(file.read(), self.secrets).decode("utf-8", "replace").strip()
         except OSError:
             return ""
 

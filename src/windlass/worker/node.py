@@ -20,6 +20,7 @@ from windlass.worker.capture import Capture, Echo
 from windlass.worker.event_log import EventLog
 from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.host_facts import HostFacts
+from windlass.worker.masking import secret_values
 from windlass.worker.output_events import OutputEvents
 from windlass.worker.protocol import (
     STACKS_SIGNAL,
@@ -71,6 +72,8 @@ class Node:
         self.spec = spec
         self.start = start
         self.echo = echo
+        self.secrets = secret_values({**os.environ, **spec.env})
+        """Values that are masked in what is printed."""
         size = min(MAX_RESERVE_BYTES, RESERVE_BYTES_PER_RANK * (1 + len(spec.ranks)))
         self.reserve = Reserve(spec.path("reserve"), size, is_shared=False)
         self.events = EventLog(spec.path("events"), self.reserve, wake, echo)
@@ -188,7 +191,8 @@ class Node:
         read, write = os.pipe()
         try:
             pid = self.start(list(spec.argv), self.spec.cwd, env, write, beside)
-            capture = Capture(read, self.spec.folder, number, self.spec.progress, self.echo, self.reserve)
+            capture = Capture(read, self.spec.folder, number, self.spec.progress, self.echo, self.reserve,
+                              self.secrets)  # fmt: skip
         except OSError as error:
             os.close(read)
             self._fail_to_start(number, error, spec.argv[0])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from windlass.worker import fork_safety, pod_reuse, process, resume
 from windlass.worker.external_launcher import LaunchedNode
+from windlass.worker.masking import masked
 from windlass.worker.node import Node
 from windlass.worker.pod_log import PodLog
 from windlass.worker.protocol import NODE_TAG, POD, STACKS_SIGNAL, NodeSpec, WorkerFailed
@@ -109,7 +110,7 @@ def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int
         _explain(path, node)
     with open(output, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - QUOTED_BYTES))
-        log.put(POD, file.read())
+        log.put(POD, masked(file.read(), node.secrets))
     log.count()
     return code
 

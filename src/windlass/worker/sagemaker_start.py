@@ -106,7 +106,8 @@ def _start() -> NoReturn:
     env = {**variables(resources, hyperparameters, inputs, hosts, words), **network(resources)}
     env["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(ranks)))  # ranks must not fight for cores
     env.update(os.environ)
-    env.update(_secrets(os.path.join(work, "travel")))
+    secrets = _secrets(os.path.join(work, "travel"))
+    env.update({**secrets, "WINDLASS_SECRET_VARIABLES": ",".join(secrets)} if secrets else {})
     env["JOB_COMPLETION_INDEX"] = place
     env["WINDLASS_FAILURE_FILE"] = os.path.join(BASE, "output", "failure")
     env["WINDLASS_PRELOAD"] = "1"

@@ -70,7 +70,7 @@ class SetupStep:
         finally:
             os.close(write)
         popen.returncode = 0  # it is reaped by its pid
-        capture = Capture(read, spec.folder, self._rank.rank, None, node.echo, node.reserve)
+        capture = Capture(read, spec.folder, self._rank.rank, None, node.echo, node.reserve, node.secrets)
         node.selector.register(read, selectors.EVENT_READ, lambda: self._drain(capture))
         code = self._wait_for(popen.pid)
         process.send_group(popen.pid, signal.SIGKILL)  # what it left in the background ends with it

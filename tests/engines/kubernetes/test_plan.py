@@ -214,6 +214,18 @@ def test_secrets_that_may_not_be_looked_at_are_left_to_the_cluster() -> None:
     assert pod_spec(made)["containers"][0]["envFrom"] == [{"secretRef": {"name": "hf-token"}}]
 
 
+def test_the_worker_finds_the_names_of_the_variables_that_secrets_have() -> None:
+    """It masks their values, which no file holds for it: those that it has are in its environment."""
+    spec = pod_spec(planned(secrets=["hf-token", "keys"]))
+    [node] = spec["containers"]
+    [folder] = [one["value"] for one in node["env"] if one["name"] == "WINDLASS_SECRET_FOLDER"]
+    [mount] = [one for one in node["volumeMounts"] if one["mountPath"] == folder]
+    [volume] = [one for one in spec["volumes"] if one["name"] == mount["name"]]
+    named = [{"secret": {"name": name, "optional": True}} for name in ("hf-token", "keys")]
+    assert volume["projected"] == {"sources": named, "defaultMode": 0o400}
+    assert "secrets" not in {one["name"] for one in pod_spec(planned())["volumes"]}
+
+
 def test_an_attempt_is_the_first_one_with_its_own_number_and_size() -> None:
     sizes = {
         "job": '"completions": 2, "parallelism": 2',

@@ -28,6 +28,7 @@ from windlass.engines.kubernetes.quantity import quantity_text
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.engines.kubernetes.workloads.base import Asked, Manifest
 from windlass.engines.kubernetes.workloads.runtimes import Runtime
+from windlass.worker import masking
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -363,6 +364,7 @@ def _container(shape: Shape, job: Job, mounts: list[Manifest]) -> Manifest:
     }
     if job.secrets:
         container["envFrom"] = [{"secretRef": {"name": name}} for name in job.secrets]
+        container["env"].append({"name": masking.FOLDER, "value": layout.SECRETS})
     if amounts := _amounts(job):
         container["resources"] = {"requests": amounts, "limits": amounts}
     return container
@@ -413,6 +415,9 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     else:
         yield "code", layout.PIECES, {"projected": {"sources": code}}, READ_ONLY
     yield "attempt", layout.ATTEMPT, {"configMap": {"name": layout.attempt_name(run, number)}}, READ_ONLY
+    if job.secrets:  # by their files the worker knows which variables to mask; one that is missing is named by envFrom
+        named = [{"secret": {"name": name, "optional": True}} for name in job.secrets]
+        yield "secrets", layout.SECRETS, {"projected": {"sources": named, "defaultMode": 0o400}}, READ_ONLY
     yield "work", layout.WORK, {"emptyDir": {}}, {}
     yield "shm", "/dev/shm", {"emptyDir": shm}, {}
     yield "results", layout.RESULTS, kept, {} if results is None else {"subPath": f"windlass/{run}"}

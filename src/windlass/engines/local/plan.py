@@ -23,6 +23,7 @@ from windlass.plan.price import price
 from windlass.plan.steps import node_steps, upload_times
 from windlass.plan.template import NodeTemplate
 from windlass.storage.address import STORES
+from windlass.worker import masking
 from windlass.worker.devices import VISIBLE, num_visible
 from windlass.worker.protocol import NoticeSpec
 
@@ -208,6 +209,8 @@ def _defaults(job: Job, facts: Facts, num_ranks: int, run_dir: str) -> dict[str,
     if job.local.netns:  # whatever the device of this machine is called
         env |= {"GLOO_SOCKET_IFNAME": netns.INTERFACE, "NCCL_SOCKET_IFNAME": netns.INTERFACE}
         env |= {"MASTER_PORT": str(job.local.port)} if job.local.port else {}
+    if job.secrets:
+        env[masking.VARIABLES] = ",".join(map(secret_variable, job.secrets))
     if not facts.python_is_ours:
         env["PYTHONPATH"] = import_folder(facts.home, facts.package_root)
     return env

@@ -1,0 +1,75 @@
+"""Values of secrets in what ranks print are masked, wherever reads part them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.worker.capture import Capture
+from windlass.worker.masking import FOLDER, VARIABLES, Mask, masked, secret_values
+
+VALUES = (b"-----BEGIN KEY-----\nabcdef\n", b"hunter2-hunter2", b"s3cr3t-token")
+
+
+@given(
+    st.lists(st.sampled_from([*VALUES, b"h", b"hunter2", b"\n", b"-----", b"step 7\n", b"s3cr3t-toke", b"s"])),
+    st.lists(st.integers(1, 12)),
+)
+def test_a_stream_is_masked_as_the_whole_would_be_wherever_it_is_cut(parts: list[bytes], sizes: list[int]) -> None:
+    text = left = b"".join(parts)
+    mask, found = Mask(VALUES), b""
+    for size in sizes:
+        found += mask.feed(left[:size])
+        left = left[size:]
+        assert not any(value in found for value in VALUES)
+    found += mask.feed(left) + mask.end()
+    assert found == masked(text, VALUES)
+
+
+def test_nothing_is_held_back_but_what_may_be_the_beginning_of_a_value() -> None:
+    mask = Mask((b"hunter2-hunter2",))
+    assert mask.feed(b"step 1\nstep 2 hun") == b"step 1\nstep 2 "
+    assert mask.feed(b"dred") == b"hundred"
+    assert mask.feed(b"at the end: hunter2") == b"at the end: "
+    assert mask.end() == b"hunter2"
+
+
+def test_values_are_those_of_named_variables_and_of_the_files_of_mounted_secrets(tmp_path: Path) -> None:
+    for name in ("HF_TOKEN", "PIN", "..data"):
+        (tmp_path / name).touch()
+    environ = {
+        VARIABLES: "SLACK_URL,NOT_SET", FOLDER: str(tmp_path), "SLACK_URL": "https://hooks/é",
+        "HF_TOKEN": "hf-123456\n",
+        "PIN": "1234567", "PATH": "/usr/bin:/bin",
+    }  # fmt: skip
+    assert secret_values(environ) == ("https://hooks/é".encode(), b"hf-123456")
+    assert secret_values({"HF_TOKEN": "hf-123456"}) == ()
+    assert secret_values({FOLDER: str(tmp_path / "gone")}) == ()
+
+
+@pytest.mark.parametrize("end", ["eof", "close"])
+def test_log_tail_and_echo_have_the_mask_and_lose_nothing_at_the_end(tmp_path: Path, end: str) -> None:
+    source, target = os.pipe()
+    echoed: list[tuple[str, bytes]] = []
+    capture = Capture(source, str(tmp_path), 3, None, lambda *one: echoed.append(one), secrets=(b"hunter2-hunter2",))
+    for text in (b"Traceback (most recent call last):\nValueError: hunter2-", b"hunter2 is wrong\nlast hunter2"):
+        os.write(target, text)
+        assert capture.drain(time.time_ns())
+    if end == "eof":
+        os.close(target)
+        assert not capture.drain(time.time_ns())
+    capture.close()
+    if end == "close":
+        os.close(target)
+    shown = b"Traceback (most recent call last):\nValueError: *** is wrong\nlast hunter2"
+    assert (tmp_path / "rank-3.log").read_bytes() == shown
+    assert b"".join(data for _, data in echoed) == shown
+    assert {tag for tag, _ in echoed} == {"3"}
+    assert capture.traceback == shown.decode()
+    assert capture.tail == shown.decode()
+    assert int.from_bytes((tmp_path / "rank-3.idx").read_bytes()[-8:], "little") == len(shown)
