@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -53,6 +54,7 @@ LACKING: Final = {
     ROTATED: "the log had lost them when it was read",
 }
 """Why logs lack lines."""
+_RESTARTS: Final = re.compile(r"restarts: \{max: \d+, on: \[([^\]]+)\]\}")
 BEGUN: Final = (Phase.TRAINING, Phase.CHECKPOINTING)
 
 
@@ -64,7 +66,8 @@ def diagnose(seen: Observations) -> Diagnosis:
         for verdict in rule(case):
             if verdict.code not in found or verdict.score > found[verdict.code].score:
                 found[verdict.code] = verdict
-    ranked = sorted(found.values(), key=lambda verdict: -verdict.score)
+    known = (replace(verdict, fix=_beyond_the_job(case, verdict.fix)) for verdict in found.values())
+    ranked = sorted(known, key=lambda verdict: -verdict.score)
     has_failed = case.status.phase.is_terminal and case.status.phase is not Phase.SUCCEEDED
     if not ranked or (has_failed and ranked[0].score <= BESIDES):
         ranked.insert(0, _unexplained(case))
@@ -72,6 +75,22 @@ def diagnose(seen: Observations) -> Diagnosis:
         ranked[0] = replace(ranked[0], evidence=(*ranked[0].evidence, restarts.SAME_ERROR))
     others = [other for other in ranked[1:] if not other.is_effect]
     return Diagnosis(ranked[0], tuple(others), tuple(_not_seen(case)))
+
+
+def _beyond_the_job(case: Observations, fix: str) -> str:
+    """The fix, where it advises `restarts:` that the job has: these are what helps, as long as any are left."""
+    policy, status = case.plan.get("policy", {}), case.status
+    most = int(policy.get("max_restarts") or 0)
+    left = most if status.restarts_left is None else status.restarts_left
+
+    def known(advised: re.Match[str]) -> str:
+        if not most or not set(advised[1].split(", ")) <= set(policy.get("restart_on", ())):
+            return advised[0]
+        if left and status.phase.is_terminal:
+            return advised[0]
+        return f"restarts: of the job ({left} left)" if left else f"a larger restarts: max: (the {most} are used up)"
+
+    return _RESTARTS.sub(known, fix)
 
 
 def _unexplained(case: Observations) -> Verdict:

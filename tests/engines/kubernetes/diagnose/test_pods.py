@@ -35,7 +35,7 @@ PULL = 'Back-off pulling image "ours/trainer:1": ErrImagePull: failed to pull an
 def why(
     cluster: ClusterStatus, phase: Phase = Phase.QUEUED, *, more: Sequence[tuple[str, dict[str, Any]]] = (),
     cause: dict[str, Any] | None = None, reason: str = "failure", exit_code: int = 1, tail: str = "",
-    nodes: Sequence[NodeSeen] = (),
+    nodes: Sequence[NodeSeen] = (), policy: dict[str, Any] | None = None,
 ) -> Verdict:  # fmt: skip
     """The verdict on a run of two nodes of one rank each."""
     told: list[tuple[str, dict[str, Any]]] = [
@@ -52,7 +52,9 @@ def why(
     ranks = [RankSeen(state.rank, state.node, state.exit_code, tail=tail if state.rank == 0 else "")
              for state in status.ranks]  # fmt: skip
     return diagnose(
-        Observations(status, {}, events, ranks, nodes, rules=rules_on(replace(cluster, pod_spec=POD)))
+        Observations(
+            status, {"policy": policy or {}}, events, ranks, nodes, rules=rules_on(replace(cluster, pod_spec=POD))
+        )
     ).verdict
 
 
@@ -236,6 +238,24 @@ def test_an_eviction_by_karpenter_is_named_with_its_reason(reason: str, words: s
     verdict = why(ClusterStatus(pods), Phase.STOPPED, more=BEGUN, cause=cause, reason="preemption")
     assert (verdict.code, words in verdict.summary) == ("drained", True)
     assert verdict.summary.startswith("pod x was evicted by Karpenter: ")
+
+
+@pytest.mark.parametrize(
+    ("policy", "left", "words"),
+    [
+        ({"max_restarts": 0, "restart_on": ["node-loss"]}, 0, "restarts: {max: 3, on: [node-loss]} does so"),
+        ({"max_restarts": 2, "restart_on": ["failure"]}, 2, "restarts: {max: 3, on: [node-loss]} does so"),
+        ({"max_restarts": 2, "restart_on": ["node-loss"]}, 1, "restarts: of the job (1 left) does so"),
+        ({"max_restarts": 2, "restart_on": ["node-loss"]}, 0, "a larger restarts: max: (the 2 are used up) does so"),
+    ],
+)
+def test_no_fix_advises_restarts_that_the_job_has(policy: dict[str, Any], left: int, words: str) -> None:
+    pods = (PodStatus(0, "x", "running", "NodeNotReady", "", "n1"), PodStatus(1, "y", "running"))
+    before = ("attempt-end", {"phase": "failed", "reason": "node-loss", "restarts_left": left})
+    again = ("attempt", {"number": 2, "world_size": 2, "nodes": [[0], [1]], "members": [0, 1]})
+    verdict = why(ClusterStatus(pods), Phase.TRAINING, more=(*BEGUN, before, again, *BEGUN), policy=policy)
+    assert verdict.code == "node-lost"
+    assert words in verdict.fix
 
 
 def test_a_script_that_fails_by_itself_is_the_cause_whatever_then_became_of_the_pods() -> None:

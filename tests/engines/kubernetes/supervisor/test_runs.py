@@ -486,6 +486,43 @@ def test_a_supervisor_that_was_restarted_receives_the_stop(scene: Scene, server:
     assert not presence.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
 
 
+def test_a_state_is_as_of_the_last_sign_of_life_of_a_supervisor_that_is_overdue(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    """Rank and supervisor are on a node that was lost, which the cluster has not found out."""
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
+        supervisor_pod(server, {"state": {"running": {}}})
+        scene.lease(30.0)
+        state = scene.engine.state(RUN, time.time())
+        assert (state.status.phase, state.status.condition) == (Phase.TRAINING, None)
+        assert state.stale == "the run's supervisor in cluster lab has given no sign of life since"
+        assert time.time() - state.as_of == pytest.approx(30.0, abs=10.0)
+        scene.lease(5.0)
+        assert KubernetesEngine(scene.store).state(RUN, time.time()).stale == ""
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_not_blamed(
+    server: ObjectServer, tmp_path: Path, is_replaced: bool
+) -> None:
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
+        supervisor_pod(server, {"state": {"running": {}}}, conditions=[{"type": "Ready", "status": "False"}])
+        if is_replaced:
+            statuses = [{"name": "supervisor", "state": {"running": {}}}]
+            server.put("Pod", f"{RUN}-supervisor-y", OF_SUPERVISOR, status={"containerStatuses": statuses},
+                       spec={"nodeName": "b", "containers": [{"name": "supervisor"}]})  # fmt: skip
+        scene.lease(15.0)  # of the first one, and not expired
+        condition = scene.engine.status(RUN).condition
+        assert condition is not None
+        then = f"; pod {RUN}-supervisor-y is about to take over" if is_replaced else ""
+        assert condition["message"].startswith(
+            f"no supervisor is running: pod {RUN}-supervisor-x is on node a, which does not answer{then}; "
+        )
+        assert condition["fix"].startswith("nothing to do: its Job makes another pod")
+
+
 def test_a_fresh_record_asks_for_no_lease(scene: Scene) -> None:
     scene.engine.status(RUN)
     assert not [request for request in scene.server.requests if request.plural == "leases"]

@@ -11,7 +11,7 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.observations import ClusterStatus
-from windlass.engines.kubernetes.supervisor.presence import NO_ACCOUNT
+from windlass.engines.kubernetes.supervisor.presence import NO_ACCOUNT, SILENT
 from windlass.runs.record import SUPERVISOR_ABSENT
 
 CODE: Final = "supervisor-absent"
@@ -20,6 +20,9 @@ FIXES: Final = (
     (r"OOMKilled", f"report it: a supervisor needs less memory than its limit; meanwhile {ELSEWHERE}"),
     (r"has crashed \(exit code 126|exec: \"|executable file not found",
      "the image has no interpreter for it: set python: in the job, or supervisor_image: in target {target}"),
+    (SILENT,
+     "nothing to do: its Job makes another pod, which goes on with the run once the cluster has given the node up; "
+     "see: kubectl get nodes"),
     (r"has crashed",
      "correct what its log names; the cluster starts it again by itself, at longer and longer intervals; "
      f"{ELSEWHERE}"),

@@ -36,6 +36,8 @@ class News(NamedTuple):
     """Whether the run was removed from the cluster."""
     absence: Absence | None = None
     """Why no supervisor acts for it; None where one does."""
+    quiet_since: float | None = None
+    """The last sign of life of its supervisor, in Unix seconds, where one is overdue; None where it acts."""
     plan: str | None = None
     """Its new plan, where it was resumed with another number of nodes."""
 
@@ -126,10 +128,14 @@ class NewsReader:
         absence = None
         if not status.phase.is_terminal and (is_quiet or _is_starting(head, status.id)):
             absence = presence.absence(client, status.id, now, may_start=not is_quiet)
+        is_watched = not status.phase.is_terminal and is_quiet and absence is None
+        silent_since = presence.quiet_since(client, status.id, now) if is_watched else None
         # A submission or a resume was killed between the record and the supervisor's Job, which is created last.
         has_job = not absence or client.get_if_exists(BATCH, "Job", layout.supervisor_name(status.id)) is not None
         plan = self._new_plan(client, place, status.id, events)
-        return News(events, head.summary, is_started=has_job, absence=absence, plan=plan)
+        return News(
+            events, head.summary, is_started=has_job, absence=absence, quiet_since=silent_since, plan=plan,
+        )  # fmt: skip
 
     @staticmethod
     def _without_record(client: Client, status: Status, now: float) -> News:

@@ -22,8 +22,11 @@ Json = Mapping[str, Any]
 
 QUIET_SECONDS: Final = 20.0
 """How long nothing may be recorded until it is looked whether there is a supervisor that had acted before."""
+SILENT_SECONDS: Final = 25.0
+"""How long a supervisor may not have renewed its Lease, which it does each 10 s, until it may not act any more."""
 GONE_ON: Final = "{} of {} pods train unsupervised since {}, and nothing is restarted until there is one"
 NOTHING: Final = "no pod trains, and none is started until there is one"
+SILENT: Final = "which does not answer"
 NO_ACCOUNT: Final = f'serviceaccount "{layout.SUPERVISOR_ACCOUNT}" not found'
 """As the API server writes it where it refuses the pod; a pod that runs is refused with its token."""
 MOST_EVENTS: Final = "100"
@@ -63,10 +66,17 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
     With `may_start` only a reason that the cluster reports counts: a pod may just have been requested.
     """
     pods = client.find("v1", "Pod", selector(run_id))["items"]
-    open_pods = sorted((pod for pod in pods if not is_over(pod)), key=lambda pod: not is_running(pod))
+    silent = [pod for pod in pods if is_silent(pod)]
+    open_pods = [pod for pod in pods if not is_over(pod) and pod not in silent]
+    open_pods.sort(key=lambda pod: not is_running(pod))
     if not may_start and _is_held(client, run_id, pods, now):
         return None
-    if open_pods:
+    if silent:
+        what, log = f"pod {silent[0]['metadata']['name']} is on node {_node_of(silent[0])}, {SILENT}", ()
+        if open_pods:  # no fault of the pod that is to replace it
+            trouble = trouble_of(open_pods[0])
+            what += f"; pod {open_pods[0]['metadata']['name']} {trouble.words if trouble else 'is about to take over'}"
+    elif open_pods:
         name = open_pods[0]["metadata"]["name"]
         trouble = trouble_of(open_pods[0])
         if trouble is None and may_start:
@@ -96,15 +106,19 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
     return Absence(f"no supervisor is running: {what}; {goes_on}", log, since, is_training=True)
 
 
+def quiet_since(client: Client, run_id: str, now: float) -> float | None:
+    """When a supervisor last renewed the Lease of the run, if it should have done so again since; None where it acts.
+
+    Its node may be lost, which the cluster reports only after its grace period. Raises EngineError.
+    """
+    renewed = lease.renewed_at(client, run_id)
+    return renewed if renewed and now + client.ahead - renewed > SILENT_SECONDS else None
+
+
 def acting(client: Client) -> set[str]:
     """The runs of the namespace with a supervisor's pod that runs. Raises EngineError."""
     pods = client.find("v1", "Pod", f"{labels.COMPONENT}={labels.SUPERVISOR},{layout.RUN_LABEL}")["items"]
-    is_silent = (condition(pod, "Ready").get("status") == "False" for pod in pods)
-    return {
-        pod["metadata"]["labels"][layout.RUN_LABEL]
-        for pod, silent in zip(pods, is_silent, strict=True)
-        if is_running(pod) and not silent
-    }
+    return {pod["metadata"]["labels"][layout.RUN_LABEL] for pod in pods if is_running(pod) and not is_silent(pod)}
 
 
 def _has_no_account(client: Client) -> bool:
@@ -115,10 +129,11 @@ def _has_no_account(client: Client) -> bool:
 
 
 def _is_held(client: Client, run_id: str, pods: Sequence[Json], now: float) -> bool:
-    """Whether a supervisor holds the Lease of the run, whose pod has not crashed since it renewed that."""
+    """Whether a supervisor holds the Lease of the run, whose pod has not crashed since it renewed that, and whose node
+    answers."""
     holder = lease.fresh_holder(client, run_id, now)
-    is_crashed = any(pod["metadata"]["name"] == lease.host_of(holder) and _is_crashed(pod) for pod in pods)
-    return bool(holder) and not is_crashed
+    its = [pod for pod in pods if pod["metadata"]["name"] == lease.host_of(holder)]
+    return bool(holder) and not any(_is_crashed(pod) or is_silent(pod) for pod in its)
 
 
 def has_ended_on(client: Client, run_id: str, host: str) -> bool:
@@ -146,6 +161,15 @@ def is_over(pod: Json) -> bool:
 def is_running(pod: Json) -> bool:
     """Whether a supervisor runs in this pod, and not only until the end of its grace period."""
     return "running" in _container(pod).get("state", {}) and "deletionTimestamp" not in pod["metadata"]
+
+
+def is_silent(pod: Json) -> bool:
+    """Whether a supervisor ran in this pod when its node last answered: it has no probe that could fail."""
+    return "running" in _container(pod).get("state", {}) and condition(pod, "Ready").get("status") == "False"
+
+
+def _node_of(pod: Json) -> str:
+    return str(pod.get("spec", {}).get("nodeName") or "")
 
 
 def trouble_of(pod: Json) -> Trouble | None:

@@ -45,6 +45,7 @@ REFRESH_SECONDS: Final = 1.0
 """How old the cache of a run may be that a command follows."""
 ENDED_REFRESH_SECONDS: Final = 30.0
 """The same for a run that has ended, which another machine may resume."""
+QUIET: Final = "the run's supervisor in cluster {} has given no sign of life since"
 EXPIRED: Final = "it has expired there, or was removed"
 GONE_SECONDS: Final = 60.0
 """How long the Job of an earlier supervisor may take to be deleted."""
@@ -78,6 +79,8 @@ class ClusterSupervised:
         """When the record of a run was read last, in Unix seconds."""
         self._absent: dict[str, Absence | None] = {}
         """Why no supervisor acts for a run, by its id; None where one does."""
+        self._quiet_since: dict[str, float | None] = {}
+        """The last sign of life of the supervisor of a run, by its id, where one is overdue."""
         self._fetch_at: dict[str, float] = {}
         """When the outputs of a run are fetched next, in monotonic seconds."""
         self._removed: set[str] = set()
@@ -199,6 +202,7 @@ class ClusterSupervised:
         self._stale.pop(status.id, None)
         self._read_at[status.id] = self._clock()
         self._absent[status.id] = news.absence
+        self._quiet_since[status.id] = news.quiet_since
         if news.is_removed:
             self._removed.add(status.id)
             self._end_removed(status)
@@ -252,6 +256,8 @@ class ClusterSupervised:
                 message = f"the run is no longer in the cluster: {EXPIRED}; its record is on this machine"
                 condition = {"type": REMOVED, "message": message}  # since when is not known
                 status = replace(status, condition=condition)
+            if (quiet_since := self._quiet_since.get(run_id)) and not status.phase.is_terminal:
+                return RunState(status, quiet_since, QUIET.format(status.target))
             return RunState(status, now)
         since, kind, why, message = self._stale[run_id]
         condition = {"type": kind, "message": message, "since": since}
