@@ -71,8 +71,9 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
     open_pods.sort(key=lambda pod: not is_running(pod))
     if not may_start and _is_held(client, run_id, pods, now):
         return None
+    log: tuple[str, ...] = ()
     if silent:
-        what, log = f"pod {silent[0]['metadata']['name']} is on node {_node_of(silent[0])}, {SILENT}", ()
+        what = f"pod {silent[0]['metadata']['name']} is on node {_node_of(silent[0])}, {SILENT}"
         if open_pods:  # no fault of the pod that is to replace it
             trouble = trouble_of(open_pods[0])
             what += f"; pod {open_pods[0]['metadata']['name']} {trouble.words if trouble else 'is about to take over'}"
@@ -84,7 +85,7 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
         words, log = trouble or Trouble(_state(open_pods[0]))
         what = f"pod {name} {words}"
     else:
-        why, log = _no_pod(client, run_id) or next((word for pod in pods if (word := _end_of(pod))), ""), ()
+        why = _no_pod(client, run_id) or next((word for pod in pods if (word := _end_of(pod))), "")
         if not why and may_start:
             return None
         what = f"Job {layout.supervisor_name(run_id)} has no pod" + (f" ({why})" if why else "")
