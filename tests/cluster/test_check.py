@@ -49,14 +49,14 @@ def levels(result: Result) -> dict[str, str]:
 
 def test_a_cluster_that_is_well_passes_every_check(bed: Bed, namespace: str, check: Check) -> None:
     result = check(bed, namespace, "-o", "json")
-    assert set(levels(result).values()) == {"ok"}, result.out
+    assert {name for name, level in levels(result).items() if level != "ok"} == {"default storage"}, result.out
     found = {one["name"]: one["found"] for one in result.json["checks"]}
     assert "JobSet v1alpha2" in found["operators"]
     assert "bed: bed.windlass.test/folder" in found["storage"]
     assert "on 2 of 2 nodes: 1 × NVIDIA-A10G, 1 × Tesla-T4; 1 × g4dn.xlarge, 1 × g5.xlarge" in found["gpus"]
     assert found["pod security"].startswith("restricted is enforced")
     assert (result.code, result.json["ok"], result.json["missing"], result.json["network"]) == (0, True, [], None)
-    assert "All checks passed." in check(bed, namespace).out
+    assert check(bed, namespace).out.rstrip().endswith("1 warning")
 
 
 def test_a_job_is_checked_with_the_cluster(bed: Bed, namespace: str, check: Check) -> None:
