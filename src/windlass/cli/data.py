@@ -23,7 +23,9 @@ _on: Final = click.option(
     shell_complete=options.complete_targets,
     help="The sets that are staged in a claim of this cluster.",
 )
-_claim: Final = click.option("--claim", metavar="NAME", help="With --on: the claim. Default: that of the target.")
+_claim: Final = click.option(
+    "--claim", metavar="NAME", help="With --on: the claim. Default: that of the target, else windlass-data."
+)
 
 
 def _complete_address(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
