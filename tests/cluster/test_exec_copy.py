@@ -190,3 +190,26 @@ def test_the_role_that_check_prints_is_enough_for_all_of_it(
     assert windlass("rm", run).code == 0
     words = ("get", "pods,jobs,jobsets,services,pvc", "-n", namespace, "-l", "windlass.dev/run", "-o", "name")
     until(lambda: "jobset" not in bed.kubectl(*words), lambda: bed.kubectl(*words), WAY_SECONDS)
+
+
+LEAKS = """
+import os, sys
+token = os.environ["HF_TOKEN"]
+print("token " + token, flush=True)
+raise ValueError(token + " is refused")
+"""
+
+
+def test_the_value_of_a_secret_that_a_rank_prints_is_masked_in_the_log_of_its_pod(
+    targets: None, cluster: Cluster, namespace: str, windlass: Call, ended: Callable[..., Status]
+) -> None:
+    words = ("create", "secret", "generic", "hf", "-n", namespace, "--from-literal=HF_TOKEN=hf_of-no-log-4711")
+    cluster.kubectl(*words)
+    run = submit(windlass, LEAKS, "--set", "secrets=[hf]")
+    ended(run, WAY_SECONDS)
+    assert "token ***\n" in windlass("logs", run).out
+    assert "ValueError: *** is refused" in windlass("why", run, "-o", "json").json["summary"]
+    logs = cluster.kubectl("logs", "-n", namespace, "-l", f"windlass.dev/run={run}", "--tail=-1")
+    assert "*** is refused" in logs
+    shown = [windlass(*words, run, "-o", "json").out for words in (("events",), ("status",), ("why",))]
+    assert not any("4711" in text for text in (logs, *shown))

@@ -101,7 +101,7 @@ def test_status_summary_and_list_name_the_steps_that_are_in_no_checkpoint() -> N
     one = seen(Phase.SUCCEEDED, more=FAILED[:1]).status
     run = run_of(one, {}, Ledger({}, {}, 0.0, 1, 0), 200.0, is_here=True)
     assert unsaved_words(run) == "no checkpoint was saved: the last save failed, at step 50: No space 50"
-    assert "none: 1 save failed" in "\n".join(run_rows([run], 200.0, plain))
+    assert "1 save failed" in "\n".join(run_rows([run], 200.0, plain))
 
 
 def plain(text: str, *_: Any, **__: Any) -> str:

@@ -24,16 +24,21 @@ sys.exit(subprocess.call([sys.executable, *sys.argv[1:]], env={**os.environ, **o
 """
 
 
-def end_of(program: str, folder: Path, world_size: int = 2) -> dict[str, Any]:
+PRINTS_A_SECRET = "import os, sys; sys.exit(f'no host takes {os.environ[\"TOKEN\"]}')"
+
+
+def end_of(program: str, folder: Path, world_size: int = 2, **env: str) -> dict[str, Any]:
     """How a node of two ranks ends whose launcher runs this program."""
     launch = LauncherSpec("launcher", (sys.executable, "-c", program, rank_proxy.__file__), "INDEX", 5.0)
     trains = (sys.executable, "-c", f"open({str(folder / 'trained')!r}, 'w')")
     ranks = tuple(RankSpec(number, number, trains, {}) for number in range(2))
     spec = NodeSpec(
-        0, "", sys.executable, "/", {}, ranks, 1.0, world_size=world_size, launch=launch, folder=str(folder)
+        0, "", sys.executable, "/", env, ranks, 1.0, world_size=world_size, launch=launch, folder=str(folder)
     )
     spec.write()
-    subprocess.run([sys.executable, "-m", "windlass.worker", spec.path("json")], check=False, timeout=100)
+    command = [sys.executable, "-m", "windlass.worker", spec.path("json")]
+    with open(spec.path("out"), "w") as out:
+        subprocess.run(command, check=False, timeout=100, stdout=out, stderr=out)
     *_, end = map(json.loads, Path(spec.path("events")).read_text().splitlines())
     return dict(end)
 
@@ -50,3 +55,9 @@ def test_a_rank_that_the_launcher_never_started_is_the_one_that_failed(tmp_path:
     [failure] = end_of(STARTS_ONE, tmp_path)["failures"]
     assert (failure["rank"], failure["of_launcher"]) == (0, True)
     assert failure["tail"].endswith("launcher ended with exit code 0 before all ranks were started")
+
+
+def test_a_secret_that_the_launcher_prints_is_masked_where_it_is_quoted(tmp_path: Path) -> None:
+    end = end_of(PRINTS_A_SECRET, tmp_path, TOKEN="hunter2-hunter2", WINDLASS_SECRET_VARIABLES="TOKEN")
+    assert "no host takes ***" in end["failures"][0]["tail"]
+    assert "hunter2" not in json.dumps(end)

@@ -125,7 +125,11 @@ def list_lines(
             "here" if run.kept == "here" else paint("another machine", dim=True),
             *([label_words(run.labels)] if labels else []),
             *([first_line(run.note)] if notes else []),
-            *([failed_saves(run.checkpoint_unsaved, "", paint) or "–"] if unsaved else []),
+            *(
+                [paint(failed, "yellow") if (failed := failed_saves(run.checkpoint_unsaved)) else "–"]
+                if unsaved
+                else []
+            ),
             *([visible(run.waits_for)] if waits else []),
         ]
         for run in found

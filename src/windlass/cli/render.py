@@ -127,17 +127,14 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int 
 
 
 def _checkpoint(run: RunSummary, paint: Paint) -> str:
-    """`step 20`, `step 20, 4 saves failed since`, `none: 4 saves failed`, `–`."""
-    saved = f"step {run.checkpoint.step or 0:,}" if run.checkpoint else ""
-    return failed_saves(run.checkpoint_unsaved, saved, paint) or saved or "–"
+    """`step 20`, `step 20, 4 saves failed since`, `4 saves failed`, `–`."""
+    saved, failed = f"step {run.checkpoint.step or 0:,}" if run.checkpoint else "", failed_saves(run.checkpoint_unsaved)
+    return paint(f"{saved}, {failed} since" if saved else failed, "yellow") if failed else saved or "–"
 
 
-def failed_saves(failed: CheckpointChanged | None, saved: str, paint: Paint) -> str:
-    """The checkpoint that was saved, and how many saves have failed since; empty where none has."""
-    if failed is None:
-        return ""
-    many = count(failed.failures, "save")
-    return paint(f"{saved}, {many} failed since" if saved else f"none: {many} failed", "yellow")
+def failed_saves(failed: CheckpointChanged | None) -> str:
+    """`4 saves failed`: since a checkpoint was saved; empty where none has."""
+    return "" if failed is None else f"{count(failed.failures, 'save')} failed"
 
 
 def label_words(labels: Mapping[str, str]) -> str:

@@ -10,11 +10,14 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, Request, status
 from tests.engines.kubernetes.supervisor.test_runs import RUN, Scene
 
+from windlass.cli.listtext import list_lines
 from windlass.engines.kubernetes import layout, notes
 from windlass.engines.kubernetes.discovery import discovery
 from windlass.errors import EngineError
-from windlass.runs.events import AttemptStarted
+from windlass.runs.events import AttemptStarted, CheckpointChanged, RunEnded
+from windlass.runs.phase import Phase
 from windlass.runs.store import NOTE_CHARS
+from windlass.views.cluster import on_cluster
 
 
 @pytest.fixture
@@ -73,3 +76,15 @@ def test_a_cluster_that_is_away_leaves_the_last_note(scene: Scene, server: Objec
     scene.engine.write_note(RUN, "x")
     server.stop()
     assert scene.engine.note(RUN) == "x"
+
+
+def test_a_list_of_a_cluster_shows_that_the_last_saves_failed(scene: Scene) -> None:
+    saves = [CheckpointChanged(action, step, reason="No space left") for action, step in
+             (("saved", 10), ("failed", 20), ("failed", 30))]  # fmt: skip
+    scene.write(AttemptStarted(1, 1), *saves, RunEnded(Phase.SUCCEEDED, exit_code=0))
+    [seen] = discovery.look(scene.client).runs(scene.began)
+    view = on_cluster(seen.state("lab"))
+    assert view.checkpoint_unsaved is not None
+    assert (view.checkpoint_unsaved.step, view.checkpoint_unsaved.failures) == (30, 2)
+    head, row = list_lines([view], scene.began, lambda text, *_, **__: text)
+    assert ("CHECKPOINTS" in head, "2 saves failed" in row) == (True, True)
