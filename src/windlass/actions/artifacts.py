@@ -73,8 +73,9 @@ def _outputs(status: Status, place: ResultsPlace, listing: Listing | None) -> Ar
         return Artifact("outputs", "folder", place.copied, files=files, bytes=num_bytes, copy=copy)
     copy = "" if files == 0 or _is_gone(status, place) else f"windlass cp {status.id}:output ."
     return Artifact(
-        "outputs", place.kind, place.path, place.claim, files, num_bytes, copy=copy, note=_risk(status, place)
-    )
+        "outputs", place.kind, place.path, place.claim, files, num_bytes, copy=copy,
+        note=place.elsewhere or _risk(status, place),
+    )  # fmt: skip
 
 
 def _risk(status: Status, place: ResultsPlace) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
@@ -14,6 +15,9 @@ from windlass.cli.render import print_event
 from windlass.cli.style import coloured
 from windlass.errors import RunNotFinished
 from windlass.runs.phase import EXIT_CODES, Phase
+
+if TYPE_CHECKING:
+    from windlass.runs.events import Event
 
 PHASES: Final = [one.value for one in Phase]
 
@@ -189,6 +193,9 @@ def events(run: str | None, follow: bool, on: str | None, form: str) -> int:
 
     with opened(run, on) as (engine, run_id):
         began_at = engine.status(run_id).created_at
-        for event in engine.events(run_id, follow=follow):
+        found: Iterable[Event] = engine.events(run_id, follow=follow)
+        if form == "table" and not follow:  # what nodes report late has the time at which it happened
+            found = sorted(found, key=lambda event: event.time)
+        for event in found:
             print_event(event, form, began_at)
     return 0

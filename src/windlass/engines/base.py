@@ -146,6 +146,8 @@ class ResultsPlace:
     """Its name; empty elsewhere."""
     copied: str = ""
     """The folder of this machine to which they were copied; empty where they were not."""
+    elsewhere: str = ""
+    """Why they cannot be copied to this machine, such as that another one has them; empty where that is not known."""
 
 
 class ClaimFiles(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
 
 from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api.client import Unreachable
 from windlass.engines.kubernetes.discovery.board import ANCHORS, JOBS, PODS, Board
 from windlass.engines.kubernetes.discovery.discovery import find, progress_in
 from windlass.engines.kubernetes.discovery.phase import GONE, UNSAID, Seen
+from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.errors import NoSuchRun, UsageError
 from windlass.runs.context import Context
@@ -102,6 +105,18 @@ def test_the_newest_attempt_is_shown_and_pods_are_counted() -> None:
     )  # fmt: skip
     assert (one.attempt, one.pods_ready, one.pods_total, one.phase) == (2, 2, 3, Phase.QUEUED)
     assert (one.id, one.objects.name, one.namespace, one.objects.created_at) == (RUN, "digits", "team-a", BEGAN_AT)
+
+
+def test_an_attempt_in_the_pods_of_another_has_its_own_number() -> None:
+    one = seen((f"{RUN}-1-0-abcde", "Running"), jobs=[(f"{RUN}-1", "Running", "0/1")])
+    assert [_attempt(one, attempts) for attempts in (None, 1, 2)] == [1, 1, 2]
+
+
+def _attempt(one: Seen, attempts: int | None) -> int:
+    summary = None if attempts is None else {"phase": "training", "attempts": attempts}
+    placement = replace(one, objects=replace(one.objects, summary=summary)).state("lab").placement
+    assert placement is not None
+    return placement.attempt
 
 
 def test_pods_of_a_jobset_are_of_its_run() -> None:
@@ -231,3 +246,18 @@ def test_a_namespace_that_does_not_exist_is_reported_and_not_taken_for_an_empty_
         assert runs.list() == []
         with pytest.raises(NoSuchRun):
             runs.find(None)
+
+
+def test_a_run_of_this_machine_is_found_while_its_cluster_does_not_answer(tmp_path: Path) -> None:
+    with closing(ObjectServer()) as server, Store(tmp_path / "home") as store:
+        kubeconfig = server.kubeconfig(tmp_path)
+        for run, target in (("digits-aaaaa", "lab"), ("digits-bbbbb", "other")):
+            store.create(run, name="digits", target=target, output_dir="/o", plan="{}", time=1.0, user="ann").close()
+    with Store(tmp_path / "home") as store:
+        runs = ClusterRuns(store, ClusterAddress("lab", "lab", "team", kubeconfig=kubeconfig), Context({}, tmp_path))
+        for asked in (None, "digits-a", "digits-aaaaa"):
+            engine, found = runs.find(asked)
+            assert (isinstance(engine, KubernetesEngine), found) == (True, "digits-aaaaa")
+        for asked in ("digits-bbbbb", "mnist"):
+            with pytest.raises(Unreachable):
+                runs.find(asked)

@@ -300,7 +300,8 @@ class KubernetesEngine(SupervisedEngine):
         copied = str(folder) if folder.is_dir() and any(folder.iterdir()) else ""
         found = results_claim(pod_spec(attempt_objects(Plan.from_json(self.store.plan(run_id)))))
         if found is None:
-            return ResultsPlace("pods", layout.OUTPUT, copied=copied)
+            elsewhere = "" if copied else self._in_cluster.elsewhere(run_id)
+            return ResultsPlace("pods", layout.OUTPUT, copied=copied, elsewhere=elsewhere)
         path = str(PurePosixPath(found["mount"].get("subPath", ""), "output"))
         return ResultsPlace("claim", path, found["volume"]["persistentVolumeClaim"]["claimName"], copied)
 

@@ -147,9 +147,14 @@ class ClusterRuns(TargetRuns):
         return replace(state, status=replace(status, waits_for=status.waits_for or None, note=note), is_recorded=True)
 
     def find(self, run: str | None) -> tuple[Engine, str]:
-        """See `Engine`. Raises EngineError too."""
-        with self._connected() as client:
-            run_id = discovery.find(client, run, self._target.name)
+        """See `Engine`. Raises EngineError too. Where the cluster does not answer, the record here counts."""
+        try:
+            with self._connected() as client:
+                run_id = discovery.find(client, run, self._target.name)
+        except Unreachable:
+            if (known := self._known(run)) is None:
+                raise
+            return self._recorded, known
         try:
             self.store.status(run_id)
         except NoSuchRun:
@@ -158,6 +163,16 @@ class ClusterRuns(TargetRuns):
                 if not self._recorded.import_run(client, self._target.context, kubeconfig, run_id):
                     return self, run_id
         return self._recorded, run_id
+
+    def _known(self, run: str | None) -> str | None:
+        """The run of this target that the record of this machine has; None where it has none."""
+        if run is None:
+            here = (status.id for status in self.store.statuses() if status.target == self._target.name)
+            return next(here, None)
+        with contextlib.suppress(NoSuchRun):
+            run_id = self.store.find(run)
+            return run_id if self.store.status(run_id).target == self._target.name else None
+        return None
 
     # -- one run without a record -------------------------------------------------------------------------------------
 

@@ -12,10 +12,13 @@ from tests.engines.kubernetes.objectserver import ObjectServer, status
 from tests.engines.kubernetes.supervisor.test_runs import OF_SUPERVISOR, RUN, Scene, scene
 from tests.helpers.until import BOUND_SECONDS, until
 
+from windlass.actions import artifacts
+from windlass.engines.base import ResultsPlace
 from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.pods.collection import bring_home
 from windlass.engines.kubernetes.supervisor import outputs
+from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 from windlass.engines.kubernetes.workloads import tombstones
 from windlass.errors import UsageError
 from windlass.runs.events import AttemptStarted, OutputsCollected, RunEnded, Warned, entries
@@ -159,6 +162,12 @@ def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them
     scene.server.mark(RUN, tombstones.FETCHED, by="another-host")
     with pytest.raises(UsageError, match="were fetched by another-host"):
         scene.engine.fetch(RUN, 0, "/windlass/results/output/model", tmp_path / "got", lambda _: None)
+    supervised = ClusterSupervised(scene.store, time.time)
+    seen = supervised.with_outputs(supervised.status(scene.store.status(RUN)))
+    assert supervised.elsewhere(RUN) == f"the outputs of {RUN} were fetched by another-host"
+    place = ResultsPlace("pods", layout.OUTPUT, elsewhere=supervised.elsewhere(RUN))
+    listed = artifacts._outputs(seen, place, None)
+    assert (listed.copy, listed.note) == ("", supervised.elsewhere(RUN))
     assert not (tmp_path / "got").exists()
 
 

@@ -128,7 +128,8 @@ class Seen:
         elif of.supervisor_trouble and not status.phase.is_terminal:
             status = replace(status, waits_for=f"its supervisor: {of.supervisor_trouble}")
         status = replace(status, labels=of.labels, note=of.note or "")
-        placement = Placement(self.namespace, self.attempt, self.pods_ready, self.pods_total)
+        recorded = 0 if of.summary is None else int(of.summary.get("attempts") or 0)  # which may run in older pods
+        placement = Placement(self.namespace, max(self.attempt, recorded), self.pods_ready, self.pods_total)
         return RunState(status, time.time(), is_recorded=False, placement=placement)
 
 

@@ -83,6 +83,8 @@ class ClusterSupervised:
         """The last sign of life of the supervisor of a run, by its id, where one is overdue."""
         self._fetch_at: dict[str, float] = {}
         """When the outputs of a run are fetched next, in monotonic seconds."""
+        self._elsewhere: dict[str, str] = {}
+        """Why the outputs of a run cannot be brought to this machine, by its id."""
         self._removed: set[str] = set()
         """Runs that are no longer in the cluster."""
         self._leases: dict[str, Lease] = {}
@@ -174,9 +176,17 @@ class ClusterSupervised:
             return status
         if time.monotonic() >= self._fetch_at.get(status.id, 0.0):
             self._fetch_at[status.id] = time.monotonic() + ENDED_REFRESH_SECONDS
-            with contextlib.suppress(WindlassError, OSError):
+            try:
                 self.bring_home(status, is_patient=False)
+            except UsageError as error:  # another machine has them, or nothing has
+                self._elsewhere[status.id] = error.message
+            except (WindlassError, OSError):
+                pass
         return replace(status, output_dir=self._store.status(status.id).output_dir)
+
+    def elsewhere(self, run_id: str) -> str:
+        """Why the outputs of an ended run cannot be brought here, as `with_outputs` has found; empty where they can."""
+        return self._elsewhere.get(run_id, "")
 
     def with_missing_lines(self, status: Status) -> Status:
         """The status with the lines that are missing from the logs as this machine has read them: its supervisor reads
