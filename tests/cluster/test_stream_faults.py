@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import json
 import os
 import resource
@@ -15,12 +17,15 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import WINDLASS, Call, home, windlass
-from tests.cluster.bed.cluster import Cluster
+from tests.cluster import objects
+from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.harnesses import harness_on, let_go, opened
 from tests.cluster.proxy import Proxy, behind, proxied
 from tests.cluster.test_exec_copy import submit, write_targets
 from tests.helpers.until import until as until_in_bound
 
+from windlass.engines.kubernetes.api.client import Client, Unreachable
+from windlass.engines.kubernetes.pods.exec_stream import attach
 from windlass.runs.logs import RunLogs
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
@@ -254,3 +259,32 @@ def test_seventy_pods_are_followed_by_a_supervisor_that_may_open_few_files(
         assert store.status(run).phase is Phase.STOPPED
         assert (run_dir / "supervisor.log").read_text() == ""
     until(lambda: all(one["status"]["phase"] != "Running" for one in items(cluster, namespace, run)))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("has_input", [False, True])
+def test_a_command_whose_node_dies_has_no_exit_code(lone_bed: Bed, lone_namespace: str, has_input: bool) -> None:
+    """The API server reports success of it, where the input can be ended."""
+    sleeps = objects.pod(
+        lone_bed, "p", "import time; time.sleep(600)", nodeSelector={"kubernetes.io/hostname": "node2"}
+    )
+    lone_bed.apply(sleeps, namespace=lone_namespace)
+    lone_bed.kubectl("wait", "-n", lone_namespace, "--for=condition=ready", "pod/p", "--timeout=500s")
+    pod = json.loads(lone_bed.kubectl("get", "pod", "p", "-n", lone_namespace, "-o", "json"))
+
+    class Kills(io.BytesIO):
+        """Output of a command: its node dies with the first of it."""
+
+        def write(self, data: Any) -> int:
+            lone_bed.kill_node("node2")
+            return super().write(data)
+
+    words = [lone_bed.python, "-c", "import sys, time; print('runs', flush=True); time.sleep(600); sys.exit(7)"]
+    stdin = io.BytesIO(b"in") if has_input else None
+    client = Client(lone_bed.context, lone_namespace, lone_bed.kubeconfig)
+    try:
+        with contextlib.closing(client), pytest.raises(Unreachable):
+            attach(client, pod, [lone_bed.python], words, stdin, Kills(), io.BytesIO())
+    finally:
+        lone_bed.start_node("node2")
+        lone_bed.wait_for_node("node2", ready=True)

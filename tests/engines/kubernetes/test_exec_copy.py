@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import struct
+import subprocess
+import sys
 import termios
 import threading
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ import websocket
 from windlass.engines.base import Terminal
 from windlass.engines.kubernetes.api.client import Unreachable
 from windlass.engines.kubernetes.pods.exec_copy import RunPods
-from windlass.engines.kubernetes.pods.exec_stream import STDERR, STDOUT, attach
+from windlass.engines.kubernetes.pods.exec_stream import STDERR, STDOUT, Report, attach
 from windlass.engines.kubernetes.pods.files import PodFiles
 from windlass.errors import EngineError
 from windlass.worker import tarpipe
@@ -88,13 +90,14 @@ class Socket:
 
     def __init__(self) -> None:
         self.query: list[tuple[str, str]] = []
+        self.channels = ""
         self.sent: list[bytes] = []
 
     def path(self, *words: str) -> str:
         return "/".join(words)
 
-    def websocket(self, path: str, query: list[tuple[str, str]]) -> Socket:
-        self.query = query
+    def websocket(self, path: str, query: list[tuple[str, str]], *, channels: str) -> Socket:
+        self.query, self.channels = query, channels
         return self
 
     def settimeout(self, _seconds: float | None) -> None:
@@ -113,14 +116,44 @@ class Socket:
         """Nothing is open."""
 
 
+POD = {"metadata": {"name": "d-1"}, "spec": {"containers": [{"name": "main"}]}}
+PYTHON = [sys.executable, "-I", "-S"]
+
+
+def test_how_a_command_ended_is_reported_by_the_kubelet_itself() -> None:
+    """An API server that translates the protocol reports success where it has lost the kubelet."""
+    socket: Any = Socket()
+    assert attach(socket, POD, PYTHON, ["true"], None, io.BytesIO(), io.BytesIO()) == 0
+    assert socket.channels == "v4.channel.k8s.io"
+
+
+def test_a_command_with_input_that_did_not_report_its_success_has_not_succeeded() -> None:
+    socket: Any = Socket()
+    with pytest.raises(Unreachable, match="before it reported its exit code"):
+        attach(socket, POD, PYTHON, ["cat"], io.BytesIO(b"in"), io.BytesIO(), io.BytesIO())
+    assert socket.channels.startswith("v5.channel.k8s.io,")
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_what_a_command_with_input_reports_is_taken_out_of_its_standard_error(size: int) -> None:
+    out = io.BytesIO()
+    report = Report(out)
+    words = report.wrapped(PYTHON, ["sh", "-c", "cat; printf 'a\\0b\\0' >&2; exit 7"])
+    done = subprocess.run(words, input=b"in", capture_output=True)
+    assert (done.returncode, done.stdout) == (7, b"in")
+    for at in range(0, len(done.stderr), size):
+        report.write(done.stderr[at : at + size])
+    assert report.confirmed(0) == 7, "a success of another program is none of this one"
+    assert out.getvalue() == b"a\0b\0"
+
+
 def test_a_command_on_a_terminal_gets_its_size_and_leaves_it_as_it_was() -> None:
     socket, (ours, theirs) = Socket(), os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     before = termios.tcgetattr(theirs)
     client: Any = socket
-    pod = {"metadata": {"name": "d-1"}, "spec": {"containers": [{"name": "main"}]}}
     terminal = Terminal(theirs, closefd=False)
-    assert attach(client, pod, ["bash"], terminal, io.BytesIO(), io.BytesIO()) == 0
+    assert attach(client, POD, PYTHON, ["bash"], terminal, io.BytesIO(), io.BytesIO()) == 0
     assert ("tty", "true") in socket.query
     assert ("stderr", "true") not in socket.query
     assert socket.sent[0] == b'\x04{"Width": 100, "Height": 30}'

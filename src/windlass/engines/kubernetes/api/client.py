@@ -45,7 +45,11 @@ ABSENT_SECONDS: Final = 3.0
 MANAGER: Final = "windlass"
 """The field manager of our fields, as in `kubectl get --show-managed-fields`."""
 JSON: Final = "application/json"
-CHANNELS: Final = "v5.channel.k8s.io,v4.channel.k8s.io"
+CHANNELS: Final = "v4.channel.k8s.io"
+"""Protocol of commands in pods. By it the kubelet itself reports how a command has ended."""
+ENDS_INPUT: Final = f"v5.channel.k8s.io,{CHANNELS}"
+"""With the one that can end the input. The API server translates it, and reports success for a connection to the
+kubelet that was lost."""
 """Versions of the protocol in which exec sends its streams."""
 TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
 """A list as the rows that kubectl prints: a fraction of the objects, which a list of thousands would mostly be."""
@@ -364,8 +368,8 @@ class Client:
         silence = FOLLOW_SECONDS if follow and since is not None else READ_SECONDS
         return self.lines(f"{self.path('v1', 'Pod', pod)}/log", query, silence=silence)
 
-    def websocket(self, path: str, query: list[tuple[str, str]]) -> Any:
-        """A `websocket.WebSocket` to a URL with the channel protocol, such as exec.
+    def websocket(self, path: str, query: list[tuple[str, str]], *, channels: str = CHANNELS) -> Any:
+        """A `websocket.WebSocket` to a URL with one of these channel protocols, such as exec.
 
         A connection that is silent is given up. Raises Refused, Unreachable, MissingPart.
         """
@@ -380,7 +384,7 @@ class Client:
             connection = self._current_pool().route.dial(is_tunnel=True)
             connection.settimeout(READ_SECONDS)
             connect(f"ws{self.server.removeprefix('http')}{path}?{urlencode(query)}", socket=connection,
-                    header=[*headers, f"sec-websocket-protocol: {CHANNELS}"])  # fmt: skip
+                    header=[*headers, f"sec-websocket-protocol: {channels}"])  # fmt: skip
         except websocket.WebSocketBadStatusException as error:
             raise _refused(error.status_code, _json_of(error.resp_body or b""), self) from error
         except (websocket.WebSocketException, http.client.HTTPException, OSError, ValueError) as error:

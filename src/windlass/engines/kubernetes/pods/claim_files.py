@@ -62,7 +62,7 @@ class ClaimFiles:
     ) -> int:  # fmt: skip
         """Run a command in the folder of the claim; returns its exit code. Raises EngineError."""
         words = [*self._python, "-c", EXEC, MOUNT, *command]
-        return exec_stream.attach(self._client, self._pod, words, stdin, stdout, stderr)
+        return exec_stream.attach(self._client, self._pod, self._python, words, stdin, stdout, stderr)
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ class RunPods:
             raise EngineError(f"the pod of node {node} {how}", f"windlass status {self._status.id}")
         spec = f"{layout.WORK}/attempt/node-{node}.json"
         words = [*self._python, PROGRAM, spec, "-" if rank is None else str(rank), "0", *command]
-        return exec_stream.attach(self._client, pod, words, stdin, stdout, stderr)
+        return exec_stream.attach(self._client, pod, self._python, words, stdin, stdout, stderr)
 
     def list_checkpoints(self, folder: str) -> Mapping[str, Any]:
         """What a folder of checkpoints holds, as `worker/checkpoint_list.py` prints it."""

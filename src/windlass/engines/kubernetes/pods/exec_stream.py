@@ -1,7 +1,9 @@
 """Exec stream: a command in a container, its input and output over a web socket of the API server.
 
-The channels (0 input, 1 and 2 output, 3 how it ended, 4 the size of a terminal) are those of `v5.channel.k8s.io`, and
-of v4, in which the end of the input cannot be sent.
+The channels (0 input, 1 and 2 output, 3 how it ended, 4 the size of a terminal) are those of `v4.channel.k8s.io`. Only
+v5 can end the input, and there the API server reports success where it has lost the kubelet. So a command that gets
+input is run by a program that reports its exit code at the end of standard error: without that report, a success is
+unknown.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import termios
 import threading
@@ -17,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.api.client import CHANNELS, ENDS_INPUT, Client, Refused, Unreachable
 from windlass.errors import EngineError
 
 if TYPE_CHECKING:
@@ -28,6 +31,15 @@ CHUNK_BYTES: Final = 32 << 10
 """The longest message that API servers accept."""
 KEPT_BYTES: Final = 8 << 10
 """Of standard error, kept for error messages."""
+REPORTS: Final = """import subprocess, sys
+try:
+    code = subprocess.call(sys.argv[2:])
+except KeyboardInterrupt:
+    code = 130
+code = code if code >= 0 else 128 - code
+sys.stderr.write("\\0windlass %s %d\\n" % (sys.argv[1], code))
+sys.exit(code)
+"""
 
 
 Pod = Mapping[str, Any]
@@ -47,7 +59,8 @@ class Stream:
         query += [("stdin", "true")] if stdin else []
         name = pod["metadata"]["name"]
         self._what = f"the command in pod {name}"
-        self._socket = client.websocket(f"{client.path('v1', 'Pod', name)}/exec", query)
+        channels = ENDS_INPUT if stdin and not with_tty else CHANNELS
+        self._socket = client.websocket(f"{client.path('v1', 'Pod', name)}/exec", query, channels=channels)
         import websocket  # which `client.websocket` reports where it is not installed
 
         self._broken = (websocket.WebSocketException, OSError)
@@ -71,10 +84,16 @@ class Stream:
             if kind not in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT) or not frame.data:
                 continue
             channel, data = frame.data[0], frame.data[1:]
-            if channel == ENDED:
+            if channel == ENDED and data:
                 self.exit_code = _exit_code(data, self._what)
             elif channel in (STDOUT, STDERR) and data:
                 yield channel, bytes(data)
+
+    def code(self) -> int:
+        """How it ended. Raises Unreachable where that is not known."""
+        if self.exit_code is None:
+            raise Unreachable(f"{self._what} has not reported how it ended", "is its node well?")
+        return self.exit_code
 
     def write(self, data: bytes) -> None:
         """Send at most `CHUNK_BYTES` to its input."""
@@ -126,19 +145,66 @@ class Output:
 
 
 def attach(
-    client: Client, pod: Pod, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]
+    client: Client, pod: Pod, python: Sequence[str], command: Sequence[str], stdin: IO[bytes] | None,
+    stdout: IO[bytes], stderr: IO[bytes],
 ) -> int:  # fmt: skip
-    """Run a command with these as its input and output; returns its exit code. Raises Unreachable, EngineError."""
+    """Run a command with these as its input and output; returns its exit code. `python` is an interpreter of the pod.
+
+    Raises Unreachable, EngineError.
+    """
     from windlass.engines.base import Terminal  # the pod of a supervisor has no terminal, and lacks this module
 
     with contextlib.ExitStack() as stack:
         with_tty = isinstance(stdin, Terminal)
+        report = None if stdin is None or with_tty else Report(stderr)
+        command = command if report is None else report.wrapped(python, command)
         stream = stack.enter_context(
             contextlib.closing(Stream(client, pod, command, stdin=stdin is not None, with_tty=with_tty))
         )
         if isinstance(stdin, Terminal):
             stack.enter_context(raw(stdin, stream.resize))
-        return copy(stream, stdin, stdout, stderr)
+        code = copy(stream, stdin, stdout, stderr if report is None else report)
+        return code if report is None else report.confirmed(code)
+
+
+class Report:
+    """Standard error of a command that reports its exit code at the end of it; passes on the rest."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+        self._token = secrets.token_hex(8)
+        self._mark = f"\0windlass {self._token} ".encode()
+        self._held = b""
+        """What may be the beginning of the report."""
+
+    def wrapped(self, python: Sequence[str], command: Sequence[str]) -> list[str]:
+        """The command line that runs a command, and reports how it ended."""
+        return [*python, "-c", REPORTS, self._token, *command]
+
+    def write(self, data: bytes) -> int:
+        """Pass it on, except for the report."""
+        self._held += data
+        at = self._held.rfind(b"\0")
+        is_report = at >= 0 and (self._mark.startswith(self._held[at:]) or self._held[at:].startswith(self._mark))
+        passed = self._held[:at] if is_report else self._held
+        self._held = self._held[len(passed) :]
+        self._out.write(passed)
+        return len(data)
+
+    def flush(self) -> None:
+        """See `IO`."""
+        self._out.flush()
+
+    def confirmed(self, code: int) -> int:
+        """The exit code that the API server has reported, and for success also the command. Raises Unreachable."""
+        is_report = self._held.startswith(self._mark)
+        self._out.write(b"" if is_report else self._held)
+        told = self._held.removeprefix(self._mark).strip() if is_report else b""
+        if code == 0 and told.isdigit():
+            return int(told)
+        if code == 0:
+            raise Unreachable("the connection to the command was lost before it reported its exit code", "try it again")
+        return code
 
 
 @contextlib.contextmanager
@@ -161,15 +227,15 @@ def raw(terminal: Terminal, resize: Callable[[int, int], None]) -> Iterator[None
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
-def copy(stream: Stream, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
+def copy(stream: Stream, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes] | Report) -> int:
     """Copy input and output until the command ends; returns its exit code. Raises Unreachable, EngineError."""
     if stdin is not None:
         threading.Thread(target=_feed, args=(stream, stdin), name="input", daemon=True).start()
     for channel, data in stream.frames():
-        out = stdout if channel == STDOUT else stderr
+        out: IO[bytes] | Report = stdout if channel == STDOUT else stderr
         out.write(data)
         out.flush()
-    return stream.exit_code or 0
+    return stream.code()
 
 
 def call(client: Client, pod: Pod, command: Sequence[str], seconds: float) -> tuple[int, bytes, bytes]:
@@ -177,7 +243,7 @@ def call(client: Client, pod: Pod, command: Sequence[str], seconds: float) -> tu
     with contextlib.closing(Stream(client, pod, command, silence_seconds=seconds)) as stream:
         output = Output(stream)
         data = b"".join(iter(output.read, b""))
-        return stream.exit_code or 0, data, output.complaint
+        return stream.code(), data, output.complaint
 
 
 def _feed(stream: Stream, source: IO[bytes]) -> None:

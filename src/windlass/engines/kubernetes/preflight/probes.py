@@ -186,6 +186,8 @@ def _answer(client: Client, pod: Json, python: str, question: Json) -> Json:
     with contextlib.closing(Stream(client, pod, words, stdin=True, silence_seconds=ASK_SECONDS)) as stream:
         code = exec_stream.copy(stream, io.BytesIO(program), out, err)
     answer = parsed(out.getvalue())
+    if code == 0 and answer is None:  # what the API server reports where it has lost the kubelet
+        raise Unreachable("the connection to the check was lost before its answer", "is its node well?")
     if code or answer is None:
         said = last_line(err.getvalue(), "no output")
         raise EngineError(f"{python} in the image does not run the check: exit code {code}, {said}",
