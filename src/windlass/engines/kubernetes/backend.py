@@ -287,7 +287,9 @@ class KubernetesBackend(Backend):
         """See `Backend`. In the pods of the previous attempt that are kept alive, and in new ones for the others."""
         try:
             if not self.hold():
-                why = "another supervisor may still hold the run: its Lease has not expired"
+                why = (
+                    "another supervisor may still hold the run: its Lease has not expired, or is refused at the moment"
+                )
                 raise TargetUnavailable("HolderUnknown", why)
             attempt = AttemptStart(self, record, folder, number, members)
             if not attempt.in_running_pods():
