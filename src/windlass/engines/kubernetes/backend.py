@@ -287,9 +287,7 @@ class KubernetesBackend(Backend):
         """See `Backend`. In the pods of the previous attempt that are kept alive, and in new ones for the others."""
         try:
             if not self.hold():
-                why = (
-                    "another supervisor may still hold the run: its Lease has not expired, or is refused at the moment"
-                )
+                why = "another supervisor may still hold the run: its Lease has not expired, or is refused now"
                 raise TargetUnavailable("HolderUnknown", why)
             attempt = AttemptStart(self, record, folder, number, members)
             if not attempt.in_running_pods():
