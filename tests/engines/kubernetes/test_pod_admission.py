@@ -16,8 +16,8 @@ from windlass.engines.kubernetes.preflight.pod_admission import (
     pod_notes,
     quota_notes,
     run_pods,
-    supervisor_check,
 )
+from windlass.engines.kubernetes.preflight.report import supervisor_check
 from windlass.engines.kubernetes.queue.findings import suspended_supervisor
 from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes

@@ -41,6 +41,7 @@ MOUNTS_BY_ADMINISTRATOR: Final = (
 )
 DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "mount-volume", "mount-claim", "transfer")
 """Steps with objects that a dry run sends, beside those of the attempt and the Jobs of the supervisor and of files."""
+DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 MOST_NODES: Final = "500"
 """In one answer; of more nodes a plan does not read the taints."""
 
@@ -257,7 +258,6 @@ def _class_missing(client: Client, name: str | None) -> Note | None:
 
     An empty name asks for none. Raises Unreachable.
     """
-    from windlass.engines.kubernetes.preflight.checks import is_default
     from windlass.plan.plan import Note
 
     try:
@@ -274,6 +274,11 @@ def _class_missing(client: Client, name: str | None) -> Note | None:
         return None
     text = f"the cluster has no storage class {name}: only a volume of that class that is there already is bound"
     return Note("storage-class-missing", text, f"{client.kubectl} get storageclass lists them")
+
+
+def is_default(storage_class: Json) -> bool:
+    """Whether claims without a storage class get this one."""
+    return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 
 def _is_free(volume: Json) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines.checks import Check
 from windlass.engines.kubernetes import manifests
 from windlass.engines.kubernetes.api.client import NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.facts import is_default
 from windlass.engines.kubernetes.manifests import GPU_LABELS
 from windlass.engines.kubernetes.preflight import rbac, supervision
 from windlass.engines.kubernetes.preflight.image import image_check
@@ -32,7 +33,6 @@ OPERATORS: Final = (
     ("Karpenter", "karpenter.sh", None),
 )
 """What is found, the group (or its one version) that it is served in, and which of its kinds is meant."""
-DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 SHARED: Final = ("efs", "fsx", "nfs", "cephfs", "file.csi.azure", "azurefile", "filestore", "lustre", "weka", "gpfs")
 """Parts of the names of provisioners whose volumes several nodes may write at once."""
 ALONE: Final = ("ebs", "pd.csi", "gce-pd", "disk.csi", "local-path", "rbd", "cinder", "hostpath", "no-provisioner")
@@ -247,11 +247,6 @@ def _storage(seen: Survey, classes: Json) -> Iterator[Check]:
         fix = "name one in kubernetes.results.storage_class of the jobs, or have an administrator mark one as default"
         yield Check("default storage", "warn", "no storage class is the default: results: with a size and no "
                     "storage_class is refused", fix)  # fmt: skip
-
-
-def is_default(storage_class: Mapping[str, Any]) -> bool:
-    """Whether claims without a storage class get this one."""
-    return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 
 def _kind_of(provisioner: str) -> str:

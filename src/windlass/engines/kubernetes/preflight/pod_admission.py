@@ -6,23 +6,15 @@ import collections
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from windlass.engines.checks import Check
 from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
-from windlass.engines.kubernetes.manifests import Shape
-from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.pods.spec import pod_templates
 from windlass.engines.kubernetes.quantity import quantity_text
-from windlass.engines.kubernetes.supervisor.manifests import job as supervisor_job
 from windlass.engines.kubernetes.workloads.base import Manifest
 from windlass.plan.plan import Note, Plan, blocker
 from windlass.plan.price import num_spares
-from windlass.spec.job import Job
 from windlass.spec.quantities import amount
-
-if TYPE_CHECKING:
-    from windlass.spec.targets import KubernetesTarget
 
 REFUSALS: Final = (400, 403, 422)
 NOT_TRIED: Final = ("cannot create resource", "does not support dry run")
@@ -54,15 +46,15 @@ def run_pods(plan: Plan) -> Iterator[Pods]:
     most = plan.num_nodes + num_spares(plan.engine, plan.job)
     for owner in (*plan.requests("attempt-part"), *plan.requests("attempt")):
         for template in pod_templates(owner):
-            yield Pods("the pods of the run", _pod(owner, template), most, least)
+            yield Pods("the pods of the run", pod_from(owner, template), most, least)
             break  # those of a Launcher and its Workers are alike
     for owner in plan.requests("supervisor"):
         if owner["kind"] == "Job":
-            yield Pods(SUPERVISOR, _pod(owner, owner["spec"]["template"]), 1, 1)
+            yield Pods(SUPERVISOR, pod_from(owner, owner["spec"]["template"]), 1, 1)
     # They run before and after those that train, so that a quota need not admit both. The one that asks a store runs
     # beside them, and need not run at all.
     for owner in (*plan.requests("stage-job"), *plan.requests("upload-job"), *plan.requests("check-job")):
-        yield Pods(f"the pod of Job {owner['metadata']['name']}", _pod(owner, owner["spec"]["template"]), 0, 0)
+        yield Pods(f"the pod of Job {owner['metadata']['name']}", pod_from(owner, owner["spec"]["template"]), 0, 0)
 
 
 def pod_notes(client: Client, plan: Plan) -> list[Note]:
@@ -70,7 +62,7 @@ def pod_notes(client: Client, plan: Plan) -> list[Note]:
     pods = list(run_pods(plan))
     with ThreadPoolExecutor(len(pods) + 1) as pool:
         asked = pool.submit(_quotas, client)
-        answers = list(pool.map(lambda one: _try(client, one.pod), pods))
+        answers = list(pool.map(lambda one: try_pod(client, one.pod), pods))
         quotas = asked.result()
     admitted = [
         one._replace(pod=answer) if isinstance(answer, dict) else one for one, answer in zip(pods, answers, strict=True)
@@ -104,7 +96,8 @@ def quota_notes(quotas: Iterable[Json], pods: Iterable[Pods]) -> Iterator[Note]:
                        "the run waits until others end")  # fmt: skip
 
 
-def _pod(owner: Json, template: Json) -> Manifest:
+def pod_from(owner: Json, template: Json) -> Manifest:
+    """A pod as the controller of its owner object would create it."""
     meta = owner["metadata"]
     named = {**template["metadata"], "name": f"{meta['name']}-0", "namespace": meta["namespace"]}
     return {
@@ -115,20 +108,7 @@ def _pod(owner: Json, template: Json) -> Manifest:
     }
 
 
-def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check]:
-    """That the API server would refuse the pod of a supervisor, by a dry run."""
-    image, python = target.image or IMAGE, target.python or PYTHON
-    shape = Shape("windlass-check", client.namespace, "job", image, python, target.user, "", 0,
-                  supervisor_image=target.supervisor_image or "", supervisor_queue=target.supervisor_queue or "",
-                  pull_secrets=tuple(target.image_pull_secrets))  # fmt: skip
-    made = supervisor_job(shape, Job(name="check", command=["true"]))
-    answer = _try(client, _pod(made, made["spec"]["template"]))
-    if isinstance(answer, Refused):
-        note = refusal(SUPERVISOR, answer, target.name)
-        yield Check("supervisor pod", "fail" if note.blocks else "warn", note.message, note.fix)
-
-
-def _try(client: Client, pod: Manifest) -> dict[str, Any] | Refused | None:
+def try_pod(client: Client, pod: Manifest) -> dict[str, Any] | Refused | None:
     """The pod as it would be created, or why it is refused; None where that cannot be known."""
     try:
         return client.create(pod, dry_run=True)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from windlass.engines.base import Report
 from windlass.engines.checks import Check
+from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.api.connect import connect
+from windlass.engines.kubernetes.manifests import Shape
+from windlass.engines.kubernetes.plan import IMAGE, PYTHON
 from windlass.engines.kubernetes.pods import probe_pods
 from windlass.engines.kubernetes.preflight import network, rbac
 from windlass.engines.kubernetes.preflight.checks import checks
-from windlass.engines.kubernetes.preflight.pod_admission import supervisor_check
+from windlass.engines.kubernetes.preflight.pod_admission import SUPERVISOR, pod_from, refusal, try_pod
 from windlass.engines.kubernetes.preflight.survey import survey
+from windlass.engines.kubernetes.supervisor.manifests import job as supervisor_job
 from windlass.errors import EngineError
+from windlass.spec.job import Job
 
 if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
@@ -43,6 +48,19 @@ def check(target: KubernetesTarget, environ: Mapping[str, str]) -> Report:
         "network": None,
     }
     return Report(found, facts)
+
+
+def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check]:
+    """That the API server would refuse the pod of a supervisor, by a dry run."""
+    image, python = target.image or IMAGE, target.python or PYTHON
+    shape = Shape("windlass-check", client.namespace, "job", image, python, target.user, "", 0,
+                  supervisor_image=target.supervisor_image or "", supervisor_queue=target.supervisor_queue or "",
+                  pull_secrets=tuple(target.image_pull_secrets))  # fmt: skip
+    made = supervisor_job(shape, Job(name="check", command=["true"]))
+    answer = try_pod(client, pod_from(made, made["spec"]["template"]))
+    if isinstance(answer, Refused):
+        note = refusal(SUPERVISOR, answer, target.name)
+        yield Check("supervisor pod", "fail" if note.blocks else "warn", note.message, note.fix)
 
 
 def check_network(
