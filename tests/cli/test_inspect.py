@@ -6,13 +6,16 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import jsonschema
 import pytest
 from tests.cli.conftest import WINDLASS, Call
 
+from windlass.runs.events import Warned
 from windlass.runs.record import Status
+from windlass.runs.store import Store
 from windlass.spec.job import Job
 from windlass.views.schema import schema_of
 
@@ -182,6 +185,21 @@ def test_events_as_json_are_one_object_a_line(windlass: Call, recorded: Callable
     events = [json.loads(line) for line in windlass("events", "-o", "json").out.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert (events[0]["kind"], events[-1]["kind"]) == ("created", "end")
+
+
+def test_events_are_in_the_order_of_time_though_some_were_reported_late(
+    windlass: Call, recorded: Callable[..., str], home: Path
+) -> None:
+    run_id = recorded(DONE, 0)
+    with Store(home) as store:
+        began_at = store.status(run_id).created_at
+        writer = store.writer(run_id)
+        assert writer is not None
+        with closing(writer):
+            for message, after in (("last", 9.0), ("first", 5.0)):
+                writer.append(Warned(message), at=began_at + after)
+    lines = windlass("events", run_id).out.splitlines()
+    assert [line.rpartition(" ")[2] for line in lines if "warning" in line] == ["first", "last"]
 
 
 def test_events_as_yaml_are_one_list(windlass: Call, recorded: Callable[..., str]) -> None:
