@@ -19,6 +19,7 @@ from tests.cluster.harnesses import harness_on, let_go, log_of, opened, pods, se
 from tests.cluster.test_exec_copy import submit, write_targets
 from tests.engines.harness import Harness, Run
 
+from windlass.diagnose.diagnose import diagnose
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.supervisor import runs
 from windlass.engines.kubernetes.target import ClusterRuns
@@ -296,6 +297,26 @@ def test_a_lost_pod_is_replaced_and_the_others_are_kept(cluster: Cluster, inside
         [decided] = [event.data for event in events(status, harness.store) if event.kind == "pods"]
         assert decided == {"attempt": 2, "made_for": 1, "pods": [[1, 0], [2, 0], [1, 2]]}
         assert [run.raw(rank, attempt=2) != b"" for rank in range(3)] == [True] * 3
+
+
+def test_a_replacement_that_a_quota_refuses_is_queued_with_one_reason(
+    cluster: Cluster, inside: str, tmp_path: Path
+) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "full"}, "spec": {"hard": {"pods": "3"}}}
+    with opened(_three_nodes(cluster, inside, tmp_path)) as harness:
+        run = harness.start("loses.py", "waits", base=tmp_path / "code", nodes=3, procs_per_node=1).until_ready(3)
+        cluster.apply(quota, namespace=inside)
+        lose_pod(cluster, inside, run, 1)
+        run.until(lambda run: "exceeded quota: full" in (run.status.waits_for or ""))
+        run.until(lambda run: sum(rank.pid is not None for rank in run.status.ranks) == 2)  # those of the other pods
+        assert run.status.phase is Phase.QUEUED
+        found = diagnose(harness.engine.observe(run.id)).verdict
+        assert (found.code, len([line for line in found.evidence if "exceeded quota" in line])) == ("quota-exceeded", 1)
+        cluster.kubectl("delete", "resourcequota", "full", "-n", inside)
+        run.until(lambda run: run.text(attempt=2).count("ready\n") == 3)
+        for attempt in (1, 2):
+            let_go(cluster, inside, run, attempt)
+        assert run.wait().phase is Phase.SUCCEEDED, run.text()
 
 
 @pytest.mark.nightly

@@ -26,6 +26,7 @@ from tests.helpers.samples import counted, notes_in
 
 from windlass.actions import checkpoints, exec_copy
 from windlass.engines.local.engine import LocalEngine
+from windlass.runs.ledger import restarts
 from windlass.runs.phase import Phase
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -236,7 +237,13 @@ def test_a_drained_and_then_a_lost_node_resume_from_the_claim_with_the_same_weig
             lone_bed.start_node("node1")
         went_on(run, "preemption node-loss")
         assert {pod["spec"]["nodeName"] for pod in pods(lone_bed, lone_namespace, run, 3)} == {"node2"}
-        assert "DeletionByTaintManager" in told(run, "lost-node")[-1]["why"]
+        lost = told(run, "lost-node")[-1]
+        assert "DeletionByTaintManager" in lost["why"]
+        noticed_at = next(event.time for event in run.events if event.kind == "lost-node")
+        assert lost["since"] < noticed_at, "the time until the loss is noticed counts as lost"
+        assert restarts(run.events)[-1].seconds >= noticed_at - lost["since"] - 1
+        assert any("its last lines are missing" in one["message"] for one in told(run, "warning"))
+        assert run.status.condition is None
         assert digest(run, "model.safetensors", tmp_path) == undisturbed
 
 
