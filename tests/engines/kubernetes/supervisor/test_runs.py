@@ -269,6 +269,21 @@ def test_a_supervisor_that_the_cluster_refuses_is_explained(server: ObjectServer
         assert "has no pod (exceeded quota: q); no pod trains" in condition["message"]
 
 
+@pytest.mark.parametrize(
+    ("reported", "code"),
+    [
+        ("exceeded quota: q, requested: limits.cpu=1, used: limits.cpu=4, limited: limits.cpu=4", "quota-exceeded"),
+        ("maximum cpu usage per Container is 500m, but limit is 1", "limit-range"),
+        ('admission webhook "images.example" denied the request: no', "admission-refused"),
+        ("0/2 nodes are available: 2 node(s) had untolerated taint {team: ml}.", "supervisor-absent"),
+    ],
+)
+def test_a_supervisor_that_a_rule_of_the_namespace_keeps_out_may_run_on_a_machine(reported: str, code: str) -> None:
+    found = absent(f"no supervisor is running: Job r-1-supervisor has no pod ({reported})", (), "lab")
+    assert (found.code, "supervisor: machine in target lab" in found.fix) == (code, True)
+    assert "resources:" not in found.fix
+
+
 @pytest.mark.parametrize("has_pod", [True, False])
 def test_a_service_account_that_was_deleted_is_the_reason_and_set_up_again(
     server: ObjectServer, tmp_path: Path, has_pod: bool

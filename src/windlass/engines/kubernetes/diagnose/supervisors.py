@@ -16,6 +16,8 @@ from windlass.runs.record import SUPERVISOR_ABSENT
 
 CODE: Final = "supervisor-absent"
 ELSEWHERE: Final = "supervisor: machine in target {target} supervises runs from your machine"
+REFUSED: Final = ("quota-exceeded", "limit-range", "admission-refused")
+"""Verdicts whose advice for the pods of ranks is to change the job."""
 FIXES: Final = (
     (r"OOMKilled", f"report it: a supervisor needs less memory than its limit; meanwhile {ELSEWHERE}"),
     (r"has crashed \(exit code 126|exec: \"|executable file not found",
@@ -26,6 +28,7 @@ FIXES: Final = (
     (r"has crashed",
      "correct what its log names; the cluster starts it again by itself, at longer and longer intervals; "
      f"{ELSEWHERE}"),
+    (r"untolerated taint", f"add nodes without that taint, or have a policy add the toleration; {ELSEWHERE}"),
     (r"is not scheduled: ",
      "it needs 50m of CPU and 96Mi of memory on one node: add a node, or wait for other pods to end"),
     (r"queue \S+ has not admitted it|it is suspended", "see the queue: kubectl get workloads"),
@@ -46,6 +49,9 @@ def absent(message: str, log: Sequence[str], target: str) -> Verdict:
             fix += f"; then kubectl delete pod {pod[1]}, whose token is of the account that was deleted"
         return Verdict("service-account-missing", message, None, tuple(log), fix, 106)
     if known := explained(message, "the supervisor's pod", evidence, 106, image=image):
+        if known.code in REFUSED:
+            fix = f"{ELSEWHERE.format(target=target)}; or have that rule changed: no job changes this pod"
+            return replace(known, fix=fix)
         is_image = known.code.startswith("image-")
         return replace(known, fix=f"{known.fix}; {IMAGE_OF.format(target=target)}") if is_image else known
     fix = next(fix for pattern, fix in FIXES if re.search(pattern, message))
