@@ -143,7 +143,7 @@ class Bucket:
         """
         found = dict(headers or {})
         if method == "PUT":
-            payload = found.setdefault(PAYLOAD_HEADER, hashlib.sha256(body).hexdigest())
+            found[PAYLOAD_HEADER] = payload = found.get(PAYLOAD_HEADER) or hashlib.sha256(body).hexdigest()
             found[CHECKSUM_HEADER] = b64encode(bytes.fromhex(payload)).decode()
         with self._answered(method, key, query or {}, found, body, sent) as answer:
             made = Answer(answer.status, answer.fields, answer.read())

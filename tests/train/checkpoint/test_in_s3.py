@@ -101,6 +101,25 @@ def test_a_damaged_one_is_passed_over_and_set_aside(
     assert "is damaged" in str(problem)
 
 
+@pytest.mark.parametrize("file", ["rank-0.safetensors", files.MANIFEST])
+def test_a_byte_that_is_changed_on_its_way_is_no_damage(folder: str, proxy: FaultProxy, file: str) -> None:
+    weights = make(folder, 3)
+    newest = files.list_checkpoints(folder)[0].name
+    left = 1
+
+    def flip_once(request: Request) -> Fault:
+        nonlocal left
+        if request.method != "GET" or not request.path.endswith(f"{newest}/{file}") or not left:
+            return PASS
+        left -= 1
+        return Fault(flips_answer_at=40)
+
+    proxy.fault = flip_once
+    step, found = restored(folder)
+    assert (left, step, torch.equal(found, weights[2])) == (0, 3, True)
+    assert not any(one.is_set_aside for one in files.list_checkpoints(folder))
+
+
 @pytest.mark.parametrize("fault", [BUSY, Fault(cut_after=100), Fault(loses_answer=True)], ids=["503", "cut", "silent"])
 def test_a_store_that_fails_some_requests_costs_nothing_but_time(folder: str, proxy: FaultProxy, fault: Fault) -> None:
     numbers = itertools.count(1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -12,6 +14,7 @@ from windlass.train.stores.s3 import S3Store
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError
 from windlass.train.stream.in_store import StoreSource
 from windlass.train.stream.opening import open_source
+from windlass.train.stream.reader import Reader, Span
 from windlass.train.stream.source import Object
 
 ONE = Object("a.txt", 10, '"1"')
@@ -69,6 +72,21 @@ def store() -> Iterator[Store]:
 
 def whole(etag: str = '"1"', **headers: str) -> tuple[int, dict[str, str], bytes]:
     return 200, {"ETag": etag, **headers}, b"0123456789"
+
+
+def flipped() -> tuple[int, dict[str, str], bytes]:
+    return 200, {"ETag": '"1"'}, b"0123456788"
+
+
+def test_an_object_that_is_not_as_its_manifest_says_is_read_again_twice(store: Store) -> None:
+    one = replace(ONE, digest=f"sha256:{hashlib.sha256(b'0123456789').hexdigest()}")
+    reader = Reader(store.source(), lambda _number: one, None)
+    store.answers = [flipped(), flipped(), whole()]
+    assert reader.read([Span(0, 0, 10)]) == [b"0123456789"]
+    store.answers = [flipped()] * 3
+    with pytest.raises(StreamError, match="is not as its manifest says"):
+        reader.read([Span(0, 0, 10)])
+    assert len(store.asked) == 6
 
 
 def test_a_connection_is_kept_for_the_next_read_and_made_anew_where_the_store_has_ended_it(store: Store) -> None:

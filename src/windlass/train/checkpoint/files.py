@@ -123,7 +123,7 @@ def find(folder: Folder, name: str) -> Found:
     """One checkpoint by its name; what cannot be read of it is its fault. Raises nothing."""
     path = os.path.join(folder.path, name)
     try:
-        manifest = read_manifest(folder, name)
+        manifest = _read_again(folder, name)
     except BadCheckpoint as error:
         return _incomplete(folder, name, error.fault, str(error))
     except NotPlainFile as error:
@@ -160,6 +160,17 @@ def _incomplete(folder: Folder, name: str, fault: Fault, problem: str) -> Found:
 
 
 # -- the manifest -----------------------------------------------------------------------------------------------------
+
+
+def _read_again(folder: Folder, name: str) -> dict[str, Any]:
+    """The manifest; one that is damaged may have been changed on its way. Raises as `read_manifest`."""
+    for _ in range(folder.num_reads - 1):
+        try:
+            return read_manifest(folder, name)
+        except BadCheckpoint as error:
+            if error.fault is not Fault.DAMAGED:
+                raise
+    return read_manifest(folder, name)
 
 
 def read_manifest(folder: Folder, name: str) -> dict[str, Any]:
@@ -248,8 +259,13 @@ def examine(found: Found) -> list[Problem]:
 def verify_file(folder: Folder, found: Found, file: str, retry: Retry | None = None) -> Problem | None:
     """What is wrong with one file of it, or nothing. `retry` repeats reads that the file system fails."""
     path = os.path.join(found.path, file)
+    retry = retry or Retry(0)
     try:
-        return (retry or Retry(0)).call(lambda: _compare(folder, found, file), path)
+        for _ in range(folder.num_reads - 1):
+            problem = retry.call(lambda: _compare(folder, found, file), path)
+            if problem is None or problem.fault is not Fault.DAMAGED:
+                return problem
+        return retry.call(lambda: _compare(folder, found, file), path)
     except NotPlainFile as error:
         return Problem(Fault.UNKNOWN_FORMAT, str(error))
     except OSError as error:

@@ -24,6 +24,8 @@ from windlass.train.stores.opening import open_store
 class ObjectFolder(Folder):
     """A folder of checkpoints below an address such as `s3://bucket/prefix`. All methods raise OSError."""
 
+    num_reads = 3
+
     def __init__(self, path: str) -> None:
         """Raises ValueError for an address that is none of a store."""
         super().__init__(path.rstrip("/"))

@@ -29,6 +29,9 @@ class NotPlainFile(OSError):
 class Folder:
     """A folder of checkpoints on a disk that all ranks share. All methods raise OSError."""
 
+    num_reads = 1
+    """How often a file is read before it is damaged: a byte may be changed on its way."""
+
     def __init__(self, path: str) -> None:
         self.path = path
 
