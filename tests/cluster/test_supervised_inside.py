@@ -21,8 +21,10 @@ from tests.engines.harness import Harness, Run
 
 from windlass.diagnose.diagnose import diagnose
 from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.engines.kubernetes.pods.spec import pod_specs
 from windlass.engines.kubernetes.supervisor import runs
 from windlass.engines.kubernetes.target import ClusterRuns
+from windlass.plan.plan import Plan
 from windlass.runs.context import Context
 from windlass.runs.events import Event
 from windlass.runs.phase import Phase
@@ -215,6 +217,26 @@ def test_a_supervisor_that_was_not_created_is_created_by_the_next_command(
         cluster.kubectl("delete", "job", "-n", inside, f"{run.id}-supervisor", "--wait")
         let_go(cluster, inside, run)
         assert run.wait().phase is Phase.SUCCEEDED, run.text()
+
+
+def test_pods_that_a_sidecar_keeps_running_end_with_their_run(cluster: Cluster, inside: str, tmp_path: Path) -> None:
+    """A webhook may inject one that does not end by itself; here it is in the plan."""
+    with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
+        made = json.loads(harness.plan("lines", "3", "1").to_text())
+        objects = [one["request"] for one in made["steps"] if one["kind"] in ("attempt", "supervisor")]
+        for spec in pod_specs(objects):
+            [ours] = spec["containers"]
+            ends = "import signal, sys; signal.signal(15, lambda *_: sys.exit()); signal.pause()"
+            command = [cluster.python, "-c", ends]
+            spec["containers"].append({**ours, "name": "sidecar", "command": command, "volumeMounts": []})
+        plan = Plan.from_json(made)
+        run = Run(harness, plan.run_id)
+        harness.engine.submit(plan)
+        assert run.wait().phase is Phase.SUCCEEDED, run.text()
+        wait_for(lambda: pods(cluster, inside, run, 1) == [], "its pods to be deleted", WAIT_SECONDS)
+        its = ("get", "pods", "-n", inside, "-l", f"windlass.dev/run={run.id}", "-o", "name")
+        wait_for(lambda: cluster.kubectl(*its) == "", "the supervisor's pod to end", WAIT_SECONDS)
+        assert any("sidecar ran on beside the ranks" in str(event.data.get("message")) for event in run.events)
 
 
 @pytest.mark.parametrize("is_supervised", [True, False], ids=["supervised", "unsupervised"])

@@ -151,7 +151,7 @@ def test_rights_that_only_some_jobs_need_are_a_warning() -> None:
             "target setup lab",
         ),
         ("auto", {}, (), "ok", "in the cluster: namespace team-a has the service account", "supervisor: machine of"),
-        ("auto", {}, rbac.SUPERVISED, "ok", "not update configmaps, create secrets, get serviceaccounts", "--role"),
+        ("auto", {}, rbac.SUPERVISED, "ok", "not update configmaps, update jobs.batch, create secrets", "--role"),
         ("auto", FORBIDDEN, (), "ok", "may not get serviceaccounts in namespace team-a", "--role"),
         ("machine", {}, (), "ok", "on the machine that starts them: supervisor: machine", "leave out supervisor:"),
         ("cluster", {}, (), "ok", "in the cluster", "supervisor: machine of"),
@@ -173,7 +173,7 @@ def test_it_is_told_where_runs_are_supervised_and_how_to_change_it(
 
 def test_no_rights_at_all_are_one_message() -> None:
     check = found(rights={"missing": rbac.useful(SEEN.groups)})["rights"]
-    assert check.found == "none of the 35 that are needed in namespace team-a"
+    assert check.found == "none of the 36 that are needed in namespace team-a"
 
 
 def test_what_may_not_be_looked_at_is_one_line_and_no_failure() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
+from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, sent, status
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
 
 from windlass.engines.kubernetes.api.client import Client
@@ -211,3 +211,19 @@ def test_the_supervisor_is_queued_only_where_its_target_names_a_queue() -> None:
         return {one["metadata"]["labels"].get("kueue.x-k8s.io/queue-name", "") for one in made if one["kind"] == "Job"}
 
     assert (queues(), queues(supervisor_queue="small")) == ({""}, {"small"})
+
+
+def test_containers_that_the_cluster_adds_are_warned_of(server: ObjectServer, client: Client) -> None:
+    def inject(request: Request) -> Answer | None:
+        if request.verb != "POST" or request.plural != "pods":
+            return None
+        spec = request.body["spec"]
+        sidecar = {"name": "istio-proxy", "image": "proxyv2"}
+        return sent({**request.body, "spec": {**spec, "containers": [sidecar, *spec["containers"]]}}, 201)
+
+    server.fails = inject
+    notes = pod_notes(client, planned(INSIDE))
+    assert said(notes) == [
+        ("sidecar-added", False, f"{what}: the cluster adds istio-proxy, which does not end with our container")
+        for what in ("the pods of the run", "the supervisor's pod")
+    ]

@@ -279,7 +279,8 @@ def test_rights_to_submit_with_it_are_asked_for_only_where_it_is_there(
     setup.create(LAB, environ)
     found = looked(server, tmp_path)
     assert found.missing == ()
-    assert found.supervisor_missing == ("update configmaps", "create secrets", "get serviceaccounts")
+    wanted = ("update configmaps", "update jobs.batch", "create secrets", "get serviceaccounts")
+    assert found.supervisor_missing == wanted
 
 
 # -- decision ---------------------------------------------------------------------------------------------------------

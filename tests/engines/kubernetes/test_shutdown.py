@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
+from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client
 from windlass.engines.kubernetes.workloads import shutdown
+from windlass.errors import EngineError
 
 RUNTIME = {"metadata": {"name": "r-1"}}
 JOBSET, POD = {"metadata": {"name": "r-1"}}, {"metadata": {"name": "r-1-n-0-x"}, "status": {"phase": "Running"}}
@@ -40,3 +44,35 @@ def test_a_runtime_is_deleted_with_its_trainjob_and_kept_where_a_run_is_stopped(
     assert [(kind, is_first) for kind, _, is_first in removed.deleted] == kinds
     shutdown.delete_makers(cast("Client", stopped), "r")
     assert [(kind, is_first) for kind, _, is_first in stopped.deleted] == [("TrainJob", False), ("JobSet", False)]
+
+
+def beside(name: str, ours: str, other: str | None = "running") -> dict[str, Any]:
+    """A pod with a sidecar, and the states of both containers."""
+    states = {"node": ours, **({"istio-proxy": other} if other else {})}
+    return {
+        "metadata": {"name": name, "annotations": {layout.CONTAINER_ANNOTATION: "node"}},
+        "spec": {"containers": [{"name": one} for one in states]},
+        "status": {"phase": "Running", "containerStatuses": [
+            {"name": one, "state": {state: {}}} for one, state in states.items()
+        ]},
+    }  # fmt: skip
+
+
+def test_pods_that_a_sidecar_keeps_running_are_deleted_once_the_ranks_have_ended() -> None:
+    pods = [beside("r-1-0", "terminated"), beside("r-1-1", "terminated", "terminated")]
+    asked = Asked(Job=[{"metadata": {"name": "r-1"}}], JobSet=[], Pod=pods)
+    assert shutdown.end_beside_sidecars(cast("Client", asked), "r") == ["istio-proxy"]
+    assert [(kind, name) for kind, name, _ in asked.deleted] == [("Job", "r-1"), ("Pod", "r-1-0")]
+
+
+def test_pods_without_a_sidecar_are_kept_with_their_logs() -> None:
+    asked = Asked(Pod=[beside("r-1-0", "terminated", None), beside("r-1-1", "running", None)])
+    assert shutdown.end_beside_sidecars(cast("Client", asked), "r") == []
+    assert asked.deleted == []
+
+
+def test_ranks_that_still_run_beside_a_sidecar_are_waited_for() -> None:
+    asked = Asked(Pod=[beside("r-1-0", "terminated"), beside("r-1-1", "running")])
+    with pytest.raises(EngineError, match="r-1-1 have not ended yet"):
+        shutdown.end_beside_sidecars(cast("Client", asked), "r")
+    assert asked.deleted == []

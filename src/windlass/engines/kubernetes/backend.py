@@ -372,7 +372,9 @@ class KubernetesBackend(Backend):
             record.note(Warned(message))
 
     def _clean_up_once(self, record: Recorder) -> None:
-        """Pods are kept until the run is removed, so that `kubectl logs` shows their output. Raises EngineError."""
+        """Pods are kept until the run is removed, so that `kubectl logs` shows their output; except those that
+        containers beside ours would keep running. Raises EngineError.
+        """
         self.room.leave()
         status = record.status
         well = status.phase is Phase.SUCCEEDED
@@ -394,6 +396,9 @@ class KubernetesBackend(Backend):
         self._uploads.end()
         self._upload.end()
         self._collection.end()
+        if names := shutdown.end_beside_sidecars(self.client, self.plan.run_id):
+            message = f"the pods were deleted, with their logs: {', '.join(names)} ran on beside the ranks"
+            record.note(Warned(message))
 
     def _release_pods(self, record: Recorder) -> None:
         """End the pods of the last attempt that wait for another one."""

@@ -600,3 +600,17 @@ def test_a_record_begins_with_who_started_the_run(scene: Scene) -> None:
     created = scene.store.events(RUN)[0].entry
     assert isinstance(created, Created)
     assert (created.user, created.supervisor, created.machine) == ("ann", "cluster", None)
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_a_supervisor_that_has_done_all_ends_its_job_beside_a_sidecar(
+    server: ObjectServer, tmp_path: Path, is_beside: bool
+) -> None:
+    statuses = [{"name": labels.SUPERVISOR, "state": {"running": {}}}]
+    statuses += [{"name": "istio-proxy", "state": {"running": {}}}] if is_beside else []
+    server.put("Pod", "p", OF_SUPERVISOR, spec={"containers": []}, status={"containerStatuses": statuses})
+    server.put("Job", layout.supervisor_name(RUN), OF_SUPERVISOR, api="batch/v1", spec={"backoffLimit": 6})
+    with closing(server.client(tmp_path)) as client:
+        presence.end_beside_sidecars(client, RUN)
+        spec = client.get("batch/v1", "Job", layout.supervisor_name(RUN))["spec"]
+    assert spec == {"backoffLimit": 6, **({"activeDeadlineSeconds": 1} if is_beside else {})}

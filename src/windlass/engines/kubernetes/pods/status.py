@@ -129,6 +129,13 @@ def _container_status(pod: Json) -> Json:
     return next((one for one in statuses if one["name"] == name), {})
 
 
+def sidecars(pod: Json) -> list[str]:
+    """The containers that run beside ours, such as one that a webhook has injected. They keep the pod from ending."""
+    statuses = pod.get("status", {}).get("containerStatuses", ())
+    name = layout.container_of(pod) if statuses else ""
+    return [str(one["name"]) for one in statuses if one["name"] != name and "running" in one.get("state", {})]
+
+
 def last_words(ended: Json) -> str:
     """The message of a container that has ended: what broke it, or the end of its log, which the record has."""
     words = str(ended.get("message") or "")

@@ -73,7 +73,18 @@ def pod_notes(client: Client, plan: Plan) -> list[Note]:
         for one, answer in zip(pods, answers, strict=True)
         if isinstance(answer, Refused)
     ]
-    return [*by_quota, *(note for note in refusals if not (by_quota and note.code.startswith("quota")))]
+    added = [note for one, answer in zip(pods, answers, strict=True) for note in _sidecar_notes(one, answer)]
+    return [*added, *by_quota, *(note for note in refusals if not (by_quota and note.code.startswith("quota")))]
+
+
+def _sidecar_notes(sent: Pods, answer: object) -> Iterator[Note]:
+    """Containers that the cluster adds, and that do not end with ours. Pure."""
+    if isinstance(answer, dict):
+        ours = {one["name"] for one in sent.pod["spec"]["containers"]}
+        if added := [one["name"] for one in answer["spec"]["containers"] if one["name"] not in ours]:
+            what = f"{sent.what}: the cluster adds {', '.join(added)}, which does not end with our container"
+            fix = "the pods are deleted at the end of the run, with their logs; a native sidecar, or none, keeps them"
+            yield Note("sidecar-added", what, fix)
 
 
 def quota_notes(quotas: Iterable[Json], pods: Iterable[Pods]) -> Iterator[Note]:

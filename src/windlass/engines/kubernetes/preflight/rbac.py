@@ -71,10 +71,12 @@ FOLLOWED: Final = (Right("", "configmaps", "watch"), Right("batch", "jobs", "wat
 """To follow runs of other machines, as `ps --on TARGET --watch` does; pods are watched for every run."""
 SUPERVISED: Final = (
     Right("", "configmaps", "update"),
+    Right("batch", "jobs", "update"),
     Right("", "secrets", "create"),
     Right("", "serviceaccounts", "get"),
 )
-"""To submit runs that a supervisor in the cluster supervises; without them it runs on the user's machine."""
+"""To submit runs that a supervisor in the cluster supervises; without them it runs on the user's machine. It updates
+its own Job, to end it beside an injected sidecar, and may do no more than its user."""
 SUPERVISOR: Final = (
     *_all("", "configmaps", "create", "get", "list", "watch", "update", "delete"),
     *_all("", "services", "create", "get"),
@@ -82,7 +84,7 @@ SUPERVISOR: Final = (
     *_all("", "pods", "list", "watch", "delete"),
     *_all("", "pods/log", "get"),
     *_all("", "events", "list"),
-    *_all("batch", "jobs", *MAKING),
+    *_all("batch", "jobs", *MAKING, "update"),
     *LEASES,
 )
 """What a supervisor in the cluster does whatever the workload kind. Orders reach pods without `pods/exec`."""

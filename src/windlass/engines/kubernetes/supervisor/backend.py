@@ -16,6 +16,7 @@ from windlass.engines.kubernetes.pods import reuse
 from windlass.engines.kubernetes.pods.collection import PushFetch
 from windlass.engines.kubernetes.pods.control import ConnectionControl
 from windlass.engines.kubernetes.pods.nodes import has_ended
+from windlass.engines.kubernetes.pods.status import sidecars
 from windlass.engines.kubernetes.quantity import seconds_of
 from windlass.engines.kubernetes.supervisor.mirror import Mirror
 from windlass.engines.kubernetes.workloads import WORKLOADS
@@ -82,7 +83,8 @@ class InClusterBackend(KubernetesBackend):
                     gone |= reuse.release(self.client, self.control, self.plan.run_id, one)
                 released |= fresh
             elif not live or time.monotonic() > give_up:
-                return {layout.attempt_of(pod) for pod in pods.values()} - live
+                held = {layout.attempt_of(pod) for pod in pods.values() if sidecars(pod)}  # their GPUs are wanted
+                return {layout.attempt_of(pod) for pod in pods.values()} - live - held
             else:
                 time.sleep(LEAVE_PAUSE_SECONDS)
 

@@ -61,6 +61,7 @@ def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)
             if code == 0:
                 outputs.end_at_sigterm()
                 outputs.hold(client, run_id, home / "runs" / run_id)
+                presence.end_beside_sidecars(client, run_id)
             return code
         except WindlassError as error:  # such as another holder, an API server that is away
             print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

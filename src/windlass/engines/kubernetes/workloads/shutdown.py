@@ -13,10 +13,11 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.manifests import END_SECONDS
 from windlass.engines.kubernetes.pods.nodes import has_ended, why_over
+from windlass.engines.kubernetes.pods.status import sidecars
 from windlass.engines.kubernetes.workloads import OWNER_KINDS, OWNING_PARTS, tombstones
 from windlass.engines.kubernetes.workloads.base import Workload
 from windlass.engines.kubernetes.workloads.job import BATCH
-from windlass.errors import NoSuchRun
+from windlass.errors import EngineError, NoSuchRun
 
 OWNER_END_SECONDS: Final = 5.0
 """How long owner objects may take to report their end after their pods."""
@@ -95,6 +96,22 @@ def end_makers(client: Client, run_id: str, way: Workload) -> None:
         time.sleep(OWNER_PAUSE_SECONDS)
     for name in going:
         client.delete(way.api, way.kind, name)
+
+
+def end_beside_sidecars(client: Client, run_id: str) -> list[str]:
+    """Delete the owner objects of pods that only containers beside ours keep running, and with them the pods.
+
+    Returns the names of these containers. Raises EngineError while ours still runs beside them; Refused, Unreachable.
+    """
+    pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
+    held = [pod for pod in pods if sidecars(pod) and "deletionTimestamp" not in pod["metadata"]]
+    if going := [pod["metadata"]["name"] for pod in held if not has_ended(pod)]:
+        raise EngineError(f"the ranks of pod {going[0]} have not ended yet", "the next command looks again")
+    if held:
+        delete_makers(client, run_id)
+        for pod in held:  # their owner object may have been deleted without them
+            client.delete("v1", "Pod", pod["metadata"]["name"])
+    return sorted({name for pod in held for name in sidecars(pod)})
 
 
 def only_copy(client: Client, run_id: str) -> str:
