@@ -10,6 +10,7 @@ import pytest
 from tests.supervise.fakes import START, FakeAttempt, FakeNode, FakeRun
 
 from windlass.runs.events import entry_of
+from windlass.runs.ledger import restarts
 from windlass.runs.phase import Phase
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.supervise.adoption import settle
@@ -523,6 +524,24 @@ def terminated(node: FakeNode) -> None:
     """The node reports what the supervisor before has done, as though its machine went down."""
     node.report("notice", source="sigterm", action="terminate", time="2026-01-01T00:00:00Z")
     node.end(-15, ended_by_us=True)
+
+
+def test_a_node_that_was_lost_with_its_supervisor_gave_its_last_sign_of_life_to_that_one(make_run: MakeRun) -> None:
+    run = make_run(nodes=2, outlives=True, max_restarts=1, restart_on=["node-loss"])
+    run.begin()
+    run.writer.append(entry_of("progress", {"step": 3}), at=START + 5)
+    run.clock.now = START + 60
+    run.writer.append(entry_of("adopted", {"observed_until": START + 5}), at=START + 60)
+
+    def script(attempt: FakeAttempt) -> None:
+        attempt.nodes[0].begin()
+        attempt.nodes[1].die()  # on a machine that does not answer: nothing of it can be read again
+        attempt.nodes[1].begun = True
+
+    assert run.run(first(script)).phase is Phase.SUCCEEDED
+    assert [one["since"] for one in run.data("lost-node")] == [START + 5]
+    [restart] = restarts(run.store.events("r-1"))
+    assert restart.seconds == pytest.approx(55, abs=10)
 
 
 def test_the_signals_of_a_supervisor_that_was_killed_are_no_preemption(make_run: MakeRun) -> None:

@@ -85,6 +85,8 @@ class History:
     """Action and time of each notice from the instance metadata."""
     taken_up_at: float = 0.0
     """When a supervisor last took over the run, in Unix seconds."""
+    observed_until: float = 0.0
+    """Until when the supervisor before that had observed the attempt, in Unix seconds; 0 where that is not known."""
     take_ups: int = 0
     """How often a supervisor has taken over the run since anything else was last recorded."""
     crashes: list[float] = field(default_factory=list)
@@ -154,6 +156,7 @@ class History:
     def _take_up(self, entry: events.SupervisorRestarted, at: float) -> None:
         self.take_ups += 1
         self.taken_up_at = at
+        self.observed_until = entry.observed_until or 0.0
         if entry.crash is not None:
             self.crashes.append(at if entry.crashed_at is None else entry.crashed_at)
 

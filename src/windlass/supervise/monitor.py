@@ -244,7 +244,8 @@ class AttemptMonitor:
             # A node that we stop reports its end: one that does not was lost, unless we killed it.
             if is_cut or not self.shutdown.is_killing:
                 self._lost.append(node.number)
-                since = node.last_sign_of_life()
+                # What a node reported to a supervisor that was lost with it is known from the record alone.
+                since = node.last_sign_of_life() or (self._record.history.observed_until if self.adopted else 0.0)
                 known = {"since": since} if since else {}
                 self._record.once(NodeLost(node.number, words.splitlines()[-1], **known))
             self._end_for(node)

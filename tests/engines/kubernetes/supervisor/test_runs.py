@@ -528,6 +528,9 @@ def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_n
             statuses = [{"name": "supervisor", "state": {"running": {}}}]
             server.put("Pod", f"{RUN}-supervisor-y", OF_SUPERVISOR, status={"containerStatuses": statuses},
                        spec={"nodeName": "b", "containers": [{"name": "supervisor"}]})  # fmt: skip
+        for place, ready in enumerate(("True", "False")):  # a rank is on the same node
+            name = scene.server.pod(RUN, "Running", place)
+            server.objects["pods", name]["status"]["conditions"] = [{"type": "Ready", "status": ready}]
         scene.lease(15.0)  # of the first one, and not expired
         condition = scene.engine.status(RUN).condition
         assert condition is not None
@@ -535,6 +538,7 @@ def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_n
         assert condition["message"].startswith(
             f"no supervisor is running: pod {RUN}-supervisor-x is on node a, which does not answer{then}; "
         )
+        assert "; 1 of 2 pods train unsupervised since " in condition["message"]
         assert condition["fix"].startswith("nothing to do: its Job makes another pod")
 
 
