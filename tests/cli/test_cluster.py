@@ -20,13 +20,23 @@ from windlass.actions.clusters.find import find
 from windlass.actions.clusters.up import connect
 from windlass.actions.targets import find_target
 from windlass.cli.cluster_progress import Progress
-from windlass.cli.clustertext import audit_lines, plan_lines, removed_lines
+from windlass.cli.clustertext import audit_lines, plan_lines, removed_lines, status_lines
 from windlass.infra.audit.report import AuditReport, Found, PriceKey, Unknown
 from windlass.infra.outputs import Outputs
 from windlass.infra.terraform.events import Diagnostic, Note, ResourceDone, ResourceProgress, ResourceStarted
 from windlass.pricing.table import embedded
 from windlass.runs.context import here
-from windlass.views.platform import ClusterPlan, ClusterPrice, ClusterRemoved, Drained, PoolPrice, PriceRow
+from windlass.views.platform import (
+    AddedRule,
+    ClusterPlan,
+    ClusterPrice,
+    ClusterRemoved,
+    ClusterStatus,
+    ClusterSummary,
+    Drained,
+    PoolPrice,
+    PriceRow,
+)
 from windlass.views.platform import ResourceChange as Change
 
 
@@ -304,6 +314,28 @@ def to_json(view: Any) -> Any:
     from windlass.views.serialise import to_json as of_view
 
     return of_view(view)
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+
+def shown(**more: Any) -> str:
+    summary = ClusterSummary("vision", "us-east-1", "1.35", "up", 99, "/home")
+    return "\n".join(status_lines(ClusterStatus(summary, (), (), "", "vision", **more), plain))
+
+
+def test_a_status_says_what_was_not_compared() -> None:
+    text = shown(notes=("Kubernetes 1.34 leaves standard support on 2026-12-02",))
+    assert "nothing that was compared was changed in AWS by others\nnot compared: what controllers made" in text
+    assert "note: Kubernetes 1.34 leaves standard support on 2026-12-02" in text
+
+
+def test_added_rules_and_what_was_not_looked_at_are_no_unchanged_cluster() -> None:
+    added = shown(added=(AddedRule("vision-node", "tcp 22 from 0.0.0.0/0", "aws ec2 revoke"),))
+    assert "added in AWS by others:\n  vision-node: tcp 22 from 0.0.0.0/0\nremove:\n  aws ec2 revoke" in added
+    silent = shown(not_looked=("rules of security groups: denied",))
+    assert "not looked: rules of security groups: denied" in silent
+    assert "was changed in AWS by others" not in added + silent
 
 
 # -- progress ---------------------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from windlass.spec.cluster import Cluster
 DISK_MIB_PER_SECOND = 600
 
 
-def priced(table: Table | None = None, *, extended: bool = False, **spec: Any) -> Estimate:
+def priced(table: Table | None = None, **spec: Any) -> Estimate:
     cluster = Cluster.model_validate({"name": "vision", "region": "us-east-1", **spec})
-    items = items_of(cluster, disk_mib_per_second=DISK_MIB_PER_SECOND, has_extended_support=extended)
+    items = items_of(cluster, disk_mib_per_second=DISK_MIB_PER_SECOND)
     return estimate(items, cluster.region, table or embedded())
 
 
@@ -44,7 +44,6 @@ TEAM_A10G = (
 )  # 22.8798 an hour
 LARGE = (
     0.10 * 730  # control plane: 73.00
-    + 0.50 * 730  # extended support: 365.00
     + 0.045 * 730  # one NAT gateway: 32.85
     + 0.005 * 730  # its public address: 3.65
     + 2.00  # KMS keys
@@ -54,7 +53,7 @@ LARGE = (
     + 1 * 55.04 * 730  # one p5.48xlarge that always runs: 40179.20
     + 1 * 500 * 0.08  # its disk of 500 GiB: 40.00
     + 1 * (600 - 125) * 0.04  # its throughput: 19.00
-)  # 41564.868
+)  # 41200.868
 LARGE_H100 = 8 * 55.04 + (8 * 500 * 0.08 + 8 * (600 - 125) * 0.04) / 730  # 440.32 + 472 / 730 = 440.9666 an hour
 
 
@@ -83,12 +82,11 @@ def test_the_cluster_of_a_team_costs_what_is_worked_by_hand() -> None:
 
 def test_a_large_cluster_costs_what_is_worked_by_hand() -> None:
     found = priced(
-        extended=True,
         gpus=[{"name": "h100", "instances": ["p5.48xlarge"], "provision": "node-group", "min": 1, "max": 8,
                "disk": "500GiB"}],
         storage={"fsx": {"size": "4800GiB", "deployment": "persistent-2"}},
     )  # fmt: skip
-    assert pytest.approx(41565.87, abs=0.01) == LARGE
+    assert pytest.approx(41200.87, abs=0.01) == LARGE
     assert found.base_month_usd == pytest.approx(LARGE, rel=0.1)
     assert found.pools[0].per_hour_usd == pytest.approx(LARGE_H100, rel=0.1)
 

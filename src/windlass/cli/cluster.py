@@ -360,7 +360,8 @@ def status(cluster: str | None, drift: bool, form: str) -> int:
     with shown(form) as on_event:
         found = other.status(named, context, on_event, with_drift=drift)
     print_data(found, form, lambda paint: status_lines(found, paint))
-    is_complete = found.summary.state not in ("incomplete", "unknown") and not found.drift
+    is_known = found.summary.state not in ("incomplete", "unknown") and not found.not_looked
+    is_complete = is_known and not found.drift and not found.added
     is_well = is_complete and not found.unreachable and all(one.is_healthy for one in found.components)
     return 0 if is_well else 1
 

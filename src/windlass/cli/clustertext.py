@@ -38,6 +38,10 @@ _USERS: Final = frozenset({
 _USED: Final = ("", "iam role", "iam policy", "ec2 elastic IP address", "ec2 network interface", "ec2 subnet",
                 "ec2 route table", "ec2 internet gateway", "ec2 security group", "ec2 VPC")  # fmt: skip
 """Kinds that others use, and are removed last, in this order."""
+NOT_COMPARED: Final = (
+    "not compared: what controllers made (load balancers, volumes, nodes), objects in buckets and in Kubernetes, and "
+    "rules of groups of EKS that are not open to the world"
+)
 KEPT: Final = "windlass.dev/keep=true"
 STATES: Final = {"up": "green", "incomplete": "yellow", "unknown": "yellow", "configured": None, "damaged": "red"}
 
@@ -128,12 +132,19 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
     lines = [*list_lines([found.summary], paint), ""]
     if found.drift:
         lines += ["changed in AWS by others (windlass cluster up puts it back):", *_changes(found.drift, paint)]
+    if found.added:
+        lines += ["added in AWS by others:", *(f"  {visible(one.group)}: {one.text}" for one in found.added), "remove:"]
+        lines += [f"  {visible(one.remedy)}" for one in found.added]
+    lines += [f"{paint('not looked', 'yellow')}: {visible(one)}" for one in found.not_looked]
+    if found.drift or found.added or found.not_looked:
+        lines.append(NOT_COMPARED)
     elif found.summary.state == "incomplete":
         lines.append(INCOMPLETE)
     elif found.summary.state == "unknown":
         lines.append("not known: its state is in a bucket, which was not read")
     else:
-        lines.append("nothing was changed in AWS by others")
+        lines += ["nothing that was compared was changed in AWS by others", NOT_COMPARED]
+    lines += [f"{paint('note', 'yellow')}: {visible(one)}" for one in found.notes]
     if found.unreachable:
         lines += ["", f"the API server does not answer: {visible(found.unreachable)}"]
     if found.components:

@@ -15,10 +15,10 @@ FREE_MIB_PER_SECOND: Final = 125
 """Throughput that each gp3 volume has without charge."""
 
 
-def items_of(cluster: Cluster, *, disk_mib_per_second: int, has_extended_support: bool = False) -> list[Item]:
+def items_of(cluster: Cluster, *, disk_mib_per_second: int) -> list[Item]:
     """What a cluster is billed for: `disk_mib_per_second` is the throughput of the disks of GPU nodes."""
     return [
-        *_platform(cluster, has_extended_support=has_extended_support),
+        *_platform(cluster),
         *_system(cluster),
         *_storage(cluster),
         *(item for pool in cluster.gpus for item in _nodes(pool, pool.min, "", disk_mib_per_second)),
@@ -26,11 +26,9 @@ def items_of(cluster: Cluster, *, disk_mib_per_second: int, has_extended_support
     ]
 
 
-def _platform(cluster: Cluster, *, has_extended_support: bool) -> Iterator[Item]:
+def _platform(cluster: Cluster) -> Iterator[Item]:
     gateways = (len(cluster.zones) or ZONES) if cluster.network.nat == "per-zone" else 1
     yield Item("EKS control plane", "eks.control-plane", 1)
-    if has_extended_support:
-        yield Item(f"extended support of Kubernetes {cluster.kubernetes}", "eks.extended-support", 1)
     yield Item(_count(gateways, "NAT gateway"), "nat.gateway", gateways)
     yield Item(_count(gateways, "public IPv4 address", "es"), "ipv4.address", gateways)
     yield Item(_count(2, "KMS key"), "kms.key", 2)

@@ -142,6 +142,23 @@ class ClusterStatus:
     """Why the API server does not answer; empty where it does."""
     target: str
     """Name of the target for `--on`; empty before `cluster up` has ended."""
+    added: tuple[AddedRule, ...] = ()
+    """Rules of security groups that others have added."""
+    not_looked: tuple[str, ...] = ()
+    """What AWS was asked for comparison and did not answer."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: dates of support."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedRule:
+    """A rule of a security group that Terraform has not made."""
+
+    group: str
+    text: str
+    """`tcp 22 from 0.0.0.0/0`."""
+    remedy: str
+    """A command that removes it."""
 
 
 @dataclass(frozen=True, slots=True)

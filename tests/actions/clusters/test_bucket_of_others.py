@@ -1,4 +1,4 @@
-"""A bucket of others in an emulated account (real Terraform): plan, up and down leave it as it is."""
+"""A bucket of others in an emulated account (real Terraform): plan, up and down leave it; and drift is found."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from windlass.infra.tags import OWNER
 
 __all__ = ["aws", "terraform"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+ADMINISTRATOR: Final = "arn:aws:iam::aws:policy/AdministratorAccess"
 PARTNER: Final = "partner-results"
 FILE: Final = f"name: vision\nregion: us-east-1\nstorage: {{bucket: {PARTNER}}}\ncomponents: [jobset]\n"
 PROGRAM: Final = [sys.executable, "-m", "windlass", "cluster"]
@@ -91,13 +92,59 @@ def test_a_plan_changes_nothing_and_imports_nothing_emulated(
     s3.put_bucket_tagging(Bucket=kept, Tagging={"TagSet": [{"Key": OWNER, "Value": "vision"}]})
     s3.create_bucket(Bucket="states")
     before = inventory(aws)
-    text = "name: vision\nregion: us-east-1\ncomponents: [jobset]\nstate: {bucket: states}\n"
+    text = (
+        "name: vision\nregion: us-east-1\nkubernetes: '1.34'\ncomponents: [jobset]\nstate: {bucket: states}\n"
+        "zones: [us-east-1a, us-east-1e]\n"
+        "gpus: [{name: h100, instances: [p5.48xlarge], provision: node-group, zone: us-east-1e}]\n"
+    )
     plan = User(tmp_path, aws, terraform, text).json("plan")
     assert "1 to import" in plan["summary"]
-    assert plan["notes"] == [f"s3://{kept} is taken over, which an earlier cluster of this name has kept"]
+    notes = "\n".join(plan["notes"])
+    assert f"s3://{kept} is taken over, which an earlier cluster of this name has kept" in notes
+    assert "offer h100: p5.48xlarge not offered in us-east-1e" in notes
+    assert "Kubernetes 1.34 l" in notes
+    assert not any("extended" in row["what"] for row in plan["price"]["rows"])
     assert inventory(aws) == before
     assert s3.list_object_versions(Bucket="states").get("Versions", []) == [], "neither a state nor a lock"
     assert s3.get_bucket_tagging(Bucket=kept)["TagSet"] == [{"Key": OWNER, "Value": "vision"}]
+
+
+def assert_drift_is_found_and_put_back(user: User, aws: Emulator) -> None:
+    """Port 22 open to the world, in a group of Terraform and in that of EKS, and AdministratorAccess on a role."""
+    ec2, iam = aws.client("ec2"), aws.client("iam")
+    clean = user.json("status", "vision")
+    assert (clean["drift"], clean["added"], clean["not_looked"]) == ([], [], [])
+    of_eks = aws.client("eks").describe_cluster(name="vision")["cluster"]["resourcesVpcConfig"][
+        "clusterSecurityGroupId"
+    ]
+    named = [{"Name": "group-name", "Values": ["vision-node"]}]
+    nodes = ec2.describe_security_groups(Filters=named)["SecurityGroups"][0]["GroupId"]
+    world = [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
+    for group in (nodes, of_eks):
+        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=world)
+    iam.attach_role_policy(RoleName="vision-run", PolicyArn=ADMINISTRATOR)
+    iam.put_role_policy(RoleName="vision-node", PolicyName="more", PolicyDocument=json.dumps(
+        {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+    ))  # fmt: skip
+
+    shown = user.run("status", "vision")
+    assert shown.returncode == 1
+    assert "nothing" not in shown.stdout.split("OPERATOR")[0]
+    found = user.json("status", "vision")
+    assert {one["address"] for one in found["drift"]} == {
+        'aws_iam_role_policy_attachments_exclusive.main["run"]', 'aws_iam_role_policies_exclusive.main["node"]',
+    }  # fmt: skip
+    assert [one["text"] for one in found["added"]] == ["tcp 22 from 0.0.0.0/0"] * 2
+
+    assert user.run("up", "--yes", "--no-components").returncode == 0
+    assert iam.list_attached_role_policies(RoleName="vision-run")["AttachedPolicies"] == []
+    assert iam.list_role_policies(RoleName="vision-node")["PolicyNames"] == []
+    for one in user.json("status", "vision")["added"]:
+        words = one["remedy"].split()
+        group, rule = words[words.index("--group-id") + 1], words[words.index("--security-group-rule-ids") + 1]
+        ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=[rule])
+    after = user.json("status", "vision")
+    assert (after["drift"], after["added"]) == ([], [])
 
 
 @pytest.mark.nightly
@@ -122,6 +169,9 @@ def test_a_bucket_of_others_is_untouched_by_plan_up_and_down_emulated(
     assert settings(s3) == before
     rights = iam.get_role_policy(RoleName="vision-run", PolicyName="bucket")["PolicyDocument"]["Statement"]
     assert {key, f"arn:aws:s3:::{PARTNER}", f"arn:aws:s3:::{PARTNER}/*"} <= {one["Resource"] for one in rights}
+
+    assert_drift_is_found_and_put_back(user, aws)
+    assert settings(s3) == before
 
     gone = user.run("down", "vision", "--yes", "--force", "--delete-bucket")
     assert gone.returncode == 0, gone.stdout[-1000:] + gone.stderr[-2000:]

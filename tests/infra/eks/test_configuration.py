@@ -103,6 +103,12 @@ def test_keys_of_resources_come_from_no_other_resource() -> None:
     assert not found
 
 
+def test_each_role_has_exclusive_policies() -> None:
+    roles = {name for kind, name, _body in RESOURCE.findall(text()) if kind == "aws_iam_role"}
+    exclusive = (SOURCE / "exclusive.tf").read_text()
+    assert roles == set(re.findall(r"^    (\w+) += \{", exclusive, re.MULTILINE))
+
+
 def test_no_credentials_and_no_users_are_made() -> None:
     kinds = {kind for kind, _name, _body in RESOURCE.findall(text())}
     assert kinds.isdisjoint({"aws_iam_user", "aws_iam_access_key", "aws_key_pair", "aws_iam_user_policy"})

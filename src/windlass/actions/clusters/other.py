@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.clusters.find import FILE, Named, OnEvent, all_of, of_folder
 from windlass.actions.clusters.inside import connected, managed, states, wanted
@@ -14,8 +15,12 @@ from windlass.actions.clusters.up import take_outputs
 from windlass.actions.clusters.volumes import of_cluster, remember
 from windlass.errors import JobFileError, UsageError, WindlassError
 from windlass.infra.folder import ClusterFolder, FolderError
+from windlass.pricing.kubernetes import support_note
 from windlass.runs.context import Context
-from windlass.views.platform import ClusterStatus, ClusterSummary, ExportedCluster
+from windlass.views.platform import AddedRule, ClusterStatus, ClusterSummary, ExportedCluster
+
+if TYPE_CHECKING:
+    from windlass.infra.terraform.state import StateResource
 
 HEADER: Final = "# An EKS cluster for training. All fields: docs/reference/cluster-file.md\n"
 EKSCTL_FILE: Final = "eksctl.yaml"
@@ -154,6 +159,9 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
     """One cluster: what differs in AWS, and how its operators are. Raises TerraformError."""
     drift: tuple[Any, ...] = ()
     in_bucket: int | None = None
+    added: tuple[AddedRule, ...] = ()
+    not_looked: tuple[str, ...] = ()
+    note = support_note(named.cluster.kubernetes, datetime.now(UTC).date())
     if with_drift and (named.folder.exists or named.cluster.state is not None):
         with named.folder.locked("cluster status"):
             if not named.folder.exists:  # another machine may have made the cluster
@@ -162,12 +170,14 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
             terraform.init()
             drift = changes(terraform.drift())
             take_outputs(named, terraform)
+            state = terraform.state()
             if named.cluster.state is not None:
-                in_bucket = sum(one.mode == "managed" for one in terraform.state())
+                in_bucket = sum(one.mode == "managed" for one in state)
+            added, not_looked = _added(named, context, state)
     found = summary(named, in_bucket)
     outputs = named.outputs()
     if outputs is None:
-        return ClusterStatus(found, drift, (), "", "")
+        return ClusterStatus(found, drift, (), "", "", added, not_looked)
     try:
         with managed(named, outputs, context) as manager:
             components, unreachable = states(manager.status(wanted(named))), ""
@@ -175,4 +185,19 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
             remember(named, of_cluster(client))
     except WindlassError as error:
         components, unreachable = (), error.message
-    return ClusterStatus(found, drift, components, unreachable, named.cluster.name)
+    notes = (note,) if note else ()
+    return ClusterStatus(found, drift, components, unreachable, named.cluster.name, added, not_looked, notes)
+
+
+def _added(
+    named: Named, context: Context, state: Sequence[StateResource]
+) -> tuple[tuple[AddedRule, ...], tuple[str, ...]]:  # fmt: skip
+    """Rules that others have added to the groups of the cluster, and what AWS did not answer."""
+    from windlass.infra.rules import added_rules
+
+    try:
+        with named.aws(context) as aws:
+            found = added_rules(aws, state)
+    except WindlassError as error:
+        return (), (f"rules of security groups: {error.message}",)
+    return tuple(AddedRule(one.group, one.text, one.remedy) for one in found), ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from windlass.runs.context import Context
 from windlass.views.platform import ClusterPlan, ClusterPrice, PoolPrice, PriceRow, ResourceChange
 
 if TYPE_CHECKING:
+    from windlass.infra.aws import Aws
     from windlass.infra.bucket import Bucket
     from windlass.infra.terraform import Change, Plan, PlanSummary
     from windlass.spec.cluster import Cluster
@@ -25,8 +27,6 @@ SERVICES: Final = (
     "s3", "sqs", "sts",
 )  # fmt: skip
 """Whose endpoints an emulator replaces."""
-EXTENDED_SUPPORT: Final = frozenset({"1.33"})
-"""Versions of Kubernetes out of standard support on EKS: https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html"""
 LOSSES: Final = frozenset({
     "aws_efs_file_system", "aws_fsx_lustre_file_system", "aws_s3_bucket", "aws_ecr_repository", "aws_eks_cluster",
     "aws_kms_key",
@@ -144,6 +144,25 @@ def plan_view(named: Named, plan: Plan, context: Context, notes: Iterable[str] =
     )
 
 
+def cluster_notes(named: Named, aws: Aws, today: date) -> list[str]:
+    """What to know of a cluster file before it is applied: support of Kubernetes, and zones without an instance type,
+    which no node would start in. What AWS does not say is a note too.
+    """
+    from windlass.errors import WindlassError
+    from windlass.infra.preflight.offerings import offering_findings, zones_of
+    from windlass.pricing.kubernetes import support_note
+
+    notes = [support_note(named.cluster.kubernetes, today)]
+    outputs = named.outputs()
+    try:
+        zones = outputs.zones if outputs is not None and not named.cluster.zones else zones_of(aws, named.cluster)
+        found = [one for one in offering_findings(aws, named.cluster, zones) if one.level != "ok"]
+        notes += [f"{one.name}: {one.found}{f' ({one.fix})' if one.fix else ''}" for one in found]
+    except WindlassError as error:
+        notes.append(f"which zones offer the instance types is unknown: {error.message}")
+    return [one for one in notes if one]
+
+
 def require_kept(summary: PlanSummary) -> None:
     """Raise UsageError for a plan that deletes or replaces what holds files of users, or the cluster itself."""
     lost = [one for one in summary.changes if one.type in LOSSES and one.action in (Action.DELETE, Action.REPLACE)]
@@ -166,8 +185,7 @@ def price(cluster: Cluster, context: Context) -> ClusterPrice:
     from windlass.pricing.items import items_of
     from windlass.pricing.refreshed import load
 
-    is_extended = cluster.kubernetes in EXTENDED_SUPPORT
-    items = items_of(cluster, disk_mib_per_second=DISK_MIB_PER_SECOND, has_extended_support=is_extended)
+    items = items_of(cluster, disk_mib_per_second=DISK_MIB_PER_SECOND)
     found = estimate(items, cluster.region, load(context.home))
     return ClusterPrice(
         round(found.base_month_usd, 2),

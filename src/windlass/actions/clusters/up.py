@@ -7,13 +7,14 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.find import OUTPUTS, TARGETS, Named, OnEvent, Stage
 from windlass.actions.clusters.guards import EXPORTED
 from windlass.actions.clusters.inside import connected, create_namespace, grant_users, managed, states, wanted
 from windlass.actions.clusters.kept import adoption
-from windlass.actions.clusters.planning import look_at_bucket, plan_view, require_kept, write_folder
+from windlass.actions.clusters.planning import cluster_notes, look_at_bucket, plan_view, require_kept, write_folder
 from windlass.actions.clusters.volumes import of_cluster, remember
 from windlass.errors import EngineError, MissingPart, UsageError
 from windlass.infra.bucket import ADDRESS
@@ -68,9 +69,10 @@ def plan_up(
         if not notes:
             require_known(named, state, aws)
         kept, of_kept = adoption(named.cluster.name, bucket, state, aws, on_event, is_dry=is_dry)
+        notes += [*of_kept, *foreign_notes(bucket), *cluster_notes(named, aws, datetime.now(UTC).date())]
     on_event(Stage("planning"))
     plan = terraform.plan(adopt=kept, is_locked=not is_dry)
-    return plan, plan_view(named, plan, context, [*notes, *of_kept, *foreign_notes(bucket)])
+    return plan, plan_view(named, plan, context, notes)
 
 
 def in_state(named: Named, context: Context, bucket: Bucket, state: Mapping[str, str]) -> Bucket:

@@ -52,23 +52,23 @@ def row(
     return Found(
         service=what[0],
         kind=what[1],
-        id=_clean(id),
-        name=_clean(name or tags.get("Name") or id),
+        id=clean(id),
+        name=clean(name or tags.get("Name") or id),
         region=region or scope.region,
-        reason=_clean(owner.reason),
+        reason=clean(owner.reason),
         bills=bool(keys),
         price_keys=keys,
         kept_on_purpose=is_kept or kept(tags),
         remedy=remedy,
         is_certain=owner.is_certain,
-        detail=_clean(detail),
+        detail=clean(detail),
     )
 
 
 def command(scope: Scope, words: str, *names: str, region: bool = True) -> str:
     """An `aws` command as a person may paste it; names from outside are quoted."""
     where = f" --region {scope.region}" if region else ""
-    return f"aws {words} {' '.join(shlex.quote(_clean(name)) for name in names)}{where}"
+    return f"aws {words} {' '.join(shlex.quote(clean(name)) for name in names)}{where}"
 
 
 def hourly(service: str, dimension: str = "", quantity: float = 1) -> PriceKey:
@@ -86,5 +86,6 @@ def gib(num_bytes: Any) -> float:
     return float(num_bytes or 0) / GIB
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """Text from outside with its control characters replaced."""
     return CONTROLS.sub("�", str(text))

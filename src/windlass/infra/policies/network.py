@@ -30,9 +30,9 @@ MADE: Final = {
 PLACEMENT: Final = {"CreatePlacementGroup": "placement-group"}
 """Where a pool has a placement group."""
 DESCRIBED: Final = (
-    "Addresses", "AddressesAttribute", "AvailabilityZones", "FlowLogs", "InternetGateways", "LaunchTemplateVersions",
-    "LaunchTemplates", "NatGateways", "NetworkAcls", "NetworkInterfaces", "PlacementGroups", "PrefixLists",
-    "RouteTables", "SecurityGroupRules", "SecurityGroups", "Subnets", "VpcEndpoints", "Vpcs",
+    "Addresses", "AddressesAttribute", "AvailabilityZones", "FlowLogs", "InstanceTypeOfferings", "InternetGateways",
+    "LaunchTemplateVersions", "LaunchTemplates", "NatGateways", "NetworkAcls", "NetworkInterfaces", "PlacementGroups",
+    "PrefixLists", "RouteTables", "SecurityGroupRules", "SecurityGroups", "Subnets", "VpcEndpoints", "Vpcs",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ LISTERS: Final[Mapping[str, Lister]] = {**network.LISTERS, **identity.LISTERS, *
 """By type: lists all with the cluster's tag, for types whose names AWS does not keep unique."""
 WITHOUT_OBJECT: Final = frozenset({
     "aws_default_security_group", "aws_default_route_table", "aws_default_network_acl", "terraform_data", "random_id",
-    "null_resource",
+    "null_resource", "aws_iam_role_policies_exclusive", "aws_iam_role_policy_attachments_exclusive",
 })  # fmt: skip
 """Types whose creation makes nothing in AWS: they adopt what the VPC brings along, or are only in the state."""
 COMPLETE_BY_NAME: Final = frozenset({"aws_sqs_queue"})

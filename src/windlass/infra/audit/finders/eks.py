@@ -29,13 +29,15 @@ def _clusters(ask: Ask, scope: Scope) -> Iterator[Found]:
     version = one.get("version", "?")
     yield row(
         CLUSTER, scope, Owner("its name"), scope.name, tags=flat(one.get("tags")),
-        prices=[hourly("eks", _support(ask, version))], detail=f"{one.get('status', '')}, Kubernetes {version}",
+        prices=[hourly("eks", _support(ask, version, one))], detail=f"{one.get('status', '')}, Kubernetes {version}",
         remedy="windlass cluster down, or: " + command(scope, "eks delete-cluster --name", scope.name),
     )  # fmt: skip
 
 
-def _support(ask: Ask, version: str) -> str:
-    """`standard` or `extended`, by the version's support now; empty where that is not known."""
+def _support(ask: Ask, version: str, one: dict[str, Any]) -> str:
+    """`standard` or `extended`, by the version's support now and the cluster's choice; empty where it is not known."""
+    if (one.get("upgradePolicy") or {}).get("supportType") == "STANDARD":
+        return "standard"
     try:
         found = ask.get("eks", "describe_cluster_versions", clusterVersions=[version]).get("clusterVersions") or []
     except AwsError:

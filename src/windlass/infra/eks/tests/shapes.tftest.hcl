@@ -63,6 +63,14 @@ run "defaults" {
     error_message = "Pods do not reach the nodes' credentials."
   }
   assert {
+    condition     = aws_iam_role_policies_exclusive.main["run"].policy_names == toset(["bucket"]) && length(aws_iam_role_policy_attachments_exclusive.main["run"].policy_arns) == 0
+    error_message = "The role of the runs has its one policy, and none is attached."
+  }
+  assert {
+    condition     = toset(keys(local.roles)) == toset(["cluster", "node", "flow", "run", "ebs_csi", "karpenter", "karpenter_node", "load_balancer_controller"])
+    error_message = "Each role that is made has exclusive policies."
+  }
+  assert {
     condition     = output.karpenter.queue_name == "vision-karpenter" && output.karpenter.node_role_name == "vision-karpenter-node"
     error_message = "Karpenter's queue and role have their names."
   }
