@@ -136,6 +136,26 @@ def test_an_upgrade_deletes_what_is_no_longer_part_of_it_but_no_definition(clust
     assert cluster.names("CustomResourceDefinition") == [], "it is still known after the upgrade"
 
 
+def test_a_version_whose_content_changed_is_refused_and_another_version_is_not(
+    cluster: FakeCluster, manager: Make
+) -> None:
+    manager().install(["gadgets"], quiet)
+    cluster.changes.clear()
+    with pytest.raises(
+        EngineError, match=r"gadgets: 1\.0\.0 was installed here with the SHA-256 \w{64}, and what came"
+    ):
+        manager(DEFAULTS, deployment("other"), DEFINITION).install(["gadgets"], quiet)
+    assert cluster.changes == []
+    manager(DEFAULTS, deployment(), DEFINITION, version="2.0.0").install(["gadgets"], quiet)
+
+
+def test_content_that_is_not_what_the_project_publishes_is_refused(cluster: FakeCluster, manager: Make) -> None:
+    pinned = dataclasses.replace(GADGETS, source=Manifests("https://gadgets.invalid/all.yaml", "0" * 64))
+    with pytest.raises(EngineError, match=rf"published with the SHA-256 {'0' * 64}, and what came"):
+        manager(table=(pinned,)).install(["gadgets"], quiet)
+    assert cluster.changes == []
+
+
 def test_nothing_is_left_and_nothing_of_others_goes(cluster: FakeCluster, manager: Make) -> None:
     cluster.put("v1", "ConfigMap", "theirs", "kube-system")
     manager().install(["widgets"], quiet)

@@ -23,6 +23,8 @@ class Chart:
     """`oci://…` or `https://…`, without the name of the chart."""
     name: str
     version: str
+    sha256: str = ""
+    """Of its archive, as its repository publishes it; empty where only the cluster knows it, from the first time on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Manifests:
     """A file of manifests that a project publishes for a version."""
 
     url: str
+    sha256: str = ""
+    """Of the file; empty as above."""
 
 
 @dataclass(frozen=True, slots=True)

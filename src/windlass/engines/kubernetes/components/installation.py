@@ -14,6 +14,7 @@ from windlass.engines.kubernetes.components.component import (
     VERSION_ANNOTATION,
     Chart,
     Component,
+    Generated,
     Manifests,
 )
 from windlass.engines.kubernetes.components.context import Context
@@ -34,6 +35,8 @@ class Foreign(EngineError):
 def install(context: Context, component: Component, steps: Steps, seconds: float) -> None:
     """Install a component and wait until it is ready. Raises NotReady, Foreign, EngineError, MissingPart."""
     before = context.records.find(component.name)
+    content = _content(context, component)
+    _refuse_other_content(component, content, before)
     objects = in_order(_objects(context, component))
     digest = _digest(component, objects, component.values(context.values))
     if before and (before.state, before.digest) == ("installed", digest) and not context.problems(component):
@@ -44,13 +47,41 @@ def install(context: Context, component: Component, steps: Steps, seconds: float
     _refuse_foreign(context, component, refs, before)
     known = joined(before.objects if before else (), refs)
     record = Record(component.name, component.version, "installing", component.namespace,
-                    isinstance(component.source, Chart), digest, known, Worker.here(), context.now())  # fmt: skip
+                    isinstance(component.source, Chart), digest, content, known, Worker.here(),
+                    context.now())  # fmt: skip
     context.records.write(record)
     _change(context, component, objects, steps)
     _drop_stale(context, record, refs, steps)
     _await_ready(context, component, steps, seconds)
     kept = joined(refs, (ref for ref in known if ref.kind == DEFINITION))
     context.records.write(replace(record, objects=kept).with_state("installed", context.now()))
+
+
+def _content(context: Context, component: Component) -> str:
+    """SHA-256 of the archive or the manifests of a component; empty for a chart in a folder, and for what we make."""
+    source = component.source
+    if isinstance(source, Chart):
+        archive = context.source.chart(source)
+        return hashlib.sha256(archive.read_bytes()).hexdigest() if archive.is_file() else ""
+    if isinstance(source, Manifests):
+        return hashlib.sha256(context.source.manifests(component.name, source).encode()).hexdigest()
+    return ""
+
+
+def _refuse_other_content(component: Component, content: str, before: Record | None) -> None:
+    """Raise EngineError for a chart or manifests that are not those of this version, as published or as first installed
+    in this cluster: a version whose content changes is another one, made by the project or by somebody else.
+    """
+    published = "" if isinstance(component.source, Generated) else component.source.sha256
+    installed = before.content if before is not None and before.version == component.version else ""
+    what = f"component {component.name}: {component.version}"
+    if content and published and content != published:
+        message = f"{what} is published with the SHA-256 {published}, and what came has {content}"
+        raise EngineError(message, "find out who changed it, and delete the copy")
+    if content and installed and content != installed:
+        message = f"{what} was installed here with the SHA-256 {installed}, and what came has {content}"
+        hint = f"find out who changed it; to take it, leave {component.name} out for one `cluster up`"
+        raise EngineError(message, hint)
 
 
 def _objects(context: Context, component: Component) -> list[Json]:

@@ -57,6 +57,8 @@ class Record:
     """Whether helm installs it, as a release with the name of the component."""
     digest: str
     """Of the version and of everything that it is configured with."""
+    content: str
+    """SHA-256 of the chart's archive or of the manifests, to which the version is pinned; empty where it has none."""
     objects: tuple[Ref, ...]
     """That were applied, or may have been, apart from those of a release; in the order of creation."""
     worker: Worker
@@ -91,6 +93,7 @@ class Records:
                 "labels": {COMPONENT_LABEL: record.component, labels.PART_OF: labels.WINDLASS}}  # fmt: skip
         data = {
             "version": record.version, "state": record.state, "namespace": record.namespace, "digest": record.digest,
+            "content": record.content,
             "is_release": json.dumps(record.is_release), "since": f"{record.since:.0f}",
             "objects": json.dumps([list(one) for one in record.objects]),
             "worker": json.dumps([record.worker.machine, record.worker.host, record.worker.pid,
@@ -120,7 +123,7 @@ def _read(found: Mapping[str, Any]) -> Record:
         return Record(
             component=name.removeprefix(PREFIX), version=data["version"], state=data["state"],
             namespace=data["namespace"], is_release=bool(json.loads(data["is_release"])), digest=data["digest"],
-            objects=tuple(Ref(*map(str, one)) for one in json.loads(data["objects"])),
+            content=data["content"], objects=tuple(Ref(*map(str, one)) for one in json.loads(data["objects"])),
             worker=Worker(*json.loads(data["worker"])), since=float(data["since"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:

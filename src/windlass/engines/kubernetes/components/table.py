@@ -130,7 +130,9 @@ KARPENTER: Final = Component(
     values=_karpenter, is_wanted=lambda values: values.has_karpenter,
 )  # fmt: skip
 METRICS: Final = Component(
-    "metrics-server", "3.13.1", Chart("https://kubernetes-sigs.github.io/metrics-server", "metrics-server", "3.13.1"),
+    "metrics-server", "3.13.1",
+    Chart("https://kubernetes-sigs.github.io/metrics-server", "metrics-server", "3.13.1",
+          "084e6edb680cf4e2acc30bd496568c53fdf663cbacf6e17876b25785c35b7a13"),
     SYSTEM, ready=(Ready("Deployment", "metrics-server"), Ready("APIService", "v1beta1.metrics.k8s.io")),
     values=_metrics,
 )  # fmt: skip
