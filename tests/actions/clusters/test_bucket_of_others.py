@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 from tests.fakeaws.emulator import ACCOUNT, Emulator
 from tests.fakeaws.emulator.fixtures import aws, terraform
+from tests.infra.audit.planted import spec
 from tests.infra.eks.inventory import inventory
 
 from windlass.infra.tags import OWNER
@@ -173,7 +174,17 @@ def test_a_bucket_of_others_is_untouched_by_plan_up_and_down_emulated(
     assert_drift_is_found_and_put_back(user, aws)
     assert settings(s3) == before
 
+    named = spec("elastic-ip", {"Name": "vision-old"})
+    left = aws.client("ec2").allocate_address(Domain="vpc", TagSpecifications=named)
+    unproved = user.run("down", "vision", "--yes", "--force", "--delete-bucket")
+    assert unproved.returncode == 1
+    assert "1 object that may be of it and bill" in unproved.stdout
+    assert "nothing" not in unproved.stdout
+    assert (user.folder / "home" / "clusters" / "vision").is_dir()
+
+    aws.client("ec2").release_address(AllocationId=left["AllocationId"])
     gone = user.run("down", "vision", "--yes", "--force", "--delete-bucket")
+    assert not (user.folder / "home" / "clusters" / "vision").exists()
     assert gone.returncode == 0, gone.stdout[-1000:] + gone.stderr[-2000:]
     assert settings(s3) == before
     assert inventory(aws) == account

@@ -41,7 +41,10 @@ def down(
     with named.folder.locked("cluster down"):
         if not force:
             require_idle(named, recorded_runs(named, context))  # before Terraform takes its time
-        write_folder(named, context, bucket=bucket_or_remembered(named, context), delete_bucket=delete_bucket)
+        bucket = bucket_or_remembered(named, context)
+        if delete_bucket and bucket is not None and not bucket.is_managed:
+            on_event(Stage(f"leaving s3://{bucket.name}, which is not of this cluster"))
+        write_folder(named, context, bucket=bucket, delete_bucket=delete_bucket)
         terraform = named.terraform(context, on_event, stop)
         on_event(Stage("preparing Terraform"))
         terraform.init()
@@ -66,10 +69,10 @@ def down(
             on_event(Stage("auditing"))
             outputs = named.outputs()
             vpc_id = found.contents.vpc_id or (outputs.vpc_id if outputs is not None else None)
-            bucket = named.cluster.storage.bucket or ""
+            name = named.cluster.storage.bucket or ""
             subnets = outputs.private_subnet_ids if outputs is not None else ()
             seen = audit(
-                named.cluster.name, aws, context, vpc_id=vpc_id, bucket=bucket, volumes=remembered(named),
+                named.cluster.name, aws, context, vpc_id=vpc_id, bucket=name, volumes=remembered(named),
                 subnet_ids=subnets,
             )  # fmt: skip
         if seen.is_clean:
