@@ -1,4 +1,4 @@
-"""Policies that others attach to roles of the cluster are drift, and an apply removes them (real provider, emulated)."""
+"""Policies that others attach to roles of the cluster are drift, and an apply removes them (emulated)."""
 
 from __future__ import annotations
 
