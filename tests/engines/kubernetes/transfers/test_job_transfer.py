@@ -151,6 +151,20 @@ def test_a_job_that_gives_up_ends_it_with_the_last_reason(scene: Scene) -> None:
         scene.look()
 
 
+def test_a_job_whose_store_does_not_answer_goes_on_with_another_pod_and_gives_up_with_its_words(scene: Scene) -> None:
+    scene.look()
+    scene.ended(75, {"error": "s3://bucket/: it does not answer", "hint": ""})
+    assert scene.look() == []
+    [warned] = scene.warnings
+    assert "it does not answer" in warned.message
+    assert "{" not in warned.message
+    scene.ended(75, {"error": "s3://bucket/: it does not answer", "hint": ""}, "p2", created="2026-11-22T10:01:00Z")
+    job = scene.server.objects["jobs", NAME]
+    job["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}
+    with pytest.raises(EngineError, match="the last with Error: s3://bucket/: it does not answer"):
+        scene.look()
+
+
 def test_a_pod_that_waits_is_explained_by_the_events_of_it_and_of_its_claim(scene: Scene) -> None:
     scene.look()
     scene.pod(phase="Pending", **_container({"waiting": {"reason": "ContainerCreating"}}))

@@ -85,7 +85,7 @@ class JobTransfer(Transfer):
                 return
         live = [pod for pod in pods if not has_ended(pod)]
         for pod in pods if self._warns else ():
-            self._warn_of_pod(record, pod_status(0, pod))
+            self._warn_of_pod(record, pod_status(0, pod), _error_of(pod))
         if live:
             yield from self._progress(live[-1])
         else:
@@ -131,20 +131,20 @@ class JobTransfer(Transfer):
     def _given_up(self, job: Json, pods: list[dict[str, Any]]) -> tuple[str, str]:
         seen = [pod_status(0, pod) for pod in pods]
         last = seen[-1] if seen else PodStatus(0, reason=str(condition(job, "Failed").get("reason", "")))
-        told = parsed(str(container_state(pods[-1])[1].get("message") or "").encode()) if pods else None
-        known = str((told or {}).get("error") or last.message)
+        known = (_error_of(pods[-1]) if pods else "") or last.message
         words = ": ".join(part for part in (last.reason, known) if part) or f"exit code {last.exit_code}"
         times = f"its pods have failed {len(seen)} times, the last with " if len(seen) > 1 else ""
         return f"Job {self._name} gives up: {times}{words}", "windlass why RUN has what is known of its pods"
 
     # -- what is recorded ---------------------------------------------------------------------------------------------
 
-    def _warn_of_pod(self, record: Notes, seen: PodStatus) -> None:
+    def _warn_of_pod(self, record: Notes, seen: PodStatus, error: str) -> None:
         """Warn, once, of what keeps a pod from its work, or has ended it."""
         if is_problem(seen):
             self._warn(record, seen)
         elif seen.state == "ended":
-            self._note(record, f"pod {seen.name} has ended with exit code {seen.exit_code}; another goes on")
+            why = error or f"exit code {seen.exit_code}"
+            self._note(record, f"pod {seen.name} has ended with {why}; another goes on")
         elif seen.state != "running":
             for name in (seen.name, *self._claims):
                 for event in self._events(name):
@@ -167,6 +167,12 @@ class JobTransfer(Transfer):
         if (what or message) not in self._warned:
             self._warned.add(what or message)
             record.note(Warned.from_json({"message": message, **more}))
+
+
+def _error_of(pod: Json) -> str:
+    """The error with which the program of a pod has ended; empty where it reports none."""
+    told = parsed(str(container_state(pod)[1].get("message") or "").encode())
+    return str((told or {}).get("error", ""))
 
 
 def _results(pod: Json) -> list[Line] | None:
