@@ -195,7 +195,14 @@ def test_a_signal_that_the_caller_has_ignored_stays_so(handled: str, name: str) 
         (("statu",), "'statu' is not a command (did you mean status?)"),
         (("rum",), "'rum' is not a command (did you mean run?)"),
         (("rmm",), "'rmm' is not a command (did you mean rm?)"),
-        (("frobnicate",), "'frobnicate' is not a command"),
+        (("frobnicate",), "'frobnicate' is not a command\n"),
+        (("lgos",), "'lgos' is not a command (did you mean logs?)"),
+        (("artefacts",), "'artefacts' is not a command (did you mean artifacts?)"),
+        (("drop",), "'drop' is not a command\n"),
+        (("pods",), "'pods' is not a command\n"),
+        (("top",), "'top' is not a command (that is windlass ps --watch)"),
+        (("pause",), "'pause' is not a command (that is windlass stop)"),
+        (("metrics",), "'metrics' is not a command (that is windlass status)"),
         (("list",), "'list' is not a command (that is windlass ps)"),
         (("cancel", "digits-7"), "'cancel' is not a command (that is windlass stop)"),
         (("delete", "digits-7"), "'delete' is not a command (that is windlass rm)"),
@@ -214,6 +221,26 @@ def test_wrong_use_is_one_message_with_code_2(words: tuple[str, ...], said: str,
     assert said in result.err
     assert "see: windlass" in result.err
     assert "Traceback" not in result.err
+
+
+def test_help_and_version_are_words_too(windlass: Call) -> None:
+    assert windlass("help") == windlass("--help")
+    assert windlass("help", "cluster", "up") == windlass("cluster", "up", "--help")
+    assert windlass("version") == windlass("--version")
+
+
+def test_fields_that_are_often_changed_are_options(
+    windlass: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    Path("run.env").write_text("# of the cluster\n\nNCCL_DEBUG=WARN\nexport LR='0.5'\nA=1\n")
+    words = ("--restarts", "2", "--gpus", "3", "--env-file", "run.env", "-e", "A=2", "-o", "json")
+    job = json.loads(windlass("plan", "train.py", *words).out)["job"]
+    assert (job["restarts"]["max"], job["resources"]["gpus"], job["procs_per_node"]) == (2, 3, 3)
+    assert job["env"] == {"NCCL_DEBUG": "WARN", "LR": "0.5", "A": "2"}
+    fewer = json.loads(windlass("plan", "train.py", "--gpus", "2", "--procs-per-node", "1", "-o", "json").out)["job"]
+    assert (fewer["resources"]["gpus"], fewer.get("procs_per_node", 1)) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +274,17 @@ def test_arguments_without_dashes_are_shown_behind_them(line: str, found: str, h
          "a command line goes after --: windlass run -- sh -c pwd"),
         ("plan --nodes 2 sh --nproc-per-node 2 train.py", "sh is neither a job file nor a script",
          "windlass plan --nodes 2 -- sh --nproc-per-node 2 train.py"),
-        ("run --gpus 2 train.py", "windlass run has no --gpus\n", "--procs-per-node N"),
+        ("run train.py --json", "windlass run has no --json\n", "write -o json"),
+        ("rerun digits-7 --retry 3", "windlass rerun has no --retry\n", "write --restarts N"),
+        ("run train.py --data s3://b/set/", "windlass run has no --data\n",
+         "data is a field of the job: write data: in the job file\n"),
+        ("run train.py --resources gpus=2", "windlass run has no --resources\n", "--set resources.gpus=…"),
+        ("run train.py --grace=1min", "windlass run has no --grace\n", "--set grace=…"),
+        ("run data.py --data s3://b/set/", "windlass run does not take --data\n",
+         "windlass run data.py -- --data s3://b/set/"),
+        ("plan --env-file none train.py", "--env-file none: No such file", "NAME=VALUE"),
+        ("plan --env-file data.py train.py", "--env-file data.py:1: not NAME=VALUE", "NAME=VALUE"),
+        ("plan --gpus -1 train.py", "'--gpus': expected a whole number from 0, found '-1'", "see: windlass plan"),
         ("run -n 2 train.py", "windlass run has no -n\n", "--nodes N"),
         ("plan --target=aws train.py", "windlass plan has no --target\n", "--on TARGET"),
         ("run --dry-run train.py", "windlass run has no --dry-run\n", "windlass plan shows every step"),
@@ -262,6 +299,7 @@ def test_what_was_meant_is_named(
     line: str, said: str, hint: str, windlass: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text("")
+    (tmp_path / "data.py").write_text("parser.add_argument('--data')\n")
     monkeypatch.chdir(tmp_path)
     result = windlass(*line.split())
     assert result.code == 2

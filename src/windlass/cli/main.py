@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 import windlass
-from windlass.errors import WindlassError, near
+from windlass.errors import WindlassError
 
 # A command makes many objects while it imports and few afterwards: collections with the usual thresholds take a tenth
 # of its start.
@@ -30,6 +30,8 @@ READING: Final = frozenset({
     "warm ls", "why",
 })  # fmt: skip
 """Commands that print and do nothing else: where their reader leaves, as `head` does, nothing is left undone."""
+LONG_WORD: Final = 6
+"""From so many letters on, a misspelled command may have two wrong ones."""
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of a write to an open file."""
 
@@ -81,7 +83,9 @@ COMMANDS: Final[dict[str, Entry]] = {
 
 VERBS: Final = {
     **dict.fromkeys(("list", "ls", "runs", "queue", "squeue", "get", "jobs"), "ps"),
-    **dict.fromkeys(("cancel", "kill", "scancel", "terminate", "down"), "stop"),
+    **dict.fromkeys(("top", "watch"), "ps --watch"),
+    **dict.fromkeys(("metrics", "progress"), "status"),
+    **dict.fromkeys(("cancel", "kill", "scancel", "terminate", "down", "pause", "suspend"), "stop"),
     **dict.fromkeys(("delete", "remove", "del"), "rm"),
     **dict.fromkeys(("submit", "launch", "start", "train", "apply", "create", "sbatch", "up"), "run"),
     **dict.fromkeys(("describe", "show", "info", "inspect"), "status"),
@@ -97,9 +101,33 @@ VERBS: Final = {
 """Words of other tools, and the command of the same meaning."""
 
 
+ALIASES: Final = {"help": "--help", "version": "--version"}
+"""Words that newcomers type for an option: `windlass help run` is `windlass run --help`."""
+
+
 def _near(word: str) -> str:
-    """The command that was meant. Of several, not one that removes something: `rum` is `run`."""
-    return near(word, COMMANDS.keys() - {"rm", "prune"}) or near(word, COMMANDS)
+    """`did you mean status?`, for a word that is a command but for a letter or two.
+
+    Of several, not one that removes something: `rum` is `run`. A word that begins with another letter is another
+    word: `top` is no misspelled `stop`.
+    """
+    most = 1 if len(word) < LONG_WORD else 2
+    found = [name for name in COMMANDS if name[0] == word[0] and _distance(name, word[:40]) <= most]
+    found.sort(key=lambda name: (name in ("rm", "prune"), _distance(name, word)))
+    return f"did you mean {found[0]}?" if found else ""
+
+
+def _distance(one: str, other: str) -> int:
+    """How many letters are missing, added, wrong or swapped with the next one (optimal string alignment)."""
+    rows = [list(range(len(other) + 1))]
+    for i, letter in enumerate(one, 1):
+        row = [i]
+        for j, against in enumerate(other, 1):
+            row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != against)))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
+                row[-1] = min(row[-1], rows[-2][j - 2] + 1)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 class BrokenPipe(Exception):
@@ -175,6 +203,8 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     _open_streams()
     arguments = sys.argv[1:] if argv is None else argv
+    if arguments and arguments[0] in ALIASES:
+        arguments = [*arguments[1:], ALIASES[arguments[0]]]
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
         code = cli.main(arguments, prog_name="windlass", standalone_mode=False)

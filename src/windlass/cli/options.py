@@ -86,13 +86,25 @@ def _changes(command: Command, but: Collection[str] = ()) -> Command:
         "--name": click.option("--name", help="Name of the job."),
         "--nodes": click.option("--nodes", metavar="N|MIN:MAX", help="Number of nodes."),
         "--procs-per-node": click.option("--procs-per-node", metavar="N|auto", help="Processes on each node."),
+        "--gpus": click.option(
+            "--gpus", type=WholeNumber(0), metavar="N", help="GPUs of each node, with a process for each."
+        ),
         "--env": click.option(
             "--env", "-e", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated."
+        ),
+        "--env-file": click.option(
+            "--env-file",
+            "env_files",
+            multiple=True,
+            metavar="FILE",
+            type=click.Path(),
+            help="Set the variables of a file of NAME=VALUE lines.",
         ),
         "--label": click.option(
             "--label", "-l", "labels", multiple=True, metavar="KEY=VALUE", help="Label; may be repeated."
         ),
         "--timeout": click.option("--timeout", metavar="2h", help="End the run after this time."),
+        "--restarts": click.option("--restarts", type=WholeNumber(0), metavar="N", help="Restarts after failures."),
         "--python": click.option("--python", metavar="PATH", help="The script's interpreter."),
         "--cold": click.option("--cold", is_flag=True, help="Start each rank as a new interpreter."),
         "--via": click.option("--via", metavar="WAY", help="Kind of object on a cluster: job, jobset, trainjob, …"),
@@ -225,7 +237,7 @@ def pattern(text: str) -> re.Pattern[str]:
 def overrides(
     *, nodes: str | None, procs_per_node: str | None, env: tuple[str, ...], timeout: str | None, python: str | None,
     settings: tuple[str, ...], name: str | None = None, cold: bool = False, via: str | None = None,
-    labels: tuple[str, ...] = (),
+    labels: tuple[str, ...] = (), gpus: int | None = None, restarts: int | None = None, env_files: tuple[str, ...] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Job fields from the options above. Raises UsageError."""
     fields: dict[str, Any] = {}
@@ -236,12 +248,19 @@ def overrides(
         _assign(fields, "--cold", ("start",), "cold")
     if via is not None:
         _assign(fields, "--via", ("kubernetes", "via"), via)
-    given = {"name": name, "timeout": timeout, "python": python}
+    given = {"name": name, "timeout": timeout, "python": python, "restarts": restarts}
     fields |= {field: value for field, value in given.items() if value is not None}
     if nodes is not None:
         fields["nodes"] = _nodes(nodes)
     if procs_per_node is not None:
         fields["procs_per_node"] = _number(procs_per_node)
+    if gpus is not None:
+        _assign(fields, "--gpus", ("resources", "gpus"), gpus)
+        if gpus:
+            fields.setdefault("procs_per_node", gpus)
+    for file in env_files:
+        for variable, value in _variables_in(file):
+            _assign(fields, f"--env-file {file}", ("env", variable), value)
     for item in env:
         variable, value = _pair(item, "--env")
         _assign(fields, f"--env {variable}", ("env", variable), value)
@@ -265,11 +284,12 @@ def named_by_flag(given: Mapping[str, Any]) -> Iterator[None]:
 
 def _flags(given: Mapping[str, Any]) -> dict[str, str]:
     """The options of `overrides` by the fields that they gave."""
-    fields = ("name", "nodes", "procs_per_node", "timeout", "python")
+    fields = ("name", "nodes", "procs_per_node", "timeout", "python", "restarts")
     named = {field: f"--{field.replace('_', '-')}" for field in fields if given.get(field) is not None}
     named |= {f"env.{item.partition('=')[0]}": f"--env {item.partition('=')[0]}" for item in given.get("env", ())}
     named |= {f"labels.{item.partition('=')[0]}": f"--label {item}" for item in given.get("labels", ())}
     named |= {item.partition("=")[0]: f"--set {item.partition('=')[0]}" for item in given.get("settings", ())}
+    named |= {"resources.gpus": "--gpus"} if given.get("gpus") is not None else {}
     named |= {"kubernetes.via": "--via"} if given.get("via") is not None else {}
     return named
 
@@ -292,6 +312,30 @@ def _pair(text: str, option: str) -> tuple[str, str]:
     if not sign or not name:
         raise UsageError(f"{option} {text}: not NAME=VALUE", f"write it as {option} NAME=VALUE")
     return name, value
+
+
+def _variables_in(file: str) -> Iterator[tuple[str, str]]:
+    """The variables of a file as `docker run --env-file` takes it, and with quotes as shells do. Raises UsageError."""
+    from pathlib import Path
+
+    from windlass.errors import UsageError
+
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(
+            f"--env-file {file}: {reason}", "a text file with a line NAME=VALUE for each variable"
+        ) from error
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line.startswith("#"):
+            continue
+        name, sign, value = line.removeprefix("export ").partition("=")
+        if not sign or not name.strip():
+            raise UsageError(f"--env-file {file}:{number}: not NAME=VALUE", "write each variable as NAME=VALUE")
+        value = value.strip()
+        is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        yield name.strip(), value[1:-1] if is_quoted else value
 
 
 def _nodes(text: str) -> Any:

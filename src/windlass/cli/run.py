@@ -24,14 +24,48 @@ if TYPE_CHECKING:
 
 FEW_NAMES: Final = 3
 """Names of files that a message has."""
+SCRIPT_BYTES: Final = 1 << 20
+"""As much of a script is read to find its options."""
 FLAGS: Final = {
     "--dry-run": "windlass plan shows every step of the run, and starts nothing",
-    "--gpus": "write --procs-per-node N for ranks on each node, or --set resources.gpus=N for GPUs of each node",
     "--image": "write --set image=IMAGE",
+    "--json": "write -o json",
+    "--num-nodes": "write --nodes N",
+    "--region": "a target has the region: write --on TARGET",
+    "--retries": "write --restarts N",
+    "--retry": "write --restarts N",
+    "--spot": "write --set sagemaker.spot=true; on a cluster, its node pools decide",
     "--target": "write --on TARGET",
+    "--workers": "write --nodes N for machines, --procs-per-node N for processes on each",
     "-n": "write --nodes N",
+    "-t": "write --timeout 2h",
 }
-"""Options of other tools that stand before the script, and what has the same meaning here."""
+"""Options of other tools, and what has the same meaning here."""
+
+
+def _meant(option: str) -> str:
+    """What to write in place of an option that `run` and `plan` do not have; empty where that is not known."""
+    if option in FLAGS or not option.startswith("--"):
+        return FLAGS.get(option, "")
+    from windlass.spec.schema import job_schema, job_settings
+
+    field = option[2:].replace("-", "_")
+    schema = job_schema()["properties"].get(field)
+    if schema is None:
+        return ""
+    settings = [name for name in job_settings() if name == field or name.startswith(f"{field}.")]
+    is_list = "array" in (schema.get("type"), *(one.get("type") for one in schema.get("anyOf", ())))
+    few = [f"--set {name}=…" for name in settings if name != field or len(settings) == 1][:FEW_NAMES]
+    ways = [f"{field}: in the job file", *(() if is_list else (" ".join(few),))]
+    return f"{field} is a field of the job: write {' or '.join(ways)}"
+
+
+def _is_of_script(script: str, option: str) -> bool:
+    """Whether a script has an option of this name, as far as its text shows."""
+    with suppress(OSError), open(script, "rb") as file:
+        text = file.read(SCRIPT_BYTES)
+        return any(quote + option.encode() + quote in text for quote in (b"'", b'"'))
+    return False
 
 
 class TakesRest(click.Command):
@@ -52,9 +86,10 @@ class TakesRest(click.Command):
     def _explain(self, ctx: click.Context, args: Sequence[str], error: click.UsageError) -> None:
         """Raise UsageError with the command line that was meant, where what follows a script or a run is not ours."""
         ours, theirs, named = _split(self, ctx, args)
-        meant = FLAGS.get(theirs[0]) if theirs and self.name in ("run", "plan") else None
-        if meant is not None and (not named or theirs[0] == "--dry-run"):
-            raise UsageError(f"{ctx.command_path} has no {theirs[0]}", meant) from error
+        option = theirs[0].partition("=")[0] if theirs else ""
+        meant = _meant(option) if option and self.name in ("run", "plan", "rerun") else ""
+        if meant and not (named and _is_of_script(named, option)):
+            raise UsageError(f"{ctx.command_path} has no {option}", meant) from error
         if not theirs or not named:
             return
         message, what = f"{ctx.command_path} does not take {shlex.quote(theirs[0])}", "arguments of the script go"

@@ -3,4 +3,26 @@
 from windlass.train.report import report
 from windlass.train.stream import stream
 
-__all__ = ["report", "stream"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from windlass.train.checkpoint import Checkpoint
+    from windlass.train.sampler import BatchSampler
+
+__all__ = ["BatchSampler", "Checkpoint", "report", "stream"]
+
+
+def __getattr__(name: str) -> "Any":
+    """Import a public name when it is first used: `report` alone must not cost the imports of checkpoints (PEP 562)."""
+    import importlib
+
+    home = {"BatchSampler": "sampler", "Checkpoint": "checkpoint"}.get(name)
+    if home is None:
+        raise AttributeError(f"module 'windlass.train' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"windlass.train.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)
