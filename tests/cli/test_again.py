@@ -161,7 +161,7 @@ def test_ps_selects_by_name_phase_label_and_age(windlass: Call, home: Path, reco
         (("--since", "0s"), set()),
     ):
         assert set(windlass("ps", "-q", *words).out.split()) == expected, words
-    assert "No run has all of it" in windlass("ps", "--phase", "lost").err
+    assert "No run matches these filters" in windlass("ps", "--phase", "lost").err
     assert "'soon'" in windlass("ps", "--since", "soon").err
 
 

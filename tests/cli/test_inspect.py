@@ -228,6 +228,47 @@ def test_stop_waits_for_the_end_and_says_how_it_was(windlass: Call) -> None:
     assert "ended already" in again.out
 
 
+def test_stop_ends_several_runs_named_or_by_a_label(windlass: Call) -> None:
+    first = start(windlass, "sleep", "300")
+    others = [windlass("run", "-d", "-q", "--label", "sweep=lr", "--", "sleep", "300").out.strip() for _ in range(2)]
+    assert windlass("stop", "--label", "sweep").code == 0
+    assert [windlass("status", run, "-o", "json").json["phase"] for run in others] == ["stopped", "stopped"]
+    assert windlass("status", first, "-o", "json").json["phase"] != "stopped"
+    again = windlass("stop", "--label", "sweep=lr")
+    assert (again.code, "no unfinished run has the label sweep=lr" in again.err) == (102, True)
+    both = windlass("stop", first, others[0], first)
+    assert both.out.count("stopped after") == 2
+
+
+def test_logs_of_several_runs_stand_below_their_ids(windlass: Call, recorded: Callable[..., str]) -> None:
+    runs = [windlass("run", "-q", "--label", "sweep=lr", "--", "echo", word) for word in ("one", "two")]
+    assert [one.code for one in runs] == [0, 0]
+    found = windlass("logs", "--label", "sweep=lr", "--rank", "0").out.splitlines()
+    assert [one for one in found if not one.startswith("==>")] == ["two", "", "one"]
+    assert sum(one.startswith("==> echo-") for one in found) == 2
+    refused = windlass("logs", "--label", "sweep=lr", "-f")
+    assert (refused.code, "-f takes one run, found 2" in refused.err) == (2, True)
+
+
+def test_rm_takes_a_label_and_leaves_what_goes_on(windlass: Call) -> None:
+    ended = [windlass("run", "-d", "-q", "--label", "sweep=lr", "--", "true").out.strip() for _ in range(2)]
+    for run in ended:
+        assert windlass("wait", run).code == 0
+    going = windlass("run", "-d", "-q", "--label", "sweep=lr", "--", "sleep", "300").out.strip()
+    assert sorted(windlass("rm", "--label", "sweep=lr", "-o", "json").json["removed"]) == sorted(ended)
+    assert windlass("rm").code == 2
+    assert windlass("rm", "--force", "-l", "sweep=lr", "-o", "json").json == {"removed": [going]}
+
+
+def test_ps_sorts_by_a_column(windlass: Call, recorded: Callable[..., str]) -> None:
+    for name in ("b", "c", "a"):
+        recorded(Job(name=name, command=["true"]), 0)
+    for words, order in ((("--sort", "name"), "abc"), (("--sort", "age"), "bca"), ((), "acb")):
+        found = [one["name"] for one in windlass("ps", *words, "-o", "json").json]
+        assert "".join(found) == order
+    assert windlass("ps", "--sort", "name", "--watch").code == 2
+
+
 def test_stop_without_waiting_returns_at_once(windlass: Call, ended: Callable[..., Status]) -> None:
     start(windlass, "bash", "-c", "trap '' TERM; sleep 300")
     result = windlass("stop", "--no-wait", "-o", "json")

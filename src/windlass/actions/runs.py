@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.targets import find_address, find_target, plan_for, plan_for_first
 from windlass.engines import engine_class, target_class
-from windlass.errors import EngineError, UsageError, WindlassError
+from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
 from windlass.runs.context import Context, here
 from windlass.runs.naming import newest_of
 from windlass.runs.phase import Phase
@@ -154,6 +154,37 @@ def find_by_id(run: str, store: Store, on: str | None) -> tuple[Engine, str]:
         raise UsageError(f"'{run}' is the name of a job, and a run is removed by its id",
                          f"to remove its newest run: windlass rm {run_id}")  # fmt: skip
     return engine, run_id
+
+
+def find_all(
+    named: Sequence[str], labels: tuple[str, ...], store: Store, on: str | None, context: Context,
+    *, is_over: bool | None = None,
+) -> list[tuple[Engine, str]]:  # fmt: skip
+    """The runs of these names, once each, and those with all of these labels; the newest run without either.
+
+    `is_over` leaves out the labelled runs that have, or have not, ended. Raises NoSuchRun, also where no run has the
+    labels, UsageError, EngineError.
+    """
+    if not named and not labels:
+        return [find(None, store, on, context)]
+    found = [find(one, store, on, context) for one in named]
+    found += _with_labels(labels, store, on, context, is_over) if labels else []
+    return list({run_id: (engine, run_id) for engine, run_id in found}.values())
+
+
+def _with_labels(
+    labels: tuple[str, ...], store: Store, on: str | None, context: Context, is_over: bool | None
+) -> list[tuple[Engine, str]]:
+    from windlass.actions.listing import Filter, labels_in
+
+    wanted = Filter(labels=labels_in(labels))
+    remote = connect(on, store, context) if on is not None else None
+    listed = [one.status for one in remote.list()] if remote is not None else statuses(store)
+    chosen = [one.id for one in listed if wanted.matches(one) and is_over in (None, one.phase.is_terminal)]
+    if not chosen:
+        kind = {None: "run", True: "ended run", False: "unfinished run"}[is_over]
+        raise NoSuchRun(f"no {kind} has the label {' '.join(labels)}", "windlass ps --all lists all runs")
+    return [find(one, store, on) for one in chosen]
 
 
 @contextlib.contextmanager

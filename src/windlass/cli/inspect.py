@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -18,8 +18,16 @@ from windlass.runs.phase import EXIT_CODES, Phase
 
 if TYPE_CHECKING:
     from windlass.runs.events import Event
+    from windlass.views.run import RunSummary
 
 PHASES: Final = [one.value for one in Phase]
+SORTS: Final[dict[str, Callable[[RunSummary], Any]]] = {
+    "name": lambda run: (run.name, -run.created_at),
+    "phase": lambda run: (PHASES.index(run.phase), -run.created_at),
+    "age": lambda run: run.created_at,
+    "time": lambda run: -run.elapsed(time.time()),
+}
+"""Orders of `ps`: the oldest and the longest first, phases from queued to ended."""
 
 
 @click.command()
@@ -47,11 +55,12 @@ PHASES: Final = [one.value for one in Phase]
 )
 @click.option("--label", "-l", "labels", multiple=True, metavar="KEY[=VALUE]", help="Only with this label.")
 @click.option("--since", metavar="2d", help="Only runs that were started in the last 2d.")
+@click.option("--sort", type=click.Choice(list(SORTS)), help="Order by this column. Default: the newest first.")
 @options.output
 @click.argument("words", nargs=-1, metavar="")
 def ps(
     words: tuple[str, ...], every: bool, last: int, quiet: bool, on: str | None, everywhere: bool, watch: bool,
-    name: str, phases: tuple[str, ...], labels: tuple[str, ...], since: str | None, form: str,
+    name: str, phases: tuple[str, ...], labels: tuple[str, ...], since: str | None, sort: str | None, form: str,
 ) -> int:  # fmt: skip
     """List runs: the unfinished ones and the newest; with --name, --phase, --label or --since those that have it.
 
@@ -70,6 +79,8 @@ def ps(
         raise click.UsageError(f"ps takes no run: windlass ps --name {words[0]}, or windlass status {words[0]}")
     if on is None and everywhere:
         raise click.UsageError("--all-namespaces needs --on TARGET")
+    if sort and (watch or on is not None):
+        raise click.UsageError("--sort orders the runs of this machine, as they are now")
     if watch and (everywhere or quiet):
         raise click.UsageError("--watch shows the changes of one namespace, with their phases")
     context = here()
@@ -79,7 +90,10 @@ def ps(
         if on is None:
             from windlass.cli.listtext import print_here
 
-            return print_here(store, context, wanted, form, last=None if every else last, quiet=quiet, watch=watch)
+            order = SORTS[sort] if sort else None
+            return print_here(
+                store, context, wanted, form, last=None if every else last, quiet=quiet, watch=watch, order=order
+            )
         engine = runs.connect(on, store, context)
         if watch:
             from windlass.cli.statetext import watch_runs
@@ -134,7 +148,8 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
 
 
 @click.command()
-@options.run_argument
+@options.runs_argument
+@options.labelled("All runs with this label; may be repeated.")
 @click.option(
     "--rank", "-r", "ranks", type=options.WholeNumber(0), multiple=True, help="Only this rank; may be repeated."
 )
@@ -147,32 +162,43 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
 @options.on_cluster
 @options.output_as("table", "json")
 def logs(
-    run: str | None, ranks: tuple[int, ...], attempt: int | None, follow: bool, tail: int | None, since: str | None,
-    grep: str | None, timestamps: bool, on: str | None, form: str,
+    runs: tuple[str, ...], labels: tuple[str, ...], ranks: tuple[int, ...], attempt: int | None, follow: bool,
+    tail: int | None, since: str | None, grep: str | None, timestamps: bool, on: str | None, form: str,
 ) -> int:  # fmt: skip
     """Show what the ranks wrote, in the order of time; each line begins with its rank unless one rank is asked for.
 
-    With --grep, --tail counts the lines that are found; with -f, all lines.
+    Of several runs, one after the other, each below its id. With --grep, --tail counts the lines that are found; with
+    -f, all lines.
 
     \b
     Example:
       windlass logs -f
       windlass logs digits-7f3k2 --rank 0 --tail 100
       windlass logs --grep 'loss|error' --timestamps
+      windlass logs --label sweep=lr --tail 1
       windlass logs -o json                 an object a line: time, rank, text
     """
-    from windlass.actions.runs import opened
+    from windlass.actions.runs import find_all
     from windlass.cli.interrupts import tidy
     from windlass.cli.logs import write_logs
+    from windlass.runs.context import here
 
     age = options.seconds(since, "--since", "write it as 30s, 10min or 2h") if since else None
     since_ns = None if age is None else int((time.time() - age) * 1e9)
     pattern = options.pattern(grep) if grep is not None else None
-    with opened(run, on) as (engine, run_id), tidy(), engine.logs(run_id, follow=follow) as (folder, is_over):
-        write_logs(
-            folder, sys.stdout.buffer, ranks=ranks, attempt=attempt, tail=tail, since_ns=since_ns, is_over=is_over,
-            terminal=coloured(sys.stdout), pattern=pattern, stamped=timestamps, as_json=form == "json",
-        )  # fmt: skip
+    context, out = here(), sys.stdout.buffer
+    with context.store() as store:
+        found = find_all(runs, labels, store, on, context)
+        if len(found) > 1 and (follow or form == "json"):
+            raise click.UsageError(f"{'-f' if follow else '-o json'} takes one run, found {len(found)}")
+        for number, (engine, run_id) in enumerate(found):
+            if len(found) > 1:
+                out.write(b"\n" * (number > 0) + f"==> {run_id} <==\n".encode())
+            with tidy(), engine.logs(run_id, follow=follow) as (folder, is_over):
+                write_logs(
+                    folder, out, ranks=ranks, attempt=attempt, tail=tail, since_ns=since_ns, is_over=is_over,
+                    terminal=coloured(sys.stdout), pattern=pattern, stamped=timestamps, as_json=form == "json",
+                )  # fmt: skip
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -29,11 +29,13 @@ WATCH_SECONDS: Final = 0.5
 
 
 def print_here(
-    store: Store, context: Context, wanted: Filter, form: str, *, last: int | None, quiet: bool, watch: bool
+    store: Store, context: Context, wanted: Filter, form: str, *, last: int | None, quiet: bool, watch: bool,
+    order: Callable[[RunSummary], Any] | None = None,
 ) -> int:  # fmt: skip
     """Print the runs of this machine; with `watch`, print a line for each change too. Returns the exit code.
 
     Without a filter, `last` is how many of the newest are shown beside the unfinished ones; with one, how many at all.
+    They are sorted by `order`, where one is given, else the newest is the first.
     """
 
     def look() -> list[RunSummary]:
@@ -48,9 +50,9 @@ def print_here(
 
     if watch:
         return _watch_here(store, look, form)
-    views = look()
+    views = look() if order is None else sorted(look(), key=order)
     if wanted and not views and form == "table":
-        click.echo("No run has all of it. All runs: windlass ps --all", err=True)
+        click.echo("No run matches these filters. All runs: windlass ps --all", err=True)
         return 0
     hidden = 0 if last is None or wanted else store.count() - len(views)
     print_runs(views, form, hidden=hidden, quiet=quiet)

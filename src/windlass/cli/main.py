@@ -101,8 +101,13 @@ VERBS: Final = {
 """Words of other tools, and the command of the same meaning."""
 
 
-ALIASES: Final = {"help": "--help", "version": "--version"}
-"""Words that newcomers type for an option: `windlass help run` is `windlass run --help`."""
+ALIASES: Final = {
+    "help": ((), ("--help",)),
+    "version": ((), ("--version",)),
+    "wait": (("status",), ("--watch", "--exit-code")),
+}
+"""Words of other tools that are a command with options here, as what stands before and after the other words:
+`windlass help run` is `windlass run --help`."""
 
 
 def _near(word: str) -> str:
@@ -204,7 +209,8 @@ def main(argv: list[str] | None = None) -> None:
     _open_streams()
     arguments = sys.argv[1:] if argv is None else argv
     if arguments and arguments[0] in ALIASES:
-        arguments = [*arguments[1:], ALIASES[arguments[0]]]
+        before, after = ALIASES[arguments[0]]
+        arguments = [*before, *arguments[1:], *after]
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
         code = cli.main(arguments, prog_name="windlass", standalone_mode=False)

@@ -129,15 +129,25 @@ def on_cluster(command: Command) -> Command:
     return click.option("--on", metavar="TARGET", shell_complete=complete_targets, help=text)(command)
 
 
-def require_named(run: str | None, on: str | None) -> None:
+def require_named(run: str | None, on: str | None, labels: Sequence[str] = ()) -> None:
     """Raise UsageError for a command that changes the newest run of a target: that may be of another user."""
-    if on is not None and run is None:
+    if on is not None and run is None and not labels:
         raise click.UsageError("with --on, name the run")
 
 
 def run_argument(command: Command) -> Command:
     """`[RUN]`: an id, a unique prefix of one, the name of a job for its newest run; nothing for the newest of all."""
     return click.argument("run", required=False, shell_complete=complete_run)(command)
+
+
+def runs_argument(command: Command) -> Command:
+    """`[RUN…]`: several, each as `run_argument` takes it; nothing for the newest of all, or for those with a label."""
+    return click.argument("runs", nargs=-1, metavar="[RUN…]", shell_complete=complete_run)(command)
+
+
+def labelled(text: str) -> Callable[[Command], Command]:
+    """`--label KEY[=VALUE]`, which selects runs; with this help."""
+    return click.option("--label", "-l", "labels", multiple=True, metavar="KEY[=VALUE]", help=text)
 
 
 def complete_run(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -17,11 +17,12 @@ ENDED_PHASES: Final = tuple(phase.value for phase in Phase if phase in TERMINAL)
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=options.complete_run)
+@click.argument("runs", nargs=-1, metavar="RUN…", shell_complete=options.complete_run)
+@options.labelled("All ended runs with this label, with --force all; may be repeated.")
 @click.option("--force", "-f", is_flag=True, help="Stop it first where it has not ended; remove its checkpoints too.")
 @options.on_cluster
 @options.output
-def rm(runs: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
+def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
     """Remove ended runs with their logs and the results inside their folders.
 
     Refused, unless forced: a run that goes on, and one that failed, was stopped or was lost and whose folder holds the
@@ -30,14 +31,21 @@ def rm(runs: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
     \b
     Example:
       windlass rm digits-7f3k2 digits-9x2mm
+      windlass rm --label sweep=lr
       windlass rm --force $(windlass ps -q)
     """
     from windlass.actions import runs as actions
     from windlass.runs.context import here
 
-    with here().store() as store:
+    if not runs and not labels:
+        raise click.UsageError("Missing argument 'RUN…', or --label KEY=VALUE")
+    context = here()
+    with context.store() as store:
         # All ids are looked up, and all runs checked, before the first is removed.
         found = [actions.find_by_id(run, store, on) for run in runs]
+        if labels:
+            labelled = actions.find_all((), labels, store, on, context, is_over=None if force else True)
+            found = list({run_id: (engine, run_id) for engine, run_id in [*found, *labelled]}.values())
         for engine, run_id in found:
             if force:
                 actions.require_here(engine, run_id)

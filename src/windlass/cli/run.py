@@ -19,6 +19,7 @@ from windlass.cli.render import emit, print_data, print_detached
 from windlass.errors import EngineError, NoSuchRun, UsageError
 
 if TYPE_CHECKING:
+    from windlass.engines.base import Engine
     from windlass.plan.plan import Plan
     from windlass.runs.record import Status
 
@@ -302,50 +303,70 @@ def code_line(run_id: str, changed: Sequence[str]) -> str:
 
 
 @click.command()
-@options.run_argument
+@options.runs_argument
+@options.labelled("All unfinished runs with this label; may be repeated.")
 @click.option("--now", is_flag=True, help="SIGKILL at once, without the grace period.")
-@click.option("--no-wait", is_flag=True, help="Do not wait until the run has ended.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the runs have ended.")
 @options.on_cluster
 @options.output
-def stop(run: str | None, now: bool, no_wait: bool, on: str | None, form: str) -> int:
-    """End a run: SIGTERM to every rank, the job's grace period, then SIGKILL.
+def stop(
+    runs: tuple[str, ...], labels: tuple[str, ...], now: bool, no_wait: bool, on: str | None, form: str
+) -> int:  # fmt: skip
+    """End runs: SIGTERM to every rank, the job's grace period, then SIGKILL. Without a name, the newest run.
 
-    \b
+    
     Example:
       windlass stop digits-7f3k2
-      windlass stop --now
+      windlass stop digits-7f3k2 digits-9x2mm --now
+      windlass stop --label sweep=lr
     """
+    from windlass.actions import runs as actions
+    from windlass.runs.context import here
+
+    options.require_named(runs[0] if runs else None, on, labels)
+    context = here()
+    with context.store() as store:
+        found = actions.find_all(runs, labels, store, on, context, is_over=False)
+        # All are asked to end before the first is waited for: their grace periods pass at once.
+        stopped = [_request_stop(engine, run_id, form, now=now, no_wait=no_wait) for engine, run_id in found]
+        for engine, run_id, grace, note in stopped:
+            if grace is not None:
+                actions.wait_stopped(engine, run_id, grace)
+            from windlass.cli.statetext import print_end
+
+            print_end(engine, run_id, form, note)
+    return 0
+
+
+def _request_stop(
+    engine: Engine, run_id: str, form: str, *, now: bool, no_wait: bool
+) -> tuple[Engine, str, float | None, str]:
+    """Ask a run to end. Returns it, the grace period to wait for (None: not at all), and a note for its line."""
     from windlass.actions import runs
 
-    options.require_named(run, on)
-    with runs.opened(run, on) as (engine, run_id):
-        before = engine.status(run_id)
-        is_over = before.phase in engine.final_phases
-        is_slow = now and not is_over and not engine.can_kill(run_id)
-        now = now and not is_slow
-        grace = 0.0 if now or is_over else engine.grace_seconds(run_id)
-        left: list[str] = []
-        if is_over:
-            with suppress(EngineError):  # a target that does not answer is asked again by the stop itself
-                left = engine.left_running(run_id)
-        engine.stop(run_id, now=now)
-        if host := runs.supervised_elsewhere(engine.status(run_id), engine.store):
-            click.echo(f"{run_id}: stop requested; its supervisor on {host} reads the request from the shared home",
-                       err=True)  # fmt: skip
-            no_wait = True
-        if not (is_over or no_wait):
-            if form == "table":
-                is_recorded = bool(engine.plan_of(run_id))
-                words = stopping(before, grace, now=now, is_slow=is_slow, is_recorded=is_recorded)
-                click.echo(f"{run_id}: stopping; {words}", err=True)
-            runs.wait_stopped(engine, run_id, grace)
-        note = "it had ended already:" if is_over else ""
-        if left:
-            note = f"it had ended already by its record; pods that still ran were deleted: {', '.join(left)}"
-        from windlass.cli.statetext import print_end
-
-        print_end(engine, run_id, form, note)
-    return 0
+    before = engine.status(run_id)
+    is_over = before.phase in engine.final_phases
+    is_slow = now and not is_over and not engine.can_kill(run_id)
+    now = now and not is_slow
+    grace = 0.0 if now or is_over else engine.grace_seconds(run_id)
+    left: list[str] = []
+    if is_over:
+        with suppress(EngineError):  # a target that does not answer is asked again by the stop itself
+            left = engine.left_running(run_id)
+    engine.stop(run_id, now=now)
+    if host := runs.supervised_elsewhere(engine.status(run_id), engine.store):
+        click.echo(f"{run_id}: stop requested; its supervisor on {host} reads the request from the shared home",
+                   err=True)  # fmt: skip
+        no_wait = True
+    waits = not (is_over or no_wait)
+    if waits and form == "table":
+        is_recorded = bool(engine.plan_of(run_id))
+        words = stopping(before, grace, now=now, is_slow=is_slow, is_recorded=is_recorded)
+        click.echo(f"{run_id}: stopping; {words}", err=True)
+    note = "it had ended already:" if is_over else ""
+    if left:
+        note = f"it had ended already by its record; pods that still ran were deleted: {', '.join(left)}"
+    return engine, run_id, grace if waits else None, note
 
 
 def stopping(before: Status, grace: float, *, now: bool, is_slow: bool, is_recorded: bool) -> str:
