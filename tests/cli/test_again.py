@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -247,7 +248,7 @@ def test_prune_removes_what_ended_long_ago(windlass: Call, home: Path, recorded:
     done = windlass("prune", "--older-than", "10d", "--phase", "succeeded", "-o", "json")
     hold("prune", done.json)
     assert [one["id"] for one in done.json["removed"]] == [old]
-    assert windlass("prune", "--older-than", "30d").out.splitlines()[-1] == "1 run removed"
+    assert windlass("prune", "--older-than", "30d").out.splitlines()[-1].startswith("1 run removed, ")
     assert windlass("ps", "-q").out.split() == [new]
     assert windlass("prune", "--older-than", "1d").out == "0 runs removed\n"
     assert [path.name for path in (home / "runs").iterdir()] == [new]
@@ -261,8 +262,44 @@ def test_prune_keeps_the_only_checkpoints_of_runs_that_can_be_resumed(
     (home / "runs" / run / "checkpoints" / "step-1" / "model.pt").write_text("weights")
     aged(home, run, 40)
     kept = windlass("prune", "--older-than", "30d")
-    assert "0 runs removed; 1 kept: windlass resume RUN, or --force" in kept.out
-    assert windlass("prune", "--older-than", "30d", "--force").out.splitlines()[-1] == "1 run removed"
+    assert "0 runs removed; 1 kept: windlass resume RUN, --results or --force" in kept.out
+    assert windlass("prune", "--older-than", "30d", "--force").out.splitlines()[-1].startswith("1 run removed, ")
+
+
+def test_prune_keeps_runs_with_results_unless_they_are_asked_for(
+    windlass: Call, home: Path, recorded: Callable[..., str]
+) -> None:
+    model, empty = recorded(DONE, 0), recorded(DONE, 0)
+    (home / "runs" / model / "output").mkdir(exist_ok=True)
+    (home / "runs" / model / "output" / "model.pt").write_bytes(bytes(5_000_000))
+    for run in (model, empty):
+        aged(home, run, 40)
+    found = windlass("prune", "--older-than", "30d").out.splitlines()
+    assert re.search(rf"^{model} +succeeded +40d00h ago +4.8 MiB +1 file +its folder holds its results$", found[2])
+    assert found[-1].startswith("1 run removed, ")
+    assert (home / "runs" / model / "output" / "model.pt").exists()
+    hold("prune", windlass("prune", "--older-than", "30d", "--dry-run", "-o", "json").json)
+    assert "1 run removed, 4.8 MiB" in windlass("prune", "--older-than", "30d", "--results").out
+    assert windlass("ps", "-q").out == ""
+
+
+def test_du_shows_the_largest_runs_and_what_else_is_there(
+    windlass: Call, home: Path, recorded: Callable[..., str]
+) -> None:
+    small, large = recorded(DONE, 0), recorded(DONE, 0)
+    (home / "runs" / large / "output").mkdir(exist_ok=True)
+    (home / "runs" / large / "output" / "model.pt").write_bytes(bytes(3 << 20))
+    (home / "data").mkdir()
+    (home / "data" / "set").write_bytes(bytes(2 << 20))
+    found = windlass("du", "-o", "json").json
+    hold("du", found)
+    assert [one["id"] for one in found["runs"]] == [large, small]
+    assert (found["runs"][0]["result_files"], found["runs"][0]["result_bytes"]) == (1, 3 << 20)
+    assert found["others"]["data"] == 2 << 20
+    assert found["bytes"] == sum(one["bytes"] for one in found["runs"]) + sum(found["others"].values())
+    shown = windlass("du").out
+    assert f"MiB in {home}" in shown
+    assert "beside runs: data 2.0 MiB" in shown
 
 
 def test_a_run_that_another_command_removes_meanwhile_is_neither_removed_nor_kept(

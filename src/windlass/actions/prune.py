@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from windlass.actions import runs
+from windlass.actions.disk import run_disk
 from windlass.errors import NoSuchRun, UsageError, WindlassError
 from windlass.runs.phase import TERMINAL, Phase
 from windlass.runs.record import Status
@@ -13,12 +14,14 @@ from windlass.views.reports import PrunedRun, PrunedRuns
 
 
 def prune(
-    store: Store, before: float, phases: Collection[Phase], *, now: float, force: bool = False, is_dry: bool = False
+    store: Store, before: float, phases: Collection[Phase], *, now: float, force: bool = False, is_dry: bool = False,
+    with_results: bool = False,
 ) -> PrunedRuns:  # fmt: skip
     """Remove the runs that ended before `before` (Unix seconds), in one of these phases where any are given.
 
     A run is kept, unless forced, with which the only checkpoint would go that it could be resumed from; and one that
-    its engine does not remove now, such as one of a cluster that does not answer. `is_dry` removes nothing.
+    its engine does not remove now, such as one of a cluster that does not answer. One with results in its folder is
+    kept unless forced or called `with_results`. `is_dry` removes nothing.
     """
     removed: list[PrunedRun] = []
     kept: list[PrunedRun] = []
@@ -26,10 +29,13 @@ def prune(
         if status.ended_at is None or status.ended_at >= before or status.phase not in (phases or TERMINAL):
             continue
         try:
-            why = _why_kept(status, store, force=force, is_dry=is_dry)
+            size = run_disk(store, status)
+            keeps = size.result_files if not (force or with_results) else 0
+            why = _why_kept(status, store, force=force, is_dry=is_dry or bool(keeps))
         except NoSuchRun:  # another command has just removed it
             continue
-        found = PrunedRun(status.id, status.phase, now - status.ended_at, why)
+        why = why or ("its folder holds its results" if keeps else "")
+        found = PrunedRun(status.id, status.phase, now - status.ended_at, size.bytes, size.result_files, why)
         (kept if why else removed).append(found)
     return PrunedRuns(tuple(removed), tuple(kept), is_dry)
 

@@ -26,7 +26,7 @@ atexit.register(gc.freeze)
 
 READING: Final = frozenset({
     "artifacts", "checkpoints list", "cluster ls", "cluster plan", "cluster policy", "cluster status", "completion",
-    "cost", "data ls", "doctor", "events", "logs", "plan", "prices list", "ps", "schema", "status", "targets",
+    "cost", "data ls", "doctor", "du", "events", "logs", "plan", "prices list", "ps", "schema", "status", "targets",
     "warm ls", "why",
 })  # fmt: skip
 """Commands that print and do nothing else: where their reader leaves, as `head` does, nothing is left undone."""
@@ -68,6 +68,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "note": Entry("note", "Write a note on a run, or show it"),
     "rm": Entry("remove", "Remove ended runs with their logs and results"),
     "prune": Entry("remove", "Remove the runs that ended long ago"),
+    "du": Entry("remove", "Show what runs and data take on this machine's disk"),
     "warm": Entry("warm", "List and stop the processes from which ranks are forked"),
     "cluster": Entry("cluster", "Make an EKS cluster, check it, and remove it with proof"),
     "targets": Entry("target", "List the targets that --on can name"),

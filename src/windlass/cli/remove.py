@@ -1,4 +1,4 @@
-"""`rm` and `prune`: what removes runs that have ended."""
+"""`rm`, `prune` and `du`: what removes runs that have ended, and what they take on the disk."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Final
 import click
 
 from windlass.cli import options
-from windlass.cli.formatting import Paint, count, duration, titled, visible
+from windlass.cli.formatting import Paint, count, duration, size, titled, visible
 from windlass.cli.render import print_data
 from windlass.cli.style import phase_word
 from windlass.runs.phase import TERMINAL, Phase
-from windlass.views.reports import PrunedRuns
+from windlass.views.reports import DiskUse, PrunedRuns
 
+LARGEST: Final = 10
+"""So many runs are shown by `du`."""
+WORTH_BYTES: Final = 1 << 20
+"""Smaller folders are not named by `du`."""
 ENDED_PHASES: Final = tuple(phase.value for phase in Phase if phase in TERMINAL)
 
 
@@ -65,13 +69,17 @@ def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | No
 @click.option("--older-than", required=True, metavar="30d", help="Only runs that ended longer ago than this.")
 @click.option("--phase", "phases", multiple=True, type=click.Choice(ENDED_PHASES), help="Only runs that ended so.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
+@click.option("--results", "with_results", is_flag=True, help="Remove runs with results in their folders too.")
 @click.option("--force", "-f", is_flag=True, help="Remove the only checkpoints of runs that did not succeed too.")
 @options.output
-def prune(older_than: str, phases: tuple[str, ...], dry_run: bool, force: bool, form: str) -> int:
-    """Remove the runs of this machine that ended long ago, with their logs and the results inside their folders.
+def prune(
+    older_than: str, phases: tuple[str, ...], dry_run: bool, with_results: bool, force: bool, form: str
+) -> int:  # fmt: skip
+    """Remove the runs of this machine that ended long ago, with their logs.
 
-    Kept, unless forced: a run that failed, was stopped or was lost and whose folder holds the only checkpoint from
-    which it could be resumed, or outputs that could not be uploaded.
+    A run with results in its folder, such as a model, is kept unless --results is given. Kept, unless forced: a run
+    that failed, was stopped or was lost and whose folder holds the only checkpoint from which it could be resumed, or
+    outputs that could not be uploaded.
 
     \b
     Example:
@@ -85,18 +93,55 @@ def prune(older_than: str, phases: tuple[str, ...], dry_run: bool, force: bool, 
     age = options.seconds(older_than, "--older-than", "write it as 12h, 30d or 8w")
     with context.store() as store:
         found = actions.prune(
-            store, context.now() - age, frozenset(map(Phase, phases)), now=context.now(), force=force, is_dry=dry_run
+            store, context.now() - age, frozenset(map(Phase, phases)), now=context.now(), force=force, is_dry=dry_run,
+            with_results=with_results,
         )  # fmt: skip
     print_data(found, form, lambda paint: _prune_lines(found, paint))
     return 0
 
 
 def _prune_lines(found: PrunedRuns, paint: Paint) -> list[str]:
-    rows = [[run.id, phase_word(run.phase, paint), f"{duration(run.age_seconds)} ago", visible(run.kept_for)]
+    rows = [[run.id, phase_word(run.phase, paint), f"{duration(run.age_seconds)} ago", size(run.bytes),
+             count(run.result_files, "file") if run.result_files else "–", visible(run.kept_for)]
             for run in (*found.removed, *found.kept)]  # fmt: skip
-    titles = ["ID", "PHASE", "ENDED", *(["KEPT FOR"] if found.kept else [])]
+    titles = ["ID", "PHASE", "ENDED", "SIZE", "RESULTS", *(["KEPT FOR"] if found.kept else [])]
+    rows = [row[: len(titles)] for row in rows]
     lines = titled(titles, rows, paint) if rows else []
     verb = "would be removed" if found.is_dry else "removed"
-    words = [f"{count(len(found.removed), 'run')} {verb}"]
-    words += [f"{len(found.kept)} kept: windlass resume RUN, or --force"] if found.kept else []
+    freed = f", {size(sum(run.bytes for run in found.removed))}" if found.removed else ""
+    words = [f"{count(len(found.removed), 'run')} {verb}{freed}"]
+    words += [f"{len(found.kept)} kept: windlass resume RUN, --results or --force"] if found.kept else []
     return [*lines, "; ".join(words)]
+
+
+@click.command()
+@click.option("--all", "-a", "every", is_flag=True, help="Every run, not only the largest.")
+@options.output
+def du(every: bool, form: str) -> int:
+    """Show what runs and sets of data take on the disk of this machine, the largest first.
+
+    \b
+    Example:
+      windlass du
+      windlass du --all -o json
+    """
+    from windlass.actions.disk import disk_use
+    from windlass.runs.context import here
+
+    with here().store() as store:
+        found = disk_use(store)
+    print_data(found, form, lambda paint: _disk_lines(found, paint, None if every else LARGEST))
+    return 0
+
+
+def _disk_lines(found: DiskUse, paint: Paint, most: int | None) -> list[str]:
+    shown = found.runs[:most]
+    rows = [[run.id, phase_word(run.phase, paint), size(run.bytes),
+             size(run.result_bytes) if run.result_files else "–",
+             size(run.checkpoint_bytes) if run.checkpoint_bytes else "–"] for run in shown]  # fmt: skip
+    lines = titled(["ID", "PHASE", "SIZE", "RESULTS", "CHECKPOINTS"], rows, paint) if rows else []
+    if hidden := len(found.runs) - len(shown):
+        lines.append(f"and {hidden} smaller: windlass du --all")
+    others = [f"{name} {size(num_bytes)}" for name, num_bytes in found.others.items() if num_bytes >= WORTH_BYTES]
+    lines += [f"beside runs: {' · '.join(others)}"] if others else []
+    return [*lines, f"{size(found.bytes)} in {visible(found.home)}"]

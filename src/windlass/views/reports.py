@@ -116,6 +116,35 @@ class RunNote:
 
 
 @dataclass(frozen=True, slots=True)
+class RunDisk:
+    """What a run takes on the disk of this machine."""
+
+    id: str
+    phase: Phase
+    bytes: int
+    """Of its folder: logs, code, results and checkpoints that are in it."""
+    result_files: int
+    """Files of its results, where those are in its folder."""
+    result_bytes: int
+    checkpoint_bytes: int
+    """Of the checkpoints in its folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """What the records of this machine take on its disk."""
+
+    home: str
+    """The folder, `$WINDLASS_HOME`."""
+    bytes: int
+    """Of all of it."""
+    runs: tuple[RunDisk, ...]
+    """The largest first."""
+    others: Mapping[str, int]
+    """Bytes of everything else in the folder by its name: sets of data, clusters, the record itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class PrunedRun:
     """A run that ended long ago."""
 
@@ -123,6 +152,10 @@ class PrunedRun:
     phase: Phase
     age_seconds: float
     """Since its end."""
+    bytes: int
+    """Of its folder."""
+    result_files: int
+    """Files of its results in that folder."""
     kept_for: str = ""
     """Why it was not removed; empty for one that was."""
 

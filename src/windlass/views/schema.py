@@ -44,6 +44,7 @@ PRINTED: Final[Mapping[str, Any]] = {
     "rm": reports.RemovedRuns,
     "note": reports.RunNote,
     "prune": reports.PrunedRuns,
+    "du": reports.DiskUse,
     "init": reports.WrittenJob,
     "import": reports.ImportedJob,
     "check": reports.CheckedJob | reports.CheckedCluster,
