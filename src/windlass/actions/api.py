@@ -340,8 +340,9 @@ def make_plan(job: AnyJob, on: str = "local", *, context: Context | None = None)
 
 
 def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
-    """The run of this id, the only one whose id begins so, or the newest of the job of this name; the newest of all
-    without one. Raises NoSuchRun.
+    """The run of an id, of a unique prefix of one, or of a job name (its newest run). Default: the newest run.
+
+    Raises NoSuchRun.
     """
     require(run_id, str | None, "the id of a run", "windlass ps lists them")
     with _context(context).store() as store:

@@ -62,7 +62,7 @@ def ps(
     words: tuple[str, ...], every: bool, last: int, quiet: bool, on: str | None, everywhere: bool, watch: bool,
     name: str, phases: tuple[str, ...], labels: tuple[str, ...], since: str | None, sort: str | None, form: str,
 ) -> int:  # fmt: skip
-    """List runs: the unfinished ones and the newest; with --name, --phase, --label or --since those that have it.
+    """List runs: the unfinished ones and the newest. --name, --phase, --label and --since narrow the list.
 
     \b
     Example:

@@ -324,7 +324,7 @@ class SupervisedEngine(Engine):
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ignores Ctrl-C: half of a submission that is undone would be gone on with by the next command."""
+    """Ignores Ctrl-C: the next command would resume a half-removed submission."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

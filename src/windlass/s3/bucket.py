@@ -73,7 +73,7 @@ class Answer:
 
 
 class _Kept:
-    """A connection that a thread uses again; it closes with the last one who has it."""
+    """A connection that a thread uses again; closed when the last reference to it is dropped."""
 
     def __init__(self, of: tuple[int, bool, str], route: Route) -> None:
         self.of = of

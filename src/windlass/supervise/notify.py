@@ -114,7 +114,7 @@ def _post(address: str, body: bytes) -> tuple[str, bool]:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A webhook that moves is told to the user: another host must not get the message."""
+    """Reports redirects and does not follow them: another host must not get the message."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         """See `urllib`: none."""

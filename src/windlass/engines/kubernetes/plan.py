@@ -51,7 +51,7 @@ _FOLDERS: Final = {"WINDLASS_OUTPUT_DIR": layout.OUTPUT, "WINDLASS_CHECKPOINT_DI
 
 
 def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: str) -> Plan:
-    """The plan of one run on a cluster. `boot` is the program that unpacks the code. What is against it is in notes."""
+    """The plan of one run on a cluster. `boot` is the program that unpacks the code. Blockers are in `notes`."""
     num_nodes, spares = job.nodes.max, job.kubernetes.spares
     procs = max(1, job.resources.gpus) if job.procs_per_node == "auto" else job.procs_per_node
     asked, why = choose(job, target)
