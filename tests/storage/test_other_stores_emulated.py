@@ -112,7 +112,7 @@ def test_a_file_that_changed_is_the_only_one_copied(data: Data, store: Store, so
 
 
 @AZURE
-@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("is_large", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_an_upload_that_arrives_changed_is_sent_again_and_after_three_times_named(
     data: Data, store: Store, source: Path, tmp_path: Path, is_large: bool
 ) -> None:

@@ -59,7 +59,9 @@ WRITES: dict[str, Callable[[Request], bool]] = {
 }
 
 
-@pytest.mark.parametrize("which", WRITES)
+@pytest.mark.parametrize(
+    "which", [pytest.param(one, marks=pytest.mark.nightly) if one == "every write" else one for one in WRITES]
+)
 def test_an_upload_that_is_answered_by_html_has_stored_nothing_and_says_so(
     data: Data, proxy: FaultProxy, files: Path, bucket: str, tmp_path: Path, which: str
 ) -> None:
