@@ -1,6 +1,6 @@
 """Every error that Windlass raises, as one tree.
 
-    WindlassError                   1    an internal error, and the root of all others
+    WindlassError                   1    the root of all others; an internal error, where it is none of those below
     ├── UsageError                  2    a command line, a name or an option that cannot be
     │   ├── JobFileError            2    a job file, targets file or job object with problems in it
     │   └── PlanError               2    a good job that this target cannot run; names the targets which can
@@ -9,6 +9,7 @@
     │   ├── StoreTooNew             1    written by a newer Windlass; nothing is touched
     │   └── StoreFull               1    no space left where the record lives
     ├── EngineError                 1    a target refused or broke
+    │   └── LoginFailed             2    a target that knows no login, or one that has expired; nothing was started
     ├── StorageError                1    a folder or an object store refused or broke
     ├── NoSuchRun                   102  no run has this id, or several have this prefix
     └── RunEnded                         what `wait` and `run` raise for a run that did not succeed
@@ -102,6 +103,12 @@ class StoreFull(StoreError):
 
 class EngineError(WindlassError):
     """A target refused the request, or broke."""
+
+
+class LoginFailed(EngineError):
+    """There is no login for the target, it has expired, or it is another one than the run's."""
+
+    exit_code = 2
 
 
 class StorageError(WindlassError):

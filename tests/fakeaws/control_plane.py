@@ -23,7 +23,7 @@ from tests.fakeaws.account import Account, NotThere
 from tests.fakeaws.handler import AwsError, Handler
 from tests.helpers.ports import quiet_port
 
-from windlass.engines.sagemaker.service import Refused
+from windlass.engines.sagemaker.service import Absent, Refused
 from windlass.engines.sagemaker.twin.service import FOLDER, Twin
 
 ACCOUNT: Final = "123456789012"
@@ -223,7 +223,10 @@ class ControlPlane:
         name, _, _ = body.get("logStreamNamePrefix", "").partition("/")
         if name in self.never_started or name in self.waiting:
             return {"logStreams": []}
-        return {"logStreams": [{"logStreamName": one} for one in self.twin.log_streams(name)]}
+        try:
+            return {"logStreams": [{"logStreamName": one} for one in self.twin.log_streams(name)]}
+        except Absent:  # CloudWatch knows nothing of jobs
+            return {"logStreams": []}
 
     def _GetLogEvents(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._require_group(body)

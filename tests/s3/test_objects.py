@@ -27,6 +27,7 @@ from windlass.s3.errors import (
     Missing,
     MissingBucket,
     NoAnswer,
+    NoLogin,
     StoreError,
     Unconfirmed,
 )
@@ -347,3 +348,18 @@ def test_a_bucket_is_pickled_without_its_keys(monkeypatch: pytest.MonkeyPatch) -
 def test_an_address_that_is_none_of_a_store_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="s3://BUCKET/PREFIX"):
         open_folder(address)
+
+
+def test_the_reason_for_which_head_is_refused_is_that_of_a_get() -> None:
+    expired: Answered = (400, {}, error("ExpiredToken"))
+    with answering((400, {}, b""), expired) as (bucket, server, _):
+        with pytest.raises(NoLogin, match="ExpiredToken"):
+            bucket.send("HEAD", "key")
+        assert [(method, asked.get("range")) for method, _, asked in server.asked] == [
+            ("HEAD", None), ("GET", "bytes=0-0"),
+        ]  # fmt: skip
+    with (
+        answering((400, {}, b""), (206, {}, b"x")) as (bucket, _, _),
+        pytest.raises(Forbidden, match="the token may have expired"),
+    ):
+        bucket.send("HEAD", "key")

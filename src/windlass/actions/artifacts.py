@@ -43,7 +43,7 @@ def look(engine: Engine, run_id: str, *, reach: bool = False) -> ArtifactList:
 def _read(engine: Engine, status: Status, place: ResultsPlace, *, reach: bool) -> tuple[Listing | None, Listing | None]:
     """The files of the outputs, and the checkpoints in a cluster; None for what is not read."""
     outputs = saved = None
-    if place.kind != "folder" and reach and not _is_gone(status, place):
+    if place.kind in ("claim", "pods") and reach and not _is_gone(status, place):
         outputs, saved = engine.list_results(status.id)
     if (folder := place.copied or (place.path if place.kind == "folder" else "")) != "":
         try:
@@ -81,7 +81,7 @@ def _outputs(status: Status, place: ResultsPlace, listing: Listing | None) -> Ar
 def _risk(status: Status, place: ResultsPlace) -> str:
     """What happens, or has happened, to results that are kept nowhere."""
     if place.kind != "pods":
-        return ""
+        return place.note
     return "deleted with the pods" if _is_gone(status, place) else "deleted with the pods when the run ends"
 
 
@@ -90,7 +90,8 @@ def _checkpoints(
 ) -> Iterator[Artifact]:
     """The folder of checkpoints, if any is known."""
     folder, copy = engine.checkpoint_dir(status.id), f"windlass cp {status.id}:checkpoints ."
-    kind, claim, note = place.kind, place.claim, _risk(status, place)
+    kind = "folder" if place.kind == "store" else place.kind
+    claim, note = place.claim, "" if place.note else _risk(status, place)
     if is_address(folder):
         kind, claim, note = "store", "", ""
         copy = shlex.join(["windlass", "data", "copy", folder, FOLDER])

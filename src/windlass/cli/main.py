@@ -200,8 +200,8 @@ def cli() -> None:
     windlass run                                         job.yaml of this folder
     windlass logs -f                                     output of the newest run
 
-    Exit codes: 0 success, 1 an internal error, 2 usage or a bad job file, 100 the run failed, 101 not finished,
-    102 no such run, 103 stopped.
+    Exit codes: 0 success, 1 a failure of Windlass or of what it stands on, 2 usage, a bad job file or no login,
+    100 the run failed, 101 not finished, 102 no such run, 103 stopped.
     """
 
 

@@ -365,7 +365,7 @@ def _request_stop(
         click.echo(f"{run_id}: stopping; {words}", err=True)
     note = "it had ended already:" if is_over else ""
     if left:
-        note = f"it had ended already by its record; pods that still ran were deleted: {', '.join(left)}"
+        note = f"it had ended already by its record; {engine.left_words}: {', '.join(left)}"
     return engine, run_id, grace if waits else None, note
 
 

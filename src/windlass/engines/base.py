@@ -139,15 +139,17 @@ class ResultsPlace:
     """Where the outputs of a run are."""
 
     kind: str
-    """`folder` of this machine, `claim`, or `pods`, with which they are deleted."""
+    """`folder` of this machine, `claim`, `pods`, with which they are deleted, or `store`."""
     path: str
-    """Of the folder, or in the claim, or in a pod."""
+    """Of the folder, or in the claim, or in a pod; an address."""
     claim: str = ""
     """Its name; empty elsewhere."""
     copied: str = ""
     """The folder of this machine to which they were copied; empty where they were not."""
     elsewhere: str = ""
     """Why they cannot be copied to this machine, such as that another one has them; empty where that is not known."""
+    note: str = ""
+    """Why they are not where they should be."""
 
 
 class ClaimFiles(Protocol):
@@ -186,6 +188,8 @@ class Engine:
     """Whether the folders of its runs are out of reach of this machine's file system."""
     has_prices: ClassVar[bool] = True
     """Whether its targets name what a node costs an hour."""
+    left_words: ClassVar[str] = "pods that still ran were deleted"
+    """What a stop did to what `left_running` names."""
     final_phases: ClassVar[frozenset[Phase]] = TERMINAL
     """Phases of runs that a stop need not wait for."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
-from windlass.errors import EngineError, MissingPart, near
+from windlass.errors import EngineError, LoginFailed, MissingPart, near
 
 REGION: Final = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
 CONNECT_SECONDS: Final = 10
@@ -60,7 +60,7 @@ class AwsError(EngineError):
         self.action, self.code = action, code
 
 
-class NotLoggedIn(AwsError):
+class NotLoggedIn(AwsError, LoginFailed):
     """There are no credentials, or AWS does not accept them."""
 
 

@@ -32,6 +32,7 @@ from windlass.s3.errors import (
     Missing,
     MissingBucket,
     NoAnswer,
+    NoLogin,
     StoreError,
     Unconfirmed,
 )
@@ -189,6 +190,8 @@ class Bucket:
             raise Busy(f"the connection broke: {type(error).__name__} {error}", f"s3://{self.name}/{key}") from error
         if not answer.will_close:
             self._local.kept = kept
+        if refusal is not None and method == "HEAD" and answer.status in (400, 403):
+            refusal = self._explained(key, refusal)
         if refusal is not None:
             raise refusal
 
@@ -201,6 +204,16 @@ class Bucket:
         is_wrong = abs(skew - self._skew) > SKEW_SECONDS
         self._skew = skew if is_wrong else self._skew
         return is_wrong
+
+    def _explained(self, key: str, refusal: StoreError) -> StoreError:
+        """The reason why HEAD was refused, whose answer has none: an expired token is a bare 400."""
+        try:
+            self.send_once("GET", key, headers={"range": "bytes=0-0"})
+        except Denied as error:
+            return error
+        except StoreError:
+            return refusal
+        return refusal
 
     def _asked(
         self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body,
@@ -284,7 +297,7 @@ class Bucket:
         if method == "HEAD" and status == 400:
             return Forbidden(f"{said}, without a reason: the token may have expired; {CHECK_CREDENTIALS}", what)
         if status in (401, 403) or code in OF_KEYS:
-            return Denied(f"{said}; {CHECK_CREDENTIALS}", what)
+            return (NoLogin if code in OF_KEYS else Denied)(f"{said}; {CHECK_CREDENTIALS}", what)
         if status in (409, 412):
             return Changed(said, what)
         return StoreError(5, said, what)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from windlass.s3 import roles
-from windlass.s3.errors import Busy, Denied, StoreError
+from windlass.s3.errors import Busy, NoLogin, StoreError
 from windlass.s3.profile import Profile
 from windlass.s3.signature import Keys
 
@@ -72,20 +72,20 @@ class Credentials:
         try:
             from botocore.session import Session
         except ImportError as error:
-            raise Denied(
+            raise NoLogin(
                 f"{NONE}, or give the pod a role; roles and logins of profiles need boto3: pip install boto3",
                 self._what,
             ) from error
         with _errors_of_botocore(self._what):
             found = Session().get_credentials()
         if found is None:
-            raise Denied(f"{NONE}, or AWS_PROFILE", self._what)
+            raise NoLogin(f"{NONE}, or AWS_PROFILE", self._what)
         return found
 
 
 @contextmanager
 def _errors_of_botocore(what: str) -> Iterator[None]:
-    """Raises Denied for an error of botocore, and Busy for one that passes."""
+    """Raises NoLogin for an error of botocore, and Busy for one that passes."""
     from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError, SSLError
 
     try:
@@ -96,7 +96,9 @@ def _errors_of_botocore(what: str) -> Iterator[None]:
         raise roles.failure(f"credentials for AWS: {error}", status, what) from error
     except BotoCoreError as error:
         passes = isinstance(error, (ConnectionError, HTTPClientError)) and not isinstance(error, SSLError)
-        raise (Busy if passes else Denied)(f"credentials for AWS: {error}", what) from error
+        raise (Busy if passes else NoLogin)(f"credentials for AWS: {error}", what) from error
+    except (OSError, ValueError) as error:  # of a token file or a credential_process, which botocore lets through
+        raise NoLogin(f"credentials for AWS cannot be read: {error}", what) from error
 
 
 class _Role:

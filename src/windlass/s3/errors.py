@@ -72,6 +72,10 @@ class Forbidden(Denied):
     """This one object is denied, for example an archived one; others may not be."""
 
 
+class NoLogin(Denied):
+    """There are no keys, they have expired, or the store does not know them: another login is needed."""
+
+
 class Changed(StoreError):
     """An object is not the one that was asked for: it was written meanwhile, or is there already."""
 

@@ -293,8 +293,11 @@ class Backend(ABC):
         """When the nodes of an attempt that is about to begin were requested, in unix seconds; None: not yet."""
         return None
 
-    def is_started(self, folder: Path) -> bool:
-        """Whether the recorded attempt with this folder was started; else it may be started again."""
+    def is_started(self, folder: Path) -> bool | None:
+        """Whether the recorded attempt with this folder was started; else it may be started again.
+
+        None where that is not known, since the target does not answer: starting it again must not start it twice.
+        """
         return True
 
     def unreachable(self) -> set[int]:

@@ -55,6 +55,9 @@ def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) ->
         supervisor = Supervisor(writer, plan, run_dir, make_backend(plan, run_dir))
         handle_signals(supervisor)
         _write_pid(run_dir)  # only now: a command that reads it may send a signal at once
+        if writer.status.phase.is_terminal:  # its clean-up was not finished
+            supervisor.backend.clean_up(supervisor.record)
+            return
         supervisor.run()
         if supervisor.detached:
             return  # the run is still open

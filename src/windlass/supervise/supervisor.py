@@ -23,6 +23,7 @@ from windlass.plan.plan import Plan
 from windlass.runs import crash
 from windlass.runs.events import (
     AttemptStarted,
+    PhaseEntered,
     PreemptionNotice,
     RootCause,
     RunEnded,
@@ -133,8 +134,8 @@ class Supervisor:
         return bool(attempts) and attempts[-1].ended_at is None
 
     @property
-    def is_on_target(self) -> bool:
-        """Whether an attempt is in progress, and nodes of it were started."""
+    def is_on_target(self) -> bool | None:
+        """Whether an attempt is in progress, and nodes of it were started; None where they may have been."""
         return self.is_begun and self.backend.is_started(self._attempt_dir(len(self.writer.status.attempts)))
 
     def adopt(self) -> AttemptMonitor:
@@ -166,12 +167,17 @@ class Supervisor:
         lives = self.is_on_target
         if self._is_holder is None and not self.terminated:
             self._wait(POLL_SECONDS)
-        elif not lives and self.is_to_stop():
+        elif lives is False and self.is_to_stop():
             self.end_run(Outcome(Phase.STOPPED, reason="stop"))
-        elif not lives and is_late(self.writer.status, self.plan.policy, now):
+        elif lives is False and is_late(self.writer.status, self.plan.policy, now):
             self.end_run(timed_out(self.plan.policy))
         elif self.terminated and (not lives or self.backend.outlives_supervisor):
             self._detach()  # the run is still open
+        elif lives is None and (self.is_to_stop() or is_late(self.writer.status, self.plan.policy, now)):
+            if self.writer.status.phase is not Phase.STOPPING:  # at the time limit
+                self.record.note(PhaseEntered(Phase.STOPPING))
+            self.next_at = None
+            self.adopt()  # it ends once the target reports that nothing of the attempt runs
         elif now < self.next_at:
             self._wait(min(POLL_SECONDS, self.next_at - now))
         elif not self._is_holder:

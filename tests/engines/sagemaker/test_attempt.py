@@ -15,6 +15,7 @@ from tests.helpers.until import until
 
 from windlass.engines.sagemaker.attempt import LOG_SECONDS, JobAttempt
 from windlass.engines.sagemaker.host_log import HostLog
+from windlass.engines.sagemaker.late_logs import LATE, read_late_logs
 from windlass.engines.sagemaker.service import Description, LogPage, Request
 from windlass.supervise.backend import Intent
 from windlass.worker.protocol import (
@@ -37,6 +38,7 @@ class LaggingService:
 
     poll_seconds = 0.005
     logs_are_prompt = False
+    settle_seconds = 0.02
 
     def __init__(self) -> None:
         self.job: Description = {"TrainingJobStatus": "InProgress", "SecondaryStatus": "Training"}
@@ -219,3 +221,32 @@ def test_the_last_sign_of_life_of_a_job_is_its_last_line_whenever_that_was_read(
 ) -> None:
     service.lines = {"algo-1": ["[0] step 1", "[0] step 2"], "algo-2": ["[1] step 1"]}
     until(lambda: attempt.last_sign_of_life() == 1732400000.001, lambda: attempt.last_sign_of_life())
+
+
+@pytest.mark.parametrize("stream", ["algo-2", "algo-2 in part"])
+def test_lines_that_arrive_after_the_end_are_read_on_demand(
+    service: LaggingService, tmp_path: Path, stream: str
+) -> None:
+    ranks = [RankSpec(rank, 0, ("python3", "train.py"), {}) for rank in range(2)]
+    specs = [NodeSpec(rank.rank, "train.py", "python3", "/", {}, (rank,), 5.0) for rank in ranks]
+    service.lines = {"algo-1": ["[0] step 1", last(NodeEnded(time.time(), ()))]}
+    if stream != "algo-2":
+        service.lines["algo-2"] = ["[1] step 1"]
+    attempt = JobAttempt(service, "digits-1", 1, specs, tmp_path, threading.Event().set, log_seconds=0.02)
+    with contextlib.closing(attempt):
+        service.fail("ClientError: Artifact upload failed: access denied")
+        until(lambda: attempt.all_read, seconds=10)
+    assert (tmp_path / LATE).exists()
+    service.lines["algo-2"] = ["[1] step 1", "[1] step 2"]
+    read_late_logs(lambda: service, "digits-1", 1, specs, tmp_path)
+    assert (tmp_path / "rank-1.log").read_bytes() == b"step 1\nstep 2\n"
+    assert (tmp_path / LATE).exists(), "more may come: it has no end"
+    service.lines["algo-2"] += ["[1] step 3", last(NodeEnded(time.time(), ()))]
+    read_late_logs(lambda: service, "digits-1", 1, specs, tmp_path)
+    assert (tmp_path / "rank-1.log").read_bytes() == b"step 1\nstep 2\nstep 3\n"
+    assert not (tmp_path / LATE).exists()
+
+    def never() -> LaggingService:
+        raise AssertionError("a whole log is not asked for")
+
+    read_late_logs(never, "digits-1", 1, specs, tmp_path)

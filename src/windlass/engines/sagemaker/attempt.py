@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
@@ -10,15 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from windlass.engines.sagemaker.description import has_containers, seconds_of, write_description
+from windlass.engines.sagemaker.description import has_containers, read_description, seconds_of, write_description
 from windlass.engines.sagemaker.host_log import HostLog, place_of
+from windlass.engines.sagemaker.late_logs import mark_late
 from windlass.engines.sagemaker.layout import some_of
 from windlass.engines.sagemaker.service import (
     COMPLETED,
+    DELETED,
     ENDED,
     FAILED,
+    IN_PROGRESS,
     STOPPED,
     VALIDATION,
+    Absent,
     Description,
     NotLoggedIn,
     Refused,
@@ -49,6 +54,7 @@ KILLED: Final = "exit code: 137"
 """How the reason of a job ends whose container was killed."""
 MAX_MESSAGE: Final = 1000
 """Of what a host reports, in characters."""
+DELETED_WORDS: Final = "the training job was deleted, and how it ended is not known"
 TIME_IS_OVER: Final = "MaxRuntimeExceeded"
 INTERRUPTED: Final = "Interrupted"
 STAGES: Final = {
@@ -196,10 +202,11 @@ class JobAttempt(Attempt):
 
     def __init__(
         self, service: Service, name: str, number: int, specs: Sequence[NodeSpec], folder: Path,
-        wake: Callable[[], None],
+        wake: Callable[[], None], log_seconds: float = LOG_SECONDS,
     ) -> None:  # fmt: skip
-        """`name` is that of the training job."""
+        """`name` is that of the training job; `log_seconds` is how long the end of its logs is awaited."""
         super().__init__(folder, ())
+        self.log_seconds = log_seconds
         self.service = service
         self.name = name
         self.number = number
@@ -216,6 +223,8 @@ class JobAttempt(Attempt):
         self._is_to_stop = False
         self._ended_at: float | None = None
         """Monotonic seconds; when the job was first seen to have ended."""
+        self._absent_since: float | None = None
+        """Monotonic seconds; since when the service says that there is no such job."""
         self._is_isolation_told = False
         """Whether it was reported that hosts on this machine are folders alone."""
         self._is_left_out_told = False
@@ -240,6 +249,8 @@ class JobAttempt(Attempt):
         if self.status not in ENDED:
             return ""
         reason = str(self.description.get("FailureReason") or "")
+        if self.status == DELETED:
+            return DELETED_WORDS if "TrainingJobName" in self.description else "the training job was not created"
         return reason or f"the training job has ended as {self.status}"
 
     @property
@@ -304,7 +315,7 @@ class JobAttempt(Attempt):
                 self._turn()
                 self.trouble = None
             except (Unavailable, Refused) as error:
-                self.trouble = unavailable(error, "the job goes on")
+                self.trouble = unavailable(error, "the job may go on")
             except OSError as error:  # a full disk: the logs are read again from the cursor
                 words = f"the logs cannot be written: {error.strerror or error}"
                 self.trouble = TargetUnavailable("NotObserved", words)
@@ -317,14 +328,8 @@ class JobAttempt(Attempt):
         self._wake()
 
     def _turn(self) -> None:
-        if self._is_to_stop and not self.is_stopped_by_us and self.status not in ENDED:
-            try:
-                self.service.stop(self.name)
-            except Refused as error:
-                if error.code != VALIDATION:  # that it has ended meanwhile
-                    raise
-            self.is_stopped_by_us = True
-        description = self.service.describe(self.name)
+        problem = self._stop_job() if self._is_to_stop and self.status in ("", IN_PROGRESS) else None
+        description = self._describe()
         if description != self.description:
             write_description(self.folder, description)
         self.description = description
@@ -334,6 +339,36 @@ class JobAttempt(Attempt):
         is_new = self._read_logs()
         if is_over and not is_new and self._has_all_logs():
             self.all_read = True
+        if problem is not None and self.status == IN_PROGRESS:
+            raise problem
+
+    def _stop_job(self) -> Refused | Unavailable | None:
+        """Have the job stopped, and again while it goes on; returns what was answered instead. The service may carry it
+        out without an answer, and something else may answer in its place.
+        """
+        self.is_stopped_by_us = True
+        try:
+            self.service.stop(self.name)
+        except (Refused, Unavailable) as error:
+            is_over = isinstance(error, Refused) and error.code == VALIDATION  # it has ended meanwhile
+            return None if is_over else error
+        return None
+
+    def _describe(self) -> Description:
+        """What the service reports of the job, as `DELETED` where there is none. Raises Unavailable."""
+        try:
+            found = self.service.describe(self.name)
+        except Absent as error:
+            if self.status in ENDED:
+                return self.description
+            now = time.monotonic()
+            self._absent_since = now if self._absent_since is None else self._absent_since
+            if now - self._absent_since < self.service.settle_seconds:
+                raise Unavailable(error.message) from error
+            known = self.description or read_description(self.folder)
+            return {**known, "TrainingJobStatus": DELETED, "SecondaryStatus": DELETED}
+        self._absent_since = None
+        return found
 
     def _has_all_logs(self) -> bool:
         """Whether no more lines will come: each host's log has its end, or has had the time to get it."""
@@ -345,12 +380,19 @@ class JobAttempt(Attempt):
         if num_without_end == 0 or self.service.logs_are_prompt:
             return True
         is_of_killed = num_without_end == 1 and self.why_ended.endswith(KILLED)
-        return time.monotonic() - self._ended_at > (KILLED_LOG_SECONDS if is_of_killed else LOG_SECONDS)
+        if time.monotonic() - self._ended_at <= (KILLED_LOG_SECONDS if is_of_killed else self.log_seconds):
+            return False
+        mark_late(self.folder)
+        return True
 
     def _read_logs(self) -> bool:
         """Write what is new in the streams of the hosts; returns whether anything was."""
         is_new = False
-        for stream in self.service.log_streams(self.name, is_over=self.status in ENDED):
+        streams: Sequence[str] = ()
+        # Hosts on this machine keep no logs of a job that is deleted.
+        with contextlib.suppress(Refused if self.status == DELETED else Absent):
+            streams = self.service.log_streams(self.name, is_over=self.status in ENDED)
+        for stream in streams:
             if 0 <= (place := place_of(stream)) < len(self.nodes):
                 is_new = self.nodes[place].log.read(stream) or is_new
         return is_new

@@ -11,19 +11,28 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConfigParseError,
     CredentialRetrievalError,
+    InvalidConfigError,
+    LoginError,
+    MissingDependencyException,
+    NoAuthTokenError,
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
     ProfileNotFound,
+    RefreshWithMFAUnsupportedError,
     SSOError,
     TokenRetrievalError,
+    UnknownCredentialError,
 )
+from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
 from windlass.engines.sagemaker.service import (
     LOG_GROUP,
     VALIDATION,
+    Absent,
     Description,
     LogPage,
     NotLoggedIn,
@@ -47,10 +56,15 @@ LOGIN: Final = (
     "InvalidSignatureException", "SignatureDoesNotMatch", "AuthFailure",
 )  # fmt: skip
 NO_LOGIN: Final = (
-    NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError, SSOError,
-    ProfileNotFound,
+    ConfigParseError, CredentialRetrievalError, InvalidConfigError, LoginError, MissingDependencyException,
+    NoAuthTokenError, NoCredentialsError, PartialCredentialsError, ProfileNotFound, RefreshWithMFAUnsupportedError,
+    SSOError, TokenRetrievalError, UnknownCredentialError,
 )  # fmt: skip
+DENIED: Final = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation")
+ABSENT: Final = ("ResourceNotFound", "ResourceNotFoundException")
 LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
+OTHER_HINT: Final = "use the login that started the run: AWS_PROFILE; see: aws sts get-caller-identity"
+SETTLE_SECONDS: Final = 30.0
 
 
 class Aws(Service):
@@ -58,10 +72,14 @@ class Aws(Service):
 
     poll_seconds = 2.0
     logs_are_prompt = False
+    settle_seconds = SETTLE_SECONDS
 
-    def __init__(self, region: str) -> None:
-        """Raises NotLoggedIn for a profile that is not there."""
-        self._session, self._region = Session(), region
+    def __init__(self, region: str, account: str = "", *, config: Config = RETRIES) -> None:
+        """`account` is the number of the run's own, where it is known: in another one its jobs are not absent.
+
+        Raises NotLoggedIn for a profile that is not there.
+        """
+        self._session, self._region, self._account, self._config = Session(), region, account, config
         self._training = self._client("sagemaker")
         self._streams: dict[str, tuple[float, list[str]]] = {}
         """By job: when its streams were listed, in monotonic seconds, and their names."""
@@ -73,16 +91,32 @@ class Aws(Service):
 
     def _client(self, service: str) -> Any:
         """Of botocore: boto3 imports and reads what S3 and its own objects need first."""
-        return answered(lambda: self._session.create_client(service, region_name=self._region, config=RETRIES))
+        return answered(lambda: self._session.create_client(service, region_name=self._region, config=self._config))
 
     def create(self, request: Request) -> None:
         """See `Service`."""
-        answered(lambda: self._training.create_training_job(**request))
+        answered(lambda: self._training.create_training_job(**request)["TrainingJobArn"])
 
     def describe(self, name: str) -> Description:
         """See `Service`."""
-        found: Description = answered(lambda: self._training.describe_training_job(TrainingJobName=name))
+        try:
+            found: Description = answered(lambda: self._training.describe_training_job(TrainingJobName=name))
+        except Refused as error:
+            if error.code in ABSENT or (error.code == VALIDATION and "not found" in error.message):
+                self._require_account(name)
+                raise Absent(error.code, error.message) from error
+            kind, hint = (NotLoggedIn, OTHER_HINT) if error.code in DENIED else (Unavailable, "")
+            raise kind(f"what has become of training job {name} is not known: {error.message}", hint) from error
+        if found.get("TrainingJobName") != name or "TrainingJobStatus" not in found:
+            raise Unavailable(*NOT_OF_AWS)
         return found
+
+    def _require_account(self, name: str) -> None:
+        """Raise NotLoggedIn where the login is of another account than the run."""
+        found = answered(lambda: self._client("sts").get_caller_identity()["Account"])
+        if self._account and str(found) != self._account:
+            words = f"the login is of account {found}, and training job {name} is in account {self._account}"
+            raise NotLoggedIn(words, OTHER_HINT)
 
     def stop(self, name: str) -> None:
         """See `Service`."""
@@ -128,11 +162,15 @@ class Aws(Service):
     def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
         """See `Service`."""
         which: Mapping[str, Any] = {"startTime": since} if token is None else {"nextToken": token}
-        page = answered(
-            lambda: self._logs.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream, startFromHead=True, **which)
-        )
-        lines = [(int(one["timestamp"]), str(one["message"])) for one in page["events"]]
-        return LogPage(lines, str(page["nextForwardToken"]))
+
+        def read() -> LogPage:
+            page = self._logs.get_log_events(
+                logGroupName=LOG_GROUP, logStreamName=stream, startFromHead=True, **which
+            )  # fmt: skip
+            lines = [(int(one["timestamp"]), str(one["message"])) for one in page["events"]]
+            return LogPage(lines, str(page["nextForwardToken"]))
+
+        return answered(read)
 
     def close(self) -> None:
         """See `Service`."""
@@ -164,19 +202,36 @@ def answered(call: Callable[[], T]) -> T:
         return call()
     except ClientError as error:
         raise _ours(error) from error
-    except NO_LOGIN as error:
-        raise NotLoggedIn(f"there are no credentials for AWS: {error}", LOGIN_HINT) from error
     except ParamValidationError as error:
         raise Refused(VALIDATION, f"boto3 refuses the request: {error}", "upgrade boto3") from error
+    except (KeyError, ResponseParserError) as error:
+        raise Unavailable(*NOT_OF_AWS) from error
+    except NO_LOGIN as error:
+        raise NotLoggedIn(f"there are no credentials for AWS: {error}", LOGIN_HINT) from error
     except BotoCoreError as error:
         raise Unavailable(f"AWS does not answer: {error}", "is there a network, and is the region right?") from error
+    except (OSError, ValueError) as error:  # of a token file or a credential_process, which botocore lets through
+        raise NotLoggedIn(f"the credentials for AWS cannot be read: {error}", LOGIN_HINT) from error
+
+
+NOT_OF_AWS: Final = (
+    "something else than AWS has answered", "a proxy or a login page of the network may be in between"
+)  # fmt: skip
+"""Message and hint for an answer without what the operation always gives."""
 
 
 def _ours(error: ClientError) -> Refused | Unavailable:
     code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
-    what = f"{error.operation_name}: {message} ({code})"
-    if code in LOGIN:
-        return NotLoggedIn(f"AWS does not accept the credentials: {what}", LOGIN_HINT)
-    if code in PASSING or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+    what, metadata = f"{error.operation_name}: {message} ({code})", error.response.get("ResponseMetadata", {})
+    status = metadata.get("HTTPStatusCode", 0)
+    if code in PASSING or status >= 500:
         return Unavailable(f"AWS cannot answer now: {what}")
-    return Refused(code, what)
+    if code == str(status) and not error.operation_name.startswith("Head"):  # an error of AWS has a name
+        return Unavailable(f"{NOT_OF_AWS[0]}: {what}", NOT_OF_AWS[1])
+    found = (
+        NotLoggedIn(f"AWS does not accept the credentials: {what}", LOGIN_HINT)
+        if code in LOGIN
+        else Refused(code, what)
+    )
+    found.is_repeated = metadata.get("RetryAttempts", 0) > 0
+    return found

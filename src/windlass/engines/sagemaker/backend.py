@@ -1,4 +1,8 @@
-"""Backend of SageMaker: one training job for each attempt. Every step may be repeated: what exists is kept."""
+"""Backend of SageMaker: one training job for each attempt. Every step may be repeated: what exists is kept.
+
+The name of a job is written before its creation is requested. From then on it counts as a job that bills until the
+service reports that it has ended, or that there is none: an error is neither.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import contextlib
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,21 +20,39 @@ from windlass.engines import ports
 from windlass.engines.sagemaker import layout, objects
 from windlass.engines.sagemaker.attempt import JobAttempt, unavailable
 from windlass.engines.sagemaker.connect import connect
+from windlass.engines.sagemaker.description import read_description, write_description
+from windlass.engines.sagemaker.late_logs import read_late_logs
 from windlass.engines.sagemaker.request import numbered, own_channel
-from windlass.engines.sagemaker.service import ENDED, IN_USE, Refused, Service, Unavailable
+from windlass.engines.sagemaker.service import (
+    DELETED,
+    ENDED,
+    IN_PROGRESS,
+    IN_USE,
+    Absent,
+    Description,
+    NotLoggedIn,
+    Refused,
+    Service,
+    Unavailable,
+)
+from windlass.engines.sagemaker.unfinished import Unfinished
 from windlass.engines.travel import planned_code
-from windlass.errors import EngineError, WindlassError
+from windlass.errors import EngineError, in_a_line
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
-from windlass.runs.events import MODEL_AWAY, Warned
+from windlass.runs.events import MODEL_AWAY, Warned, entries
+from windlass.runs.record import Status
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import pack
 
+REQUESTED: Final = "requested"
+"""File in the folder of an attempt, with the name of the training job whose creation was or is about to be requested.
+"""
 STARTED: Final = "started"
-"""File in the folder of an attempt whose training job was created."""
+"""File there once the training job was created."""
 
 
 class SageMakerBackend(Backend):
@@ -37,8 +61,10 @@ class SageMakerBackend(Backend):
     outlives_supervisor = True
     uploads_outputs = True
 
-    def __init__(self, plan: Plan, run_dir: Path) -> None:
-        """Connects to the service where it is first used: the command that sends the code does not need it."""
+    def __init__(self, plan: Plan, run_dir: Path, service: Service | None = None) -> None:
+        """Connects to the service of the plan where it is first used, unless one is given: the command that sends the
+        code does not need it."""
+        self._given = service
         self._plan = plan
         self._run_dir = run_dir
         self._home = run_dir.parent.parent
@@ -62,7 +88,7 @@ class SageMakerBackend(Backend):
     @functools.cached_property
     def service(self) -> Service:
         """Raises EngineError, UsageError."""
-        made = self._ahead.result() if self._ahead is not None else None
+        made = self._ahead.result() if self._ahead is not None else self._given
         return made or connect(self._where, os.environ)
 
     def close(self) -> None:
@@ -82,14 +108,27 @@ class SageMakerBackend(Backend):
 
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
         """See `Backend`."""
+        is_repeated = (folder / REQUESTED).exists()
         try:
-            self._create(record, number, members, clock.time())
+            if not (is_repeated and self._has_job(folder, is_settled=False)):
+                self._create(record, folder, members, clock.time(), is_repeated=is_repeated)
         except Unavailable as error:
             raise unavailable(error) from error
         with contextlib.suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / STARTED).touch()
         return self.adopt(folder, number, members, clock)
+
+    def _request_name(self, folder: Path) -> None:
+        """Write the name of the training job before it is created: another supervisor, or the end, asks for it.
+
+        Raises TargetUnavailable where the disk is full.
+        """
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (folder / REQUESTED).write_text(self._name(folder))
+        except OSError as error:
+            words = f"the name of the training job cannot be written, so that it is not created: {error.strerror}"
+            raise TargetUnavailable("NotObserved", words, "see: windlass doctor") from error
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
         """See `Backend`."""
@@ -99,18 +138,50 @@ class SageMakerBackend(Backend):
         self._attempt = JobAttempt(self.service, name, number, specs, folder, clock.wake)
         return self._attempt
 
-    def is_started(self, folder: Path) -> bool:
-        """See `Backend`. A supervisor may have been killed after the job was created."""
-        if (folder / STARTED).exists():
-            return True
+    def is_started(self, folder: Path) -> bool | None:
+        """See `Backend`. The answer that a job was created may have been lost, with a supervisor or without."""
         try:
-            self.service.describe(layout.job_name(self._plan.run_id, _number(folder)))
+            return (folder / STARTED).exists() or self._has_job(folder)
         except EngineError:
-            return False  # creating it again shows
-        return True
+            return None
 
-    def _create(self, record: Recorder, number: int, members: Sequence[int], now: float) -> None:
-        """Create the training job of an attempt, unless it is there. Raises EngineError."""
+    def _has_job(self, folder: Path, *, is_settled: bool = True) -> bool:
+        """Whether there is the training job of an attempt; that there is none counts `is_settled` only once no earlier
+        request can be carried out any more. Raises Unavailable where that is not known.
+        """
+        if not (folder / REQUESTED).exists():
+            return False
+        try:
+            return self._is_ours(self.service.describe(self._name(folder)))
+        except Absent:
+            if is_settled:
+                self._require_settled(folder)
+            return False
+
+    def _require_settled(self, folder: Path) -> None:
+        """Raise Unavailable while a request to create the job of an attempt may still be carried out."""
+        if (left := self._settling_seconds(folder)) > 0:
+            raise Unavailable(f"whether training job {self._name(folder)} will be created is not known for {left:.0f} s"
+                              ": the request has no answer")  # fmt: skip
+
+    def _settling_seconds(self, folder: Path) -> float:
+        """For how long a request to create the job of an attempt may still be carried out."""
+        with contextlib.suppress(FileNotFoundError):
+            age = time.time() - (folder / REQUESTED).stat().st_mtime
+            return self.service.settle_seconds - max(age, 0.0)
+        return 0.0
+
+    def _name(self, folder: Path) -> str:
+        return layout.job_name(self._plan.run_id, _number(folder))
+
+    def _create(
+        self, record: Recorder, folder: Path, members: Sequence[int], now: float, *, is_repeated: bool
+    ) -> None:  # fmt: skip
+        """Create the training job of an attempt, unless it is there; `is_repeated` where that was requested before.
+
+        Raises EngineError.
+        """
+        number = _number(folder)
         limit, left = self._plan.policy["timeout_seconds"], None
         if limit is not None:
             left = limit - record.status.limited_seconds(now)
@@ -130,18 +201,34 @@ class SageMakerBackend(Backend):
         specs = compose(self._plan.nodes, members, facts)
         self.send_code()
         objects.put(address, objects.starters(pack(number, dict(enumerate(specs)))), self._home)
+        self._request_name(folder)
         try:
             self.service.create(body)
-        except Refused as error:
-            if error.code != IN_USE:
+        except (Refused, NotLoggedIn) as error:
+            if isinstance(error, Refused) and error.code == IN_USE:
+                self._require_ours(folder)
+            elif not (is_repeated or error.is_repeated):
+                (folder / REQUESTED).unlink()
                 raise
-            self._require_ours(body["TrainingJobName"])
+            elif isinstance(error, NotLoggedIn) or not self._has_job(folder, is_settled=False):
+                raise  # an earlier request has created none
+        except Unavailable:
+            self._request_name(folder)  # by its time, until when it may still be carried out
+            raise
 
-    def _require_ours(self, name: str) -> None:
-        """Raise EngineError for a training job of this name that is not of this run."""
-        there = self.service.describe(name)
-        if there.get("Environment", {}).get(layout.RUN_VARIABLE) != self._plan.run_id:
-            raise EngineError(f"training job {name} exists already, and is not of this run", "run again")
+    def _is_ours(self, there: Description) -> bool:
+        """Whether a training job is of this run."""
+        return bool(there.get("Environment", {}).get(layout.RUN_VARIABLE) == self._plan.run_id)
+
+    def _require_ours(self, folder: Path) -> None:
+        """Raise EngineError where the name of an attempt's job is in use by another's, Unavailable where that is not
+        known."""
+        try:
+            is_ours = self._is_ours(self.service.describe(self._name(folder)))
+        except Absent as error:
+            raise Unavailable(f"training job {self._name(folder)} exists, and is not found: {error.message}") from error
+        if not is_ours:
+            raise EngineError(f"training job {self._name(folder)} exists already, and is not of this run", "run again")
 
     @property
     def _holds_ports(self) -> bool:
@@ -183,43 +270,133 @@ class SageMakerBackend(Backend):
             return True
 
     def live_jobs(self) -> list[str]:
-        """Training jobs of the run that have not ended. Raises EngineError."""
-        found = []
-        for name in self._jobs():
-            with contextlib.suppress(Refused):
-                if self.service.describe(name)["TrainingJobStatus"] not in ENDED:
-                    found.append(name)
-        return found
+        """Training jobs of the run that have not ended. Raises EngineError where that is not known of one."""
+        return [self._name(folder) for folder in self._unsettled() if self._status(folder) not in ENDED]
 
-    def _jobs(self) -> list[str]:
-        """The training job of each attempt that has a folder."""
-        numbers = sorted(_number(folder) for folder in self._run_dir.glob("attempt-*"))
-        return [layout.job_name(self._plan.run_id, number) for number in numbers]
+    def _unsettled(self) -> list[Path]:
+        """The folders of attempts whose training job was requested, and is not known to have ended."""
+        return [
+            folder
+            for folder in sorted(self._run_dir.glob("attempt-*"), key=_number)
+            if any((folder / name).exists() for name in (REQUESTED, STARTED))
+            and read_description(folder).get("TrainingJobStatus") not in ENDED
+        ]
+
+    def _status(self, folder: Path) -> str:
+        """The status of the training job of an attempt, which is kept once it has ended. Raises EngineError."""
+        gone = {**read_description(folder), "TrainingJobStatus": DELETED}
+        try:
+            found = self.service.describe(self._name(folder))
+            found = found if self._is_ours(found) else gone
+        except Absent:
+            self._require_settled(folder)
+            found = gone
+        if (status := str(found["TrainingJobStatus"])) in ENDED:
+            with contextlib.suppress(OSError):
+                write_description(folder, found)
+        return status
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def upload(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`: the service has stored the model; this brings it to the run's folder."""
+        address = objects.model_address(self._model, self._plan.run_id, len(record.status.attempts))
         if self._fetching is None:
-            address = objects.model_address(self._model, self._plan.run_id, len(record.status.attempts))
-            into = Path(self._model["path"])
-            self._fetching = _Fetching(lambda: objects.fetch_model(f"{address}/", into, self._home), clock.wake)
-        return self._fetching.is_done(record)
+            self._fetching = _Fetching(lambda: self._fetch_model(address), clock.wake)
+        if not self._fetching.is_over:
+            return False
+        if (error := self._fetching.error) is not None:
+            why = in_a_line(error)
+            self.unfinished.write(replace(self.unfinished.read(), model=address, why_model=why))
+            again = f"the next command tries again: windlass cp {self._plan.run_id}:output ."
+            record.note(Warned(f"the model was not brought home: {why}; it is in {address}, and {again}", MODEL_AWAY))
+        elif self.unfinished.touched_at():  # by an attempt before it
+            self.unfinished.write(replace(self.unfinished.read(), model=""), is_over=False)
+        self._note_left_out(record, self._fetching.left_out)
+        return True
+
+    def _fetch_model(self, address: str) -> list[str]:
+        """Bring the model that is below an address home; returns what was left out. Raises EngineError, OSError."""
+        return objects.fetch_model(f"{address}/", Path(self._model["path"]), self._home)
+
+    def _note_left_out(self, record: Recorder, names: Sequence[str]) -> None:
+        if names:
+            record.note(Warned(f"of the model was not brought home: {layout.some_of(names)}"))
+
+    def prepare_end(self, record: Recorder) -> None:
+        """See `Backend`: what a supervisor that is killed leaves undone, the next command does."""
+        self.unfinished.begin()
+
+    @functools.cached_property
+    def unfinished(self) -> Unfinished:
+        """What is left to do of the end of the run."""
+        return Unfinished(self._run_dir)
 
     def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
-        """See `Backend`: no training job of an ended run may go on."""
+        """See `Backend`: no training job of an ended run may go on, and its model comes home. What fails is kept for
+        the next command.
+        """
+        left = self.unfinished.read()
+        if is_patient and (waits := [self._settling_seconds(folder) for folder in self._unsettled()]):
+            time.sleep(max(0.0, *waits))
         try:
             self.end_jobs()
+            left = replace(left, jobs="")
         except EngineError as error:
-            record.note(Warned(f"training jobs may go on: {error.message}; {self.removal_hint}"))
+            message = f"training jobs may go on: {in_a_line(error)}; {self.removal_hint}"
+            if message not in [one.message for one in entries(record.writer.events(), Warned)]:
+                record.note(Warned(message))
+            left = replace(left, jobs=in_a_line(error), jobs_hint=self.removal_hint)
+        self.unfinished.write(left)
+        if left.model and self._fetching is None:
+            with contextlib.suppress(EngineError, OSError):
+                self.bring_model(record)
+
+    def bring_model(self, record: Recorder) -> None:
+        """Bring the model that was left in the store home. Raises EngineError, OSError."""
+        left = self.unfinished.read()
+        try:
+            self._note_left_out(record, self._fetch_model(left.model))
+        except (EngineError, OSError) as error:
+            self.unfinished.write(replace(left, why_model=in_a_line(error)))
+            raise
+        self.unfinished.write(replace(left, model=""))
 
     def end_jobs(self) -> list[str]:
-        """Stop the training jobs of the run that have not ended; gives their names. Raises EngineError."""
-        live = self.live_jobs()
-        for name in live:
-            with contextlib.suppress(Refused):
-                self.service.stop(name)
+        """Stop the training jobs of the run that have not ended; gives their names.
+
+        Raises EngineError where that is not known of one, once all others were stopped.
+        """
+        live, problem = list[str](), None
+        for folder in self._unsettled():
+            try:
+                if self._end_job(folder):
+                    live.append(self._name(folder))
+            except EngineError as error:
+                problem = error
+        if problem is not None:
+            raise problem
         return live
+
+    def _end_job(self, folder: Path) -> bool:
+        """Stop the training job of an attempt; returns whether it goes on until it has stopped. Raises EngineError."""
+        name, refused = self._name(folder), ""
+        if (status := self._status(folder)) == IN_PROGRESS:
+            try:
+                self.service.stop(name)
+            except Refused as error:  # it may have ended meanwhile
+                refused = f": {error.message}"
+            if (status := self._status(folder)) == IN_PROGRESS:
+                raise EngineError(f"training job {name} goes on, though it was asked to stop{refused}",
+                                  self.removal_hint)  # fmt: skip
+        return status not in ENDED
+
+    def read_late_logs(self, status: Status) -> None:
+        """Read what has arrived in logs after the end of their jobs. Raises EngineError, OSError."""
+        for one in status.attempts:
+            specs = compose(self._plan.nodes, one.members or tuple(range(self._plan.num_nodes)))
+            folder = self._run_dir / f"attempt-{one.number}"
+            read_late_logs(lambda: self.service, self._name(folder), one.number, specs, folder)
 
     def remove(self) -> None:
         """See `Backend`: with what the run has in the store, but for the code, which other runs may have too.
@@ -228,17 +405,18 @@ class SageMakerBackend(Backend):
         """
         self.end_jobs()
         objects.remove(self._model["source"].removesuffix("/output"), self._home)
-        for name in self._jobs():
+        for folder in self._run_dir.glob("attempt-*"):
             with contextlib.suppress(EngineError):
-                self.service.delete(name)
+                self.service.delete(self._name(folder))
 
     @property
     def removal_hint(self) -> str:  # type: ignore[override]
         """See `Backend`."""
         if self._where["kind"] != "sagemaker":
             return f"windlass stop {self._plan.run_id}"
-        name = layout.job_name(self._plan.run_id, 1)
-        return f"to end them: aws sagemaker stop-training-job --training-job-name {name}"
+        names = [self._name(folder) for folder in self._unsettled()] or [layout.job_name(self._plan.run_id, 1)]
+        region = self._where["region"]
+        return f"to end them: aws sagemaker stop-training-job --region {region} --training-job-name {names[-1]}"
 
 
 class _Connecting:
@@ -266,29 +444,22 @@ class _Fetching:
 
     def __init__(self, fetch: Callable[[], list[str]], wake: Callable[[], None]) -> None:
         """`fetch` returns what it has left out."""
-        self._left_out: list[str] = []
-        self._error: Exception | None = None
+        self.left_out: list[str] = []
+        self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, args=(fetch, wake), name="model", daemon=True)
         self._thread.start()
 
     def _run(self, fetch: Callable[[], list[str]], wake: Callable[[], None]) -> None:
         try:
-            self._left_out = fetch()
+            self.left_out = fetch()
         except Exception as error:
-            self._error = error
+            self.error = error
         wake()
 
-    def is_done(self, record: Recorder) -> bool:
-        """Whether it is over; a model that cannot be read is still in the store, and costs the run nothing."""
-        if self._thread.is_alive():
-            return False
-        if self._error is not None:
-            error = self._error
-            words = error.message if isinstance(error, WindlassError) else str(error)
-            record.note(Warned(f"the model was not brought home: {words}", MODEL_AWAY))
-        if self._left_out:
-            record.note(Warned(f"of the model was not brought home: {layout.some_of(self._left_out)}"))
-        return True
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended; a model that cannot be read is still in the store, and costs the run nothing."""
+        return not self._thread.is_alive()
 
 
 def _number(folder: Path) -> int:

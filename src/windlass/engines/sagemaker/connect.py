@@ -20,7 +20,7 @@ def connect(where: Mapping[str, Any], environ: Mapping[str, str]) -> Service:
     require_boto3()
     from windlass.engines.sagemaker.aws import Aws
 
-    return Aws(where["region"])
+    return Aws(where["region"], where.get("account", ""))
 
 
 def require_boto3() -> None:

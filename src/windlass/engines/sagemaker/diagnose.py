@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from windlass.diagnose.diagnose import BESIDES
 from windlass.diagnose.observations import Observations, Rule
 from windlass.diagnose.verdict import Advice, Verdict
-from windlass.engines.sagemaker.service import FAILED, IN_PROGRESS, STOPPED
+from windlass.engines.sagemaker.service import DELETED, FAILED, IN_PROGRESS, STOPPED
 from windlass.runs.phase import Phase
 
 _QUOTA: Final = r"service limit (?:'([^']+)'|for (\S+)) is ([\d.]+ \w+), with current utilization of ([\d.]+)"
@@ -100,6 +101,9 @@ class JobSeen:
     """Empty where it was not created, or the service was never reached."""
     unreachable: str = ""
     """Why the service did not answer now."""
+    model: str = ""
+    """The address of the model, where it was not brought home."""
+    why_model: str = ""
 
     def words(self, run: str) -> dict[str, Any]:
         """What advice is filled in with."""
@@ -219,7 +223,27 @@ def stopped(job: JobSeen, case: Observations) -> Iterator[Verdict]:
         )  # fmt: skip
 
 
-RULES: Final = (refused, failed, waiting, host_failed, interrupted, time_is_over, stopped)
+def deleted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+    """The job was deleted before a supervisor had seen how it ended."""
+    is_known, has_failed = "TrainingJobName" in job.description, case.status.phase in (Phase.FAILED, Phase.LOST)
+    if job.description.get("TrainingJobStatus") == DELETED and is_known and has_failed:
+        yield Verdict(
+            "job-deleted", "the training job was deleted, in the console or by the API, before its end was seen", None,
+            _transitions(job), f"see which user called DeleteTrainingJob in CloudTrail; windlass resume "
+            f"{case.status.id} goes on", 105,
+        )  # fmt: skip
+
+
+def model_away(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+    """The model is in the store alone."""
+    if job.model and case.status.phase.is_terminal:
+        yield Verdict(
+            "model-away", f"the model was not brought home, and is in {job.model}", None, (job.why_model,),
+            f"windlass cp {case.status.id}:output . brings it home; log in again first, if that is the reason", BESIDES,
+        )  # fmt: skip
+
+
+RULES: Final = (refused, failed, waiting, host_failed, interrupted, time_is_over, stopped, deleted, model_away)
 
 
 def _explained(job: JobSeen, case: Observations, message: str, score: float) -> Iterator[Verdict]:

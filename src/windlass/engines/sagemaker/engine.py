@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
 from windlass.engines.base import RESUMABLE, Report
+from windlass.engines.sagemaker.late_logs import LATE
+from windlass.engines.sagemaker.unfinished import Left, Unfinished
 from windlass.engines.supervised import SupervisedEngine
-from windlass.errors import UsageError
+from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
-from windlass.runs.events import MODEL_AWAY, Warned, entries, of_newest_attempt
 from windlass.runs.phase import Phase
 from windlass.runs.store import RunWriter
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
-    from windlass.engines.base import Manifests, WrittenRequest
+    from windlass.engines.base import Manifests, ResultsPlace, WrittenRequest
     from windlass.engines.sagemaker.backend import SageMakerBackend
     from windlass.runs.context import Context
     from windlass.runs.ledger import Billed, Cost
+    from windlass.runs.record import Status
     from windlass.spec.job import Job
     from windlass.spec.targets import SageMakerLocalTarget, SageMakerTarget
     from windlass.worker.tarpipe import Received
+
+AGAIN_SECONDS: Final = 10.0
+"""After what is left of the end of a run was tried in vain, until a command tries it again."""
 
 
 class SageMakerEngine(SupervisedEngine):
     """Runs on SageMaker."""
 
     kind: ClassVar[str] = "sagemaker"
+    left_words: ClassVar[str] = "training jobs that went on were stopped"
     is_remote: ClassVar[bool] = True
     _supervisor = ("-I", str(Path(__file__).with_name("__main__.py")))
 
@@ -111,9 +119,7 @@ class SageMakerEngine(SupervisedEngine):
 
         folder, status = self.checkpoint_dir(run_id), self.status(run_id)
         [model] = Plan.from_json(self.store.plan(run_id)).requests("model")
-        codes = {one.code for one in entries(of_newest_attempt(self.store.events(run_id)), Warned)}
-        if status.phase is Phase.SUCCEEDED and MODEL_AWAY in codes:
-            address = objects.model_address(model, run_id, len(status.attempts))
+        if address := self._left(run_id).model:
             return f"its model, which is in {address}" if objects.has_any(address, self.store.home) else ""
         own = str(model["source"]).removeprefix("file://").removesuffix("output")
         if status.phase not in RESUMABLE or not folder.startswith(own) or not objects.has_any(folder, self.store.home):
@@ -127,6 +133,8 @@ class SageMakerEngine(SupervisedEngine):
         from windlass.engines.copying import copy
 
         first, _, rest = path.partition("/")
+        if first == "output" and self._left(run_id).model:
+            self._bring_model(run_id)
         folders = {"output": str(self.store.run_dir(run_id) / "output"), "checkpoints": self.checkpoint_dir(run_id)}
         if first not in folders:
             raise UsageError(f"{path} is not among what {run_id} has brought home", f"windlass cp {run_id}:output .")
@@ -138,6 +146,63 @@ class SageMakerEngine(SupervisedEngine):
             hint = f"windlass status {run_id}" if is_over else "it is brought home when the run has ended"
             raise UsageError(f"{run_id} has brought no {first} home", hint)
         return copy(Path(folders[first], rest), local, told, Path(path).name)
+
+    def _left(self, run_id: str) -> Left:
+        """What is left to do of the end of a run."""
+        return Unfinished(self.store.run_dir(run_id)).read()
+
+    def _bring_model(self, run_id: str) -> None:
+        """Bring the model of an ended run home. Raises EngineError."""
+        from windlass.supervise.recorder import Recorder
+
+        writer = self._writer_of_ended(run_id)
+        if writer is None:
+            raise EngineError(f"the model of {run_id} is being brought home now", f"windlass status {run_id}")
+        with contextlib.closing(writer), contextlib.closing(self._backend_of(run_id)) as backend:
+            assert hasattr(backend, "bring_model")
+            if self._left(run_id).model:  # the process that a command before has started may have brought it
+                backend.bring_model(Recorder(writer))
+
+    def results(self, run_id: str) -> ResultsPlace:
+        """See `Engine`: a model that was not brought home is in the store."""
+        from windlass.engines.base import ResultsPlace
+
+        if address := (left := self._left(run_id)).model:
+            return ResultsPlace("store", address, note=f"not brought home: {left.why_model}")
+        return super().results(run_id)
+
+    @contextlib.contextmanager
+    def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
+        """See `Engine`; of an ended run, also what has arrived since."""
+        self._read_late_logs(run_id)
+        with super().logs(run_id, follow=follow) as found:
+            yield found
+
+    def _read_late_logs(self, run_id: str) -> None:
+        """Read what has arrived in the logs of an ended run after its end, where AWS answers."""
+        status = self.store.status(run_id)
+        is_due = status.phase.is_terminal and any(self.store.run_dir(run_id).glob(f"attempt-*/{LATE}"))
+        if not is_due or (writer := self.store.writer(run_id)) is None:
+            return
+        with (
+            contextlib.closing(writer), contextlib.suppress(EngineError, OSError),
+            contextlib.closing(self._backend_of(run_id)) as backend,
+        ):  # fmt: skip
+            assert hasattr(backend, "read_late_logs")
+            backend.read_late_logs(status)
+
+    def stop(self, run_id: str, *, now: bool = False) -> None:
+        """See `Engine`. Of an ended run, raises EngineError where it is not known that its training jobs have ended."""
+        if self.store.status(run_id).phase.is_terminal:
+            self._end_leftovers(run_id, now=now)
+        else:
+            super().stop(run_id, now=now)
+
+    def left_running(self, run_id: str) -> list[str]:
+        """See `Engine`: training jobs."""
+        with contextlib.closing(self._backend_of(run_id)) as backend:
+            assert hasattr(backend, "live_jobs")
+            return list(backend.live_jobs())
 
     def can_kill(self, run_id: str) -> bool:
         """See `Engine`: SageMaker knows one stop; what can be cut short is that the model is brought home."""
@@ -157,6 +222,7 @@ class SageMakerEngine(SupervisedEngine):
         """All that can be seen of a run. Raises NoSuchRun."""
         from windlass.engines.sagemaker.observe import observe
 
+        self._read_late_logs(run_id)
         return observe(self.store, self.status(run_id))
 
     def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
@@ -188,13 +254,32 @@ class SageMakerEngine(SupervisedEngine):
         return SageMakerBackend(plan, run_dir)
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
-        """Send the code from here, where it is: errors are then the command's."""
+        """Send the code from here, where it is: errors are then the command's. A run is resumed once it is known that
+        all of its training jobs have ended.
+        """
+        if writer.status.attempts:
+            with contextlib.closing(self._backend_of(plan.run_id)) as before:
+                assert hasattr(before, "end_jobs")
+                if live := before.end_jobs():
+                    raise EngineError(f"training job {live[-1]} of {plan.run_id} has been asked to stop, and goes on",
+                                      f"resume it once it has stopped: windlass resume {plan.run_id}")  # fmt: skip
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
             backend.send_code()
 
     def _left_by_failed(self, plan: Plan) -> str:
         """See `SupervisedEngine`: nothing but the code, which other runs may have too."""
         return ""
+
+    def _after_end(self, status: Status) -> Status:
+        """See `SupervisedEngine`: what is left of the end is tried again by a process of its own, and shown."""
+        marker = Unfinished(self.store.run_dir(status.id))
+        if (touched_at := marker.touched_at()) is None:
+            return status
+        if time.time() - touched_at > AGAIN_SECONDS and (writer := self.store.writer(status.id)) is not None:
+            with contextlib.closing(writer), contextlib.suppress(OSError):
+                self._start_supervisor(writer)
+        left = marker.read().condition(status.id, status.ended_at)
+        return status if left is None else replace(status, condition=left)
 
     def _end_leftovers(self, run_id: str, *, now: bool) -> None:
         with contextlib.closing(self._backend_of(run_id)) as backend:

@@ -46,6 +46,11 @@ class Facts:
     data_paths: Mapping[str, str] = field(default_factory=dict)
     """Absolute paths of the data sets that are read in place, by name."""
 
+    @property
+    def account(self) -> str:
+        """The number of the account of the role, and so of the training jobs; empty where it is not known."""
+        return self.role.split(":")[4] if self.role.count(":") >= 5 else ""
+
 
 def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
     """What a plan for `job` on `target` depends on. Raises MissingPart without boto3."""

@@ -14,11 +14,13 @@ from typing import Final
 import windlass.worker
 from windlass.code.unpack import extract_good
 from windlass.engines.sagemaker import layout
-from windlass.errors import EngineError
+from windlass.errors import EngineError, LoginFailed
+from windlass.s3.errors import NoLogin
 from windlass.storage.address import Address
 from windlass.storage.files import write_whole
 
 HINT: Final = "the store is storage: of the target"
+LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
 
 
 def is_there(address: str, name: str, size: int, home: Path) -> bool:
@@ -153,5 +155,7 @@ def _said(what: str) -> Iterator[None]:
     """Errors of a store as ours; those of S3 are errors of the system too."""
     try:
         yield
+    except NoLogin as error:
+        raise LoginFailed(f"{what}: {error.strerror}", LOGIN_HINT) from error
     except OSError as error:
         raise EngineError(f"{what}: {error.strerror or error}", HINT) from error

@@ -16,6 +16,7 @@ from windlass.engines.sagemaker.description import read_description
 from windlass.engines.sagemaker.diagnose import JobSeen, rules_on
 from windlass.engines.sagemaker.plan import LOCAL_IMAGE
 from windlass.engines.sagemaker.service import ENDED
+from windlass.engines.sagemaker.unfinished import Unfinished
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status
@@ -41,7 +42,8 @@ def image_of(body: Mapping[str, Any]) -> str:
 def job_seen(store: Store, plan: Plan, status: Status) -> JobSeen:
     """The training job of the newest attempt: as it was last recorded, and while it goes on as it is now."""
     [body], [where] = plan.requests("training-job"), plan.requests("service")
-    seen = JobSeen(body, plan.target, where.get("region", ""))
+    left = Unfinished(store.run_dir(status.id)).read()
+    seen = JobSeen(body, plan.target, where.get("region", ""), model=left.model, why_model=left.why_model)
     if not status.attempts:
         return seen
     number = status.attempts[-1].number

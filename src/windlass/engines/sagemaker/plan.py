@@ -102,7 +102,8 @@ def _procs(job: Job, instance: str) -> int:
 
 def _service(target: Target, facts: Facts) -> Step:
     if isinstance(target, SageMakerTarget):
-        return Step("service", f"use SageMaker in {target.region}", {"kind": target.kind, "region": target.region})
+        where = {"kind": target.kind, "region": target.region, "account": facts.account}
+        return Step("service", f"use SageMaker in {target.region}", where)
     summary = "make the hosts of SageMaker on this machine, by processes"
     path = str(PurePosixPath(facts.python).parent)
     return Step("service", summary, {"kind": target.kind, "home": facts.home, "path": path, "base": facts.base})

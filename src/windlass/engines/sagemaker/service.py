@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from windlass.errors import EngineError
+from windlass.errors import EngineError, LoginFailed
 
 Request = Mapping[str, Any]
 """The body of CreateTrainingJob."""
@@ -18,7 +18,9 @@ Description = Mapping[str, Any]
 
 IN_PROGRESS, STOPPING = "InProgress", "Stopping"
 COMPLETED, FAILED, STOPPED = "Completed", "Failed", "Stopped"
-ENDED: Final = frozenset({COMPLETED, FAILED, STOPPED})
+DELETED: Final = "Deleted"
+"""No value of the API: there is no job of this name, in the account and region of the run."""
+ENDED: Final = frozenset({COMPLETED, FAILED, STOPPED, DELETED})
 """Values of `TrainingJobStatus` that no other follows."""
 
 LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
@@ -35,14 +37,25 @@ class Refused(EngineError):
         super().__init__(message, hint)
         self.code = code
         """As the API has it: `ValidationException`."""
+        self.is_repeated = False
+        """Whether the same request was sent before, without an answer: the service may have carried that out."""
+
+
+class Absent(Refused):
+    """There is no such job, in the account and region of the run."""
 
 
 class Unavailable(EngineError):
     """The service did not answer, or limits the rate of requests: the same may be requested again."""
 
 
-class NotLoggedIn(Unavailable):
-    """There are no credentials, or they have expired: after another login the same may be requested again."""
+class NotLoggedIn(Unavailable, LoginFailed):
+    """There are no credentials, they have expired, or they are of a login that may not ask: after another login the
+    same may be requested again.
+    """
+
+    is_repeated = False
+    """See `Refused`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +75,17 @@ class Service(Protocol):
     """Between two looks at a job."""
     logs_are_prompt: bool
     """Whether the logs of a job that has ended are complete."""
+    settle_seconds: float
+    """How long a request without an answer may still be carried out: until then, no absence of a job is believed."""
 
     def create(self, request: Request) -> None:
         """CreateTrainingJob. Raises Refused with `IN_USE` where there is a job of that name."""
 
     def describe(self, name: str) -> Description:
-        """DescribeTrainingJob. Raises Refused with `VALIDATION` where there is none."""
+        """DescribeTrainingJob. Raises Absent where there is none, and Unavailable where that is not known."""
 
     def stop(self, name: str) -> None:
-        """StopTrainingJob. Raises Refused with `VALIDATION` where the job has ended."""
+        """StopTrainingJob. Raises Refused with `VALIDATION` where the job has ended, or there is none."""
 
     def delete(self, name: str) -> None:
         """Remove what the service keeps of an ended job, where it can: SageMaker keeps its jobs."""

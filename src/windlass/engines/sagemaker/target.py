@@ -6,6 +6,7 @@ index is some seconds behind.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import re
 import threading
@@ -20,7 +21,16 @@ from windlass.engines.sagemaker.connect import require_boto3
 from windlass.engines.sagemaker.description import has_containers, seconds_of
 from windlass.engines.sagemaker.engine import SageMakerEngine
 from windlass.engines.sagemaker.request import own_channel
-from windlass.engines.sagemaker.service import COMPLETED, ENDED, FAILED, LOG_GROUP, STOPPED, STOPPING, Description
+from windlass.engines.sagemaker.service import (
+    COMPLETED,
+    ENDED,
+    FAILED,
+    LOG_GROUP,
+    STOPPED,
+    STOPPING,
+    Description,
+    Refused,
+)
 from windlass.errors import EngineError, NoSuchRun, UsageError
 from windlass.runs.naming import choose
 from windlass.runs.phase import Phase
@@ -28,6 +38,7 @@ from windlass.runs.record import Status
 
 if TYPE_CHECKING:
     from windlass.engines.sagemaker.aws import Aws
+    from windlass.runs.store import Store
     from windlass.spec.targets import SageMakerTarget
 
 ENDS: Final = {COMPLETED: Phase.SUCCEEDED, FAILED: Phase.FAILED, STOPPED: Phase.STOPPED, STOPPING: Phase.STOPPING}
@@ -108,7 +119,9 @@ class AccountRuns(TargetRuns):
         require_boto3()
         from windlass.engines.sagemaker.aws import Aws
 
-        with contextlib.closing(Aws(self._target.region)) as service:
+        role = self._target.role
+        account = role.split(":")[4] if role.startswith("arn:") else ""
+        with contextlib.closing(Aws(self._target.region, account)) as service:
             yield service
 
     # -- all runs -----------------------------------------------------------------------------------------------------
@@ -136,6 +149,8 @@ class AccountRuns(TargetRuns):
             raise NoSuchRun("the id that was given is empty", hint)
         with self._service() as service:
             every = [one.id for one in runs(service.tagged(layout.RUN_TAG))]
+        # The index is behind, and has no run whose job was never seen.
+        every += [one.id for one in self.store.statuses() if one.target == where and one.id not in every]
         found = choose(run, every, where) if run else next(iter(every), None)
         if found is None:
             raise NoSuchRun(f"no run on {where} has the id '{run}'" if run else f"there is no run on {where}", hint)
@@ -143,7 +158,7 @@ class AccountRuns(TargetRuns):
             self.store.status(found)
         except NoSuchRun:
             return self, found
-        return SageMakerEngine(self.store), found
+        return RecordedRun(self.store, self), found
 
     # -- one run without a record -------------------------------------------------------------------------------------
 
@@ -209,11 +224,21 @@ class AccountRuns(TargetRuns):
         return False
 
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """See `Engine`: its newest job; a supervisor on another machine then ends the run, as stopped from outside."""
-        seen = self._seen(run_id)
-        if seen.job["TrainingJobStatus"] not in (*ENDED, STOPPING):
+        """See `Engine`: all of its jobs; a supervisor on another machine then ends the run, as stopped from outside."""
+        for name in self.left_running(run_id):
             with self._service() as service:
-                service.stop(seen.name)
+                try:
+                    service.stop(name)
+                except Refused:
+                    if service.describe(name)["TrainingJobStatus"] not in (*ENDED, STOPPING):
+                        raise
+
+    def left_running(self, run_id: str) -> builtins.list[str]:
+        """See `Engine`: training jobs of the run that go on, by the account alone, and do not stop."""
+        with self._service() as service:
+            names = [str(job["TrainingJobName"]) for job in service.tagged(layout.RUN_TAG, run_id)]
+            ours = [name for name in names if re.fullmatch(rf"{re.escape(run_id)}-\d{{1,9}}", name)]
+            return [name for name in ours if service.describe(name)["TrainingJobStatus"] not in (*ENDED, STOPPING)]
 
     def exec(
         self, run_id: str, node: int, rank: int | None, command: Sequence[str],
@@ -228,3 +253,21 @@ class AccountRuns(TargetRuns):
         if command not in OF_RECORD:
             return super().unsupported(command)
         return UsageError(f"{command} is not supported for runs that another machine started", "call it there")
+
+
+class RecordedRun(SageMakerEngine):
+    """A run of this machine that was named with its target: its account is asked too, whatever the record has."""
+
+    def __init__(self, store: Store, account: AccountRuns) -> None:
+        super().__init__(store)
+        self._account = account
+
+    def stop(self, run_id: str, *, now: bool = False) -> None:
+        """See `Engine`."""
+        super().stop(run_id, now=now)
+        if self.store.status(run_id).phase.is_terminal:
+            self._account.stop(run_id)
+
+    def left_running(self, run_id: str) -> builtins.list[str]:
+        """See `Engine`."""
+        return self._account.left_running(run_id)

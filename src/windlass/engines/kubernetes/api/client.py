@@ -24,7 +24,7 @@ from windlass.engines.kubernetes.api.dial import CONNECT_SECONDS, Address, DialE
 from windlass.engines.kubernetes.api.kubeconfig import read_context
 from windlass.engines.kubernetes.api.login import Login, LoginError
 from windlass.engines.kubernetes.api.transport import Pool, Response
-from windlass.errors import EngineError, MissingPart, UsageError
+from windlass.errors import EngineError, LoginFailed, MissingPart, UsageError
 
 Json = Mapping[str, Any]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -136,7 +136,7 @@ class Absence:
         return self._clock() - self._since >= ABSENT_SECONDS
 
 
-class NotLoggedIn(Unreachable):
+class NotLoggedIn(Unreachable, LoginFailed):
     """There is no login now: its plugin fails, or the server no longer takes it. It may by the next time."""
 
 

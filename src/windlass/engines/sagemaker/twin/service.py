@@ -24,6 +24,7 @@ from windlass.engines.sagemaker.service import (
     IN_USE,
     STOPPING,
     VALIDATION,
+    Absent,
     Description,
     LogPage,
     Refused,
@@ -60,6 +61,7 @@ class Twin(Service):
 
     poll_seconds = 0.1
     logs_are_prompt = True
+    settle_seconds = 0.0
 
     def __init__(
         self, home: Path, environ: Mapping[str, str], *, grace_seconds: float = GRACE_SECONDS, isolation: str = "",
@@ -176,7 +178,7 @@ class Twin(Service):
         """Raises Refused where there is no such job."""
         job = JobFolder(self._root / name) if NAME.fullmatch(name) else None
         if job is None or not job.exists():
-            raise Refused(VALIDATION, f"Requested resource not found: there is no training job {name[:80]!r}")
+            raise Absent(VALIDATION, f"Requested resource not found: there is no training job {name[:80]!r}")
         return job
 
     def _require_running(self, name: str) -> Description:

@@ -1,0 +1,263 @@
+"""Answers of SageMaker get lost at every point of a run: never two jobs at once, never one that nothing ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+from tests.engines.sagemaker.lossy import LIMIT_SECONDS, Connection, Lab, World
+from tests.helpers.nightly import IS_NIGHTLY
+
+from windlass.engines.sagemaker.backend import REQUESTED, STARTED
+from windlass.engines.sagemaker.service import DELETED, IN_PROGRESS
+from windlass.engines.sagemaker.unfinished import Unfinished
+from windlass.errors import EngineError
+from windlass.runs.phase import Phase
+from windlass.runs.store import Store
+
+POINTS = [("create", 1), *(("describe", number) for number in range(1, 8)), ("stop", 1)]
+"""Calls of a run that goes well, or is stopped."""
+FAULTS = ("lost", "unsent", "denied", "")
+"""The last one answers, and the supervisor is killed."""
+EVENTS = ("", "stop", "limit")
+"""What happens meanwhile."""
+EVERY = [
+    (point, fault, away, kills, event, life)
+    for point, fault, away, kills, event, life in product(
+        POINTS, FAULTS, (0, 5), (False, True), EVENTS, ("first", "resumed")
+    )
+    if (fault or kills) and (fault or not away)
+]
+OF_CI = [
+    one
+    for place, one in enumerate(EVERY)
+    if place % 53 == 0 or (one[:3] == (("create", 1), "lost", 5) and one[4] != "")  # a job that nothing ended
+]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def lab(world: World, tmp_path: Path) -> Iterator[Lab]:
+    with Store(tmp_path / "home") as store:
+        yield Lab(store, world)
+
+
+def at(
+    point: tuple[str, int], fault: str, away: int, kills: bool, happens: Callable[[], object], has_happened: list[bool]
+) -> Callable[[Connection, str, int], str]:  # fmt: skip
+    """The fault of one call, and of so many calls after it; with the first, something happens, or the caller dies."""
+    left = [1 + away]
+
+    def decide(connection: Connection, operation: str, number: int) -> str:
+        is_point = (operation, number) == point
+        if is_point and not has_happened:
+            has_happened.append(True)
+            happens()
+            connection.is_killed = connection.is_killed or kills
+        if not has_happened or left[0] == 0:
+            return ""
+        left[0] -= 1
+        return fault
+
+    return decide
+
+
+@pytest.mark.parametrize(
+    ("point", "fault", "away", "kills", "event", "life"), EVERY if IS_NIGHTLY else OF_CI,
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else str(value),
+)  # fmt: skip
+def test_an_answer_that_is_lost_makes_no_second_job_and_leaves_none_behind(
+    lab: Lab, world: World, tmp_path: Path, point: tuple[str, int], fault: str, away: int, kills: bool, event: str,
+    life: str,
+) -> None:  # fmt: skip
+    def happens() -> None:
+        if event == "stop":
+            lab.ask_to_stop(run_id)
+        elif event == "limit":
+            world.seconds += 2 * LIMIT_SECONDS
+
+    run_id = lab.begin(tmp_path, "digits-1", timeout=LIMIT_SECONDS)
+    usual, world.trains_for = world.trains_for, world.trains_for if point[0] != "stop" else 1_000_000
+    if life == "resumed":
+        lab.supervise(run_id, lambda: bool(world.live()))
+        lab.ask_to_stop(run_id)
+        assert lab.to_the_end(run_id).phase is Phase.STOPPED
+        lab.resume(run_id)
+    if point[0] == "stop":  # which a run that goes well never asks for
+        lab.supervise(run_id, lambda: bool(world.live()))
+        lab.ask_to_stop(run_id)
+    world.calls.clear()
+    has_happened: list[bool] = []
+    world.fault = at(point, fault, away, kills, happens, has_happened)
+    ended = lab.to_the_end(run_id)
+    assert has_happened, world.calls
+    world.trains_for = usual
+    assert ended.phase in (Phase.SUCCEEDED, Phase.STOPPED, Phase.FAILED)
+    assert world.going() == [], "the run has ended, and its job goes on"
+    if ended.phase is not Phase.SUCCEEDED:  # `World.create` refuses a job beside another
+        lab.resumed(run_id)
+        assert world.going() == []
+    lab.delete(run_id)
+    assert world.going() == []
+
+
+# -- what is not known is not absent ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fault", "event"), [("unsent", "stop"), ("denied", "stop"), ("denied", "limit")])
+def test_a_run_whose_job_is_unknown_stays_in_stopping_until_describe_answers(
+    lab: Lab, world: World, tmp_path: Path, fault: str, event: str
+) -> None:
+    world.fault = lambda connection, operation, number: "lost" if operation == "create" else fault
+    run_id = lab.begin(tmp_path, "digits-1", timeout=LIMIT_SECONDS)
+    waits = iter(range(400))
+    lab.supervise(run_id, lambda: world.calls["create"] > 0)
+    if event == "stop":
+        lab.ask_to_stop(run_id)
+    else:
+        world.seconds += 2 * LIMIT_SECONDS
+    lab.supervise(run_id, lambda: next(waits, None) is None)
+    status = lab.store.status(run_id)
+    assert (status.phase, world.going()) == (Phase.STOPPING, ["digits-1-1"])
+    assert status.condition is not None
+    assert status.condition["type"] == ("LoginFailed" if fault == "denied" else "ServiceUnavailable")
+    with pytest.raises(EngineError):
+        lab.left_running(run_id)
+    world.fault = lambda connection, operation, number: ""
+    ended = lab.to_the_end(run_id)
+    assert (ended.phase, ended.exit_code) == ((Phase.STOPPED, -15) if event == "stop" else (Phase.FAILED, 124))
+    assert world.going() == []
+
+
+def ended_with_a_job(lab: Lab, world: World, tmp_path: Path) -> str:
+    """A run that has ended, and whose job goes on; the record knows of the attempt alone."""
+    run_id = lab.begin(tmp_path, "digits-1")
+    world.fault = lambda connection, operation, number: "unsent" if operation == "create" else ""
+    lab.supervise(run_id, lambda: world.calls["create"] > 0)
+    lab.ask_to_stop(run_id)
+    world.fault = lambda connection, operation, number: ""
+    assert lab.to_the_end(run_id).phase is Phase.STOPPED
+    folder = lab.store.run_dir(run_id) / "attempt-1"
+    (folder / "training-job.json").unlink(missing_ok=True)
+    world.jobs["digits-1-1"] = {
+        "TrainingJobName": "digits-1-1", "TrainingJobStatus": IN_PROGRESS, "SecondaryStatus": "Training", "seen": 0,
+        "Environment": {"WINDLASS_RUN": run_id},
+    }  # fmt: skip
+    return run_id
+
+
+@pytest.mark.parametrize("command", ["stop", "resume", "rm"])
+def test_no_command_forgets_a_job_of_an_ended_run_that_is_not_known_to_have_ended(
+    lab: Lab, world: World, tmp_path: Path, command: str
+) -> None:
+    run_id = ended_with_a_job(lab, world, tmp_path)
+    commands: dict[str, Callable[[str], object]] = {"stop": lab.stop, "resume": lab.resume, "rm": lab.delete}
+    for fault in ("unsent", "denied"):
+        world.fault = lambda connection, operation, number, fault=fault: fault  # type: ignore[misc]
+        with pytest.raises(EngineError):
+            commands[command](run_id)
+    assert (lab.store.status(run_id).phase, world.going()) == (Phase.STOPPED, ["digits-1-1"])
+    world.fault = lambda connection, operation, number: ""
+    commands[command](run_id)  # `World.create` refuses a job beside another
+    assert world.going() == []
+
+
+def test_a_clean_up_that_failed_is_shown_and_done_by_the_next_command(
+    lab: Lab, world: World, tmp_path: Path
+) -> None:  # fmt: skip
+    run_id = ended_with_a_job(lab, world, tmp_path)
+    world.fault = lambda connection, operation, number: "denied"
+    lab.finish(run_id)
+    condition = lab.status(run_id).condition
+    assert condition is not None
+    assert (condition["type"], f"windlass stop {run_id}" in condition["fix"]) == ("JobUnknown", True)
+    world.fault = lambda connection, operation, number: ""
+    marker = lab.store.run_dir(run_id) / "unfinished"
+    os.utime(marker, (0, 0))
+    lab.status(run_id)
+    assert lab.num_started == 2, "the submission, and the clean-up"
+    lab.finish(run_id)
+    assert (world.going(), lab.status(run_id).condition, marker.exists()) == ([], None, False)
+
+
+def test_a_supervisor_that_is_killed_at_the_end_leaves_a_marker(lab: Lab, world: World, tmp_path: Path) -> None:
+    run_id = lab.begin(tmp_path, "digits-1")
+    world.fault = lambda connection, operation, number: ""
+    lab.supervise(run_id, lambda: lab.store.status(run_id).phase is Phase.UPLOADING)
+    assert Unfinished(lab.store.run_dir(run_id)).touched_at() is not None
+    assert lab.to_the_end(run_id).phase is Phase.SUCCEEDED
+    assert Unfinished(lab.store.run_dir(run_id)).touched_at() is None
+
+
+def test_the_name_of_a_job_is_written_before_it_is_created(lab: Lab, world: World, tmp_path: Path) -> None:
+    run_id = lab.begin(tmp_path, "digits-1")
+    folder, seen = lab.store.run_dir(run_id) / "attempt-1", list[str]()
+
+    def fault(connection: Connection, operation: str, number: int) -> str:
+        if operation == "create":
+            seen.append((folder / REQUESTED).read_text())
+        return ""
+
+    world.fault = fault
+    assert lab.to_the_end(run_id).phase is Phase.SUCCEEDED
+    assert seen == ["digits-1-1"]
+
+
+def test_an_absent_job_is_not_believed_while_its_creation_may_still_be_carried_out(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = lab.begin(tmp_path, "digits-1")
+    folder = lab.store.run_dir(run_id) / "attempt-1"
+    folder.mkdir()
+    (folder / REQUESTED).write_text("digits-1-1")
+    monkeypatch.setattr(Connection, "settle_seconds", 30.0)
+    backend = lab._backend_of(run_id)
+    assert (backend.is_started(folder), backend.lives()) == (None, True)
+    os.utime(folder / REQUESTED, (time.time() - 31,) * 2)
+    assert (backend.is_started(folder), backend.lives()) == (False, False)
+
+
+# -- a job that is deleted --------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_is_deleted_by_hand_ends_its_run(lab: Lab, world: World, tmp_path: Path) -> None:
+    from windlass.diagnose.diagnose import diagnose
+
+    run_id = lab.begin(tmp_path, "digits-1")
+
+    def fault(connection: Connection, operation: str, number: int) -> str:
+        if operation == "describe" and number == 4:
+            world.jobs.clear()
+        return ""
+
+    world.fault = fault
+    assert lab.to_the_end(run_id).phase in (Phase.FAILED, Phase.LOST)
+    assert (lab.store.run_dir(run_id) / "attempt-1" / STARTED).exists()
+    found = diagnose(lab.observe(run_id)).verdict
+    assert found.code == "job-deleted", found
+    assert DELETED not in found.summary
+
+
+# -- a name that another has ------------------------------------------------------------------------------------------
+
+
+def test_a_job_of_the_same_name_that_is_not_of_the_run_is_left_alone(lab: Lab, world: World, tmp_path: Path) -> None:
+    run_id = lab.begin(tmp_path, "digits-1")
+    world.jobs["digits-1-1"] = {
+        "TrainingJobName": "digits-1-1", "TrainingJobStatus": IN_PROGRESS, "SecondaryStatus": "Training", "seen": -1000,
+        "Environment": {},
+    }  # fmt: skip
+    ended = lab.to_the_end(run_id)
+    assert (ended.phase, world.going(), world.calls["stop"]) == (Phase.FAILED, ["digits-1-1"], 0)
+    assert "is not of this run" in str(ended.cause)
+    lab.stop(run_id)
+    lab.delete(run_id)
+    assert (world.going(), world.calls["stop"]) == (["digits-1-1"], 0)
