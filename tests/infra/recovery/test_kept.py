@@ -27,11 +27,12 @@ from windlass.worker.process import of_session, send
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE_SECONDS: Final = 400.0
 MOMENTS: Final = {
-    "amid the removal from the state": ("state-rm", 0), "at the plan after it": ("plan", 0),
-    "as the destroy starts": ("apply", 1), "at its first resource": ("apply", 6),
-    "amid its resources": ("apply", 9), "at its last resources": ("apply", 13),
+    "amid the removal from the state": ("state-rm", ()), "at the plan after it": ("plan", ()),
+    "as the destroy starts": ("apply", ()), "at its first resource": ("apply", ("apply_start",)),
+    "amid its resources": ("apply", ("apply_complete",)),
+    "at its last resource": ("apply", ("apply_complete", "aws_efs_file_system.main")),
 }  # fmt: skip
-"""The command of Terraform that runs, and how many lines it has printed."""
+"""The command of Terraform that runs, and words of a line that it has printed."""
 
 
 class Scene:
@@ -63,25 +64,24 @@ class Scene:
                 env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{root / 'src'}:{root}"},
             )  # fmt: skip
 
-    def kill_down(self, command: str, num_lines: int) -> None:
+    def kill_down(self, command: str, words: tuple[str, ...]) -> None:
         """Start the removal, and kill all of it at a moment."""
         child = self.down()
-        found = until(
-            lambda: self._running(command, num_lines) or child.poll() is not None, self.said, PATIENCE_SECONDS
-        )
+        found = until(lambda: self._running(command, words) or child.poll() is not None, self.said, PATIENCE_SECONDS)
         assert isinstance(found, process.RunningCommand), f"it was over before: {self.said()}"
         child.kill()
         for pid in of_session(found.pid):
             send(pid, signal.SIGKILL)
         child.wait(PATIENCE_SECONDS)
 
-    def _running(self, command: str, num_lines: int) -> process.RunningCommand | None:
+    def _running(self, command: str, words: tuple[str, ...]) -> process.RunningCommand | None:
         """The command, once `state rm` was begun: a plan comes before it, too."""
         record = process.record_of(self.folder.path)
         is_after = command == "state-rm" or any(self.folder.logs.glob("*state-rm*"))
         if record is None or record.command != command or not record.is_alive or not is_after:
             return None
-        return record if len(record.log.read_bytes().splitlines()) >= num_lines else None
+        lines = record.log.read_text().splitlines()
+        return record if not words or any(all(word in line for word in words) for line in lines) else None
 
     def said(self) -> str:
         return (self.home / "down.log").read_text()[-3000:]

@@ -179,7 +179,9 @@ def up(
             require_kept(plan.summary)
         if is_change and not confirm(shown):
             return None
-        if with_components and (before := named.outputs()) is not None:
+        # Another machine may have removed the cluster since these outputs were written.
+        has_cluster = any(one.address == CLUSTER for one in terraform.state())
+        if with_components and has_cluster and (before := named.outputs()) is not None:
             retire(named, before, context, on_event)
         if is_change:
             on_event(Stage(f"applying: {plan.summary.text}"))
