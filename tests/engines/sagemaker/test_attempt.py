@@ -250,3 +250,22 @@ def test_lines_that_arrive_after_the_end_are_read_on_demand(
         raise AssertionError("a whole log is not asked for")
 
     read_late_logs(never, "digits-1", 1, specs, tmp_path)
+
+
+def test_a_supervisor_that_stops_a_job_at_each_turn_does_not_hurry_the_service(tmp_path: Path) -> None:
+    service = LaggingService()
+    service.poll_seconds = 0.2
+
+    def wake() -> None:
+        attempts[0].stop()
+
+    attempts: list[JobAttempt] = []
+    attempts.append(JobAttempt(service, "run-1", 1, (), tmp_path, lambda: wake() if attempts else None))
+    try:
+        attempts[0].stop()
+        until(lambda: service.num_turns >= 2, "the service is not asked")
+        begun, turns = time.monotonic(), service.num_turns
+        until(lambda: service.num_turns >= turns + 5, "the service is not asked again")
+        assert time.monotonic() - begun >= 4 * service.poll_seconds
+    finally:
+        attempts[0].close()

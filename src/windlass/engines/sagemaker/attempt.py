@@ -298,9 +298,13 @@ class JobAttempt(Attempt):
         return max((last_line_at(path) for path in self.folder.glob("node-*.cursor")), default=0.0)
 
     def stop(self) -> None:
-        """Have the job stopped, by the thread."""
-        self._is_to_stop = True
-        self._asked.set()
+        """Have the job stopped, by the thread: at once, and then at each of its turns.
+
+        The supervisor calls this whenever the thread wakes it, so only the first call may wake the thread.
+        """
+        if not self._is_to_stop:
+            self._is_to_stop = True
+            self._asked.set()
 
     def close(self) -> None:
         """See `Attempt`."""
