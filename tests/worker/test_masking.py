@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from windlass.worker.capture import Capture
 from windlass.worker.masking import FOLDER, VARIABLES, Mask, masked, secret_values
 
-VALUES = (b"-----BEGIN KEY-----\nabcdef\n", b"hunter2-hunter2", b"s3cr3t-token")
+VALUES = (b"-----BEGIN KEY-----\nabcdef\n", b"my-s3cr3t-token-2", b"hunter2-hunter2", b"s3cr3t-token", b"hunter2-")
 
 
 @given(
-    st.lists(st.sampled_from([*VALUES, b"h", b"hunter2", b"\n", b"-----", b"step 7\n", b"s3cr3t-toke", b"s"])),
+    st.lists(
+        st.sampled_from([*VALUES, b"h", b"hunter2", b"\n", b"-----", b"step 7\n", b"s3cr3t-toke", b"s", b"my-", b"n-2"])
+    ),
     st.lists(st.integers(1, 12)),
 )
 def test_a_stream_is_masked_as_the_whole_would_be_wherever_it_is_cut(parts: list[bytes], sizes: list[int]) -> None:
@@ -29,6 +31,17 @@ def test_a_stream_is_masked_as_the_whole_would_be_wherever_it_is_cut(parts: list
         assert not any(value in found for value in VALUES)
     found += mask.feed(left) + mask.end()
     assert found == masked(text, VALUES)
+
+
+@pytest.mark.parametrize("at", range(17))
+@pytest.mark.parametrize("part", [b"abcdefgh", b"456789-1"])
+def test_a_value_of_which_another_is_a_part_is_masked_as_a_whole_wherever_it_is_cut(part: bytes, at: int) -> None:
+    mask = Mask((whole := b"abcdefgh456789-12", part))
+    assert mask.feed(whole[:at]) + mask.feed(whole[at:]) + mask.end() == b"***"
+
+
+def test_values_that_overlap_are_both_masked() -> None:
+    assert masked(b"a 12345678abcdefgh b", (b"678abcdefgh", b"12345678")) == b"a *** b"
 
 
 def test_nothing_is_held_back_but_what_may_be_the_beginning_of_a_value() -> None:

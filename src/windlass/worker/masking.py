@@ -30,11 +30,27 @@ def secret_values(environ: Mapping[str, str]) -> tuple[bytes, ...]:
 
 
 def masked(data: bytes, values: tuple[bytes, ...]) -> bytes:
-    """The data with a mark in place of each value."""
-    for value in values:
-        if value in data:
-            data = data.replace(value, MARK)
-    return data
+    """The data with a mark in place of each value; values that overlap have one mark."""
+    return _marked(data, _found(data, values))
+
+
+def _marked(data: bytes, found: list[tuple[int, int]]) -> bytes:
+    pieces, end = [], 0
+    for start, stop in found:
+        pieces += [data[end:start], MARK]
+        end = stop
+    return b"".join([*pieces, data[end:]]) if pieces else data
+
+
+def _found(data: bytes, values: tuple[bytes, ...]) -> list[tuple[int, int]]:
+    """Where values begin and end in the data, in order; those that overlap are joined."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted((at, at + len(value)) for value in values for at in _places(data, value)):
+        if joined and start < joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return joined
 
 
 class Mask:
@@ -47,16 +63,18 @@ class Mask:
 
     def feed(self, data: bytes) -> bytes:
         """What can be passed on by now of all that was fed."""
-        data = masked(self._held + data, self._values)
-        num_held = 0
+        data = self._held + data
+        found, end = _found(data, self._values), len(data)
         if self._have_newlines or not data.endswith(b"\n"):
-            num_held = max(_beginning_at_end(data, value) for value in self._values)
-        self._held = data[len(data) - num_held :]
-        return data[: len(data) - num_held]
+            end -= max(_beginning_at_end(data, value) for value in self._values)
+        # Another value may end behind what is held back, or be the beginning of it: then it is held back too.
+        end = min((start for start, stop in found if start < end < stop), default=end)
+        self._held = data[end:]
+        return _marked(data[:end], [one for one in found if one[1] <= end])
 
     def end(self) -> bytes:
         """What was held back: the stream has ended."""
-        data, self._held = self._held, b""
+        data, self._held = masked(self._held, self._values), b""
         return data
 
 
@@ -66,8 +84,8 @@ def _beginning_at_end(data: bytes, value: bytes) -> int:
     return next((len(tail) - at for at in _places(tail, value[:1]) if value.startswith(tail[at:])), 0)
 
 
-def _places(data: bytes, byte: bytes) -> Iterator[int]:
-    at = data.find(byte)
+def _places(data: bytes, value: bytes) -> Iterator[int]:
+    at = data.find(value)
     while at >= 0:
         yield at
-        at = data.find(byte, at + 1)
+        at = data.find(value, at + len(value))
