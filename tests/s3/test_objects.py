@@ -288,6 +288,21 @@ def test_a_clock_that_is_wrong_is_corrected_by_that_of_the_store() -> None:
         assert pauses == []
 
 
+@pytest.mark.parametrize(
+    "date",
+    ["Wed, 31 Feb 99999 00:00:00 GMT", "Wed, 21 Oct 999999999999 07:28:00 GMT",
+     "Wed, 21 Oct 2026 07:28:00 +99999999999999999999", "-5", "soon", ""],
+)  # fmt: skip
+def test_a_date_that_is_none_changes_neither_the_clock_nor_the_pauses(date: str) -> None:
+    """What a proxy in front of a store sends is no internal error."""
+    busy: Answered = (503, {"Retry-After": date}, b"")
+    denied: Answered = (403, {"Date": date}, error("AccessDenied"))
+    with answering(busy, denied) as (bucket, _, pauses):
+        with pytest.raises(Forbidden):
+            bucket.send("GET", "key")
+        assert len(pauses) == 1, "that of any request that is repeated"
+
+
 def test_one_object_that_is_denied_is_told_from_keys_that_are() -> None:
     answer: Answered
     for answer in ((403, {}, error("InvalidObjectState")), (403, {}, b"")):

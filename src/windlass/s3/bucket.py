@@ -54,6 +54,8 @@ ALTERED = frozenset(("BadDigest", "XAmzContentSHA256Mismatch"))
 """Codes of errors of bodies that are not the ones which were signed."""
 MAX_PAUSE_SECONDS = 300.0
 """The longest pause that is made because a store asks for it."""
+MAX_UNIX_SECONDS = 2.0**36
+"""Of a date that is used: requests are signed with years of four digits."""
 SKEW_SECONDS = 60.0
 """Difference to the clock of the store from which a refused request is signed again by that clock."""
 REGION_HEADER = "x-amz-bucket-region"
@@ -197,10 +199,9 @@ class Bucket:
 
     def _corrects_clock(self, date: str) -> bool:
         """Whether requests were signed by a clock that is wrong, by the `Date` of an answer; they no longer are."""
-        found = email.utils.parsedate_tz(date)
-        if found is None:
+        if (found := _unix_seconds(date)) is None:
             return False
-        skew = email.utils.mktime_tz(found) - self._clock()
+        skew = found - self._clock()
         is_wrong = abs(skew - self._skew) > SKEW_SECONDS
         self._skew = skew if is_wrong else self._skew
         return is_wrong
@@ -306,8 +307,18 @@ class Bucket:
         """Seconds of a `Retry-After`: a number, or a date by the clock of the store; 0 for none."""
         if text.isdecimal():
             return float(text)
-        found = email.utils.parsedate_tz(text)
-        return 0.0 if found is None else max(0.0, email.utils.mktime_tz(found) - self._clock() - self._skew)
+        found = _unix_seconds(text)
+        return 0.0 if found is None else max(0.0, found - self._clock() - self._skew)
+
+
+def _unix_seconds(date: str) -> float | None:
+    """A date of HTTP in Unix seconds; None for what is none."""
+    try:
+        found = email.utils.parsedate_tz(date)
+        seconds = -1.0 if found is None else float(email.utils.mktime_tz(found))
+    except (ValueError, OverflowError):  # such as one in the year 99999
+        return None
+    return seconds if 0 <= seconds < MAX_UNIX_SECONDS else None
 
 
 def require_stored(etag: str | None, checksum: str | None, expected: str, what: str) -> None:
