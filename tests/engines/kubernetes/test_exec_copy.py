@@ -147,6 +147,21 @@ def test_what_a_command_with_input_reports_is_taken_out_of_its_standard_error(si
     assert out.getvalue() == b"a\0b\0"
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_program_that_a_command_leaves_in_the_background_may_write_after_the_report(size: int) -> None:
+    """The streams of a command end with the last process that has them."""
+    out = io.BytesIO()
+    report = Report(out)
+    words = report.wrapped(PYTHON, ["sh", "-c", "exec 3<&0; (read line <&3; printf 'late\\0' >&2) & echo early >&2"])
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.wait() == 0
+        _, said = process.communicate(b"go\n")
+    for at in range(0, len(said), size):
+        report.write(said[at : at + size])
+    assert report.confirmed(0) == 0
+    assert out.getvalue() == b"early\nlate\0"
+
+
 def test_a_command_on_a_terminal_gets_its_size_and_leaves_it_as_it_was() -> None:
     socket, (ours, theirs) = Socket(), os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))

@@ -176,18 +176,25 @@ class Report:
         self._mark = f"\0windlass {self._token} ".encode()
         self._held = b""
         """What may be the beginning of the report."""
+        self._told = b""
+        """The exit code in the report; empty before it has come."""
 
     def wrapped(self, python: Sequence[str], command: Sequence[str]) -> list[str]:
         """The command line that runs a command, and reports how it ended."""
         return [*python, "-c", REPORTS, self._token, *command]
 
     def write(self, data: bytes) -> int:
-        """Pass it on, except for the report."""
-        self._held += data
-        at = self._held.rfind(b"\0")
-        is_report = at >= 0 and (self._mark.startswith(self._held[at:]) or self._held[at:].startswith(self._mark))
-        passed = self._held[:at] if is_report else self._held
-        self._held = self._held[len(passed) :]
+        """Pass it on, except for the report. What the command has left in the background may write after that."""
+        passed, mark, rest = (self._held + data).partition(self._mark)
+        code, end, after = rest.partition(b"\n")
+        if end:
+            self._told, passed, self._held = code, passed + after, b""
+        elif mark:
+            self._held = mark + rest
+        else:
+            at = passed.rfind(b"\0")
+            is_beginning = at >= 0 and self._mark.startswith(passed[at:])
+            passed, self._held = (passed[:at], passed[at:]) if is_beginning else (passed, b"")
         self._out.write(passed)
         return len(data)
 
@@ -197,11 +204,9 @@ class Report:
 
     def confirmed(self, code: int) -> int:
         """The exit code that the API server has reported, and for success also the command. Raises Unreachable."""
-        is_report = self._held.startswith(self._mark)
-        self._out.write(b"" if is_report else self._held)
-        told = self._held.removeprefix(self._mark).strip() if is_report else b""
-        if code == 0 and told.isdigit():
-            return int(told)
+        self._out.write(b"" if self._held.startswith(self._mark) else self._held)
+        if code == 0 and self._told.isdigit():
+            return int(self._told)
         if code == 0:
             raise Unreachable("the connection to the command was lost before it reported its exit code", "try it again")
         return code
