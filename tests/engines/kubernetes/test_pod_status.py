@@ -21,6 +21,8 @@ from windlass.runs.events import Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold
 
+UNREADY = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+"""Of a pod with a container beside ours that is not ready."""
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes"}
 
 
@@ -54,6 +56,7 @@ BACK_OFF = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}
         (pod(state=BACK_OFF, machine="a", deleted=True), "pulling", "ImagePullBackOff"),
         (pod(state={"running": {}}, machine="a"), "running", ""),
         (pod({"type": "Ready", "status": "False"}, state={"running": {}}, machine="a"), "running", "NodeNotReady"),
+        (pod(UNREADY, state={"running": {}}, machine="a"), "running", ""),
         (pod(state={"running": {}}, machine="a", deleted=True), "running", "Deleted"),
         (pod(DISRUPTED, state={"running": {}}, machine="a", deleted=True), "running", "PreemptionByScheduler"),
         (pod(state=terminated("OOMKilled"), machine="a", phase="Failed"), "ended", "OOMKilled"),

@@ -44,6 +44,15 @@ def condition(found: Json, kind: str) -> Json:
     return next((one for one in found.get("status", {}).get("conditions") or () if one["type"] == kind), {})
 
 
+def is_on_silent_node(pod: Json) -> bool:
+    """Whether the node of a pod that ran does not answer: then the cluster sets `Ready` to False, and gives no reason.
+
+    The kubelet gives one, such as for a container beside ours that is not ready.
+    """
+    found = condition(pod, "Ready")
+    return found.get("status") == "False" and not found.get("reason")
+
+
 def is_true(found: Json, kind: str) -> bool:
     """Whether one of an object's conditions holds."""
     return condition(found, kind).get("status") == "True"

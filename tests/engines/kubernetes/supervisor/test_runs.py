@@ -542,6 +542,17 @@ def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_n
         assert condition["fix"].startswith("nothing to do: its Job makes another pod")
 
 
+def test_a_supervisor_beside_a_sidecar_that_is_not_ready_is_not_absent(server: ObjectServer, tmp_path: Path) -> None:
+    """The kubelet reports such a pod as not ready too, with a reason: its node answers."""
+    unready = [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]
+    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+        scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
+        supervisor_pod(server, {"state": {"running": {}}}, conditions=unready)
+        scene.lease(15.0)
+        assert scene.engine.status(RUN).condition is None
+        assert presence.acting(scene.client) == {RUN}
+
+
 def test_a_fresh_record_asks_for_no_lease(scene: Scene) -> None:
     scene.engine.status(RUN)
     assert not [request for request in scene.server.requests if request.plural == "leases"]

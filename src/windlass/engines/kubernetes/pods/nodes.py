@@ -22,7 +22,7 @@ from windlass.engines.kubernetes.pods.status import (
     last_words,
     pod_status,
 )
-from windlass.engines.kubernetes.quantity import condition, is_true, seconds_of
+from windlass.engines.kubernetes.quantity import condition, is_on_silent_node, is_true, seconds_of
 from windlass.engines.kubernetes.queue.admission import is_suspended
 from windlass.engines.kubernetes.queue.kueue import evicted
 from windlass.engines.kubernetes.workloads.pytorchjob import NUMBERED
@@ -296,7 +296,7 @@ def is_lost(pod: Pod) -> bool:
     deleted = pod["metadata"].get("deletionTimestamp")
     if deleted is None or has_ended(pod):
         return False
-    is_silent = condition(pod, "Ready").get("status") == "False" and container_state(pod)[0] == "running"
+    is_silent = is_on_silent_node(pod) and container_state(pod)[0] == "running"
     if is_silent and condition(pod, "DisruptionTarget").get("reason") == TAINTED:
         return True  # no kubelet is there to use its grace
     return time.time() > seconds_of(deleted, math.inf) + GONE_SECONDS

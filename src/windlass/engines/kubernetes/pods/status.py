@@ -11,7 +11,7 @@ from windlass.engines.kubernetes import layout
 from windlass.engines.kubernetes.observations import ClusterNode, ObjectReport, PodStatus
 from windlass.engines.kubernetes.pods.spec import pod_spec
 from windlass.engines.kubernetes.pods.waiting import ON_THE_WAY, reason_of
-from windlass.engines.kubernetes.quantity import Json, condition, event_time, is_true, seconds_of
+from windlass.engines.kubernetes.quantity import Json, condition, event_time, is_on_silent_node, is_true, seconds_of
 from windlass.runs.events import Event, Warned, entries, of_newest_attempt
 
 ENDED: Final = ("Failed", "Complete", "Completed", "Succeeded")
@@ -86,8 +86,7 @@ def pod_status(node: int, pod: Json | None) -> PodStatus:
     if state == "ended":
         return found("ended", "Deleted" if is_deleted else data.get("reason", ""), last_words(data))
     if state == "running":
-        is_silent = condition(pod, "Ready").get("status") == "False"  # it has no probe that could fail
-        return found("running", "Deleted" if is_deleted else "NodeNotReady" if is_silent else "")
+        return found("running", "Deleted" if is_deleted else "NodeNotReady" if is_on_silent_node(pod) else "")
     placed = condition(pod, "PodScheduled")
     why = placed if placed.get("status") == "False" else data
     if is_deleted and why.get("reason") in (None, *ON_THE_WAY):

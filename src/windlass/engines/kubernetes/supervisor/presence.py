@@ -13,7 +13,7 @@ from windlass.engines.kubernetes.api.client import Client, Refused
 from windlass.engines.kubernetes.api.optional import items
 from windlass.engines.kubernetes.pods.status import MAX_WORDS, container_state, pod_status, sidecars
 from windlass.engines.kubernetes.pods.waiting import STUCK, reason_of
-from windlass.engines.kubernetes.quantity import condition, event_time, seconds_of
+from windlass.engines.kubernetes.quantity import condition, event_time, is_on_silent_node, seconds_of
 from windlass.engines.kubernetes.queue import kueue
 from windlass.engines.kubernetes.queue.admission import is_suspended
 from windlass.engines.kubernetes.workloads.job import BATCH
@@ -93,7 +93,7 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
     if NO_ACCOUNT not in what and _has_no_account(client):
         what += f" ({NO_ACCOUNT})"
     of_ranks = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
-    states = ["lost" if _is_on_silent_node(pod) else pod_status(0, pod).state for pod in of_ranks]
+    states = ["lost" if _is_lost(pod) else pod_status(0, pod).state for pod in of_ranks]
     started = [
         seconds_of(container_state(pod)[1].get("startedAt"), now)
         for pod, state in zip(of_ranks, states, strict=True)
@@ -183,13 +183,13 @@ def is_running(pod: Json) -> bool:
 
 
 def is_silent(pod: Json) -> bool:
-    """Whether a supervisor ran in this pod when its node last answered: it has no probe that could fail."""
-    return "running" in _container(pod).get("state", {}) and condition(pod, "Ready").get("status") == "False"
+    """Whether a supervisor ran in this pod when its node last answered."""
+    return "running" in _container(pod).get("state", {}) and is_on_silent_node(pod)
 
 
-def _is_on_silent_node(pod: Json) -> bool:
+def _is_lost(pod: Json) -> bool:
     """Whether a rank's pod is on a node that does not answer: whether it trains is not known."""
-    return container_state(pod)[0] == "running" and condition(pod, "Ready").get("status") == "False"
+    return container_state(pod)[0] == "running" and is_on_silent_node(pod)
 
 
 def _node_of(pod: Json) -> str:
