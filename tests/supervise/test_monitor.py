@@ -10,9 +10,11 @@ from tests.supervise.fakes import FakeAttempt, FakeNode, FakeRun
 from tests.supervise.test_one_cause import PEER_GONE
 
 from windlass.runs.events import RankChanged, RootCause
+from windlass.runs.node_events import StageReached
+from windlass.runs.phase import Phase
 from windlass.supervise.backend import Intent
 from windlass.supervise.monitor import AttemptMonitor
-from windlass.worker.protocol import RankFailure
+from windlass.worker.protocol import OutputBegan, RankFailure
 from windlass.worker.root_cause import failed_by_itself, first_cause
 
 
@@ -64,6 +66,20 @@ def test_a_node_ended_before_it_started_is_neither_lost_nor_a_victim(monitor: At
     cause = first_cause(monitor.attempt.failures())
     assert cause is not None
     assert (cause["rank"], cause["victims"]) == (failed, [])
+
+
+def test_an_attempt_trains_once_a_rank_prints_where_one_node_reports_the_phase_of_all(
+    make_run: Callable[..., FakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on SageMaker: ranks of the other hosts may print nothing."""
+    monkeypatch.setattr(FakeAttempt, "num_staged", 1)
+    nodes = nodes_of(monitor := monitored(run := make_run(nodes=3)))
+    found = []
+    for event in (StageReached(run.clock.time(), "starting"), OutputBegan(run.clock.time())):
+        nodes[0].events.append(event)
+        monitor.read_news()
+        found.append(run.status.phase)
+    assert found == [Phase.STARTING, Phase.TRAINING]
 
 
 def test_nodes_that_ended_because_the_worker_of_another_failed_are_no_cause(monitor: AttemptMonitor) -> None:

@@ -195,6 +195,11 @@ class Attempt:
         """Deviations from the request at its start."""
 
     @property
+    def num_staged(self) -> int:
+        """How many of its nodes report which phase of their start they are in, where any do: one may for all."""
+        return len(self.nodes)
+
+    @property
     def over(self) -> bool:
         """Whether all nodes have ended."""
         return all(node.over for node in self.nodes)

@@ -31,11 +31,11 @@ RECORDED: Final = (CheckpointReported, FirstStep, LossNotFinite, NodeWarning)
 class EventIngestion:
     """Records the events of the nodes of one attempt. Those that require a decision are left to `AttemptMonitor`."""
 
-    def __init__(self, record: Recorder, progress: RunProgress, num_nodes: int = 0) -> None:
-        """`num_nodes` of the attempt have to start before it trains, where nodes have to be provisioned."""
+    def __init__(self, record: Recorder, progress: RunProgress, num_staged: int = 0) -> None:
+        """`num_staged` of the nodes report the phase of their start, where nodes have to be provisioned."""
         self._record = record
         self._progress = progress
-        self._num_nodes = num_nodes
+        self._num_staged = num_staged
         self._has_output = False
         self._stages: dict[int, Phase] = {}
         """Start phase of each node, by number, where nodes have to be provisioned."""
@@ -74,7 +74,7 @@ class EventIngestion:
 
     def _train(self, at: float) -> None:
         """A rank has written something: the run trains, unless a node of the attempt still waits, and its peers too."""
-        are_all_there = len(self._stages) >= self._num_nodes and set(self._stages.values()) <= {Phase.STARTING}
+        are_all_there = len(self._stages) >= self._num_staged and set(self._stages.values()) <= {Phase.STARTING}
         if self._record.status.phase in BEGINNING and (are_all_there or not self._stages):
             self._record.enter(Phase.TRAINING, at=at)
 

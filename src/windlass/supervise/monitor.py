@@ -77,7 +77,7 @@ class AttemptMonitor:
         """Preemption notices of nodes that are not handled yet."""
         self._is_signalled = False
         """Whether a node has ended because it was signalled."""
-        self._ingestion = EventIngestion(run.record, run.progress, len(attempt.nodes))
+        self._ingestion = EventIngestion(run.record, run.progress, attempt.num_staged)
 
     def read_news(self) -> None:
         """Ingest all node events, and find the nodes that have ended without reporting."""

@@ -17,6 +17,7 @@ from windlass.engines.sagemaker.attempt import LOG_SECONDS, JobAttempt
 from windlass.engines.sagemaker.host_log import HostLog
 from windlass.engines.sagemaker.late_logs import LATE, read_late_logs
 from windlass.engines.sagemaker.service import Description, LogPage, Request
+from windlass.runs.node_events import StageReached
 from windlass.supervise.backend import Intent
 from windlass.worker.protocol import (
     CheckpointReported,
@@ -99,6 +100,19 @@ def attempt(service: LaggingService, tmp_path: Path) -> Iterator[JobAttempt]:
     made = JobAttempt(service, "digits-1", 1, specs, tmp_path, threading.Event().set)
     with contextlib.closing(made):
         yield made
+
+
+def test_the_first_host_reports_the_phases_of_the_job(attempt: JobAttempt, service: LaggingService) -> None:
+    service.job = {**service.job, "SecondaryStatusTransitions": [{"Status": "Training", "StartTime": 1.0}]}
+    found: list[int] = []
+
+    def read() -> bool:
+        found.extend(node.number for node in attempt.nodes for event in node.news() if isinstance(event, StageReached))
+        return bool(found)
+
+    until(read, seconds=10)
+    assert found == [0]
+    assert attempt.num_staged == len(found)
 
 
 def test_an_empty_page_does_not_end_the_reading_of_a_log(tmp_path: Path) -> None:

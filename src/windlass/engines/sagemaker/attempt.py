@@ -199,6 +199,8 @@ class JobAttempt(Attempt):
     """All hosts of one training job. A thread asks the service for its state and its logs."""
 
     nodes: tuple[HostNode, ...]
+    num_staged = 1
+    """See `Attempt`: the first host reports the phases of the job."""
 
     def __init__(
         self, service: Service, name: str, number: int, specs: Sequence[NodeSpec], folder: Path,
