@@ -33,22 +33,34 @@ def linked(aws: Aws, file_system: str) -> tuple[str, ...]:
     return tuple(str(one["FileSystemPath"]) for one in found if one["Lifecycle"] != "DELETING")
 
 
+def under_way(aws: Aws, file_system: str, folder: str) -> str:
+    """The id of a task that writes a folder to the bucket and has not ended; empty where there is none. Files that were
+    written since it began are not in it. Raises AwsError.
+    """
+    for known in _listed(aws, file_system, "describe_data_repository_tasks", "DataRepositoryTasks"):
+        is_same = known["Type"] == EXPORT and [one for one in known.get("Paths", ()) if one.strip("/")] == _paths(folder)
+        if is_same and known["Lifecycle"] in UNDER_WAY:
+            return str(known["TaskId"])
+    return ""
+
+
 def begin_export(aws: Aws, file_system: str, folder: str) -> str:
     """Begin to write a folder to the bucket; returns the id of the task, which goes on without the caller.
 
-    A task of the folder that is under way is returned instead. Raises AwsError where the account refuses it.
+    Raises AwsError where the account refuses it.
     """
-    paths = [folder.strip("/")] if folder.strip("/") else []  # none stands for the whole file system
-    for known in _listed(aws, file_system, "describe_data_repository_tasks", "DataRepositoryTasks"):
-        is_same = known["Type"] == EXPORT and [one for one in known.get("Paths", ()) if one.strip("/")] == paths
-        if is_same and known["Lifecycle"] in UNDER_WAY:
-            return str(known["TaskId"])
+    paths = _paths(folder)
     with aws_errors(f"start {EXPORT} on {file_system}", action="fsx:CreateDataRepositoryTask"):
         answer = aws.client("fsx").create_data_repository_task(
             Type=EXPORT, FileSystemId=file_system, Report={"Enabled": False},
             **({"Paths": paths} if paths else {}),
         )  # fmt: skip
     return str(answer["DataRepositoryTask"]["TaskId"])
+
+
+def _paths(folder: str) -> list[str]:
+    """A folder as tasks name it; none stands for the whole file system."""
+    return [folder.strip("/")] if folder.strip("/") else []
 
 
 def wait(

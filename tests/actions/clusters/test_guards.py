@@ -136,6 +136,8 @@ class Fsx:
     def __init__(self, *links: str, task: str = "SUCCEEDED", failed: int = 0, lifecycle: str = "AVAILABLE") -> None:
         self.links, self.task, self.failed, self.lifecycle = links, task, failed, lifecycle
         self.tasks: list[dict[str, Any]] = []
+        self.earlier: list[dict[str, Any]] = []
+        """Tasks of an earlier command; they end once they are looked at by their id."""
 
     def describe_file_systems(self, FileSystemIds: list[str]) -> Any:  # noqa: N803
         if not self.lifecycle:
@@ -150,6 +152,9 @@ class Fsx:
         return {"DataRepositoryTask": {"TaskId": f"task-{len(self.tasks)}"}}
 
     def describe_data_repository_tasks(self, TaskIds: tuple[str, ...] = (), **_: Any) -> Any:  # noqa: N803
+        if not TaskIds:
+            return {"DataRepositoryTasks": self.earlier}
+        self.earlier = [one for one in self.earlier if one["TaskId"] not in TaskIds]
         status = {"TotalCount": 5, "SucceededCount": 5 - self.failed, "FailedCount": self.failed}
         return {"DataRepositoryTasks": [{"TaskId": one, "Lifecycle": self.task, "Status": status} for one in TaskIds]}
 
@@ -169,6 +174,14 @@ def test_all_of_a_file_system_is_exported(named: Named) -> None:
     fsx = Fsx("/")
     assert exported(named, fsx) == ()
     assert fsx.tasks == [{"Type": "EXPORT_TO_REPOSITORY", "FileSystemId": SYSTEM, "Report": {"Enabled": False}}]
+
+
+def test_files_that_were_written_since_an_earlier_export_began_are_exported_too(named: Named) -> None:
+    fsx = Fsx("/")
+    fsx.earlier = [{"TaskId": "task-0", "Type": "EXPORT_TO_REPOSITORY", "Paths": [], "Lifecycle": "EXECUTING"}]
+    assert exported(named, fsx) == ()
+    assert fsx.earlier == [], "FSx takes one task at a time"
+    assert len(fsx.tasks) == 1
 
 
 @pytest.mark.parametrize(

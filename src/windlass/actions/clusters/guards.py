@@ -132,6 +132,8 @@ def _export(named: Named, system: str, aws: Aws, on_event: OnEvent) -> None:
         return
     for folder in folders:
         on_event(Stage(f"exporting what {system} has and the bucket lacks"))
+        if earlier := fsx.under_way(aws, system, folder):  # of a `down` that was stopped: runs may have written since
+            fsx.wait(aws, earlier, lambda state, share: on_event(Exporting(state, share)))
         task = fsx.begin_export(aws, system, folder)
         fsx.wait(aws, task, lambda state, share: on_event(Exporting(state, share)))
     if FSX_PATH not in folders:
