@@ -10,7 +10,7 @@ from windlass.actions.clusters.audit import audit
 from windlass.actions.clusters.find import Named, OnEvent, Stage
 from windlass.actions.clusters.guards import Look, export, look, recorded_runs, require_exported, require_idle
 from windlass.actions.clusters.inside import connected
-from windlass.actions.clusters.kept import empty_bucket, keep_bucket
+from windlass.actions.clusters.kept import keep_or_empty
 from windlass.actions.clusters.planning import bucket_or_remembered, plan_view, write_folder
 from windlass.actions.clusters.up import recover, require_known
 from windlass.actions.clusters.volumes import of_cluster, remember, remembered
@@ -42,8 +42,6 @@ def down(
         if not force:
             require_idle(named, recorded_runs(named, context))  # before Terraform takes its time
         bucket = bucket_or_remembered(named, context)
-        if delete_bucket and bucket is not None and not bucket.is_managed:
-            on_event(Stage(f"leaving s3://{bucket.name}, which is not of this cluster"))
         write_folder(named, context, bucket=bucket, delete_bucket=delete_bucket)
         terraform = named.terraform(context, on_event, stop)
         on_event(Stage("preparing Terraform"))
@@ -62,7 +60,7 @@ def down(
         with named.aws(context) as aws:
             lost = export(named, found.contents, aws, on_event, force=force)
             drained = drain_cluster(named, found, on_event, force=force)
-            if empty_bucket(terraform, on_event) if delete_bucket else keep_bucket(terraform, aws, on_event):
+            if keep_or_empty(terraform, aws, on_event, bucket, is_to_delete=delete_bucket):
                 plan = terraform.plan(destroy=True)  # the state is another one now
             on_event(Stage("destroying"))
             destroyed = 0 if plan.summary.is_empty else terraform.apply(plan).destroyed

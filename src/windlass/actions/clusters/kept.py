@@ -16,9 +16,24 @@ if TYPE_CHECKING:
     from windlass.infra.terraform import Terraform
 
 
-def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent) -> bool:
+def keep_or_empty(
+    terraform: Terraform, aws: Aws, on_event: OnEvent, bucket: Bucket | None, *, is_to_delete: bool
+) -> bool:  # fmt: skip
+    """Prepare the bucket for the destroy: one that is not of the cluster, by its tag, is kept also where the user asks
+    for its deletion and Terraform has made it. Returns whether the state was changed. Raises AwsError, TerraformError.
+    """
+    others = bucket.name if bucket is not None and not bucket.is_managed else ""
+    if is_to_delete and others:
+        on_event(Stage(f"leaving s3://{others}, which is not of this cluster"))
+    if is_to_delete and not others:
+        return empty_bucket(terraform, on_event)
+    return keep_bucket(terraform, aws, on_event, others=others)
+
+
+def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: str = "") -> bool:
     """Take a bucket with objects out of the state, with its settings and the key of its objects: results are kept
-    unless asked otherwise. Returns whether it did. Raises AwsError, TerraformError.
+    unless asked otherwise. `others` is the name of a bucket that is kept also without objects. Returns whether it did.
+    Raises AwsError, TerraformError.
     """
     state = [one for one in terraform.state() if one.mode == "managed"]
     for bucket in (one for one in state if one.type == "aws_s3_bucket"):
@@ -27,14 +42,15 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent) -> bool:
                 versions = aws.client("s3").list_object_versions(Bucket=bucket.id, MaxKeys=1)
         except NotThere:
             continue
-        if versions.get("Versions") or versions.get("DeleteMarkers"):
+        has_objects = bool(versions.get("Versions") or versions.get("DeleteMarkers"))
+        if has_objects or bucket.id == others:
             key = _usable_key(terraform.folder.name, bucket.id, aws, on_event)
             kept = [
                 one.address for one in state
                 if one.type.startswith("aws_s3_bucket") or _block(one.address) in (KEY, ALIAS)
                 or (one.type == "aws_kms_key" and one.id == key) or one.values.get("target_key_id") == key
             ]  # fmt: skip
-            on_event(Stage(f"keeping s3://{bucket.id}, which has objects, and its KMS key"))
+            on_event(Stage(f"keeping s3://{bucket.id}{', which has objects,' * has_objects} and its KMS key"))
             terraform.forget(kept)
             return True
     return False

@@ -1,0 +1,77 @@
+"""What `cluster down` does with the bucket in the state of Terraform, by whose it is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from windlass.actions.clusters.find import Stage
+from windlass.actions.clusters.kept import keep_or_empty
+from windlass.infra.bucket import ADDRESS, Bucket
+from windlass.infra.terraform.state import StateResource
+
+NAME = "windlass-vision-1"
+OWN = Bucket(NAME, exists=True, owner="vision")
+OTHERS = Bucket(NAME, exists=True, owner="speech", is_managed=False)
+
+
+class World:
+    """A state of Terraform with a bucket and its key, and the account that has them."""
+
+    def __init__(self, *, has_objects: bool) -> None:
+        self.versions = {"Versions": [{}]} if has_objects else {}
+        self.told: list[str] = []
+        self.forgotten: list[str] = []
+        self.targets: list[str] = []
+        self.folder = SimpleNamespace(name="vision")
+
+    def state(self) -> list[StateResource]:
+        found = {ADDRESS: NAME, "aws_kms_key.bucket[0]": "k-1", "aws_vpc.main": "vpc-1"}
+        return [StateResource(one, one.partition(".")[0], "managed", id, False, {}) for one, id in found.items()]
+
+    def forget(self, addresses: list[str]) -> None:
+        self.forgotten = addresses
+
+    def plan(self, targets: list[str]) -> Any:
+        self.targets = targets
+        return SimpleNamespace(summary=SimpleNamespace(is_empty=True))
+
+    def client(self, _service: str) -> Any:
+        """Of S3 and of KMS."""
+        rule = {"ApplyServerSideEncryptionByDefault": {"KMSMasterKeyID": "k-1"}}
+        return SimpleNamespace(
+            list_object_versions=lambda **_: self.versions,
+            get_bucket_encryption=lambda **_: {"ServerSideEncryptionConfiguration": {"Rules": [rule]}},
+            describe_key=lambda **_: {"KeyMetadata": {"KeyId": "k-1", "KeyState": "Enabled"}},
+            list_resource_tags=lambda **_: {"Tags": []},
+        )
+
+    def removed(self, bucket: Bucket | None, *, is_to_delete: bool) -> bool:
+        world: Any = self
+
+        def told(event: Stage) -> None:
+            self.told.append(event.text)
+
+        return keep_or_empty(world, world, told, bucket, is_to_delete=is_to_delete)
+
+
+@pytest.mark.parametrize("has_objects", [True, False])
+@pytest.mark.parametrize("bucket", [OTHERS, Bucket(NAME, exists=True, is_managed=False)], ids=["others", "no tag"])
+def test_a_bucket_that_was_given_away_is_kept_whatever_the_state_has(bucket: Bucket, has_objects: bool) -> None:
+    """Without a place in the configuration, a plan for it would delete it."""
+    world = World(has_objects=has_objects)
+    assert world.removed(bucket, is_to_delete=True)
+    assert (world.forgotten, world.targets) == ([ADDRESS, "aws_kms_key.bucket[0]"], [])
+    assert world.told[0] == f"leaving s3://{NAME}, which is not of this cluster"
+    assert World(has_objects=has_objects).removed(bucket, is_to_delete=False)
+
+
+def test_an_own_bucket_is_kept_with_objects_and_deleted_where_that_is_asked_for() -> None:
+    assert World(has_objects=True).removed(OWN, is_to_delete=False)
+    assert not World(has_objects=False).removed(OWN, is_to_delete=False)
+    for bucket in (OWN, None):
+        world = World(has_objects=True)
+        assert not world.removed(bucket, is_to_delete=True)
+        assert (world.forgotten, world.targets) == ([], [ADDRESS])
