@@ -30,18 +30,20 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REG
 
 
 @contextmanager
-def answering(status: int, body: Mapping[str, Any]) -> Iterator[str]:
-    """The URL of a server on loopback that gives every call the same answer of the JSON protocol."""
+def answering(status: int, body: Mapping[str, Any] | bytes) -> Iterator[str]:
+    """The URL of a server on loopback that gives every call the same answer: of the JSON protocol, or these bytes."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            data = json.dumps(body).encode()
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/x-amz-json-1.1")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
+
+        do_GET = do_POST
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing is logged."""
@@ -109,6 +111,32 @@ def test_an_expired_login_says_how_to_log_in_again() -> None:
 def test_what_sagemaker_could_not_find_is_not_there() -> None:
     assert type(failure(400, "ValidationException", 'Could not find endpoint "x".')) is NotThere
     assert type(failure(400, "ValidationException", "1 validation error detected")) is AwsError
+
+
+XHTML = b"""<?xml version="1.0"?>
+<!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Strict//EN" "xhtml1-strict.dtd">
+<html xmlns="http://www.w3.org/1999/xhtml"><body>Log in</body></html>"""
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, XHTML), (200, b"<!-- portal -->\n<html></html>"), (200, b"OK"), (404, b""), (404, b"404 page not found")],
+)
+@pytest.mark.parametrize(
+    ("service", "operation"),
+    [("kms", "list_keys"), ("eks", "list_clusters"), ("s3", "list_buckets")],
+)
+def test_what_no_service_of_aws_answers_is_neither_an_empty_list_nor_an_absence(
+    status: int, body: bytes, service: str, operation: str
+) -> None:
+    """As XML and as JSON they are answers without members: an audit would find nothing left."""
+    with (
+        answering(status, body) as url,
+        Aws(environ={**KEYS, "AWS_ENDPOINT_URL": url}, attempts=1) as aws,
+        pytest.raises(NoAnswer),
+        aws_errors("list them"),
+    ):
+        getattr(aws.client(service), operation)()
 
 
 def test_a_port_that_does_not_listen_is_no_answer() -> None:

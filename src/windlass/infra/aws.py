@@ -180,10 +180,12 @@ def _refuse_other_answers(operation_model: Any, response_dict: Mapping[str, Any]
     if operation_model.has_streaming_output or operation_model.http.get("method") == "HEAD":
         return
     body, status = bytes(response_dict.get("body") or b"").lstrip(), response_dict["status_code"]
-    is_page = body[:9].lower().startswith((b"<html", b"<!doctype"))
+    is_page = body.startswith(b"<") and any(tag in body[:1000].lower() for tag in (b"<html", b"<!doctype"))
     is_missing = status == 200 and not body and operation_model.name.startswith(READING)
-    if is_page or is_missing:
-        what = "a page of HTML" if is_page else "nothing"
+    is_json = operation_model.service_model.metadata.get("protocol") in ("json", "rest-json")
+    is_other = status == 200 and is_json and bool(body) and not body.startswith(b"{")
+    if is_page or is_missing or is_other:
+        what = "a page of HTML" if is_page else "nothing" if is_missing else "something that is not JSON"
         raise ResponseParserError(f"{operation_model.name} was answered by {what} (status {status})")
 
 
@@ -244,6 +246,8 @@ def _of_client(error: Any, doing: str, action: str) -> AwsError:
         named = re.search(r"perform: ([\w-]+:\w+)", message)
         missing = named[1] if named else action or error.operation_name
         return AccessDenied(what, f"allow {missing} to the credentials' user or role", action=action, code=code)
+    if code == str(status) == "404" and not error.operation_name.startswith("Head"):  # an error of AWS has a name
+        return NoAnswer(f"{what}: this is not an answer of AWS", "is a proxy in between?", action=action, code=code)
     is_gone = code in GONE_CODES or code.endswith((".NotFound", "NotFoundFault"))
     if is_gone or (code == "ValidationException" and message.startswith("Could not find")):  # SageMaker's way
         return NotThere(what, action=action, code=code)
