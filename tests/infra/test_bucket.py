@@ -11,7 +11,7 @@ from tests.fakeaws.emulator.fixtures import shared_aws
 from tests.servers.faulty import FORBIDDEN, HTML, PASS, Fault, Request, fault_proxy
 
 from windlass.errors import UsageError
-from windlass.infra.aws import Aws, AwsError, NoAnswer
+from windlass.infra.aws import Aws, AwsError, Identity, NoAnswer
 from windlass.infra.bucket import Bucket, look, require_usable
 from windlass.infra.tags import OWNER
 from windlass.spec.cluster import Cluster
@@ -87,6 +87,29 @@ def test_parts_that_change_the_settings_of_a_bucket_are_refused_on_one_of_others
     assert "windlass.dev/cluster=vision" in (refused.value.hint or "")
     require_usable(foreign, named("partner"))
     require_usable(Bucket("own", exists=True), cluster("storage: {bucket: own, fsx: true}\n"))
+
+
+class Elsewhere:
+    """S3 with a bucket of us-west-2, which is tagged as that of a cluster."""
+
+    identity, region = Identity(ACCOUNT, ""), "us-east-1"
+
+    def client(self, _service: str) -> Any:
+        return self
+
+    def head_bucket(self, Bucket: str) -> Any:  # noqa: N803
+        return {"BucketRegion": "us-west-2"}
+
+    def get_bucket_tagging(self, Bucket: str) -> Any:  # noqa: N803
+        return {"TagSet": [{"Key": OWNER, "Value": "vision"}]}
+
+
+def test_the_bucket_of_a_cluster_of_the_same_name_in_another_region_is_not_taken_over() -> None:
+    aws: Any = Elsewhere()
+    found = look(aws, cluster(), {}, is_unfinished=False)
+    assert not found.is_managed
+    with pytest.raises(UsageError, match="is of a cluster vision in us-west-2, and this one is in us-east-1"):
+        require_usable(found, cluster())
 
 
 def of_tagging(fault: Fault) -> Callable[[Request], Fault]:

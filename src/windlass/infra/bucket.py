@@ -28,6 +28,8 @@ class Bucket:
     """Whether Terraform makes it and its settings: where it does not exist, or has the tag of the cluster."""
     key_arn: str = ""
     """The key of KMS that encrypts a bucket of others; empty for none, or AWS's own."""
+    region: str = ""
+    """Where it is, for a bucket of a cluster of the same name in another region."""
 
     def variables(self) -> dict[str, Any]:
         """Its part of the variables of the Terraform configuration."""
@@ -44,7 +46,7 @@ def look(aws: Aws, cluster: Cluster, before: Mapping[str, Any], *, is_unfinished
     s3 = aws.client("s3")
     try:
         with aws_errors(f"look for s3://{name}", action="s3:ListBucket"):
-            s3.head_bucket(Bucket=name)
+            region = str(s3.head_bucket(Bucket=name).get("BucketRegion") or aws.region)
     except NotThere:
         return Bucket(name, exists=False)
     except AccessDenied as error:
@@ -54,6 +56,8 @@ def look(aws: Aws, cluster: Cluster, before: Mapping[str, Any], *, is_unfinished
     with contextlib.suppress(NotThere), aws_errors(f"read the tags of s3://{name}", action="s3:GetBucketTagging"):
         tags = flat(s3.get_bucket_tagging(Bucket=name)["TagSet"])
     owner = tags.get(OWNER, "")
+    if owner == cluster.name and region != aws.region:
+        return Bucket(name, True, owner, is_managed=False, region=region)
     was_being_made = is_unfinished and not tags and before.get("bucket_managed") is True
     if owner == cluster.name or (was_being_made and _is_empty(s3, name)):
         return Bucket(name, exists=True, owner=owner)
@@ -61,9 +65,17 @@ def look(aws: Aws, cluster: Cluster, before: Mapping[str, Any], *, is_unfinished
 
 
 def require_usable(bucket: Bucket, cluster: Cluster) -> None:
-    """Raise UsageError for parts of a cluster that would change the settings of a bucket of others."""
+    """Raise UsageError for the bucket of a cluster of the same name in another region, and for parts of a cluster that
+    would change the settings of a bucket of others.
+    """
     if bucket.is_managed:
         return
+    if bucket.region:
+        raise UsageError(
+            f"s3://{bucket.name} is of a cluster {cluster.name} in {bucket.region}, and this one is in {cluster.region}:"
+            " they would share roles too",
+            "give this cluster another name",
+        )
     parts = {"fsx": cluster.storage.fsx is not None, "s3_files": cluster.storage.s3_files}
     if changing := [name for name, is_asked in parts.items() if is_asked]:
         raise UsageError(
