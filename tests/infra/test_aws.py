@@ -43,7 +43,7 @@ def answering(status: int, body: Mapping[str, Any] | bytes) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST
+        do_GET = do_POST  # noqa: N815
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing is logged."""

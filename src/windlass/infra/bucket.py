@@ -72,8 +72,8 @@ def require_usable(bucket: Bucket, cluster: Cluster) -> None:
         return
     if bucket.region:
         raise UsageError(
-            f"s3://{bucket.name} is of a cluster {cluster.name} in {bucket.region}, and this one is in {cluster.region}:"
-            " they would share roles too",
+            f"s3://{bucket.name} is of a cluster {cluster.name} in {bucket.region}, and this one is in "
+            f"{cluster.region}: they would share roles too",
             "give this cluster another name",
         )
     parts = {"fsx": cluster.storage.fsx is not None, "s3_files": cluster.storage.s3_files}

@@ -38,8 +38,8 @@ def under_way(aws: Aws, file_system: str, folder: str) -> str:
     written since it began are not in it. Raises AwsError.
     """
     for known in _listed(aws, file_system, "describe_data_repository_tasks", "DataRepositoryTasks"):
-        is_same = known["Type"] == EXPORT and [one for one in known.get("Paths", ()) if one.strip("/")] == _paths(folder)
-        if is_same and known["Lifecycle"] in UNDER_WAY:
+        paths = [one for one in known.get("Paths", ()) if one.strip("/")]
+        if known["Type"] == EXPORT and known["Lifecycle"] in UNDER_WAY and paths == _paths(folder):
             return str(known["TaskId"])
     return ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.helpers.machine import Machine
 from windlass.actions.runs import resume
 from windlass.engines.sagemaker import layout, objects
 from windlass.engines.sagemaker.preflight import policies
+from windlass.engines.sagemaker.service import Absent
 from windlass.engines.sagemaker.target import AccountRuns, runs
 from windlass.errors import EngineError, NoSuchRun, UsageError
 from windlass.plan.plan import Plan
@@ -82,6 +84,38 @@ def test_jobs_of_others_are_left_out() -> None:
 def test_the_phase_of_a_run(status: str, second: str, phase: Phase) -> None:
     [found] = runs([job("a-1", "a", 1, status, second)])
     assert found.phase is phase
+
+
+class Account:
+    """Training jobs, of which the index has some, one of them deleted since."""
+
+    def __init__(self) -> None:
+        running = {"TrainingJobStatus": "InProgress", "Environment": {layout.RUN_VARIABLE: "a"}}
+        others = {**running, "Environment": {layout.RUN_VARIABLE: "b"}}
+        self.jobs = {"a-2": running, "a-3": running, "a-4": others, "a-5": running}
+        self.stopped: list[str] = []
+
+    def tagged(self, _tag: str, _value: str) -> list[dict[str, Any]]:
+        return [job("a-1", "a", 1), job("a-2", "a", 2)]
+
+    def describe(self, name: str) -> dict[str, Any]:
+        if name not in self.jobs:
+            raise Absent("ValidationException", "Requested resource not found.")
+        return self.jobs[name]
+
+    def stop(self, name: str) -> None:
+        self.stopped.append(name)
+
+
+def test_a_stop_asks_for_jobs_that_the_index_has_not_yet_and_is_not_ended_by_one_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = Account()
+    with Store(tmp_path) as store:
+        engine = AccountRuns.connect(store, SageMakerTarget(**FIELDS), here())
+        monkeypatch.setattr(AccountRuns, "_service", lambda _self: nullcontext(account))
+        engine.stop("a")
+    assert account.stopped == ["a-2", "a-3"]
 
 
 @pytest.fixture

@@ -28,8 +28,10 @@ from windlass.engines.sagemaker.service import (
     LOG_GROUP,
     STOPPED,
     STOPPING,
+    Absent,
     Description,
     Refused,
+    Service,
 )
 from windlass.errors import EngineError, NoSuchRun, UsageError
 from windlass.runs.naming import choose
@@ -237,8 +239,14 @@ class AccountRuns(TargetRuns):
         """See `Engine`: training jobs of the run that go on, by the account alone, and do not stop."""
         with self._service() as service:
             names = [str(job["TrainingJobName"]) for job in service.tagged(layout.RUN_TAG, run_id)]
-            ours = [name for name in names if re.fullmatch(rf"{re.escape(run_id)}-\d{{1,9}}", name)]
-            return [name for name in ours if service.describe(name)["TrainingJobStatus"] not in (*ENDED, STOPPING)]
+            numbers = {int(name.rpartition("-")[2]) for name in names
+                       if re.fullmatch(rf"{re.escape(run_id)}-\d{{1,9}}", name)}  # fmt: skip
+            found = {layout.job_name(run_id, number): _described(service, run_id, number) for number in numbers}
+            newer = max(numbers, default=0) + 1  # the index is behind
+            while (job := _described(service, run_id, newer)) is not None:
+                found[layout.job_name(run_id, newer)] = job
+                newer += 1
+        return [name for name, job in found.items() if job and job["TrainingJobStatus"] not in (*ENDED, STOPPING)]
 
     def exec(
         self, run_id: str, node: int, rank: int | None, command: Sequence[str],
@@ -253,6 +261,15 @@ class AccountRuns(TargetRuns):
         if command not in OF_RECORD:
             return super().unsupported(command)
         return UsageError(f"{command} is not supported for runs that another machine started", "call it there")
+
+
+def _described(service: Service, run_id: str, number: int) -> Description | None:
+    """A training job of a run; None where there is none, or no more. Raises Unavailable where that is not known."""
+    try:
+        found = service.describe(layout.job_name(run_id, number))
+    except Absent:
+        return None
+    return found if found.get("Environment", {}).get(layout.RUN_VARIABLE) == run_id else None
 
 
 class RecordedRun(SageMakerEngine):
