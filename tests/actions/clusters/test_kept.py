@@ -21,7 +21,7 @@ class World:
     """A state of Terraform with a bucket and its key, and the account that has them."""
 
     def __init__(self, *, has_objects: bool) -> None:
-        self.versions = {"Versions": [{}]} if has_objects else {}
+        self.versions: dict[str, Any] = {"Versions": [{}]} if has_objects else {}
         self.told: list[str] = []
         self.forgotten: list[str] = []
         self.targets: list[str] = []
