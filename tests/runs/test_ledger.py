@@ -55,6 +55,16 @@ def end(at: float, phase: str = "succeeded", **more: Any) -> Story:
 # -- the rules, one by one --------------------------------------------------------------------------------------------
 
 
+def test_a_node_that_is_lost_with_a_clock_that_is_ahead_was_lost_when_that_was_noticed() -> None:
+    story: Story = [
+        *BEGIN,
+        (31, "lost-node", {"node": 1, "why": "its node does not answer", "since": 90.0}),
+        (41, "attempt-end", {"phase": "failed", "reason": "node-loss"}),
+        *end(43),
+    ]
+    assert spent(story)["restarting"] >= 10
+
+
 @pytest.mark.parametrize(("progressed_at", "lost_from"), [(9.0, 10.0), (20.0, 20.0)])
 def test_the_time_until_the_loss_of_a_node_is_noticed_is_lost(progressed_at: float, lost_from: float) -> None:
     """Its last sign of life was at 10; peers that made progress after that did not wait for it."""

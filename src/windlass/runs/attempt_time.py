@@ -137,7 +137,7 @@ class AttemptTime:
                     self.failed_at = at
             case events.NodeLost(since=float(since)):
                 # A loss is noticed some time after it; peers that made progress meanwhile did not wait for the node.
-                since = max(micros(since), self.progressed_at, self.began)
+                since = min(at, max(micros(since), self.progressed_at, self.began))  # its clock may be ahead
                 self.failed_at = since if self.failed_at is None else min(self.failed_at, since)
             case events.Progress():
                 self.progressed_at = max(self.progressed_at, at)
