@@ -11,8 +11,9 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, _Handler
 
 from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.api import lease
 from windlass.engines.kubernetes.api.client import Client, _ahead
-from windlass.engines.kubernetes.api.lease import held_elsewhere
+from windlass.engines.kubernetes.api.lease import Lease, held_elsewhere
 from windlass.engines.kubernetes.discovery import discovery
 from windlass.engines.kubernetes.supervisor import presence
 from windlass.runs.phase import Phase
@@ -48,6 +49,13 @@ def test_a_lease_that_was_just_renewed_is_held(
                      "renewTime": datetime.fromtimestamp(now, UTC).isoformat()})  # fmt: skip
     assert held_elsewhere(client, RUN, tmp_path, time.time())
     assert not presence.absence(client, RUN, time.time())
+
+
+def test_a_supervisor_whose_clock_is_wrong_renews_its_lease_by_that_of_the_cluster(client: Client) -> None:
+    """Else `status` says that it gives no sign of life."""
+    assert Lease(client, RUN, "pod-a_0_1-0").ensure()
+    assert presence.quiet_since(client, RUN, time.time()) is None
+    assert lease.renewed_at(client, RUN) == pytest.approx(time.time() + client.ahead, abs=20.0)
 
 
 def test_clocks_that_differ_by_the_resolution_of_a_date_agree() -> None:

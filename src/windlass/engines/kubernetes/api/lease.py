@@ -203,7 +203,8 @@ class Lease:
         }
 
     def _spec(self, transitions: int) -> dict[str, Any]:
-        stamp = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = self._now() + self._client.ahead  # commands compare it with the clock of the cluster
+        stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
             "holderIdentity": self._holder,
             "leaseDurationSeconds": int(DURATION_SECONDS),
