@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import threading
 import time
@@ -14,9 +15,10 @@ import pytest
 from tests.helpers.until import until
 
 from windlass.engines.sagemaker.attempt import LOG_SECONDS, JobAttempt
+from windlass.engines.sagemaker.description import write_description
 from windlass.engines.sagemaker.host_log import HostLog
 from windlass.engines.sagemaker.late_logs import LATE, read_late_logs
-from windlass.engines.sagemaker.service import Description, LogPage, Request
+from windlass.engines.sagemaker.service import Description, LogPage, NotLoggedIn, Request
 from windlass.runs.node_events import StageReached
 from windlass.supervise.backend import Intent
 from windlass.worker.protocol import (
@@ -283,3 +285,40 @@ def test_a_supervisor_that_stops_a_job_at_each_turn_does_not_hurry_the_service(t
         assert time.monotonic() - begun >= 4 * service.poll_seconds
     finally:
         attempts[0].close()
+
+
+def of_one_host(folder: Path) -> list[NodeSpec]:
+    """The attempt of one host, whose log may be late, in its folder."""
+    (folder / LATE).touch()
+    return [NodeSpec(0, "train.py", "python3", "/", {}, (RankSpec(0, 0, ("python3", "train.py"), {}),), 5.0)]
+
+
+def test_lines_of_a_host_that_was_started_again_are_read_though_its_first_start_has_an_end(
+    service: LaggingService, tmp_path: Path
+) -> None:
+    specs = of_one_host(tmp_path)
+    write_description(tmp_path, {"SecondaryStatusTransitions": [{"Status": "Interrupted"}]})
+    service.lines = {"algo-1-1": ["[0] step 1", last(NodeEnded(time.time(), ()))]}
+    read_late_logs(lambda: service, "digits-1", 1, specs, tmp_path)
+    # Lines of the time of the last one are those that were read.
+    service.lines["algo-1-2"] = ["[0] before"] * 2 + ["[0] step 2", last(NodeEnded(time.time(), ()))]
+    read_late_logs(lambda: service, "digits-1", 1, specs, tmp_path)
+    assert (tmp_path / "rank-0.log").read_bytes() == b"step 1\nstep 2\n"
+    assert not (tmp_path / LATE).exists()
+
+
+def test_a_login_of_another_account_does_not_end_the_reading_of_late_lines(
+    service: LaggingService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> Description:
+        raise NotLoggedIn(f"the login is of account 2, and training job {name} is in account 1")
+
+    specs = of_one_host(tmp_path)
+    os.utime(tmp_path / LATE, (0, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(service, "describe", refuse)
+        with pytest.raises(NotLoggedIn):
+            read_late_logs(lambda: service, "digits-1", 1, specs, tmp_path)
+    service.lines = {"algo-1": ["[0] step 1"]}
+    read_late_logs(lambda: service, "digits-1", 1, specs, tmp_path)
+    assert (tmp_path / "rank-0.log").read_bytes() == b"step 1\n"

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from windlass.engines.sagemaker.description import has_containers, read_description, seconds_of, write_description
+from windlass.engines.sagemaker.description import (
+    INTERRUPTED,
+    has_containers,
+    num_starts,
+    read_description,
+    seconds_of,
+    write_description,
+)
 from windlass.engines.sagemaker.host_log import HostLog, place_of
 from windlass.engines.sagemaker.late_logs import mark_late
 from windlass.engines.sagemaker.layout import some_of
@@ -56,7 +63,6 @@ MAX_MESSAGE: Final = 1000
 """Of what a host reports, in characters."""
 DELETED_WORDS: Final = "the training job was deleted, and how it ended is not known"
 TIME_IS_OVER: Final = "MaxRuntimeExceeded"
-INTERRUPTED: Final = "Interrupted"
 STAGES: Final = {
     "Pending": "queued", "Starting": "provisioning", "LaunchingMLInstances": "provisioning",
     "PreparingTrainingStack": "provisioning", "Training": "starting",
@@ -381,8 +387,8 @@ class JobAttempt(Attempt):
         assert self._ended_at is not None
         if "TrainingStartTime" not in self.description:  # no container has run
             return True
-        num_starts = 1 + sum(one["Status"] == INTERRUPTED for one in self._transitions)
-        num_without_end = sum(not node.log.has_end(num_starts) for node in self.nodes)
+        starts = num_starts(self.description)
+        num_without_end = sum(not node.log.has_end(starts) for node in self.nodes)
         if num_without_end == 0 or self.service.logs_are_prompt:
             return True
         is_of_killed = num_without_end == 1 and self.why_ended.endswith(KILLED)

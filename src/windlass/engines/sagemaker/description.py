@@ -10,6 +10,8 @@ from typing import Any, Final
 from windlass.engines.sagemaker.service import Description
 from windlass.storage.files import write_whole
 
+INTERRUPTED: Final = "Interrupted"
+"""Secondary status of a job whose spot instances were taken back."""
 FILE: Final = "training-job.json"
 """In the folder of an attempt: what the service last reported of its job, for `why` and `cost`: a login may expire."""
 
@@ -32,6 +34,11 @@ def read_description(folder: Path) -> Description:
 def has_containers(description: Description) -> bool:
     """Whether the containers of the job run."""
     return description.get("SecondaryStatus") in ("Training", "Stopping", "Uploading")
+
+
+def num_starts(description: Description) -> int:
+    """How often SageMaker has started the hosts of the job: again where spot instances were taken back."""
+    return 1 + sum(one["Status"] == INTERRUPTED for one in description.get("SecondaryStatusTransitions") or ())
 
 
 def seconds_of(moment: Any, otherwise: float = 0.0) -> float:

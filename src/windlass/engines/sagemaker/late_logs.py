@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from windlass.engines.sagemaker.description import num_starts, read_description
 from windlass.engines.sagemaker.host_log import HostLog, place_of
 from windlass.engines.sagemaker.service import Absent, Service
 from windlass.worker.protocol import NodeSpec
@@ -40,8 +41,11 @@ def read_late_logs(
     service, closed, asked_at = connect(), threading.Event(), time.time()
     logs = [HostLog(service, folder, one.node, tuple(rank.rank for rank in one.ranks), number, closed) for one in specs]
     with contextlib.suppress(Absent):  # of hosts on this machine that were removed
-        for stream in service.log_streams(name, is_over=True):
+        if not (streams := service.log_streams(name, is_over=True)):
+            service.describe(name)  # a login of another account has none of them: that is an error
+        for stream in streams:
             if 0 <= (place := place_of(stream)) < len(logs):
                 logs[place].read(stream)
-    if all(log.has_end(1) for log in logs) or asked_at - ended_at > LATEST_SECONDS:
+    starts = num_starts(read_description(folder))
+    if all(log.has_end(starts) for log in logs) or asked_at - ended_at > LATEST_SECONDS:
         (folder / LATE).unlink(missing_ok=True)
