@@ -12,8 +12,8 @@ import pytest
 from tests.engines.sagemaker.lossy import LIMIT_SECONDS, Connection, Lab, World
 from tests.helpers.nightly import IS_NIGHTLY
 
-from windlass.engines.sagemaker.backend import REQUESTED, STARTED
-from windlass.engines.sagemaker.service import DELETED, IN_PROGRESS
+from windlass.engines.sagemaker.backend import REQUESTED, STARTED, SageMakerBackend
+from windlass.engines.sagemaker.service import DELETED, IN_PROGRESS, Refused
 from windlass.engines.sagemaker.unfinished import Unfinished
 from windlass.errors import EngineError
 from windlass.runs.phase import Phase
@@ -223,6 +223,26 @@ def test_an_absent_job_is_not_believed_while_its_creation_may_still_be_carried_o
     assert (backend.is_started(folder), backend.lives()) == (None, True)
     os.utime(folder / REQUESTED, (time.time() - 31,) * 2)
     assert (backend.is_started(folder), backend.lives()) == (False, False)
+
+
+def test_a_refusal_of_a_repeated_request_is_the_time_until_when_the_first_may_be_carried_out(
+    lab: Lab, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first was sent when the name was written, and its answer was waited for longer than a request may take."""
+    run_id = lab.begin(tmp_path, "digits-1")
+    folder = lab.store.run_dir(run_id) / "attempt-1"
+
+    def refuse(_self: Connection, _request: object) -> None:
+        os.utime(folder / REQUESTED, (time.time() - 31,) * 2)
+        error = Refused("AccessDeniedException", "no")
+        error.is_repeated = True
+        raise error
+
+    monkeypatch.setattr(Connection, "create", refuse)
+    monkeypatch.setattr(SageMakerBackend, "clean_up", lambda *_, **_more: None)
+    assert lab.to_the_end(run_id).phase is Phase.FAILED
+    monkeypatch.setattr(Connection, "settle_seconds", 30.0)
+    assert lab._backend_of(run_id).lives()
 
 
 # -- a job that is deleted --------------------------------------------------------------------------------------------

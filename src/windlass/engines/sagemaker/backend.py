@@ -211,7 +211,8 @@ class SageMakerBackend(Backend):
                 (folder / REQUESTED).unlink()
                 raise
             elif isinstance(error, NotLoggedIn) or not self._has_job(folder, is_settled=False):
-                raise  # an earlier request has created none
+                self._request_name(folder)  # an earlier request has created none yet, and may still be carried out
+                raise
         except Unavailable:
             self._request_name(folder)  # by its time, until when it may still be carried out
             raise
