@@ -199,7 +199,9 @@ def opened(run: str | None, on: str | None = None) -> Iterator[tuple[Engine, str
 
 
 def statuses(store: Store, *, last: int | None = None) -> list[Status]:
-    """All unfinished runs as of now, and the `last` newest of all (every run with None), newest first."""
+    """All unfinished runs as of now, and the `last` newest of all (every run with None), newest first; what is left to
+    do of the end of one is tried again.
+    """
     if last is None:
         store.empty_trash()  # a list of all runs takes its time anyway
     fresh, by_kind = {}, dict[str, list[Status]]()
@@ -211,6 +213,9 @@ def statuses(store: Store, *, last: int | None = None) -> list[Status]:
         with contextlib.suppress(WindlassError):  # runs of an engine that is not installed must not hide the others
             fresh |= {status.id: status for status in _engine(kind, store).statuses(some)}
     found = {**fresh, **{status.id: status for status in store.statuses(last=last)}}
+    for run_id in [one.id for one in found.values() if one.phase.is_terminal and store.has_leftovers(one.id)]:
+        with contextlib.suppress(WindlassError):
+            found[run_id] = engine_for(run_id, store).status(run_id)
     return sorted(found.values(), key=lambda status: (-status.created_at, status.id))
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
@@ -171,12 +171,18 @@ def stale_notes(runs: Sequence[RunSummary]) -> list[str]:
     return notes
 
 
+LEFT: Final = ("JobUnknown", "ModelAway")
+"""Conditions of runs that are over, of which something is left to do."""
+
+
 def condition_notes(runs: Sequence[RunSummary]) -> list[str]:
-    """Below a list of runs, a line for each that is not over and has a condition of its own, as `status` shows it."""
+    """Below a list of runs, a line for each that has a condition of its own, as `status` shows it. Of those that are
+    over, only where something is left to do.
+    """
     return [
         f"{run.id}: {visible(run.condition.message or '')}"
         for run in runs
-        if run.condition is not None and not run.stale and not run.phase.is_terminal
+        if run.condition is not None and not run.stale and (not run.phase.is_terminal or run.condition.type in LEFT)
     ]
 
 

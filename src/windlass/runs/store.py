@@ -62,6 +62,8 @@ NOTE_CHARS: Final = 4000
 OUTPUT: Final = "output"
 OUTPUT_DIGEST: Final = "output.sha256"
 """In the folder of a run on a cluster: its outputs, once they were brought here, and then their digest."""
+LEFTOVERS: Final = "unfinished"
+"""There too, while something of the end of the run is left to do."""
 URGENT: Final = (events.StopRequested, events.RootCause, events.NodeLost, events.AttemptEnded, events.RunEnding,
                  events.RunEnded)  # fmt: skip
 """Events for which the reserve is released: without them a run that has ended would be shown as running."""
@@ -141,6 +143,10 @@ class Store:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def has_leftovers(self, run_id: str) -> bool:
+        """Whether its engine has left something of its end to do, such as a job that may go on."""
+        return (self.run_dir(run_id) / LEFTOVERS).exists()
 
     def run_dir(self, run_id: str) -> Path:
         """The folder of a run: logs, attempts, control files and, unless the job says otherwise, its outputs."""

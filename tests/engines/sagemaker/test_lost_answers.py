@@ -12,12 +12,16 @@ import pytest
 from tests.engines.sagemaker.lossy import LIMIT_SECONDS, Connection, Lab, World
 from tests.helpers.nightly import IS_NIGHTLY
 
+from windlass.actions.runs import statuses
+from windlass.cli.render import condition_notes
 from windlass.engines.sagemaker.backend import REQUESTED, STARTED, SageMakerBackend
+from windlass.engines.sagemaker.engine import SageMakerLocalEngine
 from windlass.engines.sagemaker.service import DELETED, IN_PROGRESS, Refused
 from windlass.engines.sagemaker.unfinished import Unfinished
 from windlass.errors import EngineError
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
+from windlass.views.run import summary_of
 
 POINTS = [("create", 1), *(("describe", number) for number in range(1, 8)), ("stop", 1)]
 """Calls of a run that goes well, or is stopped."""
@@ -186,6 +190,21 @@ def test_a_clean_up_that_failed_is_shown_and_done_by_the_next_command(
     assert lab.num_started == 2, "the submission, and the clean-up"
     lab.finish(run_id)
     assert (world.going(), lab.status(run_id).condition, marker.exists()) == ([], None, False)
+
+
+def test_a_list_of_runs_names_a_job_that_may_go_on_and_tries_again(
+    lab: Lab, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = ended_with_a_job(lab, world, tmp_path)
+    world.fault = lambda connection, operation, number: "denied"
+    lab.finish(run_id)
+    os.utime(lab.store.run_dir(run_id) / "unfinished", (0, 0))
+    monkeypatch.setattr(SageMakerLocalEngine, "connect", lambda *_: lab)
+    [status] = statuses(lab.store, last=20)
+    assert condition_notes([summary_of(status, time.time(), is_here=True)]) == [
+        f"{run_id}: training jobs of this run may go on: not authorized to perform"
+    ]
+    assert lab.num_started == 2, "the submission, and the clean-up"
 
 
 def test_a_supervisor_that_is_killed_at_the_end_leaves_a_marker(lab: Lab, world: World, tmp_path: Path) -> None:

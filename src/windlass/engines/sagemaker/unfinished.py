@@ -10,12 +10,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from windlass.runs.store import LEFTOVERS
 from windlass.storage.files import write_whole
-
-FILE: Final = "unfinished"
-"""In the folder of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Unfinished:
     """The marker of one run."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._path = run_dir / FILE
+        self._path = run_dir / LEFTOVERS
 
     def begin(self) -> None:
         """The end is about to be recorded."""
