@@ -21,8 +21,8 @@ from tests.servers.faulty import BARE_400, FORBIDDEN, HTML, PASS, Fault, FaultPr
 
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.service import ENDED
-from windlass.engines.sagemaker.unfinished import FILE
 from windlass.runs.phase import Phase
+from windlass.runs.store import LEFTOVERS
 from windlass.supervise.process import supervisor_pid
 
 LOST = Fault(loses_answer=True)
@@ -150,9 +150,9 @@ def test_a_model_that_was_left_in_the_store_is_named_and_brought_home_by_a_later
     assert windlass(harness, tmp_path, "rm", run.id).returncode != 0
     store.reset()
     if way == "status":
-        os.utime(run.dir / FILE, (0, 0))
+        os.utime(run.dir / LEFTOVERS, (0, 0))
         assert windlass(harness, tmp_path, "status", run.id).returncode == 0
-        until(lambda: not (run.dir / FILE).exists())
+        until(lambda: not (run.dir / LEFTOVERS).exists())
     copied = windlass(harness, tmp_path, "cp", f"{run.id}:output", "home")
     assert copied.returncode == 0, copied.stderr
     assert (tmp_path / "home/weights").read_text() == "all of them"

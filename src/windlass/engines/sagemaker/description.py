@@ -38,7 +38,8 @@ def has_containers(description: Description) -> bool:
 
 def num_starts(description: Description) -> int:
     """How often SageMaker has started the hosts of the job: again where spot instances were taken back."""
-    return 1 + sum(one["Status"] == INTERRUPTED for one in description.get("SecondaryStatusTransitions") or ())
+    transitions = description.get("SecondaryStatusTransitions") or ()
+    return 1 + len([one for one in transitions if one["Status"] == INTERRUPTED])
 
 
 def seconds_of(moment: Any, otherwise: float = 0.0) -> float:
