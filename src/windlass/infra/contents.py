@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.infra.outputs import ApiServer
 
 if TYPE_CHECKING:
     from windlass.infra.terraform.state import StateResource
     from windlass.spec.cluster import Cluster
+
+
+SAGEMAKER_ROLE: Final = "aws_iam_role.sagemaker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Contents:
     efs_ids: tuple[str, ...] = ()
     fsx_ids: tuple[str, ...] = ()
     vpc_id: str | None = None
+    sagemaker_role: str = ""
+    """ARN of the role of SageMaker's training jobs; empty where there is none."""
 
 
 def contents(state: Iterable[StateResource], cluster: Cluster) -> Contents:
@@ -41,6 +46,7 @@ def contents(state: Iterable[StateResource], cluster: Cluster) -> Contents:
     return Contents(
         found is not None, api, ids("aws_efs_file_system"), ids("aws_fsx_lustre_file_system"),
         next(iter(ids("aws_vpc")), None),
+        next((str(one.values.get("arn")) for one in made if one.address.startswith(SAGEMAKER_ROLE)), ""),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from tests.infra.test_outputs import VALUES
 
 import windlass.infra
 from windlass.actions.clusters.find import Named
-from windlass.actions.clusters.guards import EXPORTED, export, look
+from windlass.actions.clusters.guards import EXPORTED, export, look, training_jobs
 from windlass.actions.clusters.other import summary
 from windlass.actions.clusters.up import take_outputs
 from windlass.engines.kubernetes.layout import RUN_LABEL
@@ -112,6 +112,28 @@ def test_a_cluster_that_cannot_be_looked_at_is_not_taken_for_empty(
 
 def test_where_the_state_has_no_cluster_there_is_nothing_to_look_at(named: Named, context: Context) -> None:
     assert look(named, Contents(efs_ids=("fs-1",)), context).not_looked == ""
+
+
+def test_training_jobs_of_others_with_the_role_of_the_cluster_are_active() -> None:
+    arn = "arn:aws:iam::1:role/vision-sagemaker"
+    role = {"mode": "managed", "type": "aws_iam_role", "name": "sagemaker",
+            "instances": [{"index_key": 0, "attributes": {"id": "vision-sagemaker", "arn": arn}}]}  # fmt: skip
+    found = contents(state_resources(json.dumps({"version": 4, "resources": [role]})), parse_cluster(TEXT))
+    jobs = {"digits-ab12-1": ("InProgress", arn), "old-1": ("Stopping", arn), "theirs": ("InProgress", "another")}
+
+    def pages(StatusEquals: str) -> list[dict[str, Any]]:  # noqa: N803
+        names = [name for name, (state, _) in jobs.items() if state == StatusEquals]
+        return [{"TrainingJobSummaries": [{"TrainingJobName": name}]} for name in names]
+
+    client = SimpleNamespace(
+        get_paginator=lambda _name: SimpleNamespace(paginate=pages),
+        describe_training_job=lambda TrainingJobName: {"RoleArn": jobs[TrainingJobName][1]},  # noqa: N803
+    )
+    aws: Any = SimpleNamespace(client=lambda _name: client)
+    assert training_jobs(found, aws) == (
+        "the training job digits-ab12-1 is InProgress", "the training job old-1 is Stopping",
+    )  # fmt: skip
+    assert training_jobs(Contents(), aws) == ()
 
 
 # -- outputs ----------------------------------------------------------------------------------------------------------

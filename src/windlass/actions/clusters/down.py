@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.audit import audit
 from windlass.actions.clusters.find import Named, OnEvent, Stage
-from windlass.actions.clusters.guards import Look, export, look, recorded_runs, require_exported, require_idle
+from windlass.actions.clusters.guards import (
+    Look,
+    export,
+    look,
+    recorded_runs,
+    require_exported,
+    require_idle,
+    training_jobs,
+)
 from windlass.actions.clusters.inside import connected
 from windlass.actions.clusters.kept import keep_or_empty
 from windlass.actions.clusters.planning import bucket_or_remembered, plan_view, write_folder
@@ -50,8 +58,8 @@ def down(
         state = terraform.state()  # what another machine has made is in no file of this home
         found = look(named, contents(state, named.cluster), context)
         if not force:
-            require_idle(named, found.active, found.not_looked)
             with named.aws(context) as aws:
+                require_idle(named, (*found.active, *training_jobs(found.contents, aws)), found.not_looked)
                 require_known(named, {one.address for one in state}, aws)
                 require_exported(found.contents, aws)
         plan = terraform.plan(destroy=True)

@@ -64,6 +64,27 @@ def recorded_runs(named: Named, context: Context) -> tuple[str, ...]:
     return tuple(f"{status.id} is {status.phase}" for status in found)
 
 
+def training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:
+    """Jobs of SageMaker that have not ended and store their models with the role of the cluster, also those that others
+    have started. Raises AwsError.
+    """
+    from windlass.infra.aws import aws_errors
+
+    if not found.sagemaker_role:
+        return ()
+    client, active = aws.client("sagemaker"), []
+    for state in ("InProgress", "Stopping"):
+        with aws_errors("list training jobs", action="sagemaker:ListTrainingJobs"):
+            pages = client.get_paginator("list_training_jobs").paginate(StatusEquals=state)
+            names = [str(one["TrainingJobName"]) for page in pages for one in page["TrainingJobSummaries"]]
+        for name in names:
+            with aws_errors(f"describe the training job {name}", action="sagemaker:DescribeTrainingJob"):
+                role = client.describe_training_job(TrainingJobName=name)["RoleArn"]
+            if role == found.sagemaker_role:
+                active.append(f"the training job {name} is {state}")
+    return tuple(active)
+
+
 def require_idle(named: Named, active: tuple[str, ...], not_looked: str = "") -> None:
     """Raise UsageError while runs are active, or where it is not known whether they are."""
     if active:
