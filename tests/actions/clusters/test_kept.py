@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +11,12 @@ import pytest
 
 from windlass.actions.clusters.find import Stage
 from windlass.actions.clusters.kept import keep_or_empty
+from windlass.actions.clusters.up import recover
 from windlass.infra.bucket import ADDRESS, Bucket
+from windlass.infra.recovery import RecoveryReport
+from windlass.infra.tags import OWNER
 from windlass.infra.terraform.state import StateResource
+from windlass.runs.context import Context
 
 NAME = "windlass-vision-1"
 OWN = Bucket(NAME, exists=True, owner="vision")
@@ -21,6 +27,7 @@ class World:
     """A state of Terraform with a bucket and its key, and the account that has them."""
 
     def __init__(self, *, has_objects: bool) -> None:
+        self.key_state = "Enabled"
         self.versions: dict[str, Any] = {"Versions": [{}]} if has_objects else {}
         self.told: list[str] = []
         self.forgotten: list[str] = []
@@ -44,8 +51,10 @@ class World:
         return SimpleNamespace(
             list_object_versions=lambda **_: self.versions,
             get_bucket_encryption=lambda **_: {"ServerSideEncryptionConfiguration": {"Rules": [rule]}},
-            describe_key=lambda **_: {"KeyMetadata": {"KeyId": "k-1", "KeyState": "Enabled"}},
-            list_resource_tags=lambda **_: {"Tags": []},
+            describe_key=lambda **_: {"KeyMetadata": {"KeyId": "k-1", "KeyState": self.key_state}},
+            list_resource_tags=lambda **_: {"Tags": [{"TagKey": OWNER, "TagValue": "vision"}]},
+            cancel_key_deletion=lambda **_: setattr(self, "key_state", "Disabled"),
+            enable_key=lambda **_: setattr(self, "key_state", "Enabled"),
         )
 
     def removed(self, bucket: Bucket | None, *, is_to_delete: bool) -> bool:
@@ -75,3 +84,22 @@ def test_an_own_bucket_is_kept_with_objects_and_deleted_where_that_is_asked_for(
         world = World(has_objects=True)
         assert not world.removed(bucket, is_to_delete=True)
         assert (world.forgotten, world.targets) == ([], [ADDRESS])
+
+
+def test_a_recovery_finds_the_key_of_the_bucket_though_it_was_to_be_deleted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It leaves out keys that are to be deleted, and would make a second one."""
+    world, seen = World(has_objects=True), list[str]()
+    world.key_state = "PendingDeletion"
+    named: Any = SimpleNamespace(cluster=SimpleNamespace(name="vision"), aws=lambda _context: nullcontext(world))
+    terraform: Any = None
+
+    def recover_state(*_: Any, **_more: Any) -> RecoveryReport:
+        seen.append(world.key_state)
+        return RecoveryReport(None, (), (), (), (), (), ())
+
+    monkeypatch.setattr("windlass.infra.recovery.recover", recover_state)
+    context = Context({}, tmp_path)
+    recover(named, terraform, context, lambda _event: None, bucket=OWN, break_lock=False, is_asked=True)
+    assert seen == ["Enabled"]

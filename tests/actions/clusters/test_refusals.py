@@ -97,7 +97,9 @@ def test_a_lock_that_another_machine_left_is_released_where_that_is_asked_for(
 
     scene: Any = SimpleNamespace(folder=ClusterFolder.of(tmp_path, "vision"), aws=aws)
     with pytest.raises(Asked) if break_lock else contextlib.nullcontext():
-        recover(scene, scene, Context({}, tmp_path), lambda _event: None, break_lock=break_lock, is_asked=False)
+        recover(
+            scene, scene, Context({}, tmp_path), lambda _event: None, bucket=None, break_lock=break_lock, is_asked=False
+        )
 
 
 def test_programs_that_operators_need_are_missed_before_anything_is_made(tmp_path: Path) -> None:

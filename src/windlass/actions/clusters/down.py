@@ -54,7 +54,7 @@ def down(
         terraform = named.terraform(context, on_event, stop)
         on_event(Stage("preparing Terraform"))
         terraform.init()
-        recover(named, terraform, context, on_event, break_lock=break_lock, is_asked=with_recovery)
+        recover(named, terraform, context, on_event, bucket=bucket, break_lock=break_lock, is_asked=with_recovery)
         state = terraform.state()  # what another machine has made is in no file of this home
         found = look(named, contents(state, named.cluster), context)
         if not force:

@@ -44,7 +44,7 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: st
             continue
         has_objects = bool(versions.get("Versions") or versions.get("DeleteMarkers"))
         if has_objects or bucket.id == others:
-            key = _usable_key(terraform.folder.name, bucket.id, aws, on_event)
+            key = usable_key(terraform.folder.name, bucket.id, aws, on_event)
             kept = [
                 one.address for one in state
                 if one.type.startswith("aws_s3_bucket") or _block(one.address) in (KEY, ALIAS)
@@ -85,7 +85,7 @@ def adoption(
         notes.append(f"s3://{bucket.name} is taken over, which an earlier cluster of this name has kept")
     if is_dry and (pending := _pending_key(cluster, bucket.name, aws)):
         return found, [*notes, f"the KMS key {pending} of s3://{bucket.name} is to be deleted: `up` cancels that"]
-    key, key_at, alias_at = _usable_key(cluster, bucket.name, aws, on_event), f"{KEY}[0]", f"{ALIAS}[0]"
+    key, key_at, alias_at = usable_key(cluster, bucket.name, aws, on_event), f"{KEY}[0]", f"{ALIAS}[0]"
     if key and key_at not in state and key not in state.values():
         found[key_at] = key
     alias = f"alias/windlass/{cluster}/bucket"
@@ -103,7 +103,7 @@ def _pending_key(cluster: str, bucket: str, aws: Aws) -> str:
     return key.id if key is not None and key.cluster == cluster and key.state == bucket_key.PENDING else ""
 
 
-def _usable_key(cluster: str, bucket: str, aws: Aws, on_event: OnEvent) -> str:
+def usable_key(cluster: str, bucket: str, aws: Aws, on_event: OnEvent) -> str:
     """The id of the key that encrypts a bucket, whose pending deletion is cancelled; empty for one that this cluster
     did not make.
     """

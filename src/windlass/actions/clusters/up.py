@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.actions.clusters.find import OUTPUTS, TARGETS, Named, OnEvent, Stage
 from windlass.actions.clusters.guards import EXPORTED
 from windlass.actions.clusters.inside import connected, create_namespace, grant_users, managed, states, wanted
-from windlass.actions.clusters.kept import adoption
+from windlass.actions.clusters.kept import adoption, usable_key
 from windlass.actions.clusters.planning import cluster_notes, look_at_bucket, plan_view, require_kept, write_folder
 from windlass.actions.clusters.volumes import of_cluster, remember
 from windlass.errors import EngineError, MissingPart, UsageError
@@ -59,7 +59,7 @@ def plan_up(
     terraform.init()
     must_recover = needs_recovery(named.folder)
     if not is_dry:
-        recover(named, terraform, context, on_event, break_lock=break_lock, is_asked=with_recovery)
+        recover(named, terraform, context, on_event, bucket=bucket, break_lock=break_lock, is_asked=with_recovery)
     if named.outputs() is None and take_outputs(named, terraform) is not None:
         write_folder(named, context, bucket=bucket)  # with the zones of the first `up`, on whichever machine that was
     state = {one.address: one.id for one in terraform.state()}
@@ -103,13 +103,15 @@ def foreign_notes(bucket: Bucket) -> list[str]:
 
 
 def recover(
-    named: Named, terraform: Terraform, context: Context, on_event: OnEvent, *, break_lock: bool, is_asked: bool
+    named: Named, terraform: Terraform, context: Context, on_event: OnEvent, *, bucket: Bucket | None,
+    break_lock: bool, is_asked: bool,
 ) -> None:  # fmt: skip
     """Take up again what a killed command has left, so that nothing exists that Terraform does not know.
 
     Without such a command, only where the user asks: for the recovery itself (`is_asked`), as after the state was lost,
-    or for the release of a lock, which a command on another machine may have left. Raises StateLocked, TerraformError,
-    AwsError.
+    or for the release of a lock, which a command on another machine may have left. A pending deletion of the key of the
+    bucket is cancelled before: a second key would be made in place of one that is not to be found. Raises StateLocked,
+    TerraformError, AwsError.
     """
     from windlass.infra.recovery import recover as recover_state
 
@@ -117,6 +119,8 @@ def recover(
         return
     on_event(Stage("looking in AWS for what exists and Terraform does not know"))
     with named.aws(context) as aws:
+        if bucket is not None and bucket.is_managed and bucket.exists:
+            usable_key(named.cluster.name, bucket.name, aws, on_event)
         report = recover_state(terraform, aws, break_lock=break_lock)
     for line in recovery_lines(report):
         on_event(Stage(f"  {line}"))
