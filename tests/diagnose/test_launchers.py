@@ -13,7 +13,7 @@ from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import NodeSeen, RankSeen
 from windlass.worker.protocol import RankFailure
 from windlass.worker.root_cause import first_cause, is_victim
-from windlass.worker.tracebacks import exception_line, traceback_of, unstyled, with_error_file
+from windlass.worker.tracebacks import child_code, child_signal, exception_line, traceback_of, unstyled, with_error_file
 
 RESET = (
     "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer "
@@ -199,6 +199,14 @@ def test_a_child_of_torchrun_that_ended_without_a_traceback_is_told_by_its_own_w
     verdict = failed(text).verdict
     assert (verdict.code, said in verdict.summary) == (code, True)
     assert "ChildFailedError" not in f"{verdict} {first_cause([RankFailure(0, 1, 9.0, text)])}"
+
+
+@pytest.mark.parametrize("code", ["\N{SUPERSCRIPT TWO}", "-\N{SUPERSCRIPT TWO}", "9" * 5000, "-" + "9" * 5000])
+def test_what_looks_like_a_report_of_torchrun_and_has_no_number_says_nothing_of_a_child(code: str) -> None:
+    """A script may print anything: neither the worker nor `why` may fail by it."""
+    text = table(0, NO_RECORD, f"{code} (pid: 893) ")
+    assert (child_code(text), child_signal(text)) == (0, 0)
+    assert failed(text).verdict.summary
 
 
 def test_an_error_that_was_handled_long_before_is_not_the_cause() -> None:

@@ -302,6 +302,17 @@ def test_a_run_that_waits_for_a_machine_says_how_far_it_is() -> None:
     assert (fold(pulling).waits_for, fold(pulling).phases[Phase.PROVISIONING]) == (None, 9.0)
 
 
+def test_lines_are_missing_of_ranks_alone_whatever_tags_a_pod_reports() -> None:
+    """One warning that cannot be read would make the whole record one."""
+    missing = {"n": 1, "w": 2, "\N{SUPERSCRIPT TWO}": 3, "9" * 5000: 4, "0": 5}
+    events = [
+        Event(1, 1.0, "created", {"id": "a-1", "name": "a", "target": "lab", "output_dir": "/o"}),
+        Event(2, 2.0, "attempt", {"number": 1, "world_size": 1, "nodes": [[0]]}),
+        Event(3, 3.0, "warning", {"message": "lines are missing", "missing": missing}),
+    ]
+    assert [(one.rank, one.lines) for one in fold(events).dropped] == [(0, 5)]
+
+
 def test_a_machine_that_goes_after_the_end_changes_nothing_of_the_status() -> None:
     ended = fold([BIRTH, Event(2, BIRTH.time + 5, "end", {"phase": "succeeded", "exit_code": 0})])
     after = advance(ended, Event(3, BIRTH.time + 99, "machine", {**MACHINE, "state": "gone", "left": 0}))

@@ -644,6 +644,11 @@ class Event:
         return entry_of(self.kind, self.data)
 
 
+def rank_of(tag: str) -> int | None:
+    """The rank of the lines of a pod's log with this tag; None for lines of the node itself."""
+    return int(tag) if tag.isascii() and tag.isdigit() and len(tag) < 10 else None
+
+
 def entries(events: Iterable[Event], kind: type[E]) -> Iterator[E]:
     """What the events of one kind carry, in order."""
     return (kind.from_json(event.data) for event in events if event.kind == kind.kind)

@@ -315,9 +315,9 @@ def _after_warning(status: Status, entry: events.Warned) -> Status:
     if (lost := entry.dropped) is not None:  # counts grow: the newest replace those before
         status = _with_dropped(status, Dropped(attempt, lost.rank, lost.bytes, lost.lines))
     for tag, num_lines in entry.missing.items():
-        if tag.isdigit():  # other lines are of the node, not of a rank
-            known = [old.lines for old in status.dropped if old.key == (attempt, int(tag), ROTATED)]
-            status = _with_dropped(status, Dropped(attempt, int(tag), 0, sum(known) + num_lines, ROTATED))
+        if (rank := events.rank_of(tag)) is not None:
+            known = [old.lines for old in status.dropped if old.key == (attempt, rank, ROTATED)]
+            status = _with_dropped(status, Dropped(attempt, rank, 0, sum(known) + num_lines, ROTATED))
     is_waiting = entry.waits and status.phase in _NOT_BEGUN
     return replace(status, waits_for=entry.message) if is_waiting else status
 

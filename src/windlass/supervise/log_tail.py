@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.runs import node_events
+from windlass.runs.events import rank_of
 from windlass.runs.logs import INDEX_RECORD
 from windlass.worker.protocol import ATTEMPT, NODE_TAG, POD, LinesCounted, NodeStarted, NodeWarning
 
@@ -364,7 +365,8 @@ def _end_of(path: Path) -> dict[str, Any]:
 def missing_lines(folder: Path) -> dict[int, int]:
     """By rank, how many lines are missing from the logs in the folder of an attempt."""
     cursors = [_cursor(path) for path in folder.glob("node-*.cursor")]
-    return {int(tag): num for one in cursors for tag, num in one.get("missing", {}).items() if tag.isdecimal()}
+    found = [(rank_of(tag), num) for one in cursors for tag, num in one.get("missing", {}).items()]
+    return {rank: num for rank, num in found if rank is not None}
 
 
 def last_line_at(cursor: Path) -> float:

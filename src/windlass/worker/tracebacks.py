@@ -200,8 +200,8 @@ def child_signal(text: str) -> int:
     for word in found:
         if word.startswith("SIG"):
             return int(getattr(signal, word, 0))
-        if word.lstrip("-").isdigit() and (word.startswith("-") or not code):
-            return abs(int(word))
+        if (word.startswith("-") or not code) and (number := _number(word.lstrip("-"))):
+            return number
     return 0
 
 
@@ -209,7 +209,12 @@ def child_code(text: str) -> int:
     """The exit code of the process that torchrun reports as the first to fail; 0 for none, and for a signal."""
     root = _root_cause(text)
     word = _field(root, "exitcode").partition(" ")[0] if root else ""
-    return int(word) if word.isdigit() else 0
+    return _number(word)
+
+
+def _number(word: str) -> int:
+    """The number that a script has printed; 0 for what is none."""
+    return int(word) if word.isascii() and word.isdigit() and len(word) < 10 else 0
 
 
 def own_words(text: str) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from windlass.runs import node_events
 from windlass.runs.logs import RunLogs
-from windlass.supervise.log_tail import LogTail
+from windlass.supervise.log_tail import LogTail, missing_lines
 from windlass.worker.pod_log import COUNT_BYTES, PIECE_BYTES, PodLog
 from windlass.worker.protocol import NODE_TAG
 
@@ -227,6 +227,12 @@ def test_a_log_that_is_read_whole_lacks_nothing(tmp_path: Path) -> None:
     mirror.take(flood(8_000))
     assert (attempt(tmp_path) / "rank-0.log").read_text() == "".join(f"line {at} of 1\n" for at in range(8_000))
     assert warnings(attempt(tmp_path)) == []
+
+
+def test_lines_are_missing_of_ranks_alone_whatever_tags_a_count_has(tmp_path: Path) -> None:
+    cursor = {"missing": {"n": 1, "\N{SUPERSCRIPT TWO}": 3, "9" * 5000: 4, "0": 5}}
+    (tmp_path / "node-0.cursor").write_text(json.dumps(cursor))
+    assert missing_lines(tmp_path) == {0: 5}
 
 
 def test_a_forged_count_is_no_loss(tmp_path: Path) -> None:
