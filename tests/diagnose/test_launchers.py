@@ -209,6 +209,19 @@ def test_what_looks_like_a_report_of_torchrun_and_has_no_number_says_nothing_of_
     assert failed(text).verdict.summary
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Traceback (most recent call last):\n  File "/job/s.py", line {}, in main\n    x()\nValueError: boom\n',
+        "mpirun has exited due to process rank {} with PID 77 on\nnode x exiting improperly\n",
+        "MPI_ABORT was invoked on rank {} in communicator MPI_COMM_WORLD\nwith errorcode 1.\n",
+    ],
+)
+def test_numbers_of_any_length_in_what_a_script_prints_are_no_internal_error(text: str) -> None:
+    """Python refuses to read one of 5,000 digits."""
+    assert failed(text.format("9" * 5000)).verdict.summary
+
+
 def test_an_error_that_was_handled_long_before_is_not_the_cause() -> None:
     handled = trace("ImportError: flash_attn")
     steps = "".join(f"step {number} loss 0.4\n" for number in range(60))

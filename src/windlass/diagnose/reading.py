@@ -10,7 +10,9 @@ from typing import Final
 
 from windlass.worker.tracebacks import exception_line, message_of, plain, traceback_of
 
-FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)?(?: in (?P<name>.+))?$', re.MULTILINE)
+FRAME: Final = re.compile(
+    r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:,)?(?: in (?P<name>.+))?$', re.MULTILINE
+)
 SECTION: Final = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
 FATAL: Final = re.compile(r"^Fatal Python error: ", re.MULTILINE)
 WHAT: Final = re.compile(

@@ -43,10 +43,10 @@ _WATCHDOG: Final = re.compile(
 """Of `faulthandler.dump_traceback_later`; without `exit=True` the script would go on, and write more."""
 _OTHER_WORLD: Final = re.compile(r"started a world of (\d+) ranks, and the job has (\d+)$", re.MULTILINE)
 _NOT_FINALIZED: Final = re.compile(
-    r"\w+ has exited due to process rank (?P<rank>\d+) with PID \d+ on\s+node \S+ exiting\s+improperly"
+    r"\w+ has exited due to process rank (?P<rank>\d{1,9}) with PID \d+ on\s+node \S+ exiting\s+improperly"
 )
 _MPI_ABORT: Final = re.compile(
-    r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator (?P<group>.*)\n"
+    r"MPI_ABORT was invoked on rank (?P<rank>\d{1,9}) in communicator (?P<group>.*)\n"
     r"(?:.*\n)??.*errorcode:? (?P<code>-?\d+)",
     re.IGNORECASE,
 )
