@@ -461,7 +461,7 @@ def test_plan_touches_nothing(windlass: Call, home: Path) -> None:
         (Phase.QUEUED, None, "no rank has started"),
         (Phase.PULLING, 7, "the ranks have 30s to exit"),  # one pod of several pulls its image still
         (Phase.TRAINING, None, "the ranks have 30s to exit"),
-        (Phase.UPLOADING, 7, "its outputs are uploaded first"),
+        (Phase.UPLOADING, 7, "its outputs are uploaded first; --now does not wait for them"),
     ],
 )
 def test_a_stop_says_what_happens_to_the_ranks(phase: Phase, pid: int | None, words: str) -> None:

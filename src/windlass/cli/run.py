@@ -374,7 +374,8 @@ def stopping(before: Status, grace: float, *, now: bool, is_slow: bool, is_recor
     from windlass.runs.phase import Phase
 
     if before.phase is Phase.UPLOADING:
-        return "the upload of its outputs is ended" if now else "its outputs are uploaded first"
+        first = "its outputs are uploaded first; --now does not wait for them"
+        return "the upload of its outputs is ended" if now else first
     is_waiting = before.phase in (Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING) or not before.attempts
     if is_recorded and is_waiting and all(one.pid is None for one in before.ranks):
         return "no rank has started"
