@@ -15,12 +15,14 @@ from windlass.spec.job import Job
 SHAPE = Shape("r-1", "team", "job", "image", "python3", 1000, "0" * 64, 0)
 
 
-def pod(*, deleted_for: float | None = None, ready: str = "True", why: str = "", state: str = "running") -> Any:
-    """One whose grace was over so many seconds ago, if it was deleted."""
+def pod(
+    *, deleted_for: float | None = None, ready: str = "True", why: str = "", state: str = "running", unready: str = ""
+) -> Any:
+    """One whose grace was over so many seconds ago, if it was deleted; `unready` is the kubelet's reason."""
     meta: dict[str, Any] = {"name": "r-1-0"}
     if deleted_for is not None:
         meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - deleted_for))
-    conditions = [{"type": "Ready", "status": ready}]
+    conditions = [{"type": "Ready", "status": ready, **({"reason": unready} if unready else {})}]
     conditions += [{"type": "DisruptionTarget", "status": "True", "reason": why}] if why else []
     status = {"conditions": conditions, "containerStatuses": [{"name": "node", "state": {state: {}}}]}
     return {"metadata": meta, "spec": {"containers": [{"name": "node"}]}, "status": status}
@@ -50,7 +52,13 @@ def test_a_pod_that_should_long_have_ended_is_on_a_lost_machine() -> None:
 
 @pytest.mark.parametrize(
     ("seen", "alive"),
-    [({}, True), ({"ready": "False"}, False), ({"state": "terminated"}, False), ({"state": "waiting"}, False)],
+    [
+        ({}, True),
+        ({"ready": "False"}, False),
+        ({"ready": "False", "unready": "ContainersNotReady"}, True),  # another container of it is not ready
+        ({"state": "terminated"}, False),
+        ({"state": "waiting"}, False),
+    ],
 )
 def test_a_pod_is_alive_that_runs_on_a_machine_that_answers(seen: dict[str, Any], alive: bool) -> None:
     assert is_alive(pod(**seen)) == alive

@@ -309,8 +309,8 @@ def ends_at(pod: Pod) -> float:
 
 
 def is_alive(pod: Pod) -> bool:
-    """Whether its container runs and its node reports so: pods of a node that does not answer are not Ready."""
-    return is_true(pod, "Ready") and container_state(pod)[0] == "running"
+    """Whether its container runs and its node reports so."""
+    return not is_on_silent_node(pod) and container_state(pod)[0] == "running"
 
 
 def has_ended(pod: Pod) -> bool:
