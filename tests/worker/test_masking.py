@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.diagnose.test_launchers import table
 
 from windlass.worker.capture import Capture
 from windlass.worker.masking import FOLDER, VARIABLES, Mask, masked, secret_values
+from windlass.worker.ranks import Rank
 
+TRACE = 'Traceback (most recent call last):\n  File "train.py", line 1, in main\n    x()\n'
 VALUES = (b"-----BEGIN KEY-----\nabcdef\n", b"my-s3cr3t-token-2", b"hunter2-hunter2", b"s3cr3t-token", b"hunter2-")
 
 
@@ -63,6 +67,24 @@ def test_values_are_those_of_named_variables_and_of_the_files_of_mounted_secrets
     assert secret_values(environ) == ("https://hooks/é".encode(), b"hf-123456")
     assert secret_values({"HF_TOKEN": "hf-123456"}) == ()
     assert secret_values({FOLDER: str(tmp_path / "gone")}) == ()
+
+
+def test_an_error_file_of_a_rank_is_masked_as_its_output_is(tmp_path: Path) -> None:
+    """Scripts with `@record` of torchelastic write their exception to one."""
+    error = f"{TRACE}ValueError: hunter2-hunter2 is no token\n"
+    record = {"message": {"message": "", "extraInfo": {"py_callstack": error}}}
+    (tmp_path / "error.json").write_text(json.dumps(record))
+    source, target = os.pipe()
+    capture = Capture(source, str(tmp_path), 0, None, secrets=(b"hunter2-hunter2",))
+    os.write(target, table(0, "see above", error_file=str(tmp_path / "error.json")).encode())
+    os.close(target)
+    assert not capture.drain(time.time_ns())
+    rank = Rank(0, 1, capture, str(tmp_path / "rank-0.done"))
+    rank.exit_code = 1
+    tail = rank.failure().tail
+    assert "ValueError: *** is no token" in tail
+    assert "hunter2" not in tail
+    capture.close()
 
 
 @pytest.mark.parametrize("end", ["eof", "close"])

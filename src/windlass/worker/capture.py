@@ -9,7 +9,7 @@ import time
 from typing import Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 from windlass.worker.logfile import LogFile
-from windlass.worker.masking import Mask
+from windlass.worker.masking import Mask, masked
 from windlass.worker.reserve import Reserve
 
 Echo = Callable[[str, bytes], None]
@@ -38,6 +38,7 @@ class Capture(LogFile):
         super().__init__(folder, rank, pattern, reserve)
         self._tag = str(rank)
         self._echo = echo
+        self._secrets = secrets
         self._mask = Mask(secrets) if secrets else None
         os.set_blocking(source, False)
         self.source = source
@@ -73,6 +74,10 @@ class Capture(LogFile):
         held = b"" if self._mask is None else self._mask.end()
         self._take(held, now_ns)
         return len(held)
+
+    def masked(self, text: str) -> str:
+        """A text of the rank that has not come by its output, with the same mask."""
+        return masked(text.encode("utf-8", "replace"), self._secrets).decode("utf-8", "replace") if self._mask else text
 
     def close(self) -> None:
         """Close the pipe and the files."""

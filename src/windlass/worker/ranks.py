@@ -65,7 +65,7 @@ class Rank:
     def failure(self) -> RankFailure:
         """How it failed."""
         failed_at, by_exit = self.failed_at(), read_mark(self.done).by_exit
-        tail = since_handled(self.capture.tail) if by_exit else with_error_file(self.capture.tail)
+        tail = since_handled(self.capture.tail) if by_exit else self._with_error_file()
         tail, trace = tail[-TAIL_CHARS:], self.capture.traceback
         if failed_at is not None and not by_exit and TRACEBACK not in tail and trace:
             tail = f"{trace}\n{tail[-TAIL_CHARS + len(trace) :]}"  # the exception that it marked
@@ -73,6 +73,9 @@ class Rank:
             self.number, self.outcome(), self.ended_at, tail, failed_at or self.capture.traceback_at,
             self.ended_by_us, marked=failed_at is not None, by_exit=by_exit,
         )  # fmt: skip
+
+    def _with_error_file(self) -> str:
+        return self.capture.masked(with_error_file(self.capture.tail))
 
 
 class Ranks(list[Rank]):
