@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -85,6 +87,18 @@ def test_an_error_file_of_a_rank_is_masked_as_its_output_is(tmp_path: Path) -> N
     assert "ValueError: *** is no token" in tail
     assert "hunter2" not in tail
     capture.close()
+
+
+def test_what_modules_print_that_are_imported_ahead_is_masked(tmp_path: Path) -> None:
+    program = (
+        "import sys; from windlass.worker import pod, pod_log\n"
+        "env = {'TOKEN': 'Beautiful is better', 'WINDLASS_SECRET_VARIABLES': 'TOKEN'}\n"
+        "pod._import_ahead(sys.argv[1], {'modules': ['this'], 'env': env}, pod_log.PodLog(int(sys.argv[2])))"
+    )
+    with (tmp_path / "log").open("wb") as log:
+        words = [sys.executable, "-c", program, str(tmp_path), str(log.fileno())]
+        subprocess.run(words, check=True, pass_fds=[log.fileno()])
+    assert "[w] *** than ugly.\n" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("end", ["eof", "close"])

@@ -27,6 +27,7 @@ if __name__ == "__main__":  # as `python -I -S …/worker/pod.py`, from the fold
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass.worker import environ_watch, event_feed, import_ahead, output_size, pod_node, pod_reuse, process
+from windlass.worker.masking import masked, secret_values
 from windlass.worker.pod_log import PodLog
 from windlass.worker.protocol import ATTEMPT, POD, STACKS_SIGNAL, NodeSpec, unpack
 
@@ -298,7 +299,7 @@ def _import_ahead(base: str, state: dict[str, Any], log: PodLog) -> pod_node.Imp
             os.dup2(said.fileno(), descriptor)
         reset, why_unsafe = import_ahead.import_ahead(import_ahead.parts_of(state["modules"]))
         said.seek(0)
-        log.put(POD, said.read())
+        log.put(POD, masked(said.read(), secret_values(state["env"])))
     os.environ.clear()
     os.environ.update(state["env"])
     return None if why_unsafe else pod_node.Imports(reset)
