@@ -106,6 +106,15 @@ def test_a_planned_eviction_follows_the_policy_and_uses_up_no_restart(policy: di
     assert outcome("preemption", TERMINATED, history, {**POLICY, **policy}).phase is Phase.STOPPED
 
 
+def test_planned_evictions_without_progress_do_not_go_on_for_ever() -> None:
+    left = []
+    for before in range(9):
+        history = played(*[(CAUSE, 7)] * before)
+        history.restarts_left = 3
+        left.append(outcome("preemption", TERMINATED, history, POLICY, is_planned=True).restarts_left)
+    assert left == [3, 3, 3, 3, 3, 3, 3, 2, 2]  # the first attempt reaches step 7, and none gets beyond it
+
+
 # -- the same step twice ----------------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,8 @@ TERMINATED_EXIT_CODE: Final = 143
 NOT_UPLOADED_EXIT_CODE: Final = 1
 """Of a run that was ended because the store of its outputs refuses them."""
 MAX_WAIT_SECONDS: Final = 60.0
+MAX_IN_VAIN: Final = 5
+"""So many attempts in a row may end by a planned eviction without progress; each further one uses up a restart."""
 PROGRAM_ERROR: Final = re.compile(
     r"((ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal)Error|([\w.]*\.)?UnknownFormat)\b"
 )
@@ -72,7 +74,8 @@ def outcome(
     `ended_by` is `stop`, `timeout`, `upload`, `preemption`, `resize`, `hang`, or None and `failure` where the ranks
     ended by themselves. `cause` is the root cause, if anything failed. `policy` is the plan's. `is_free`: it uses up no
     restart, since an elastic job continues with fewer nodes. `is_planned`: neither does a planned eviction, to which
-    the policy applies. `nothing_left`: its end was not observed. `at` is when it ended, in Unix seconds.
+    the policy applies, unless attempt after attempt is evicted without progress. `nothing_left`: its end was not
+    observed. `at` is when it ended, in Unix seconds.
     """
     code = 0 if cause is None else cause.exit_code
     step = history.now.step
@@ -90,6 +93,7 @@ def outcome(
     end = Outcome(Phase.FAILED, code, recorded, reason, step=step, restarts_left=left)
     now = history.ending(reason, cause, at)
     counts = reason != "resize" and not is_free
+    is_planned = is_planned and _in_vain([*history.ended, now]) <= MAX_IN_VAIN
     if counts and same_step(now, history.ended):
         return replace(end, reason="same-step-twice")
     if cause is not None and RESUME_VARIABLE in cause.summary:
@@ -159,13 +163,19 @@ def same_error(now: Ended, before: Sequence[Ended]) -> bool:
     return False
 
 
-def wait_seconds(ended: Sequence[Ended]) -> float:
-    """Back-off before another attempt: 0, 1, 2, 4 … 60 s before the n-th in a row that made no progress."""
-    in_vain = 0
+def _in_vain(ended: Sequence[Ended]) -> int:
+    """How many attempts in a row, up to the last one, made no progress."""
+    found = 0
     for one in reversed(ended):
         if one.gained:
             break
-        in_vain += one.reason != "resize"
+        found += one.reason != "resize"
+    return found
+
+
+def wait_seconds(ended: Sequence[Ended]) -> float:
+    """Back-off before another attempt: 0, 1, 2, 4 … 60 s before the n-th in a row that made no progress."""
+    in_vain = _in_vain(ended)
     return min(MAX_WAIT_SECONDS, 2.0 ** min(in_vain - 2, 10)) if in_vain > 1 else 0.0
 
 
