@@ -1,4 +1,4 @@
-"""Finds the API server and the file systems of a cluster in the state of Terraform. Pure."""
+"""Finds the account, the API server and the file systems of a cluster in the state of Terraform. Pure."""
 
 from __future__ import annotations
 
@@ -48,6 +48,12 @@ def contents(state: Iterable[StateResource], cluster: Cluster) -> Contents:
         next(iter(ids("aws_vpc")), None),
         next((str(one.values.get("arn")) for one in made if one.address.startswith(SAGEMAKER_ROLE)), ""),
     )  # fmt: skip
+
+
+def accounts(state: Iterable[StateResource]) -> frozenset[str]:
+    """Numbers of the accounts that the ARNs of a state name."""
+    arns = (str(one.values.get("arn") or "").split(":") for one in state if one.mode == "managed")
+    return frozenset(parts[4] for parts in arns if len(parts) > 5 and parts[4].isdigit())
 
 
 def _first(blocks: Any) -> dict[str, Any]:

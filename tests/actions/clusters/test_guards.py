@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,13 +16,16 @@ from tests.engines.kubernetes.components.fakecluster import FakeCluster
 from tests.infra.test_outputs import VALUES
 
 import windlass.infra
-from windlass.actions.clusters.find import Named
+from windlass.actions.clusters.audit import audit_named
+from windlass.actions.clusters.down import down
+from windlass.actions.clusters.find import FILE, OUTPUTS, Named
 from windlass.actions.clusters.guards import EXPORTED, export, look, training_jobs
-from windlass.actions.clusters.other import summary
-from windlass.actions.clusters.up import take_outputs
+from windlass.actions.clusters.other import status, summary
+from windlass.actions.clusters.up import plan_up, require_account, take_outputs
 from windlass.engines.kubernetes.layout import RUN_LABEL
 from windlass.errors import EngineError, UsageError, WindlassError
-from windlass.infra.aws import Aws, AwsError, NotThere
+from windlass.infra.aws import Aws, AwsError, Identity, NotThere
+from windlass.infra.bucket import Bucket
 from windlass.infra.contents import Contents, contents
 from windlass.infra.folder import ClusterFolder
 from windlass.infra.outputs import FSX_PATH, ApiServer, Outputs, target
@@ -134,6 +138,46 @@ def test_training_jobs_of_others_with_the_role_of_the_cluster_are_active() -> No
         "the training job digits-ab12-1 is InProgress", "the training job old-1 is Stopping",
     )  # fmt: skip
     assert training_jobs(Contents(), aws) == ()
+
+
+@pytest.mark.parametrize("backend", ["", "state: {bucket: states}\n"])
+def test_a_login_of_another_account_neither_plans_nor_removes_a_cluster(
+    named: Named, context: Context, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """Nothing of it is found there: `up` would make all again, `down` would say that nothing is left."""
+    text = f"name: vision\nregion: us-west-2\n{backend}"
+    named = replace(named, cluster=parse_cluster(text), text=text)
+    made = state(
+        aws_eks_cluster={"id": "vision", "arn": "arn:aws:eks:us-west-2:111111111111:cluster/vision"},
+        aws_s3_bucket={"id": "b", "arn": "arn:aws:s3:::b"},
+    )
+    terraform: Any = SimpleNamespace(state=lambda: made, init=lambda: None)
+    aws: Any = SimpleNamespace(identity=Identity("222222222222", ""))
+    monkeypatch.setattr(Named, "aws", lambda *_: nullcontext(aws))
+    monkeypatch.setattr(Named, "terraform", lambda *_: terraform)
+    monkeypatch.setattr("windlass.infra.bucket.look", lambda *_, **_more: Bucket("b", exists=False))
+    said = "vision is in account 111111111111, and the login is of account 222222222222"
+    for command in (
+        lambda: plan_up(named, terraform, context, lambda _event: None),
+        lambda: down(named, context, lambda _event: None, lambda *_: True, cast("Any", None), force=True),
+        lambda: status(named, context, lambda _event: None),
+    ):
+        with pytest.raises(UsageError, match=said):
+            command()
+    aws.identity = Identity("111111111111", "")
+    require_account(named, terraform, context)
+
+
+def test_an_audit_by_a_login_of_another_account_is_refused(
+    named: Named, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds nothing there."""
+    (named.folder.path / FILE).write_text(TEXT)
+    (named.folder.path / OUTPUTS).write_text(json.dumps(VALUES))
+    owner = Outputs.of(VALUES).run_role_arn.split(":")[4]
+    monkeypatch.setattr(Aws, "identity", Identity("222222222222", ""))
+    with pytest.raises(UsageError, match=f"vision is in account {owner}, and the login is of account 222222222222"):
+        audit_named("vision", "", context, is_ours=True)
 
 
 # -- outputs ----------------------------------------------------------------------------------------------------------

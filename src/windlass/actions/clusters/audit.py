@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.volumes import Volumes, remembered
@@ -51,10 +51,21 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> C
     bucket = (named.cluster.storage.bucket or "") if named is not None else ""
     chosen = region or (named.cluster.region if named is not None else "")
     with Aws(chosen, environ=context.environ) as aws:
+        if outputs is not None and is_ours:
+            require_owner(name, {outputs.run_role_arn.split(":")[4]}, aws)
         vpc_id, subnets = (outputs.vpc_id, outputs.private_subnet_ids) if outputs is not None else (None, ())
         volumes = remembered(named) if named is not None else None
         return audit(
             name, aws, context, is_ours=is_ours, vpc_id=vpc_id, bucket=bucket, volumes=volumes, subnet_ids=subnets
+        )
+
+
+def require_owner(name: str, accounts: Collection[str], aws: Aws) -> None:
+    """Raise UsageError where the login is of another account than the cluster: nothing of it is found there."""
+    if accounts and (own := aws.identity.account_id) not in accounts:
+        raise UsageError(
+            f"{name} is in account {', '.join(sorted(accounts))}, and the login is of account {own}",
+            "use the login that made the cluster: AWS_PROFILE; see: aws sts get-caller-identity",
         )
 
 

@@ -20,7 +20,7 @@ from windlass.actions.clusters.guards import (
 from windlass.actions.clusters.inside import connected
 from windlass.actions.clusters.kept import keep_or_empty
 from windlass.actions.clusters.planning import bucket_or_remembered, plan_view, write_folder
-from windlass.actions.clusters.up import recover, require_known
+from windlass.actions.clusters.up import recover, require_account, require_known
 from windlass.actions.clusters.volumes import of_cluster, remember, remembered
 from windlass.errors import EngineError
 from windlass.infra.contents import contents
@@ -54,6 +54,7 @@ def down(
         terraform = named.terraform(context, on_event, stop)
         on_event(Stage("preparing Terraform"))
         terraform.init()
+        require_account(named, terraform, context)
         recover(named, terraform, context, on_event, bucket=bucket, break_lock=break_lock, is_asked=with_recovery)
         state = terraform.state()  # what another machine has made is in no file of this home
         found = look(named, contents(state, named.cluster), context)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.actions.clusters.find import FILE, Named, OnEvent, all_of, of_folder
 from windlass.actions.clusters.inside import connected, managed, states, wanted
 from windlass.actions.clusters.planning import bucket_or_remembered, changes, local_resources, write_folder
-from windlass.actions.clusters.up import take_outputs
+from windlass.actions.clusters.up import require_account, take_outputs
 from windlass.actions.clusters.volumes import of_cluster, remember
 from windlass.errors import JobFileError, UsageError, WindlassError
 from windlass.infra.folder import ClusterFolder, FolderError
@@ -168,6 +168,7 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
                 write_folder(named, context, bucket=bucket_or_remembered(named, context))
             terraform = named.terraform(context, on_event)
             terraform.init()
+            require_account(named, terraform, context)
             drift = changes(terraform.drift())
             take_outputs(named, terraform)
             state = terraform.state()

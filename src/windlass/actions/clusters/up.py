@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from windlass.actions.clusters.audit import require_owner
 from windlass.actions.clusters.find import OUTPUTS, TARGETS, Named, OnEvent, Stage
 from windlass.actions.clusters.guards import EXPORTED
 from windlass.actions.clusters.inside import connected, create_namespace, grant_users, managed, states, wanted
@@ -18,7 +19,7 @@ from windlass.actions.clusters.planning import cluster_notes, look_at_bucket, pl
 from windlass.actions.clusters.volumes import of_cluster, remember
 from windlass.errors import EngineError, MissingPart, UsageError
 from windlass.infra.bucket import ADDRESS
-from windlass.infra.folder import write_private
+from windlass.infra.folder import FolderError, write_private
 from windlass.infra.outputs import Outputs, kubeconfig, sagemaker_target, target
 from windlass.infra.recovery import needs_recovery
 from windlass.infra.tags import OWNER
@@ -57,6 +58,7 @@ def plan_up(
     write_folder(named, context, bucket=bucket)
     on_event(Stage("preparing Terraform"))
     terraform.init()
+    require_account(named, terraform, context)
     must_recover = needs_recovery(named.folder)
     if not is_dry:
         recover(named, terraform, context, on_event, bucket=bucket, break_lock=break_lock, is_asked=with_recovery)
@@ -144,6 +146,21 @@ def require_known(named: Named, addresses: Collection[str], aws: Aws) -> None:
         f"a cluster {name} is in {named.cluster.region} already, and the state of Terraform does not have it",
         "--recover takes up a cluster that Windlass made; a new one needs another name",
     )
+
+
+def require_account(named: Named, terraform: Terraform, context: Context) -> None:
+    """Raise UsageError where the login is of another account than the cluster: Terraform would find nothing of it, and
+    forget it, while AWS bills it. Raises TerraformError, AwsError.
+    """
+    from windlass.infra.contents import accounts
+
+    try:
+        named.folder.local_state()
+    except FolderError:  # damaged: a recovery makes it again
+        return
+    if owners := accounts(terraform.state()):
+        with named.aws(context) as aws:
+            require_owner(named.cluster.name, owners, aws)
 
 
 def recovery_lines(report: RecoveryReport) -> list[str]:
