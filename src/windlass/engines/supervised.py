@@ -178,8 +178,9 @@ class SupervisedEngine(Engine):
         self._require_here(self.status(run_id))  # one whose supervisor died may not have ended
         writer = self._writer_of_ended(run_id)
         if writer is None:
-            raise UsageError(f"{run_id} has not ended: it is {self.store.status(run_id).phase}",
-                             f"windlass logs -f {run_id}")  # fmt: skip
+            if (phase := self.store.status(run_id).phase).is_terminal:
+                raise UsageError(f"what {run_id} has left is still being cleaned up", "resume it again in a minute")
+            raise UsageError(f"{run_id} has not ended: it is {phase}", f"windlass logs -f {run_id}")
         try:
             require_resumable(writer.status)
             self._prepare(plan or Plan.from_json(self.store.plan(run_id)), writer)

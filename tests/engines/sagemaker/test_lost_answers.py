@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from windlass.engines.sagemaker.backend import REQUESTED, STARTED, SageMakerBack
 from windlass.engines.sagemaker.engine import SageMakerLocalEngine
 from windlass.engines.sagemaker.service import DELETED, IN_PROGRESS, Refused
 from windlass.engines.sagemaker.unfinished import Unfinished
-from windlass.errors import EngineError
+from windlass.errors import EngineError, UsageError
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.views.run import summary_of
@@ -205,6 +206,19 @@ def test_a_list_of_runs_names_a_job_that_may_go_on_and_tries_again(
         f"{run_id}: training jobs of this run may go on: not authorized to perform"
     ]
     assert lab.num_started == 2, "the submission, and the clean-up"
+
+
+def test_a_run_whose_clean_up_goes_on_is_not_said_to_go_on_itself(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = lab.begin(tmp_path, "digits-1")
+    lab.ask_to_stop(run_id)
+    assert lab.to_the_end(run_id).phase is Phase.STOPPED
+    monkeypatch.setattr("windlass.engines.supervised.LEAVE_SECONDS", 0.0)
+    writer = lab.store.writer(run_id)
+    assert writer is not None
+    with closing(writer), pytest.raises(UsageError, match=r"what digits-1 has left is still being cleaned up"):
+        lab.resume(run_id)
 
 
 def test_a_supervisor_that_is_killed_at_the_end_leaves_a_marker(lab: Lab, world: World, tmp_path: Path) -> None:
