@@ -21,6 +21,7 @@ from windlass.actions.clusters.down import down
 from windlass.actions.clusters.find import FILE, OUTPUTS, Named
 from windlass.actions.clusters.guards import EXPORTED, export, look, training_jobs
 from windlass.actions.clusters.other import status, summary
+from windlass.actions.clusters.planning import write_folder
 from windlass.actions.clusters.up import plan_up, require_account, take_outputs
 from windlass.engines.kubernetes.layout import RUN_LABEL
 from windlass.errors import EngineError, UsageError, WindlassError
@@ -178,6 +179,27 @@ def test_an_audit_by_a_login_of_another_account_is_refused(
     monkeypatch.setattr(Aws, "identity", Identity("222222222222", ""))
     with pytest.raises(UsageError, match=f"vision is in account {owner}, and the login is of account 222222222222"):
         audit_named("vision", "", context, is_ours=True)
+
+
+def test_a_bucket_is_not_deleted_where_aws_does_not_say_whose_it_is(
+    named: Named, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **_more: Any) -> Bucket:
+        raise AwsError("its tags cannot be read")
+
+    class Prepared(Exception):
+        """Terraform is made ready."""
+
+    def prepared(*_: Any) -> None:
+        raise Prepared
+
+    write_folder(named, context, bucket=Bucket("b", exists=True, owner="vision"))
+    monkeypatch.setattr(Named, "aws", lambda *_: nullcontext())
+    monkeypatch.setattr(Named, "terraform", prepared)
+    monkeypatch.setattr("windlass.infra.bucket.look", refuse)
+    for is_to_delete, error in ((True, AwsError), (False, Prepared)):
+        with pytest.raises(error):
+            down(named, context, lambda _event: None, lambda *_: True, cast("Any", None), delete_bucket=is_to_delete)
 
 
 # -- outputs ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from windlass.actions.clusters.guards import (
 )
 from windlass.actions.clusters.inside import connected
 from windlass.actions.clusters.kept import keep_or_empty
-from windlass.actions.clusters.planning import bucket_or_remembered, plan_view, write_folder
+from windlass.actions.clusters.planning import bucket_or_remembered, look_at_bucket, plan_view, write_folder
 from windlass.actions.clusters.up import recover, require_account, require_known
 from windlass.actions.clusters.volumes import of_cluster, remember, remembered
 from windlass.errors import EngineError
@@ -49,7 +49,8 @@ def down(
     with named.folder.locked("cluster down"):
         if not force:
             require_idle(named, recorded_runs(named, context))  # before Terraform takes its time
-        bucket = bucket_or_remembered(named, context)
+        look_now = look_at_bucket if delete_bucket else bucket_or_remembered  # whose it is now, before it is deleted
+        bucket = look_now(named, context)
         write_folder(named, context, bucket=bucket, delete_bucket=delete_bucket)
         terraform = named.terraform(context, on_event, stop)
         on_event(Stage("preparing Terraform"))
