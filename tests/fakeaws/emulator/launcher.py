@@ -10,6 +10,7 @@ sys.path[0] = str(Path(__file__).parents[3])
 from tests.fakeaws.emulator.extensions import (  # noqa: E402
     alarms,
     authorization,
+    checksum_answers,
     efs_sizes,
     eks_clusters,
     eks_node_groups,
@@ -34,7 +35,7 @@ from tests.fakeaws.emulator.extensions import (  # noqa: E402
 EXTENSIONS = (
     security_groups, launch_templates, flow_logs, alarms, eks_clusters, eks_node_groups, eks_updates, eks_versions, fsx,
     sagemaker, load_balancers, iam_names, pod_identity_tags, secure_transport, authorization, service_quotas,
-    instance_offerings, kms_states, efs_sizes, nat_gateways, repeated_requests,
+    instance_offerings, kms_states, checksum_answers, efs_sizes, nat_gateways, repeated_requests,
 )  # fmt: skip
 
 
