@@ -102,7 +102,7 @@ def test_a_login_without_any_right_is_told_so_in_one_message(bed: Bed, namespace
     result = check(bed, namespace, "-o", "json", context="bed-nobody")
     failed = [one for one in result.json["checks"] if one["level"] == "fail"]
     assert result.code == 2
-    assert [one["found"] for one in failed] == [f"none of the 35 that are needed in namespace {namespace}"]
+    assert [one["found"] for one in failed] == [f"none of the 36 that are needed in namespace {namespace}"]
 
 
 def test_an_expired_login_is_told_so_alone(bed: Bed, namespace: str, check: Check) -> None:

@@ -126,7 +126,7 @@ def test_what_refuses_is_named_with_its_fix_emulated(
     assert "list passed" in lines["s3"][0]
     statement = {"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": "arn:aws:s3:::runs/windlass/*"}
     assert json.dumps([statement]) in lines["s3"][1]
-    assert result.out.splitlines()[-1] == "3 failures"
+    assert result.out.splitlines()[-1] == "3 failures, 1 warning"  # no default storage class
 
 
 CLUSTER = """
