@@ -514,7 +514,10 @@ class Play:
         def left() -> set[int]:
             return self._alive() - self._pids("warm")
 
-        until(lambda: not left(), lambda: f"still there: {[(pid, said_of(pid)) for pid in left()]}")
+        # A warm process tries further imports in a fork with idle priority, which a busy machine lets wait for long.
+        until(
+            lambda: not left(), lambda: f"still there: {[(pid, said_of(pid)) for pid in left()]}", PATIENCE_SECONDS
+        )  # fmt: skip
 
     def digest(self) -> str:
         """Of the weights at the end; empty where there are none."""
