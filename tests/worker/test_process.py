@@ -15,10 +15,13 @@ from windlass.worker import fork_safety, process
 
 SESSION = f"""
 import os, signal
+is_other, tell = os.pipe()
 child = os.fork()
 if not child:
     os.setuid({OTHER})
+    os.write(tell, b".")
     signal.pause()
+os.read(is_other, 1)
 print("begun", flush=True)
 os.waitpid(child, 0)
 print("child ended", flush=True)
