@@ -22,6 +22,7 @@ from windlass.engines.sagemaker.unfinished import Unfinished
 from windlass.errors import EngineError, UsageError
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
+from windlass.supervise.recorder import Recorder
 from windlass.views.run import summary_of
 
 POINTS = [("create", 1), *(("describe", number) for number in range(1, 8)), ("stop", 1)]
@@ -224,10 +225,14 @@ def test_a_run_whose_clean_up_goes_on_is_not_said_to_go_on_itself(
 def test_a_supervisor_that_is_killed_at_the_end_leaves_a_marker(lab: Lab, world: World, tmp_path: Path) -> None:
     run_id = lab.begin(tmp_path, "digits-1")
     world.fault = lambda connection, operation, number: ""
-    lab.supervise(run_id, lambda: lab.store.status(run_id).phase is Phase.UPLOADING)
-    assert Unfinished(lab.store.run_dir(run_id)).touched_at() is not None
+    lab.supervise(run_id, lambda: world.calls["describe"] > 0)
+    marker, writer = Unfinished(lab.store.run_dir(run_id)), lab.store.writer(run_id)
+    assert writer is not None
+    with closing(writer):
+        lab._backend_of(run_id).prepare_end(Recorder(writer))
+    assert marker.touched_at() is not None
     assert lab.to_the_end(run_id).phase is Phase.SUCCEEDED
-    assert Unfinished(lab.store.run_dir(run_id)).touched_at() is None
+    assert marker.touched_at() is None
 
 
 def test_the_name_of_a_job_is_written_before_it_is_created(lab: Lab, world: World, tmp_path: Path) -> None:
