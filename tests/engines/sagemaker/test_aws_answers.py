@@ -115,8 +115,9 @@ def test_a_refusal_after_a_lost_answer_says_that_the_request_was_repeated(
         CALLS["create"][1](aws, "new-1")
     assert (caught.value.code, caught.value.is_repeated) == ("ResourceLimitExceeded", True)
     plane.on_answer = lambda operation: None
+    fresh = Aws(REGION, ACCOUNT, config=QUICK)  # no connection that the proxy has closed, which would be a repetition
     with pytest.raises(Refused) as caught:
-        CALLS["create"][1](aws, "new-1")
+        CALLS["create"][1](fresh, "new-1")
     assert not caught.value.is_repeated
 
 
