@@ -40,7 +40,7 @@ class File:
     version: str = ""
     """Version of the file itself."""
     is_damaged: bool = False
-    """Whether a later reading has found another content in this version: it is to be copied again."""
+    """Whether `verify` has read other content under this version; the next copy fetches the file again."""
 
 
 @dataclass(frozen=True)

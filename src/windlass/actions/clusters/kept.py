@@ -84,7 +84,7 @@ def adoption(
         found[ADDRESS] = bucket.name
         notes.append(f"s3://{bucket.name} is taken over, which an earlier cluster of this name has kept")
     if is_dry and (pending := _pending_key(cluster, bucket.name, aws)):
-        return found, [*notes, f"the KMS key {pending} of s3://{bucket.name} is to be deleted: `up` cancels that"]
+        return found, [*notes, f"the KMS key {pending} of s3://{bucket.name} waits for its deletion: `up` cancels that"]
     key, key_at, alias_at = usable_key(cluster, bucket.name, aws, on_event), f"{KEY}[0]", f"{ALIAS}[0]"
     if key and key_at not in state and key not in state.values():
         found[key_at] = key

@@ -70,7 +70,7 @@ def _content(context: Context, component: Component) -> str:
 
 def _refuse_other_content(component: Component, content: str, before: Record | None) -> None:
     """Raise EngineError for a chart or manifests that are not those of this version, as published or as first installed
-    in this cluster: a version whose content changes is another one, made by the project or by somebody else.
+    in this cluster: a version whose content changes is another one, published by the project or by an attacker.
     """
     published = "" if isinstance(component.source, Generated) else component.source.sha256
     installed = before.content if before is not None and before.version == component.version else ""
