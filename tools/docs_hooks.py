@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: decision records are pages of the site, and no results of its search."""
+"""Hooks of mkdocs: pages for contributors are pages of the site, and no results of its search."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Leave decision records out of the search index: their titles hold the words that users search guides by."""
-    if page.file.src_uri.startswith("decisions/"):
+    """Leave pages for contributors out of the search index: they have the words by which users search guides."""
+    if page.file.src_uri.startswith(("decisions/", "reference/tested-verdicts")):
         page.meta["search"] = {"exclude": True}
     return markdown

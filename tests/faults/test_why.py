@@ -155,8 +155,8 @@ def test_nothing_is_found_where_nothing_is_wrong(row: Fault, world: World, tmp_p
 
 
 def test_the_page_shows_the_rows() -> None:
-    page = (ROOT / "docs" / "concepts" / "why.md").read_text()
-    assert table() in page, f"put this into docs/concepts/why.md:\n{table()}"
+    page = (ROOT / "docs" / "reference" / "tested-verdicts.md").read_text()
+    assert table() in page, f"put this into docs/reference/tested-verdicts.md:\n{table()}"
 
 
 def test_the_page_names_every_verdict() -> None:

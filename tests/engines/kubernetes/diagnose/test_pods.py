@@ -350,7 +350,8 @@ def test_amounts_are_numbers() -> None:
     assert [amount(text) for text in ("2", "500m", "16Gi", "?")] == [2.0, 0.5, 16 * 2.0**30, 0.0]
 
 
-PAGE = Path(__file__).parents[4] / "docs" / "concepts" / "why.md"
+DOCS = Path(__file__).parents[4] / "docs"
+PAGE = DOCS / "concepts" / "why.md"
 
 
 def test_the_page_names_every_verdict_on_a_cluster() -> None:
@@ -359,7 +360,8 @@ def test_the_page_names_every_verdict_on_a_cluster() -> None:
 
 
 def test_the_page_shows_the_faults_that_are_injected() -> None:
-    assert table() in PAGE.read_text(), f"put this into docs/concepts/why.md:\n{table()}"
+    page = (DOCS / "reference" / "tested-verdicts.md").read_text()
+    assert table() in page, f"put this into docs/reference/tested-verdicts.md:\n{table()}"
 
 
 def test_a_supervisor_that_crashes_is_the_verdict_with_the_end_of_its_log() -> None:
