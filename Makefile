@@ -79,6 +79,10 @@ test-operators: setup ## the tests on a cluster with Kubeflow's operators, Kueue
 	$(timed) [ -n "$${WINDLASS_TEST_CONTEXT:-}" ] || { bash tools/apt.sh cluster; $(BIN)/python -m tests.cluster.bed build-operators; }; \
 	  NIGHTLY=1 $(PYTEST) tests/cluster -m "cluster and operators" --durations=15
 
+.PHONY: verdicts
+verdicts: setup ## run all inputs of tests/verdicts, and count those of which `why` is right (10 minutes; at least 95 %)
+	$(timed) $(BIN)/python -m tests.verdicts $(CASES)
+
 .PHONY: nightly
 nightly: setup ## all tests: those of CI, and those that it leaves out for their time (root; a night)
 	NIGHTLY=1 .ci/run
