@@ -398,7 +398,7 @@ class Play:
         parents = {}
         for pid in self._alive():
             with contextlib.suppress(OSError):
-                parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+                parents[pid] = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
         found = set(pids)
         while more := {pid for pid, parent in parents.items() if parent in found} - found:
             found |= more

@@ -79,3 +79,20 @@ def test_files_in_memory_may_have_names_that_are_no_text(tmp_path: Path) -> None
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 4):
         assert process.mapped("shared") == [str(path)]
         assert str(path) in fork_safety._shared_memory()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the name of a process is read from /proc")
+def test_a_process_has_its_new_name_though_python_frees_memory_meanwhile() -> None:
+    program = (
+        "import ctypes, gc\n"
+        "from windlass.worker import process\n"
+        "prctl = process._prctl\n"
+        "def late(*values):\n"
+        "    gc.collect()\n"
+        "    others = [ctypes.create_string_buffer(b'another') for _ in range(100)]\n"
+        "    prctl(*values)\n"
+        "process._prctl = late\n"
+        "process.rename(['/bin/trainer', 'a'])\n"
+        "print(open('/proc/self/comm').read(), end='')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"trainer\n"

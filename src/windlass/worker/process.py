@@ -123,8 +123,8 @@ def rename(argv: list[str]) -> None:
         ctypes.memset(start, 0, stop - start)
         ctypes.memmove(start, text, len(text))
         _prctl(_PR_SET_MM, _PR_SET_MM_ARG_END, start + len(text))  # needs a capability; without it zeros are shown too
-    name = os.path.basename(argv[0]).encode()[:15]
-    _prctl(_PR_SET_NAME, ctypes.cast(ctypes.create_string_buffer(name), ctypes.c_void_p).value or 0)
+    name = ctypes.create_string_buffer(os.path.basename(argv[0]).encode()[:15])  # lives until the kernel has read it
+    _prctl(_PR_SET_NAME, ctypes.addressof(name))
 
 
 def adopt_orphans() -> None:
