@@ -38,15 +38,16 @@ IMPORTED: dict[str, dict[str, Any]] = {
     },
     "pytorchjob-fetch-then-torchrun": {
         "run": "/opt/fit.py --lr=0.1", "launcher": "torchrun", "nodes": 3, "gpus": 1,
-        "setup": "(wget https://code.example/fit.py -O /opt/fit.py)\n", "left": ["--nnodes 3 in a manifest for 1:6"],
+        "setup": "(wget https://code.example/fit.py -O /opt/fit.py) || true\n",
+        "left": ["--nnodes 3 in a manifest for 1:6"],
     },
     "pytorchjob-login-then-accelerate": {
         "run": "/opt/distil.py --epochs 2", "launcher": "torchrun", "nodes": 2, "procs": 2, "gpus": 2,
         "left": ["OnFailure", "`huggingface-cli login …` with a token", "--nnodes 2 in a manifest for 1:64"],
     },
     "pytorchjob-elastic-run": {
-        "run": "./echo.py", "launcher": "torchrun", "nodes": (1, 3),
-        "left": ["a rank for each core", "was found in the image"],
+        "run": "./echo.py", "launcher": "torchrun", "nodes": (1, 2),
+        "left": ["a rank for each core", "was found in the image", "it begins with 2 nodes, and may be given up to 3"],
     },
     "pytorchjob-profiled": {
         "launcher": "pytorch", "nodes": 2, "gpus": 2, "left": ["torchrun stays", "--nnodes 2 in a manifest for 1:64"],

@@ -80,7 +80,7 @@ def test_the_elastic_yolo_job_keeps_its_range_its_restarts_and_its_claim() -> No
 
 def test_an_elasticjob_of_an_image_that_starts_the_launcher_is_taken_for_torchrun() -> None:
     job = job_of("s0-elasticjob")
-    assert (job["run"], job["nodes"]) == ("/workspace/main.py --arch=resnet18 --epochs=1", {"min": 1, "max": 3})
+    assert (job["run"], job["nodes"]) == ("/workspace/main.py --arch=resnet18 --epochs=1", {"min": 1, "max": 2})
 
 
 def test_hard_coded_ranks_of_master_and_worker_make_one_job_of_two_nodes() -> None:
@@ -132,10 +132,10 @@ def test_a_chart_that_clones_its_code_at_the_start_does_so_in_setup_once_on_each
     job = job_of("s4-elastic")
     assert job["run"] == "/efs/home/repo/train.py --epochs 3"
     assert job["setup"] == (
-        "(git clone https://example.com/repo.git -b main /efs/home/repo)\n"
-        "(cd /efs/home/repo && pip install -r requirements.txt)\n"
+        "(git clone https://example.com/repo.git -b main /efs/home/repo) || true\n"
+        "(cd /efs/home/repo && pip install -r requirements.txt) || true\n"
     )
-    assert (job["nodes"], job["restarts"]["max"], job["procs_per_node"]) == ({"min": 2, "max": 4}, 10, 4)
+    assert (job["nodes"], job["restarts"]["max"], job["procs_per_node"]) == (2, 10, 4)
 
 
 # -- others -----------------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_what_only_a_shell_can_tell_is_left_to_one_in_its_folder() -> None:
 def test_a_name_that_no_job_may_have_is_made_legal_and_unknown_fields_are_listed() -> None:
     job = job_of("h18")
     assert (job["name"], job["nodes"], job["procs_per_node"]) == (
-        "an-elastic-job-with-a-very-long-name-bey", {"min": 2, "max": 8}, 4,
+        "an-elastic-job-with-a-very-long-name-bey", {"min": 2, "max": 4}, 4,
     )  # fmt: skip
     assert "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].unknownField" in left_of("h18")
 

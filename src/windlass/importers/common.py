@@ -13,6 +13,8 @@ from windlass.importers.pods import Pods, queue
 from windlass.importers.source import View
 
 _NNODES: Final = re.compile(r"--nnodes[= ]([1-9][0-9]*)(?![:\w])")
+_COUNTED: Final = re.compile(r"nnodes|num[-_](?:machines|nodes)\b")
+"""In a command: the number of nodes, which its launcher waits for."""
 RESTARTS: Final = 3
 """Restarts of a job whose pods are restarted without limit."""
 
@@ -72,12 +74,14 @@ def put_start(
     *,
     has_group: bool = True,
     given: Sequence[Given] = (),
+    at_start: int | None = None,
 ) -> None:
     """Set what is started, `nodes` and `procs_per_node`, and report the findings on the command.
 
     `named` is the number of ranks of a node that the manifest has at `per_node`. `has_group` is whether the operator
     sets RANK, WORLD_SIZE and MASTER_ADDR in each pod, as `launcher: pytorch` does: without them, programs of several
     pods know nothing of each other. `given` is what else it sets there, which a command that stays a command may use.
+    `at_start` is how many of a range of nodes the original begins with.
     """
     start, view = started
     if start.by in ("python", "program") and "launcher" not in draft.fields:
@@ -115,10 +119,33 @@ def put_start(
         view.remark(
             f"--nnodes {_shown(said_nodes)}, and the manifest makes {_shown(nodes)}", "the manifest's number is taken"
         )
+    if isinstance(nodes, dict) and at_start is not None:
+        nodes = _begun(nodes, at_start, view)
     nodes = nodes if nodes is not None else said_nodes or 1
     least, most = (nodes["min"], nodes["max"]) if isinstance(nodes, dict) else (nodes, nodes)
+    is_told = "torchrun" in given or "PET_NNODES" in (draft.get("env") or {}) or _COUNTED.search(start.text)
+    if most > 1 and start.by == "torchrun" and not is_told:
+        view.remark(
+            f"the launcher is started on each of {most} nodes without their number, so that each node trained alone",
+            f"nodes: {_shown(nodes)} is written, and they train together; nodes: 1 trains on one",
+        )
     draft.put("nodes", most if least == most else nodes, view)
     draft.put("procs_per_node", _ranks(start, per_node, draft, most, named, given) if procs is None else procs, view)
+
+
+def _begun(nodes: dict[str, int], at_start: int, view: View) -> dict[str, int]:
+    """A range of nodes that ends with those at the start: a run begins with the most that it may have."""
+    least, most = nodes["min"], nodes["max"]
+    begun = max(least, min(at_start, most))
+    if begun != at_start:
+        view.remark(f"{at_start} pods at the start, outside of {_shown(nodes)}", f"it begins with {begun} nodes")
+    if begun < most:
+        view.remark(
+            f"it begins with {begun} nodes, and may be given up to {most}",
+            f"{begun} is the most that is written: windlass resume RUN --nodes {most} continues with {most}, and "
+            f"nodes: {{min: {least}, max: {most}}} begins with {most}",
+        )
+    return {"min": least, "max": begun}
 
 
 def _with_variables(

@@ -33,6 +33,10 @@ _STARTERS: Final = re.compile(
 _LOGIN: Final = re.compile(r"\s(?:--?(?:token|password|api[-_]?key)\b|\blogin\s+[A-Za-z0-9_]{12,})")
 _QUOTED: Final = re.compile(r'"[^"\n]*"')
 _ONE_WORD: Final = re.compile(r"[^\s*?[]+")
+_NODE_RANK: Final = re.compile(r"""(--node[-_]rank[= ]["']?)\$\(\([^()\n]*\)\)""")
+"""The number of a node that a shell computes for torchrun."""
+_OF_LAUNCHER: Final = "-of-launcher-"
+"""What stands for it while the line is read: a program that gets it as an argument needs the shell."""
 _PLAIN_WORDS: Final = re.compile(r"[\w./:=,@%+ -]*")
 """Words that mean the same in the text of a script as in a variable of it."""
 _OF_THE_SHELL: Final = frozenset(
@@ -52,6 +56,8 @@ class Start:
     """What starts the ranks: `torchrun`, `mpi`, `python` itself, or any other `program`."""
     ranks: int | None = None
     """Of `mpi`: ranks on all nodes together; None if the command does not say."""
+    text: str = ""
+    """What was started in the original."""
 
     def leave(self, meaning: str, instead: str, is_ours: bool = False) -> None:
         """Report a part of the command that the job does not have."""
@@ -75,19 +81,33 @@ def start_of(
     known = {**env, **({name: f"${{{name}}}" for name in unknown} if is_shell else {})}
     argv = _unwrapped([expanded(word, known) for word in words])
     script = script_of(argv)
-    made = _direct(argv, env, folder, code_travels) if script is None else _scripted(script, env, folder, code_travels)
+    if script is None:
+        made = _direct(argv, env, folder, code_travels)
+    else:
+        ends_at_errors = any(re.fullmatch(r"-[a-z]*e[a-z]*", word) for word in argv[1:-1])
+        made = _scripted(script, env, folder, code_travels, ends_at_errors=ends_at_errors)
     made = made or _as_it_stands(argv, folder)
-    names = [f"$({name})" for name in dict.fromkeys(macros(words)) if name not in env]
-    if names and not is_shell:  # a shell reads $(NAME) as a command
+    made.text = " ".join(words)
+    names = [name for name in dict.fromkeys(macros(words)) if name not in known]
+    names = [f"$({name})" for name in names if any(f"$({name})" in str(value) for value in made.fields.values())]
+    if names and not is_shell:
         made.leave(
             f"{', '.join(names)}, which the cluster fills in",
             "let the script read it from its environment; JOB_COMPLETION_INDEX is WINDLASS_NODE_RANK here",
         )
+    elif names := [name for name in names if name.isupper()]:  # $(nproc) is a command
+        made.leave(
+            f"{', '.join(names)}: no variable of the manifest, so that the shell runs a command of that name",
+            "write it as a variable of the shell, such as $WINDLASS_NUM_NODES",
+        )
     return made
 
 
-def _scripted(script: str, env: Mapping[str, str], folder: str | None, code_travels: bool) -> Start | None:
+def _scripted(
+    script: str, env: Mapping[str, str], folder: str | None, code_travels: bool, *, ends_at_errors: bool
+) -> Start | None:
     """What the script of `sh -c` starts; None if it needs a shell."""
+    script = _NODE_RANK.sub(r"\1" + _OF_LAUNCHER, script)
     line = read_line(script, lambda found: launcher_of(found) is not None)
     if line is not None and (several := _of_several_words(script, line.words, {**env, **line.env})):
         is_plain = all(_PLAIN_WORDS.fullmatch(value) for value in several.values())
@@ -97,7 +117,7 @@ def _scripted(script: str, env: Mapping[str, str], folder: str | None, code_trav
     known = {**env, **line.env}
     folder = folder if line.folder is None else joined(folder, line.folder)
     made = _direct([filled(word, known) for word in line.words], known, folder, code_travels)
-    if made is None:
+    if made is None or _OF_LAUNCHER in str(made.fields):
         return None
     if line.env:
         made.fields["env"] = {**line.env, **made.fields.get("env", {})}
@@ -105,20 +125,36 @@ def _scripted(script: str, env: Mapping[str, str], folder: str | None, code_trav
         made.leave(f"{', '.join(f'`{_short(one)}`' for one in line.dropped)} in the same script",
                    "left out: the ranks need none of it", is_ours=True)  # fmt: skip
     if made.by == "mpi":  # on the launcher's pod alone
-        for other in (*line.before, *line.after):
+        for other in (*(other for other, _ in line.before), *line.after):
             made.leave(f"`{_short(other)}` in the same line of the shell", "setup: runs it on each machine before")
-    elif line.after or any(_is_of_the_shell(other) for other in line.before):
+    elif line.after or any(_is_of_the_shell(other) for other, _ in line.before):
         return None
     elif line.before:
-        for login in filter(_LOGIN.search, line.before):
+        for login in (other for other, _ in line.before if _LOGIN.search(other)):
             made.leave(
                 f"`{' '.join(login.split()[:2])} …` with a token, which a job file does not hold",
                 secret_hint("WANDB_API_KEY" if "wandb" in login else "HF_TOKEN"),
             )
-        line.before = [other for other in line.before if not _LOGIN.search(other)]
+        line.before = [(other, is_needed) for other, is_needed in line.before if not _LOGIN.search(other)]
     if line.before and made.by != "mpi":
-        made.fields["setup"] = "set -e\n" * ("&&" in script) + "".join(f"({other})\n" for other in line.before)
+        made.fields["setup"] = _setup(line.before, ends_at_errors=ends_at_errors or line.ends_at_errors)
+        if "|| true" in made.fields["setup"]:
+            made.leave("a command before the ranks that fails", "they start all the same: || true", is_ours=True)
     return made
+
+
+def _setup(before: Sequence[tuple[str, bool]], *, ends_at_errors: bool) -> str:
+    """A script of these commands, which fails where the original would not have come to what starts the ranks."""
+    if ends_at_errors:
+        return "set -e\n" + "".join(f"({command})\n" for command, _ in before)
+    lines: list[str] = []
+    chain: list[str] = []
+    for command, is_needed in before:
+        chain.append(f"({command})")
+        if not is_needed:
+            lines.append(f"{' && '.join(chain)} || true\n")
+            chain = []
+    return "".join([*lines, *(f"{one} || exit\n" for one in chain)])
 
 
 def _of_several_words(script: str, words: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-from windlass.importers.common import put_start, run_policy, started
+from windlass.importers.common import compare, put_start, run_policy, started
+from windlass.importers.container_command import Start, start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
 from windlass.importers.operator_variables import Given
-from windlass.importers.pods import Pods
+from windlass.importers.pods import Pods, fields_of, main_container
 from windlass.importers.source import View
+from windlass.spec.job import split_run
 
 TRAINING: Final = ("node", "trainer", "worker", "workers", "pytorch")
 """Usual names of the container that trains, and of the job of a JobSet that does."""
+FIRST: Final = ("master", "leader", "chief", "head", "launcher")
+"""Usual names of the job of a JobSet that has rank 0."""
+_NODE_RANK: Final = re.compile(r"--node[-_]rank\b")
 RETRIES: Final = 6
 """Default `backoffLimit` of a Job."""
 
@@ -64,19 +70,65 @@ def of_set(spec: View, draft: Draft, found: Documents, pods: Pods | None = None)
     pods = pods or Pods(draft, found)
     if chosen is None:
         return pods, spec, 1
-    for other in spec.at("replicatedJobs").each():
-        if other.path != chosen.path:
-            other.leave(
-                f"job {other.at('name').value} of the set, beside the one that trains",
-                "run it on its own, or start it in the script",
-            )
-    chosen.text("name")
-    replicas = chosen.whole("replicas")
+    start = _start_of(chosen)
+    jobs = spec.at("replicatedJobs").each()
+    alike = [one for one in jobs if one.path == chosen.path or _are_one_training(start, _start_of(one))]
+    paths = [one.path for one in alike]
+    chosen, *others = sorted(alike, key=lambda one: one.at("name").value not in FIRST)
+    for other in jobs:
+        if other.path in paths:
+            continue
+        if _are_numbered(start, _start_of(other)):
+            message = "starts other ranks of the same training than the rest of the set, by another command"
+            raise other.refused(message, "give all pods that train one command, and import it again")
+        other.leave(
+            f"job {other.at('name').value} of the set, beside the one that trains",
+            "run it on its own, or start it in the script",
+        )
     restarts = draft.get("restarts")
-    nodes = of_job(chosen.at("template", "spec"), draft, pods, is_alone=False)
+    template = chosen.at("template", "spec", "template")
+    nodes = _pods_read(chosen, draft, pods)
+    first = Pods(Draft(), found)
+    if others:
+        _pods_read(chosen, first.draft, first)
+    for other in others:
+        further = Pods(Draft(), found)
+        nodes += _pods_read(other, further.draft, further)
+        compare(fields_of(first), fields_of(further), other.at("template", "spec", "template"))
     if restarts is not None:
         draft.fields["restarts"] = restarts  # of the set as a whole, not of one of its jobs
-    return pods, chosen.at("template", "spec", "template"), nodes * max(1, replicas if replicas is not None else 1)
+    return pods, template, nodes
+
+
+def _pods_read(one: View, draft: Draft, pods: Pods) -> int:
+    """Read a job of a set; returns its number of pods."""
+    one.text("name")
+    replicas = one.whole("replicas")
+    nodes = of_job(one.at("template", "spec"), draft, pods, is_alone=False)
+    return nodes * max(1, replicas if replicas is not None else 1)
+
+
+def _start_of(one: View) -> Start:
+    """What the containers of a job of a set start, before its fields are read."""
+    container = main_container(one.at("template", "spec", "template", "spec", "containers"), TRAINING)
+    if container is None:
+        return Start()
+    words = [str(word.value) for name in ("command", "args") for word in container.at(name).each()]
+    env = {str(one.at("name").value): str(one.at("value").value) for one in container.at("env").each()}
+    return start_of(words, env) if words else Start()
+
+
+def _are_numbered(first: Start, other: Start) -> bool:
+    """Whether two commands name the numbers of their nodes, as those of one training do."""
+    return all(_NODE_RANK.search(start.text) is not None for start in (first, other))
+
+
+def _are_one_training(first: Start, other: Start) -> bool:
+    """Whether two commands start ranks of one training that Windlass can start: torchrun with the same script."""
+    scripts = {split_run(start.fields["run"])[0] if "run" in start.fields else None for start in (first, other)}
+    nodes = {str(start.fields.get("nodes", 1)) for start in (first, other)}
+    is_same = first.by == other.by == "torchrun" and len(scripts) == 1 and None not in scripts
+    return is_same and (_are_numbered(first, other) or (len(nodes) == 1 and nodes != {"1"}))
 
 
 def training_job(spec: View) -> View | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from windlass.importers.common import (
     compare,
@@ -14,11 +14,12 @@ from windlass.importers.common import (
 )
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
-from windlass.importers.pods import Pods
+from windlass.importers.pods import OF_TORCH, Pods, fields_of
 from windlass.importers.source import View
 
 PYTORCH: Final = ("pytorch", "elasticjob-worker")
 """Usual names of the container that trains."""
+XGBOOST: Final = ("xgboost",)
 MPI: Final = ("mpi", "mpi-launcher", "mpi-worker")
 
 
@@ -32,12 +33,13 @@ def pytorchjob(found: Documents, draft: Draft) -> None:
     draft.put_restarts(elastic.at("maxRestarts"))
     for policy in (spec, spec.at("runPolicy"), spec.at("RunPolicy")):
         run_policy(policy, draft)
-    nodes = _range(elastic)
     specs = spec.at("pytorchReplicaSpecs") or spec.at("replicaSpecs")
-    pods, template, replicas = _replicas(found, draft, specs, ("Master", "Worker"), PYTORCH, is_range=nodes is not None)
+    pods, template, replicas = _replicas(found, draft, specs, ("Master", "Worker"), PYTORCH)
+    nodes = _range(elastic)
     per_node = spec.at("nprocPerNode")
     named = ranks_named(elastic.at("nProcPerNode"), draft) or ranks_named(per_node, draft)
-    put_start(draft, started(pods, template), nodes or replicas or None, per_node, named, given=("torchrun",))
+    start = started(pods, template)
+    put_start(draft, start, nodes or replicas or None, per_node, named, given=("torchrun",), at_start=replicas)
 
 
 def tfjob(found: Documents, draft: Draft) -> None:
@@ -72,7 +74,7 @@ def xgboostjob(found: Documents, draft: Draft) -> None:
     """An XGBoostJob: a Master and Workers with RANK, WORLD_SIZE and MASTER_ADDR, as those of a PyTorchJob."""
     specs = found.job.view.at("spec", "xgbReplicaSpecs")
     specs.remark("WORKER_ADDRS and WORKER_PORT, which its operator sets", "ranks have WINDLASS_HOSTS: choose a port")
-    _of_framework(found, draft, specs, ("Master", "Worker"), ("xgboost",), "pytorch")
+    _of_framework(found, draft, specs, ("Master", "Worker"), XGBOOST, "pytorch")
 
 
 def _of_framework(
@@ -82,7 +84,7 @@ def _of_framework(
     spec = found.job.view.at("spec")
     for policy in (spec, spec.at("runPolicy")):
         run_policy(policy, draft)
-    pods, template, nodes = _replicas(found, draft, specs, replicas, container, is_range=False)
+    pods, template, nodes = _replicas(found, draft, specs, replicas, container)
     start = started(pods, template)
     if start[0].by in ("python", "program") and (nodes > 1 or launcher != "tensorflow"):
         draft.fields["launcher"] = launcher  # one worker alone gets no TF_CONFIG
@@ -102,12 +104,18 @@ def mpijob(found: Documents, draft: Draft) -> None:
     launcher, worker = (replicas.at("Launcher"), replicas.at("Worker")) if replicas else (spec, spec)
     for one in (launcher, worker):
         restart_policy(one, draft)
-    nodes = worker.whole("replicas") or 1
+    has_ranks = spec.at("runLauncherAsWorker").take_if(True)  # in the launcher's pod, beside mpirun
+    spec.at("runLauncherAsWorker").take_if(False)
+    workers = worker.whole("replicas")
+    nodes = max(1, (workers if workers is not None else 1 - has_ranks) + has_ranks)
+    if replicas and nodes == has_ranks:
+        worker = launcher
+    if replicas:
+        launcher.at("replicas").take_if(1)
     machine = Pods(draft, found)
     machine.read(worker.at("template"), MPI)
     calls = machine
-    if replicas:
-        launcher.at("replicas").take_if(1)
+    if replicas and worker is not launcher:
         calls = Pods(Draft(), found)
         calls.read(launcher.at("template"), MPI)
         if machine.start is not None and calls.start is not None:
@@ -119,12 +127,15 @@ def mpijob(found: Documents, draft: Draft) -> None:
         )
         raise start[1].refused(message, "write run: PROGRAM, launcher: mpi, nodes: and procs_per_node: in a job file")
     if calls is not machine:
-        _launchers_own(draft, calls.draft, start[1], launcher.at("template"))
+        _launchers_own(draft, calls.draft, start[1], launcher.at("template"), has_ranks=has_ranks)
     put_start(draft, start, nodes, spec.at("slotsPerWorker"), spec.whole("slotsPerWorker"))
 
 
-def _launchers_own(draft: Draft, launcher: Draft, at: View, template: View) -> None:
-    """Merge the variables of the launcher, and report other fields in which it differs from the workers."""
+def _launchers_own(draft: Draft, launcher: Draft, at: View, template: View, *, has_ranks: bool) -> None:
+    """Merge the variables of the launcher, and report other fields in which it differs from the workers.
+
+    `has_ranks` is whether its pod is one of the nodes.
+    """
     for name, value in launcher.fields.pop("env", {}).items():
         if name not in draft.fields.get("env", {}):
             draft.put_env(name, value, at)
@@ -139,12 +150,12 @@ def _launchers_own(draft: Draft, launcher: Draft, at: View, template: View) -> N
         template.remark(
             f"the launcher's pod has another {', '.join(sorted(own))} than the workers'",
             "mpirun is started on node 0, in a pod like all others",
-            is_ours="image" not in own,
+            is_ours="image" not in own and not has_ranks,
         )
 
 
 def _replicas(
-    found: Documents, draft: Draft, specs: View, names: tuple[str, ...], container: tuple[str, ...], *, is_range: bool
+    found: Documents, draft: Draft, specs: View, names: tuple[str, ...], container: tuple[str, ...]
 ) -> tuple[Pods, View, int]:
     """The pods of rank 0, their template, and the number of pods of all replicas."""
     total = 0
@@ -155,27 +166,17 @@ def _replicas(
         if not replica:
             continue
         restart_policy(replica, draft)
-        if is_range:
-            replica.at("replicas").leave(
-                "how many pods there are at the start", "as many as there is room for", is_ours=True
-            )
         count = replica.whole("replicas")
         total += 1 if count is None else count
-        pods = Pods(Draft(), found)
+        pods = Pods(Draft(), found, of_operator=OF_TORCH if container in (PYTORCH, XGBOOST) else ())
         pods.read(replica.at("template"), container)
         if base is None:
             base, template = pods, replica.at("template")
         elif count != 0:
-            compare(_fields(base), _fields(pods), replica.at("template"))
+            compare(fields_of(base), fields_of(pods), replica.at("template"))
     if base is not None:
         draft.absorb(base.draft)
     return base or Pods(draft, found), template, total
-
-
-def _fields(pods: Pods) -> dict[str, Any]:
-    """The fields of a template without `nodes` and `restarts`, which the manifest sets outside of it."""
-    fields = {**pods.draft.fields, **(pods.start[0].fields if pods.start is not None else {})}
-    return {name: value for name, value in fields.items() if name not in ("nodes", "restarts")}
 
 
 def _range(view: View) -> dict[str, int] | None:

@@ -12,7 +12,7 @@ from windlass.importers.shell import script_of
 Given = Literal["torchrun", "index"]
 """What an operator sets in each pod: options of torchrun, as PyTorchJob and TrainJob do; the index of a Job's pod."""
 RANKS_OF_A_NODE: Final = "PET_NPROC_PER_NODE"
-_VALUES: Final[dict[Given, dict[str, str]]] = {
+VALUES: Final[dict[Given, dict[str, str]]] = {
     "torchrun": {
         "PET_NNODES": '"$WINDLASS_NUM_NODES"',
         "PET_NODE_RANK": '"$WINDLASS_NODE_RANK"',
@@ -35,12 +35,12 @@ def with_variables(
     `given` is what the operator of the manifest sets; `ranks` is the number of ranks of a node that it gives torchrun.
     """
     text = " ".join(command)
-    known = {name: value for one in given for name, value in _VALUES[one].items()}
+    known = {name: value for one in given for name, value in VALUES[one].items()}
     if "torchrun" in given and ranks is not None:
         known[RANKS_OF_A_NODE] = shlex.quote(str(ranks))
     used = set(_OF_OPERATORS.findall(text))
     if "torchrun" in given and _TORCHRUN.search(text):
-        used |= set() if _MEETS.search(text) else {*_VALUES["torchrun"]}
+        used |= set() if _MEETS.search(text) else {*VALUES["torchrun"]}
         used |= set() if re.search(r"--nproc[-_]per[-_]node", text) or ranks is None else {RANKS_OF_A_NODE}
     names = [name for name in known if name in used]
     missing = sorted(used - {*names})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from windlass.importers.container_command import Start, assumed_torchrun, names_a_program, start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
 from windlass.importers.node_affinity import GPU, node_affinity
+from windlass.importers.operator_variables import RANKS_OF_A_NODE, VALUES
 from windlass.importers.shell import expanded
 from windlass.importers.source import View
 from windlass.importers.storage import mounted
@@ -17,6 +18,8 @@ from windlass.spec.quantities import cores, size, whole
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 GROUP: Final = ("MASTER_ADDR", "RANK", "WORLD_SIZE")
+OF_TORCH: Final = (*GROUP, "MASTER_PORT", *VALUES["torchrun"], RANKS_OF_A_NODE)
+"""What the training operator sets in the pods of a PyTorchJob."""
 _ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|neuron\w*|gaudi|mig-.*|gcu|npu)$|^habana\.ai/")
 """Devices that ranks compute with: a job without them is not the same job."""
 DEVICES: Final = {
@@ -39,6 +42,8 @@ class Pods:
     """Variables of it whose values only the cluster has."""
     start: tuple[Start, View] | None = None
     """What the main container starts, and the field with its command; None until one was found."""
+    of_operator: tuple[str, ...] = ()
+    """Variables that the operator of the job sets in each container, as $(WORLD_SIZE) in a command expects."""
     command_words: list[str] = field(default_factory=list)
     """The command without its arguments, which a TrainJob may replace."""
     has_group: bool = False
@@ -55,7 +60,7 @@ class Pods:
             name = volume.at("name").value
             if isinstance(name, str):
                 self.volumes[name] = volume
-        container = _main(spec.at("containers"), names, is_patch=is_patch)
+        container = main_container(spec.at("containers"), names, is_patch=is_patch)
         if container is not None:
             for other in spec.at("containers").each():
                 if other.path != container.path:
@@ -122,7 +127,7 @@ class Pods:
             raise view.at("args").refused(message, hint)
         self.command_words = command
         words = ["torchrun", *args] if is_torchrun else words
-        start = start_of(words, self.env, folder, unknown=self.unknown)
+        start = start_of(words, self.env, folder, unknown={*self.of_operator, *self.unknown} - self.env.keys())
         self.start = start, at
         if is_torchrun:
             start.leave(
@@ -255,6 +260,12 @@ class Pods:
         return document.view.at("data") if document is not None else View(self.beside.job, (), None)
 
 
+def fields_of(pods: Pods) -> dict[str, Any]:
+    """The fields of a template without `nodes` and `restarts`, which the manifest sets outside of it."""
+    fields = {**pods.draft.fields, **(pods.start[0].fields if pods.start is not None else {})}
+    return {name: value for name, value in fields.items() if name not in ("nodes", "restarts")}
+
+
 def _optional(view: View) -> None:
     """Read whether a secret may be absent: those of a job may not."""
     if not view.take_if(False):
@@ -266,7 +277,7 @@ def queue(draft: Draft, labels: View) -> None:
     draft.put_text("queue", labels.at(QUEUE_LABEL))
 
 
-def _main(containers: View, names: tuple[str, ...], *, is_patch: bool) -> View | None:
+def main_container(containers: View, names: tuple[str, ...], *, is_patch: bool = False) -> View | None:
     """The container that trains: the one of a known name, else the first that has GPUs, else the first."""
     found = containers.each()
     known = next((container for container in found if container.at("name").value in names), None)

@@ -122,7 +122,7 @@ def _start(view: View, channels: dict[str, View], draft: Draft) -> None:
     else:
         message = "starts the image's own program, which the request does not name"
         raise algorithm.refused(message, "write what the image starts as ContainerEntrypoint, and import it again")
-    start = start_of(script.words(), env, code_travels=True)
+    start = start_of(script.words(nodes), env, code_travels=True)
     put_start(draft, (start, at), nodes, at, script.procs)
 
 

@@ -29,13 +29,14 @@ class Script:
     procs: int | str | None = None
     arguments: list[str] = field(default_factory=list)
 
-    def words(self) -> list[str]:
-        """The command line of a node."""
+    def words(self, num_nodes: int) -> list[str]:
+        """The command line of each of so many nodes."""
         if self.launcher == "mpirun":
             return ["mpirun", "python", self.program, *self.arguments]
         if self.program.endswith(".sh"):
             return ["bash", self.program, *self.arguments]
-        return [self.launcher, self.program, *self.arguments]
+        counted = [f"--nnodes={num_nodes}"] if self.launcher == "torchrun" else []
+        return [self.launcher, *counted, self.program, *self.arguments]
 
     def read(self, view: View, draft: Draft) -> None:
         """Add the hyperparameters as arguments, as the toolkit does: `--name value`, or `-n value`."""

@@ -139,7 +139,7 @@ def _start(view: View, draft: Draft) -> None:
     _launcher(view, script)
     for name, value in given.items():
         script.add(name, value.value, value, draft)
-    put_start(draft, (start_of(script.words(), env, code_travels=True), nodes), number, nodes, script.procs)
+    put_start(draft, (start_of(script.words(number), env, code_travels=True), nodes), number, nodes, script.procs)
 
 
 def _launcher(view: View, script: Script) -> None:

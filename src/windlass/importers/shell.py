@@ -24,6 +24,7 @@ _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SUBSTITUTION: Final = re.compile(
     r"^[ \t]*(export[ \t]+)?([A-Za-z_]\w*)=\"?(?:`[^`\n]*`|\$\([^\n]*\))\"?[ \t]*$", re.MULTILINE
 )
+_OF_ERRORS: Final = re.compile(r"set (?:.* )?(?:-[a-z]*e[a-z]*|-o errexit)(?: .*)?")
 _COMMENT: Final = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _NOT_PLAIN: Final = re.compile(
     r"""(?:^|\s)(?:"[;&|<>()]+"|'[;&|<>()]+'|\\[;&|<>()])(?=\s|$)|'[^'\n]*\$[^'\n]*'|\\\$|(?:^|\s)[#~]|`|\$\(""",
@@ -45,8 +46,10 @@ class Line:
     """Variables that are set before it."""
     folder: str | None = None
     """Folder in which it starts."""
-    before: list[str] = field(default_factory=list)
-    """Other commands that have an effect, each in its folder."""
+    before: list[tuple[str, bool]] = field(default_factory=list)
+    """Other commands that have an effect, each in its folder, and whether what follows needs its success (`&&`)."""
+    ends_at_errors: bool = False
+    """Whether the first command that fails ends the script: `set -e`."""
     after: list[str] = field(default_factory=list)
     """Those behind the command that trains."""
     dropped: list[str] = field(default_factory=list)
@@ -84,9 +87,10 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
         return None
     if steps is None:
         return None
-    found, commands = Line([]), []
-    for step in steps:
-        words = list(step)
+    found = Line([])
+    commands: list[tuple[list[str], dict[str, str], str | None]] = []
+    is_needed: list[bool] = []
+    for words, is_joined in steps:
         if words[:1] == ["env"] and len(words) > 1 and not words[1].startswith("-"):
             words = words[1:]  # `env A=1 python train.py`
         env = {}
@@ -103,6 +107,9 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
             found.env |= {name: value for name, _, value in (word.partition("=") for word in words[1:])}
         elif words[0] != "export":
             commands.append((words[1:] if words[0] == "exec" and len(words) > 1 else words, env, found.folder))
+            is_needed.append(True)
+        if is_needed and not is_joined:
+            is_needed[-1] = False
     loud = [one for one in commands if not _is_quiet(one[0])]
     starting = [one for one in loud if starts_ranks(one[0])]
     chosen = starting if len(starting) == 1 else loud
@@ -112,7 +119,10 @@ def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Lin
     found.env |= env
     at = loud.index(chosen[0])
     found.dropped = [*dropped, *(_again(one) for one in commands if _is_quiet(one[0]))]
-    found.before, found.after = [_again(one) for one in loud[:at]], [_again(one) for one in loud[at + 1 :]]
+    found.ends_at_errors = any(_OF_ERRORS.fullmatch(" ".join(words)) for words, _, _ in commands)
+    needed = [need for one, need in zip(commands, is_needed, strict=True) if not _is_quiet(one[0])]
+    found.before = [(_again(one), need) for one, need in zip(loud[:at], needed, strict=False)]
+    found.after = [_again(one) for one in loud[at + 1 :]]
     return found
 
 
@@ -127,17 +137,19 @@ def _again(command: tuple[list[str], dict[str, str], str | None]) -> str:
     return line if folder is None else f"cd {shlex.quote(folder)} && {line}"
 
 
-def _steps(tokens: Sequence[str]) -> list[list[str]] | None:
-    """The tokens of each command; None if commands are joined other than in sequence."""
-    steps: list[list[str]] = [[]]
-    for token in tokens:
-        if token and set(token) <= set("();<>|&\n"):
-            if not _BETWEEN.fullmatch(token):
-                return None
-            steps.append([])
-        else:
-            steps[-1].append(token)
-    return [step for step in steps if step]
+def _steps(tokens: Sequence[str]) -> list[tuple[list[str], bool]] | None:
+    """The tokens of each command, and whether `&&` follows; None if commands are joined other than in sequence."""
+    steps: list[tuple[list[str], bool]] = []
+    words: list[str] = []
+    for token in (*tokens, "\n"):
+        if not token or not set(token) <= set("();<>|&\n"):
+            words.append(token)
+        elif not _BETWEEN.fullmatch(token):
+            return None
+        elif words:
+            steps.append((words, token.startswith("&&")))
+            words = []
+    return steps
 
 
 def joined(folder: str | None, name: str) -> str:

@@ -100,11 +100,6 @@ def _start(view: View, script: str, nodes: int, draft: Draft) -> None:
         view.at("setup").remark(*hint)
     if before:
         at.remark("what run: does before torchrun", "setup: does it, once on each machine", is_ours=True)
-    if nodes > 1 and start.by == "torchrun" and not re.search(r"nnodes|num[-_](?:machines|nodes)\b", script):
-        at.remark(
-            f"the launcher is started on each of {nodes} nodes without their number, so that each node trained alone",
-            f"nodes: {nodes} is written, and they train together; nodes: 1 trains on one",
-        )
     put_start(draft, (start, at), nodes, at, has_group=False)
 
 

@@ -66,7 +66,7 @@ def start_of_script(script: str, num_nodes: int, gpus: int | None) -> tuple[Star
     values = {NUM_NODES: str(num_nodes), **({} if gpus is None else {NUM_GPUS: str(gpus)})}
     found = statements(script)
     launched = _launched(found, values) if found is not None else None
-    made = Start(by="torchrun" if launched is not None else "program")
+    made = Start(by="torchrun" if launched is not None else "program", text=script)
     before = ""
     if launched is not None and found is not None:
         text, before = _of_ranks(script, found, launched)
@@ -151,6 +151,8 @@ def _of_ranks(script: str, found: Sequence[Statement], launched: _Launched) -> t
     changed = [name for name in CONTRACT_ENV if re.search(rf"(?:^|[\s;]){name}=", text)]
     again = "".join(f'{name}="$WINDLASS_{name}" ' for name in changed)
     before = script[: effects[-1].end] if effects else ""
+    if before and not re.match(r"(?:\s|\\\n)*&&", script[effects[-1].end :]):
+        before += "\n:"  # torchrun was started whether that failed or not, but for `set -e`
     return f"{text}{again}{launched.command}", before
 
 

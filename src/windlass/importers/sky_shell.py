@@ -45,7 +45,8 @@ def with_variables(script: str, gpus: int | None) -> str:
 def setup_of(setup: str, before: str) -> str:
     """The script that runs once on each node before the ranks: the task's own, and the first part of its `run`."""
     parts: list[str] = [part.strip() for part in (setup, before) if part.strip()]
-    return parts[0] if len(parts) == 1 else "\n".join(f"(\n{part}\n) || exit" for part in parts)
+    # Behind `|| exit`, a shell would ignore `set -e` inside of the parentheses.
+    return parts[0] if len(parts) == 1 else "\n".join(f"(\n{part}\n)\n[ $? -eq 0 ] || exit 1" for part in parts)
 
 
 def findings(script: str, gpus: int | None) -> list[Hint]:

@@ -1,0 +1,193 @@
+"""An imported job trains as the original did: as many nodes and ranks, which meet, after the same commands."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from windlass.errors import JobFileError
+from windlass.importers.convert import Format, Imported, import_text
+
+POD = "{containers: [{name: a, image: example/a:1, command: [%s]}]}"
+
+
+def manifest(kind: str, version: str, spec: str) -> str:
+    return f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: small}}\nspec: {spec}\n"
+
+
+def meanings(made: Imported) -> str:
+    return "\n".join(one.meaning for one in made.lost)
+
+
+# -- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def mpijob(fields: str, workers: str) -> str:
+    launcher = f"Launcher: {{template: {{spec: {POD % 'mpirun, python, /a/train.py'}}}}}"
+    return manifest(
+        "MPIJob", "kubeflow.org/v2beta1", f"{{slotsPerWorker: 2, {fields} mpiReplicaSpecs: {{{launcher}{workers}}}}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "workers", "nodes"),
+    [
+        ("", 3, 3),
+        ("runLauncherAsWorker: false,", 3, 3),
+        ("runLauncherAsWorker: true,", 3, 4),
+        ("runLauncherAsWorker: true,", 0, 1),
+        ("runLauncherAsWorker: true,", None, 1),
+    ],
+)
+def test_a_launcher_with_ranks_of_its_own_is_a_node(fields: str, workers: int | None, nodes: int) -> None:
+    spec = f", Worker: {{replicas: {workers}, template: {{spec: {{containers: [{{name: w, image: example/b:1}}]}}}}}}"
+    made = import_text(mpijob(fields, "" if workers is None else spec), "job.yaml")
+    assert (made.job.nodes.max, made.job.procs_per_node, made.job.launcher) == (nodes, 2, "mpi")
+    assert made.job.image == ("example/b:1" if workers else "example/a:1")
+
+
+@pytest.mark.parametrize(
+    ("policy", "replicas", "nodes"),
+    [
+        ("minReplicas: 1, maxReplicas: 64", 2, (1, 2)),
+        ("minReplicas: 2, maxReplicas: 4", 4, (2, 4)),
+        ("minReplicas: 3, maxReplicas: 4", 1, (3, 3)),
+        ("minReplicas: 1, maxReplicas: 2", 5, (1, 2)),
+    ],
+)
+def test_an_elastic_job_begins_with_its_replicas(policy: str, replicas: int, nodes: tuple[int, int]) -> None:
+    template = POD % "torchrun, /a/train.py"
+    spec = f"pytorchReplicaSpecs: {{Worker: {{replicas: {replicas}, template: {{spec: {template}}}}}}}"
+    made = import_text(manifest("PyTorchJob", "kubeflow.org/v1", f"{{elasticPolicy: {{{policy}}}, {spec}}}"), "a.yaml")
+    assert (made.job.nodes.min, made.job.nodes.max) == nodes
+    assert ("may be given up to" in meanings(made)) == (nodes[1] < int(policy[-2:]))
+    assert ("pods at the start" in meanings(made)) == (not nodes[0] <= replicas <= nodes[1])
+
+
+SET = """apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {{name: pair}}
+spec:
+  replicatedJobs:
+    - name: workers
+      template: {{spec: {{parallelism: 2, completions: 2, template: {{spec: {{containers: [
+        {{name: t, image: a/b:1, command: [bash, -c, "{workers}"]}}]}}}}}}}}
+    - name: master
+      template: {{spec: {{template: {{spec: {{containers: [
+        {{name: t, image: a/b:1, command: [bash, -c, "{master}"]}}]}}}}}}}}
+"""
+WORKERS = (
+    "torchrun --nnodes=3 --node-rank=$((JOB_COMPLETION_INDEX+1)) --nproc-per-node=2 --master-addr=pair-master-0-0 "
+    "/a/train.py --lr 1"
+)
+
+
+def test_a_set_of_a_master_and_workers_of_torchrun_is_one_job_of_all_their_pods() -> None:
+    master = "torchrun --nnodes 3 --node-rank=0 --nproc-per-node 2 --master-addr=pair-master-0-0 /a/train.py --lr 1"
+    made = import_text(SET.format(workers=WORKERS, master=master), "set.yaml")
+    assert (made.job.run, made.job.nodes.max, made.job.procs_per_node) == ("/a/train.py --lr 1", 3, 2)
+    assert made.lost == ()
+    other = import_text(SET.format(workers=WORKERS, master=master.replace("--lr 1", "--lr 2")), "set.yaml")
+    assert (other.job.run, meanings(other)) == (
+        "/a/train.py --lr 2",
+        "these pods have another run than those of rank 0",
+    )
+
+
+def test_a_set_whose_rank_0_has_another_command_is_refused() -> None:
+    master = "torchrun --nnodes=3 --node-rank=0 /a/first.py"
+    with pytest.raises(JobFileError, match="starts other ranks of the same training than the rest of the set"):
+        import_text(SET.format(workers=WORKERS, master=master), "set.yaml")
+    made = import_text(SET.format(workers=WORKERS, master="python /a/score.py"), "set.yaml")
+    assert "job master of the set, beside the one that trains" in meanings(made)
+
+
+def test_a_number_of_the_node_that_the_program_gets_too_stays_with_the_shell() -> None:
+    words = "python /a/train.py --node-rank=$((JOB_COMPLETION_INDEX+1))"
+    made = import_text(SET.format(workers=words, master="sleep 1"), "set.yaml")
+    assert made.job.command is not None
+    assert made.job.command[-1].endswith(words)
+
+
+# -- ranks that meet --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ['[torchrun, "--nnodes=$(WORLD_SIZE)", "--node_rank=$(RANK)", --nproc_per_node=2, '
+                                     'train.py]',
+                                     '[/bin/bash, -c, "torchrun --nnodes=$(WORLD_SIZE) --node_rank=$(RANK) '
+                                     '--nproc_per_node=2 --master_addr=$(MASTER_ADDR) train.py"]'])  # fmt: skip
+def test_numbers_that_the_operator_sets_are_those_of_the_manifest(command: str) -> None:
+    replica = (
+        f"{{replicas: 1, template: {{spec: {{containers: [{{name: pytorch, image: a/b:1, command: {command}}}]}}}}}}"
+    )
+    spec = f"{{pytorchReplicaSpecs: {{Master: {replica}, Worker: {replica}}}}}"
+    made = import_text(manifest("PyTorchJob", "kubeflow.org/v1", spec), "job.yaml")
+    assert (made.job.run, made.job.nodes.max, made.job.procs_per_node) == ("train.py", 2, 2)
+    assert "WORLD_SIZE" not in made.text + meanings(made)
+
+
+def test_a_macro_that_no_variable_defines_is_said_to_be_a_command() -> None:
+    shell = POD % 'bash, -c, "torchrun --nnodes=$(WORLD_SIZE) --nproc_per_node=$(nproc) /a/train.py"'
+    made = import_text(manifest("Job", "batch/v1", f"{{template: {{spec: {shell}}}}}"), "job.yaml")
+    assert "$(WORLD_SIZE): no variable of the manifest, so that the shell runs a command" in meanings(made)
+
+
+JOB = manifest("Job", "batch/v1", f"{{parallelism: 2, completions: 2, template: {{spec: {POD}}}}}")
+JOBSET = manifest(
+    "JobSet", "jobset.x-k8s.io/v1alpha2",
+    f"{{replicatedJobs: [{{name: node, template: {{spec: {{parallelism: 2, completions: 2, "
+    f"template: {{spec: {POD}}}}}}}}}]}}",
+)  # fmt: skip
+ROLE = "roles: [{entrypoint: env, num_replicas: 2, args: [%s]}]\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "text"), [("kubernetes", JOB), ("kubernetes", JOBSET), ("torchx", ROLE.replace("env", "torchrun"))]
+)
+def test_pods_of_torchrun_that_trained_alone_are_said_to(form: Format, text: str) -> None:
+    first = "" if form == "torchx" else "torchrun, "
+    made = import_text(text % f"{first}--nproc_per_node=2, /a/train.py", "file.yaml", form=form)
+    assert made.job.nodes.max == 2
+    assert "each node trained alone" in meanings(made)
+    counted = import_text(text % f"{first}--nnodes=2, --nproc_per_node=2, /a/train.py", "file.yaml", form=form)
+    assert "trained alone" not in meanings(counted)
+
+
+# -- commands before the ranks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ("false; echo b; torchrun /a/t.py", 0, "b"),
+        ("echo a; false\ntorchrun /a/t.py", 0, "a"),
+        ("false && echo b; torchrun /a/t.py", 0, ""),
+        ("echo a && false && torchrun /a/t.py", 1, "a"),
+        ("false; mkdir d && export A=1 && torchrun /a/t.py", 0, ""),
+        ("set -e; false; echo b; torchrun /a/t.py", 1, ""),
+        ("set -euo pipefail\nfalse\ntorchrun /a/t.py", 1, ""),
+    ],
+)
+@pytest.mark.parametrize("form", ["kubernetes", "sky"])
+def test_ranks_start_after_a_command_that_fails_where_they_did_before(
+    form: Format, script: str, code: int, said: str, tmp_path: Path
+) -> None:
+    script = script.replace("echo", "/bin/echo").replace("false", "/bin/false")  # those of a shell are left out
+    text = f"run: {script!r}\n" if form == "sky" else JOB % f"bash, -c, {script!r}"
+    text = text.replace("'", '"')
+    setup = import_text(text, "file.yaml", form=form).job.setup
+    assert setup is not None
+    done = subprocess.run(["bash", "-c", setup], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (code, said), setup
+
+
+def test_a_shell_that_ends_at_errors_does_so_in_setup() -> None:
+    made = import_text(JOB % 'bash, -ec, "git pull; torchrun /a/t.py"', "file.yaml")
+    assert made.job.setup == "set -e\n(git pull)\n"
+    both = import_text(
+        "setup: |\n  set -e\n  false\n  true\nrun: |\n  pkill x\n  torchrun t.py\n", "t.yaml", form="sky"
+    )
+    assert both.job.setup is not None
+    assert subprocess.run(["bash", "-c", both.job.setup]).returncode == 1
