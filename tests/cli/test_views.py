@@ -441,7 +441,7 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     (
         "checkpoint",
         {"action": "missing", "find": "c-*", "folder": "/r", "near": ["c-1"], "entries": 1, "older": 1},
-        "warning: nothing matches c-* in /r: 1 match there, but older than this run; training begins at step 0",
+        "warning: nothing matches c-* in /r: 1 match is there, but older than this run; training begins at step 0",
     ),
     ("caught-up", {"step": 57}, "caught up with step 57"),
     ("first-step", {"rank": 0, "step": 7001, "every": 1}, "first step reported: 7,001"),

@@ -184,7 +184,7 @@ def test_the_command_says_it_in_json(world: World, tmp_path: Path) -> None:
         "evidence",
         "fix",
         "others",
-        "checkpoint_missing",
+        "warnings",
         "data_differences",
         "not_seen",
         "restarts",

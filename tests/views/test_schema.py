@@ -10,10 +10,10 @@ from windlass.views.schema import schema_of
 
 PREVIOUS = {
     "status": "id name target host phase exit_code created_at ended_at phases ranks progress cause checkpoint "
-    "checkpoint_missing restarts_left waits_for condition logs_dropped output_dir attempts ledger",
+    "warnings restarts_left waits_for condition logs_dropped output_dir attempts ledger",
     "ps": "id name target host phase exit_code created_at ended_at phases ranks progress cause checkpoint "
-    "checkpoint_missing restarts_left waits_for condition logs_dropped output_dir as_of stale",
-    "why": "id phase verdict summary rank evidence fix others not_seen restarts checkpoint_missing",
+    "warnings restarts_left waits_for condition logs_dropped output_dir as_of stale",
+    "why": "id phase verdict summary rank evidence fix others not_seen restarts warnings",
     "cost": "id phase ledger cost",
     "plan": "format run_id name target engine output_dir num_nodes procs_per_node policy job steps notes price",
     "checkpoints": "id folder checkpoints",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from windlass.engines.base import Engine
     from windlass.plan.plan import Plan
     from windlass.runs.ledger import Cost, Ledger
+    from windlass.runs.warnings import RunWarning
     from windlass.spec.job import Job
     from windlass.views.reports import CheckpointView, CopiedFiles
 
@@ -66,6 +67,11 @@ class Run:
         """Where the run is now. Raises NoSuchRun once it was removed."""
         with self._opened() as engine:
             return engine.status(self.id)
+
+    @property
+    def warnings(self) -> tuple[RunWarning, ...]:
+        """What did not end the run and may spoil its result, such as checkpoints that could not be saved."""
+        return self.status.warnings
 
     @property
     def output_dir(self) -> Path:

@@ -12,13 +12,13 @@ from windlass.cli.statustext import (
     collected_words,
     data_words,
     exit_words,
-    missing_words,
     uploaded_words,
 )
 from windlass.cli.style import PHASE_COLOURS
 from windlass.runs import events
 from windlass.runs.events import Entry, Event
 from windlass.runs.phase import Phase
+from windlass.runs.warnings import not_found_words
 
 _YELLOW: Final = (
     events.HangDetected, events.LossNotFinite, events.Warned, events.PreemptionNotice, events.NodeLost,
@@ -248,7 +248,7 @@ def _checkpoint(entry: events.CheckpointChanged) -> str:
         case "saved":
             return f"checkpoint of {step} saved{called}"
         case "missing":
-            return f"warning: {missing_words(entry)}"
+            return f"warning: {not_found_words(entry)}"
         case "restored" if entry.source == "log":
             return f"the script resumed by itself: {entry.line}"
         case "restored":

@@ -12,7 +12,7 @@ import click
 from windlass.actions import runs
 from windlass.cli.formatting import Paint, columns_of, duration, narrowed, painter, titled, visible
 from windlass.cli.interrupts import Choice, Interrupts
-from windlass.cli.render import CUTS, failed_saves, first_line, label_words, print_data, print_item, print_runs
+from windlass.cli.render import CUTS, first_line, label_words, print_data, print_item, print_runs, warning_codes
 from windlass.cli.style import phase_word
 from windlass.errors import NoSuchRun
 from windlass.views.cluster import RunOnCluster, on_cluster
@@ -112,7 +112,7 @@ def list_lines(
 ) -> list[str]:  # fmt: skip
     """What `windlass ps --on` shows, in so many `columns`."""
     waits, labels = any(run.waits_for for run in found), any(run.labels for run in found)
-    notes, unsaved = any(run.note for run in found), any(run.checkpoint_unsaved for run in found)
+    notes, warned = any(run.note for run in found), any(run.warnings for run in found)
     members = "PODS" if any(run.namespace for run in found) else "HOSTS"
     titles = ["ID", "NAME", *(["NAMESPACE"] if everywhere else []), "PHASE", members, "ATTEMPT", "AGE", "RECORD"]
     rows = [
@@ -127,11 +127,7 @@ def list_lines(
             "here" if run.kept == "here" else paint("another machine", dim=True),
             *([label_words(run.labels)] if labels else []),
             *([first_line(run.note)] if notes else []),
-            *(
-                [paint(failed, "yellow") if (failed := failed_saves(run.checkpoint_unsaved)) else "–"]
-                if unsaved
-                else []
-            ),
+            *([warning_codes(run.warnings, paint)] if warned else []),
             *([visible(run.waits_for)] if waits else []),
         ]
         for run in found
@@ -139,7 +135,7 @@ def list_lines(
     titles += [
         *(["LABELS"] if labels else []),
         *(["NOTE"] if notes else []),
-        *(["CHECKPOINTS"] if unsaved else []),
+        *(["WARNINGS"] if warned else []),
         *(["WAITS FOR"] if waits else []),
     ]
     return titled(*narrowed(titles, rows, CUTS, columns), paint)

@@ -13,7 +13,6 @@ import click
 from windlass.cli.formatting import (
     Paint,
     columns_of,
-    count,
     duration,
     fitted,
     harmless,
@@ -26,7 +25,8 @@ from windlass.cli.style import PHASE_COLOURS, interactive
 from windlass.views.serialise import to_json
 
 if TYPE_CHECKING:
-    from windlass.runs.events import CheckpointChanged, Event
+    from windlass.runs.events import Event
+    from windlass.runs.warnings import RunWarning
     from windlass.views.run import RunSummary
 
 CUTS = (
@@ -107,8 +107,10 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int 
         ("AGE", lambda run: duration(now - run.created_at)),
         ("TIME", lambda run: duration(run.elapsed(now))),
     ]
-    if any(run.checkpoint is not None or run.checkpoint_unsaved is not None for run in runs):
-        shown.append(("CHECKPOINT", lambda run: _checkpoint(run, paint)))
+    if any(run.warnings for run in runs):
+        shown.append(("WARNINGS", lambda run: warning_codes(run.warnings, paint)))
+    if any(run.checkpoint is not None for run in runs):
+        shown.append(("CHECKPOINT", lambda run: f"step {run.checkpoint.step or 0:,}" if run.checkpoint else "–"))
     if any(len(run.attempts) > 1 for run in runs):
         shown.append(("ATTEMPT", attempt_word))
     if not all(run.is_here for run in runs):
@@ -126,15 +128,10 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int 
     return titled(*narrowed((title for title, _ in shown), rows, CUTS, columns), paint)
 
 
-def _checkpoint(run: RunSummary, paint: Paint) -> str:
-    """`step 20`, `step 20, 4 saves failed since`, `4 saves failed`, `–`."""
-    saved, failed = f"step {run.checkpoint.step or 0:,}" if run.checkpoint else "", failed_saves(run.checkpoint_unsaved)
-    return paint(f"{saved}, {failed} since" if saved else failed, "yellow") if failed else saved or "–"
-
-
-def failed_saves(failed: CheckpointChanged | None) -> str:
-    """`4 saves failed`: since a checkpoint was saved; empty where none has."""
-    return "" if failed is None else f"{count(failed.failures, 'save')} failed"
+def warning_codes(warnings: Sequence[RunWarning], paint: Paint) -> str:
+    """`ranks-alone +1`: the first warning of a run by its code, and how many others there are; `–`."""
+    more = f" +{len(warnings) - 1}" if len(warnings) > 1 else ""
+    return paint(visible(warnings[0].code) + more, "yellow") if warnings else "–"
 
 
 def label_words(labels: Mapping[str, str]) -> str:

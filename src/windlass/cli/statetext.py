@@ -102,6 +102,7 @@ def pod_lines(state: RunState, run: RunOnClusterWithPods, now: float, paint: Pai
     if run.attempt > 1:
         lines += labelled("attempt", [str(run.attempt)], paint)
     lines += labelled("progress", advance_lines(summary_of(state.status, now, is_here=False), now), paint)
+    lines += labelled("warning", statustext.warning_lines(run.warnings, paint), paint)
     members = "pods" if run.namespace else "hosts"
     lines += labelled(members, [f"{run.pods_ready} of {run.pods_total} ready", *_pod_rows(run, paint)], paint)
     if run.namespace and not run.pods:  # their logs are gone with them

@@ -32,9 +32,10 @@ from windlass.runs import events
 from windlass.runs.data import DataDifference
 from windlass.runs.ledger import WASTED, Ledger
 from windlass.runs.phase import Phase
-from windlass.runs.record import DISK_FULL, REMOVED, ROTATED, RankState
+from windlass.runs.record import REMOVED, RankState
 from windlass.runs.start import Origin, Start
 from windlass.runs.time_accounting import Spent
+from windlass.runs.warnings import NOT_FOUND, RunWarning
 from windlass.views.run import Run, RunSummary, advance_of
 
 RANK_ROWS: Final = 8
@@ -67,10 +68,6 @@ STARTED: Final = {
     "resume": "by a resume",
 }
 """Why an attempt was started."""
-_DROPPED: Final = {
-    DISK_FULL: "not written: the disk was full",
-    ROTATED: "missing: the kubelet rotated the log before a supervisor read it",
-}
 BEFORE_RANKS: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STAGING})
 """Phases in which ranks wait for their pods, or for data."""
 _QUIET: Final = frozenset({"done", "running", "starting", "not started"})
@@ -294,46 +291,15 @@ def checkpoint_words(run: RunSummary, now: float) -> str:
     return ", ".join(words) + (f" ({visible(saved.name)})" if saved.name else "")
 
 
-def unsaved_words(run: RunSummary) -> str:
-    """`no checkpoint was saved after step 20: the last 4 saves failed, the newest at step 68: No space left on device`;
-    empty where the newest save succeeded.
-    """
-    failed = run.checkpoint_unsaved
-    if failed is None:
-        return ""
-    after = "" if run.checkpoint is None else f" after step {run.checkpoint.step or 0:,}"
-    many = "the last save" if failed.failures == 1 else f"the last {failed.failures} saves"
-    newest = (
-        "" if failed.step is None else f", {'at' if failed.failures == 1 else 'the newest at'} step {failed.step:,}"
-    )
-    return visible(
-        f"no checkpoint was saved{after}: {many} failed{newest}: {failed.reason or 'no reason was reported'}"
-    )
-
-
-def missing_words(missing: events.CheckpointChanged) -> str:
-    """`nothing matches checkpoint-* in /results/checkpoints: there are chkpt-100, chkpt-200 and 3 more`."""
-    rest = missing.entries - len(missing.near)
-    verb = "is" if missing.entries == 1 else "are"
-    found = f"there {verb} {', '.join(missing.near)}" + (f" and {rest} more" if rest > 0 else "")
-    if missing.older:
-        found = f"{count(missing.older, 'match', 'matches')} there, but older than this run"
-    elif not missing.near:
-        found = "the folder is empty"
-    where = "a restart begins at step 0" if missing.at_end else "training begins at step 0"
-    return visible(f"nothing matches {missing.find} in {tilde(missing.folder)}: {found}; {where}")
-
-
-def dropped_words(run: Run) -> str:
-    """`incomplete: 1.2 MiB (300 lines) of ranks 0–3 not written: the disk was full`; empty for complete logs."""
-    parts = []
-    for why, words in _DROPPED.items():
-        if dropped := [one for one in run.logs_dropped if one.why == why]:
-            amount = count(sum(one.lines for one in dropped), "line")
-            if num_bytes := sum(one.bytes for one in dropped):
-                amount = f"{size(num_bytes)} ({amount})"
-            parts.append(f"{amount} of {ranks_named(sorted({one.rank for one in dropped}))} {words}")
-    return f"incomplete: {'; '.join(parts)}" if parts else ""
+def warning_lines(warnings: Sequence[RunWarning], paint: Paint) -> list[str]:
+    """Each warning as a sentence with the ranks and the attempt that it concerns, and what to do about it."""
+    lines = []
+    for one in warnings:
+        where = [ranks_named(one.ranks)] if one.ranks else []
+        where += [f"attempt {one.attempt}"] if one.attempt > 1 else []
+        lines.append(paint(visible(one.message) + (f" ({', '.join(where)})" if where else ""), "yellow"))
+        lines += [f"  fix: {visible(one.fix)}"] if one.fix else []
+    return lines
 
 
 # -- whole views ------------------------------------------------------------------------------------------------------
@@ -425,8 +391,7 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
         add("note", f"no supervisor for {duration(unobserved)}; reading what the nodes reported meanwhile", "yellow")
     add("progress", advance_lines(run, now) or importing_words(run))
     add("checkpoint", checkpoint_words(run, now) if run.checkpoint is not None else "")
-    add("warning", unsaved_words(run), "yellow")
-    add("warning", missing_words(run.checkpoint_missing) if run.checkpoint_missing is not None else "", "yellow")
+    add("warning", warning_lines(run.warnings, paint))
     add("metrics", "  ".join(f"{visible(str(name))} {number(one)}" for name, one in run.progress.metrics.items()))
     add("message", visible(run.progress.message))
     add("ranks", _rank_lines(run, paint, verbose=verbose))
@@ -436,7 +401,6 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
     add("time", time_rows(run.ledger, paint))
     add("output", output_words(run.output_dir, run.collected, run.id, is_over=run.phase.is_terminal))
     add("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "")
-    add("log", dropped_words(run), "yellow")
     if run.cause is not None:
         is_last = over or run.phase is Phase.UPLOADING
         add("cause" if is_last else "restarted", cause_lines(run.cause, paint, verbose=verbose))
@@ -453,15 +417,12 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
     if not why and run.cause is not None and run.phase is not Phase.STOPPED:
         lines += [f"  {line}" for line in cause_lines(run.cause, paint, verbose=verbose)]
     keeps = run.phase is Phase.STOPPED or (run.phase is not Phase.SUCCEEDED and run.checkpoint is not None)
-    missing = run.checkpoint_missing
     for label, text, colour in (
         ("time", time_line(run.ledger), None),
         ("output", output_words(run.output_dir, run.collected, run.id, is_over=run.phase.is_terminal), None),
         ("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "", None),
-        ("log", dropped_words(run), "yellow"),
         ("checkpoint", left_words(run, now) if keeps else "", None),
-        ("warning", unsaved_words(run), "yellow"),
-        ("warning", "" if missing is None else missing_words(missing), "yellow"),
+        ("warning", warning_lines(run.warnings, paint), None),
         ("next", _next_lines(run, paint), None),
     ):
         lines += [f"  {line}" for line in labelled(label, text, paint, colour)]
@@ -526,7 +487,7 @@ def _next_lines(run: Run, paint: Paint) -> list[str]:
     elif is_resumable and (run.phase is not Phase.FAILED or saves or not run.attempts):
         step = None if saved is None or saved.refused else saved.step
         gives = "start again" if step is None else f"continue from step {step:,}"
-        if saved is None and run.checkpoint_find is not None and run.checkpoint_missing is None:
+        if saved is None and run.checkpoint_find is not None and not any(one.code == NOT_FOUND for one in run.warnings):
             gives = f"continue from the newest verified {visible(run.checkpoint_find)}, if there is one"
         pairs.append((f"windlass resume {run.id}", gives))
     return table([[paint(command, bold=True), paint(gives, dim=True)] for command, gives in pairs], gap=3)

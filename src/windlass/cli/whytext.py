@@ -7,7 +7,7 @@ import textwrap
 from typing import Final
 
 from windlass.cli.formatting import Paint, count, duration, visible
-from windlass.cli.statustext import STARTED, difference_words, labelled, missing_words, start_words
+from windlass.cli.statustext import STARTED, difference_words, labelled, start_words, warning_lines
 from windlass.cli.style import phase_word
 from windlass.diagnose.verdict import NONE
 from windlass.runs.ledger import Restart
@@ -31,8 +31,8 @@ def why_lines(why: Why, paint: Paint, *, verbose: int = 0) -> list[str]:
         half = RESTARTS // 2
         restarts = [*restarts[:half], f"… {len(restarts) - 2 * half} more: windlass why -v", *restarts[-half:]]
     lines += _labelled("restarts", restarts, paint)
-    if why.checkpoint_missing is not None:
-        lines += _labelled("warning", [paint(missing_words(why.checkpoint_missing), "yellow")], paint)
+    besides = [one for one in why.warnings if one.code != why.verdict]
+    lines += _labelled("warning", warning_lines(besides, paint), paint)
     lines += _labelled("data", [paint(difference_words(one), "yellow") for one in why.data_differences], paint)
     return lines
 

@@ -13,6 +13,7 @@ from windlass.diagnose.rules import checkpoints, collectives, deaths, endings, e
 from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
 from windlass.runs.phase import Phase
 from windlass.runs.record import DISK_FULL, ROTATED
+from windlass.runs.warnings import RunWarning
 
 RULES: Final[tuple[Rule, ...]] = (
     endings.stopped,
@@ -24,7 +25,7 @@ RULES: Final[tuple[Rule, ...]] = (
     endings.outputs_not_uploaded,
     endings.outputs_refused,
     endings.could_not_start,
-    endings.log_incomplete,
+    endings.record_disk_full,
     restarts.same_step_twice,
     collectives.silent,
     recorded.collectives,
@@ -32,7 +33,6 @@ RULES: Final[tuple[Rule, ...]] = (
     collectives.left_early,
     collectives.waited_in_vain,
     collectives.rendezvous,
-    collectives.alone,
     exceptions.known,
     ports.taken,
     exceptions.nan_loss,
@@ -44,7 +44,6 @@ RULES: Final[tuple[Rule, ...]] = (
     deaths.of_mpi,
     deaths.exit_code,
     checkpoints.damaged,
-    checkpoints.unsaved,
 )
 """Of equal scores the earlier rule wins."""
 BESIDES: Final = 5
@@ -69,12 +68,21 @@ def diagnose(seen: Observations) -> Diagnosis:
     known = (replace(verdict, fix=_beyond_the_job(case, verdict.fix)) for verdict in found.values())
     ranked = sorted(known, key=lambda verdict: -verdict.score)
     has_failed = case.status.phase.is_terminal and case.status.phase is not Phase.SUCCEEDED
+    if not ranked and not has_failed and case.status.warnings:
+        ranked.append(_of_warning(case, case.status.warnings[0]))
     if not ranked or (has_failed and ranked[0].score <= BESIDES):
         ranked.insert(0, _unexplained(case))
     if restarts.ended_by_same_error(case):
         ranked[0] = replace(ranked[0], evidence=(*ranked[0].evidence, restarts.SAME_ERROR))
     others = [other for other in ranked[1:] if not other.is_effect]
     return Diagnosis(ranked[0], tuple(others), tuple(_not_seen(case)))
+
+
+def _of_warning(case: Observations, warning: RunWarning) -> Verdict:
+    """The verdict on a run that did not fail: its first warning."""
+    but = "the run succeeded, but " if case.status.phase is Phase.SUCCEEDED else ""
+    rank = warning.ranks[0] if len(warning.ranks) == 1 else None
+    return Verdict(warning.code, but + warning.message, rank, fix=warning.fix, score=BESIDES)
 
 
 def _beyond_the_job(case: Observations, fix: str) -> str:

@@ -21,6 +21,8 @@ EMPTY: Final[Json] = {}
 """Default of fields; never changed."""
 WAITS_FOR: Final = "waits_for"
 """Field of the progress of a run that is staged: the process that has the lock of its data."""
+DISK_FULL: Final = "disk-full"
+"""Why a log lacks lines: the disk was full when they were written."""
 MODEL_AWAY: Final = "model-away"
 """Code of the warning that what the ranks have written is at the target alone."""
 
@@ -296,8 +298,6 @@ class CheckpointChanged(Entry):
     """When it was saved or restored, in Unix seconds; set in a status."""
     refused: str = ""
     """Why a restore found it damaged; set in a status."""
-    failures: int = 0
-    """How many saves have failed since one was saved; set in a status."""
 
 
 class FirstStep(Entry):
@@ -557,7 +557,7 @@ class Warned(Entry):
     kind = "warning"
     message: str
     code: str = ""
-    """`ranks-alone`: the ranks never made a process group; `MODEL_AWAY`."""
+    """Of a warning of the run, which its status keeps; see `runs/warnings.py`. Empty where it is an event alone."""
     waits: bool = False
     """Whether an attempt cannot begin for it."""
     pod: Json | None = None
@@ -567,6 +567,10 @@ class Warned(Entry):
     dropped: OutputDropped | None = None
     missing: Json = EMPTY
     """Lines that the kubelet removed before they were read, by tag of a pod's log."""
+    fix: str = ""
+    """What to do about it."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that it concerns; empty where it concerns none or all."""
 
 
 class RunResumed(Entry):

@@ -9,6 +9,7 @@ from typing import Any, Final
 from windlass.runs import events
 from windlass.runs.events import Event, Json, Machine
 from windlass.runs.phase import TERMINAL, Phase
+from windlass.runs.warnings import RunWarning, warnings_after
 
 _NOT_BEGUN: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STARTING})
 
@@ -60,7 +61,7 @@ SUPERVISOR_ABSENT: Final = "SupervisorAbsent"
 """Type of the condition of a run whose supervisor is a pod of its cluster that does not run."""
 CLUSTER: Final = "cluster"
 """Value of `Status.supervisor` of a run whose supervisor is a pod of its cluster."""
-DISK_FULL: Final = "disk-full"
+DISK_FULL: Final = events.DISK_FULL
 ROTATED: Final = "rotated"
 
 
@@ -107,17 +108,12 @@ class Status:
     checkpoint: Json | None = None
     """The newest checkpoint that was saved, as JSON of `events.CheckpointChanged` with `at`; and with `refused`, if a
     restore found it damaged, until another one is restored or saved."""
-    checkpoint_unsaved: Json | None = None
-    """The newest save of a checkpoint, if it failed, as JSON of `events.CheckpointChanged` with `at` and `failures`;
-    None once one is saved."""
     restarts_left: int | None = None
     """How many of the job's restarts are left; None in records of older versions, before one was used."""
     resume_from: str | None = None
     """The checkpoint that `windlass resume RUN --from CHECKPOINT` named, until the run has saved one."""
     limited_from: float | None = None
     """From when on the job's time limit counts, had the run never been idle; None: from its beginning."""
-    checkpoint_missing: Json | None = None
-    """The event that nothing matches the job's `checkpoint.find`; None once a checkpoint was restored or saved."""
     waits_for: str | None = None
     """Why the newest attempt has not begun, as its target reports it; None while nothing is reported."""
     machine: Machine | None = None
@@ -146,6 +142,8 @@ class Status:
     """Those of its job."""
     note: str = ""
     """What its user has written about it."""
+    warnings: tuple[RunWarning, ...] = ()
+    """What did not end it and may spoil its result, in the order in which it was first seen."""
 
     @property
     def root_cause(self) -> events.RootCause | None:
@@ -161,11 +159,6 @@ class Status:
     def last_checkpoint(self) -> events.CheckpointChanged | None:
         """`checkpoint`, typed."""
         return None if self.checkpoint is None else events.CheckpointChanged.from_json(self.checkpoint)
-
-    @property
-    def last_failed_save(self) -> events.CheckpointChanged | None:
-        """`checkpoint_unsaved`, typed."""
-        return None if self.checkpoint_unsaved is None else events.CheckpointChanged.from_json(self.checkpoint_unsaved)
 
     def limited_seconds(self, now: float) -> float:
         """Seconds of the job's time limit that are used: idle time does not count, and a resume starts at 0."""
@@ -225,7 +218,9 @@ def advance(status: Status, event: Event) -> Status:
         status = _after(status, entry, event.time)
     elif isinstance(entry, events.RunResumed):
         status = _after_resume(status, entry, event.time)
-    return replace(status, last_seq=event.seq)
+    else:
+        return replace(status, last_seq=event.seq)
+    return replace(status, last_seq=event.seq, warnings=warnings_after(status, entry))
 
 
 def _after(status: Status, entry: events.Entry, at: float) -> Status:
@@ -341,20 +336,12 @@ def _after_queue(status: Status, entry: events.QueueChanged) -> Status:
 def _after_checkpoint(status: Status, entry: events.CheckpointChanged, at: float) -> Status:
     newest, seen = status.checkpoint or {}, {**entry.to_json(), "at": at}
     match entry.action:
-        case "missing":
-            return replace(status, checkpoint_missing=entry.to_json())
         case "refused" if newest.get("name", "") == entry.name:
             # The newest checkpoint is damaged: the run does not continue from it.
             return replace(status, checkpoint={**newest, "refused": entry.reason or "damaged"}) if newest else status
         case "saved":
-            return replace(
-                status, checkpoint=seen, checkpoint_unsaved=None, checkpoint_missing=None, resume_from=None
-            )  # fmt: skip
-        case "failed":
-            failures = 1 + (status.checkpoint_unsaved or {}).get("failures", 0)
-            return replace(status, checkpoint_unsaved={**seen, "failures": failures})
+            return replace(status, checkpoint=seen, resume_from=None)
         case "restored":
-            status = replace(status, checkpoint_missing=None)
             if not status.attempts or entry.source == "log":
                 return status
             if newest.get("refused"):

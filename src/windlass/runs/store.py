@@ -24,6 +24,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.private import RECORD, prepare
 from windlass.runs.record import Attempt, Dropped, RankState, Status, advance, created
 from windlass.runs.trash import Trash, remove
+from windlass.runs.warnings import RunWarning
 from windlass.worker.reserve import FULL_ERRORS, Reserve
 
 MIGRATIONS: Final = (
@@ -561,7 +562,7 @@ def _dump(status: Status) -> str:
 
 
 def _part(part: Any) -> Any:
-    return part.to_json() if isinstance(part, Machine) else _VALUES[type(part)](part)
+    return part.to_json() if isinstance(part, Machine | RunWarning) else _VALUES[type(part)](part)
 
 
 def _load(text: str, progress: str | None = None) -> Status:
@@ -576,6 +577,7 @@ def _load(text: str, progress: str | None = None) -> Status:
         "machine": Machine.from_json(data["machine"]) if data.get("machine") else None,
         "dropped": tuple(Dropped(*values[: _NUM[Dropped]]) for values in data.get("dropped", ())),
         "data": tuple(data.get("data", ())),
+        "warnings": tuple(map(RunWarning.from_json, data.get("warnings", ()))),
     }
     return Status(**data)
 

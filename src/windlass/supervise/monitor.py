@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from windlass.runs.events import NodeLost, NodeNotStarted, RankChanged, RootCause, ShutdownBegun, Warned, entry_of
 from windlass.runs.restart_policy import Outcome, is_late, may_restart, outcome
+from windlass.runs.warnings import RANKS_ALONE
 from windlass.supervise.backend import Attempt, Node
 from windlass.supervise.clock import Clock
 from windlass.supervise.hang_detection import HangDetector
@@ -32,6 +33,11 @@ from windlass.worker.root_cause import failed_by_itself, first_cause
 from windlass.worker.tracebacks import TRACEBACK
 
 Policy = Mapping[str, Any]
+ALONE_FIX: Final = (
+    "let the script call torch.distributed.init_process_group and wrap the model (DistributedDataParallel); Lightning: "
+    "Trainer(devices=..., num_nodes=..., strategy='ddp') for {} ranks. Where ranks are meant to work alone: "
+    "launcher: plain"
+)
 NOT_STARTED: Final = 127
 """Exit code of a run whose target has ended the attempt before it had started a rank, as where it cannot be started."""
 CAPACITY_SECONDS: Final = 30.0
@@ -111,8 +117,8 @@ class AttemptMonitor:
         alone = {rank for node in self.attempt.nodes for rank in node.alone}
         if self._may_be_alone and len(ranks) > 1 and alone.issuperset(ranks):
             self._may_be_alone = False
-            message = f"no process group was made: each of the {len(ranks)} ranks trained alone"
-            self._record.once(Warned(message, code="ranks-alone"))
+            message = f"the {len(ranks)} ranks never made a process group: each trained alone"
+            self._record.once(Warned(message, code=RANKS_ALONE, fix=ALONE_FIX.format(len(ranks))))
 
     def turn(self) -> None:
         """Do what is due: detect hangs, let nodes rejoin, and go on with a shutdown that has begun."""

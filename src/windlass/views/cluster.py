@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from windlass.runs.events import CheckpointChanged
 from windlass.runs.phase import Phase
+from windlass.runs.warnings import RunWarning
 from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
@@ -42,9 +42,8 @@ class RunOnCluster:
     """Those of its job."""
     note: str
     """What users have written about it, where its record is in the cluster or here."""
-    checkpoint_unsaved: CheckpointChanged | None
-    """The newest save of a checkpoint, if it failed; null once one is saved, and where its record is on another
-    machine."""
+    warnings: tuple[RunWarning, ...]
+    """What did not end it and may spoil its result; empty where its record is on another machine."""
 
 
 def on_cluster(state: RunState) -> RunOnCluster:
@@ -60,5 +59,4 @@ def placed(state: RunState) -> dict[str, Any]:
         "namespace": placement.namespace, "attempt": placement.attempt, "pods_ready": placement.pods_ready,
         "pods_total": placement.pods_total, "waits_for": state.status.waits_for or "",
         "kept": "here" if state.is_recorded else "elsewhere",
-        "checkpoint_unsaved": state.status.last_failed_save,
     }  # fmt: skip

@@ -12,10 +12,11 @@ from windlass.errors import Problem
 from windlass.importers.source import Left
 from windlass.plan.plan import Note, Plan
 from windlass.runs.data import DataDifference
-from windlass.runs.events import EMPTY, CheckpointChanged, Entry
+from windlass.runs.events import EMPTY, Entry
 from windlass.runs.ledger import Billed, Cost, Ledger, Restart
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
+from windlass.runs.warnings import RunWarning
 from windlass.worker.values import Value
 
 
@@ -199,8 +200,8 @@ class Why(VerdictView):
     """What could not be examined, and why."""
     restarts: tuple[Restart, ...]
     """Every attempt but the first."""
-    checkpoint_missing: CheckpointChanged | None
-    """Set where nothing matches the job's checkpoint.find."""
+    warnings: tuple[RunWarning, ...]
+    """What did not end the run and may spoil its result."""
     data_differences: tuple[DataDifference, ...]
     """Data sets that an earlier run of the job has not read."""
 
@@ -209,7 +210,6 @@ def why_of(
     status: Status, diagnosis: Diagnosis, restarts: list[Restart], data_differences: tuple[DataDifference, ...] = ()
 ) -> Why:  # fmt: skip
     """The view of a diagnosis."""
-    missing = status.checkpoint_missing
     return Why(
         *_fields(diagnosis.verdict),
         id=status.id,
@@ -217,7 +217,7 @@ def why_of(
         others=tuple(VerdictView(*_fields(other)) for other in diagnosis.others),
         not_seen=diagnosis.not_seen,
         restarts=tuple(restarts),
-        checkpoint_missing=None if missing is None else CheckpointChanged.from_json(missing),
+        warnings=status.warnings,
         data_differences=data_differences,
     )
 

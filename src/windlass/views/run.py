@@ -16,6 +16,7 @@ from windlass.runs.ledger import Ledger, fold_ledger, ledger_of
 from windlass.runs.phase import Phase
 from windlass.runs.record import Attempt, Dropped, RankState, Status
 from windlass.runs.time_accounting import Tally
+from windlass.runs.warnings import RunWarning
 from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
@@ -65,10 +66,8 @@ class RunSummary:
     """The root cause of the newest failure."""
     checkpoint: events.CheckpointChanged | None
     """The newest checkpoint that was saved."""
-    checkpoint_unsaved: events.CheckpointChanged | None
-    """The newest save of a checkpoint, if it failed; null once one is saved."""
-    checkpoint_missing: events.CheckpointChanged | None
-    """Set where nothing matches the job's checkpoint.find."""
+    warnings: tuple[RunWarning, ...]
+    """What did not end it and may spoil its result, in the order in which it was first seen."""
     restarts_left: int | None
     """Null in records of older versions, before one was used."""
     waits_for: str | None
@@ -140,7 +139,7 @@ class Advance:
 
 def summary_of(status: Status, now: float, *, is_here: bool, current: RunState | None = None) -> RunSummary:
     """The view of a run for a list; `current` has why its state may be old."""
-    missing, condition = status.checkpoint_missing, status.condition
+    condition = status.condition
     return view_of(
         RunSummary, status,
         host=None if status.machine is None else status.machine.host,
@@ -149,8 +148,6 @@ def summary_of(status: Status, now: float, *, is_here: bool, current: RunState |
         progress=status.last_progress,
         cause=status.root_cause,
         checkpoint=status.last_checkpoint,
-        checkpoint_unsaved=status.last_failed_save,
-        checkpoint_missing=None if missing is None else events.CheckpointChanged.from_json(missing),
         condition=None if condition is None else events.ConditionChanged.from_json(condition),
         logs_dropped=status.dropped,
         as_of=current.as_of if current is not None and current.stale else None,

@@ -357,9 +357,12 @@ class NodeWarning(NodeEvent):
     message: str
     more: Mapping[str, Any] = EMPTY
     code: Optional[str] = None
+    """Of a warning of the run; see `runs/warnings.py`."""
     missing: Optional[Mapping[str, int]] = None
     """By writer, lines that were rotated away before they were read."""
     dropped: Optional[Dropped] = None
+    fix: str = ""
+    ranks: tuple[int, ...] = ()
 
 
 class RankStack(Value):

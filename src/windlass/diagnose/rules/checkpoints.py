@@ -1,4 +1,4 @@
-"""Rules on checkpoints that could not be saved, or that the newest attempt found damaged when it restored."""
+"""Rules on checkpoints that the newest attempt found damaged when it restored."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import CheckpointChanged, entries, of_newest_attempt
 from windlass.runs.phase import Phase
 
-UNSAVED_SCORE = 5
-"""Of what is true of a run, and does not end one."""
 SCORE = 20
 """Below every cause of a failure: the attempt goes on."""
 
@@ -35,23 +33,4 @@ def damaged(case: Observations) -> Iterator[Verdict]:
         evidence=tuple(f"{one.name}: {one.reason}" for one in refused[:4]),
         fix=f"check the disk that they are on; windlass checkpoints {case.status.id} shows what was kept of them",
         score=SCORE,
-    )
-
-
-def unsaved(case: Observations) -> Iterator[Verdict]:
-    """The newest saves of checkpoints failed, whether or not the run has succeeded."""
-    if case.status.last_failed_save is None:
-        return
-    saved, failures = case.status.last_checkpoint, list[CheckpointChanged]()
-    for one in entries(case.events, CheckpointChanged):
-        failures = [] if one.action == "saved" else [*failures, one] if one.action == "failed" else failures
-    after = "" if saved is None else f" after step {saved.step or 0:,}"
-    succeeded = "the run succeeded, and " if case.status.phase is Phase.SUCCEEDED else ""
-    yield Verdict(
-        "checkpoints-not-saved",
-        f"{succeeded}no checkpoint was saved{after}",
-        evidence=tuple(f"the save at step {one.step} failed: {one.reason}" for one in failures[-4:]),
-        fix="free space in the folder of checkpoints, or correct its rights or its store (checkpoint.folder); what the "
-        "script has written to its outputs is not affected",
-        score=UNSAVED_SCORE,
     )

@@ -14,8 +14,6 @@ from windlass.diagnose.reading import Frame, Raised, collective, main_stack, own
 from windlass.diagnose.rules.recorded import ABSENT_FIX, MISMATCH_FIX, label
 from windlass.diagnose.rules.recorded import lines as recorded_lines
 from windlass.diagnose.verdict import Verdict
-from windlass.runs.events import AttemptStarted, RunResumed, Warned
-from windlass.runs.phase import Phase
 from windlass.worker.root_cause import is_victim
 from windlass.worker.tracebacks import LIBRARIES
 
@@ -152,28 +150,6 @@ def _ended_at(seen: RankSeen) -> float:
 def _calls(case: Observations) -> list[str]:
     """In which collectives ranks failed, and what was recorded of them."""
     return [*case.calls.values(), *recorded_lines(case)]
-
-
-def alone(case: Observations) -> Iterator[Verdict]:
-    """Ranks that were started together and never connected: each trained a model of its own."""
-    is_alone = False
-    for event in case.events:
-        match event.entry:
-            case AttemptStarted() | RunResumed():
-                is_alone = False
-            case Warned(code="ranks-alone"):
-                is_alone = True
-    if not is_alone or case.status.phase is Phase.FAILED:
-        return
-    many = len(case.status.ranks)
-    yield Verdict(
-        "ranks-alone", f"the {many} ranks never connected: each trained alone", None,
-        ("torch is used, and no rank made a process group (torch.distributed.init_process_group)",
-         f"no rank was connected to another one; WORLD_SIZE is {many}"),
-        "let the script call init_process_group and wrap the model (DistributedDataParallel); Lightning: "
-        f"Trainer(devices=..., num_nodes=..., strategy='ddp') for {many} ranks. Where ranks are meant to work alone: "
-        "launcher: plain", 45,
-    )  # fmt: skip
 
 
 def left_early(case: Observations) -> Iterator[Verdict]:

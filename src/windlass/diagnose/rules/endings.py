@@ -22,7 +22,6 @@ from windlass.runs.events import (
     of_newest_attempt,
 )
 from windlass.runs.phase import Phase
-from windlass.runs.record import DISK_FULL
 
 DEFECT: Final = "this is a defect of Windlass: report it with these lines"
 NOT_UPLOADED: Final = re.compile(r"the outputs could not be uploaded: (?P<what>.*)", re.DOTALL)
@@ -274,21 +273,11 @@ def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
     return "could-not-start", general, fix, 99
 
 
-def log_incomplete(case: Observations) -> Iterator[Verdict]:
-    """A full disk under the record: no cause of an end, but the logs may lack what says more."""
-    dropped = [one for one in case.status.dropped if one.why == DISK_FULL]
-    is_full = bool(case.facts.get("record_disk_full"))
-    if not (dropped or is_full):
-        return
-    evidence = [
-        f"rank {one.rank} of attempt {one.attempt}: {one.bytes} bytes ({one.lines} lines) were not kept"
-        for one in dropped[:8]
-    ]
-    if is_full:
-        evidence.append("it is full now: the record keeps the end of a run, and nothing that can wait")
-    lack = ", and the logs lack what the ranks wrote meanwhile" if dropped else ""
-    yield Verdict(
-        "log-incomplete" if dropped else "record-disk-full",
-        f"the disk under the record {'is' if is_full else 'was'} full{lack}", None, tuple(evidence),
-        "free space under WINDLASS_HOME, or set it to a folder on another disk", 5,
-    )  # fmt: skip
+def record_disk_full(case: Observations) -> Iterator[Verdict]:
+    """The disk under the record is full now: no cause of an end, but the record lacks what can wait."""
+    if case.facts.get("record_disk_full"):
+        yield Verdict(
+            "record-disk-full", "the disk under the record is full", None,
+            ("the record keeps the end of a run, and nothing that can wait",),
+            "free space under WINDLASS_HOME, or set it to a folder on another disk", 5,
+        )  # fmt: skip

@@ -84,7 +84,8 @@ def test_a_list_of_a_cluster_shows_that_the_last_saves_failed(scene: Scene) -> N
     scene.write(AttemptStarted(1, 1), *saves, RunEnded(Phase.SUCCEEDED, exit_code=0))
     [seen] = discovery.look(scene.client).runs(scene.began)
     view = on_cluster(seen.state("lab"))
-    assert view.checkpoint_unsaved is not None
-    assert (view.checkpoint_unsaved.step, view.checkpoint_unsaved.failures) == (30, 2)
+    [warning] = view.warnings
+    assert (warning.code, warning.times, warning.attempt) == ("checkpoints-not-saved", 2, 1)
+    assert warning.message.endswith("step 10: the last 2 saves failed, the newest at step 30: No space left")
     head, row = list_lines([view], scene.began, lambda text, *_, **__: text)
-    assert ("CHECKPOINTS" in head, "2 saves failed" in row) == (True, True)
+    assert ("WARNINGS" in head, "checkpoints-not-saved" in row) == (True, True)

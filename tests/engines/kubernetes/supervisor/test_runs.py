@@ -110,6 +110,7 @@ def test_lines_that_were_rotated_away_before_this_machine_read_them_are_shown(sc
     status = scene.engine.status(RUN)
     assert status.dropped == (Dropped(1, 0, 0, 499_999, ROTATED),)
     assert scene.engine.status(RUN).dropped == status.dropped
+    assert [(one.code, one.ranks) for one in status.warnings] == [("log-incomplete", (0,))]
 
 
 def test_a_run_of_a_python_program_keeps_what_it_knows_of_the_cluster(

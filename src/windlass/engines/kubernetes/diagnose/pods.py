@@ -199,16 +199,6 @@ def could_not_start(cluster: ClusterStatus, case: Observations) -> Iterator[Verd
                       "change the job as the cluster says", 105)  # fmt: skip
 
 
-def lines_missing(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """A log that was rotated away before it was read: it may have held what ended the run."""
-    if found := [warned for warned in entries(case.events, Warned) if warned.missing]:
-        total = sum(sum(warned.missing.values()) for warned in found)
-        yield Verdict("log-incomplete", f"{total:,} lines are missing from the logs of the run",
-                      None, tuple(warned.message for warned in found[-4:]),
-                      "keep a supervisor running while the job prints much: any windlass command "
-                      "starts one, and the kubelet's containerLogMaxSize sets how much it keeps", 1)  # fmt: skip
-
-
 # -- what rules ask ---------------------------------------------------------------------------------------------------
 
 

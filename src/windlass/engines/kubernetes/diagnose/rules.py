@@ -14,6 +14,5 @@ def rules_on(cluster: ClusterStatus) -> tuple[Rule, ...]:
     every = (
         pods.unreachable, supervisors.not_running, pods.not_followed, pods.could_not_start, queues.waits,
         queues.evicted, nodes.awaited, pods.not_started, pods.ended, pods.oom, pods.lost_peer, pods.name_unknown,
-        pods.lines_missing,
     )  # fmt: skip
     return tuple(partial(rule, cluster) for rule in every)

@@ -36,6 +36,7 @@ from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
 from windlass.runs.record import REMOVED, ROTATED, SUPERVISOR_ABSENT, Dropped, Status
 from windlass.runs.store import RunWriter, Store, locked
+from windlass.runs.warnings import with_incomplete_logs
 from windlass.supervise.log_tail import missing_lines
 
 if TYPE_CHECKING:
@@ -197,7 +198,8 @@ class ClusterSupervised:
             missing = missing_lines(self._store.run_dir(status.id) / f"attempt-{attempt.number}")
             lacking = [Dropped(attempt.number, rank, 0, num, ROTATED) for rank, num in missing.items()]
             found |= {one.key: one for one in lacking}
-        return replace(status, dropped=tuple(found[key] for key in sorted(found)))
+        status = replace(status, dropped=tuple(found[key] for key in sorted(found)))
+        return replace(status, warnings=with_incomplete_logs(status) if found else status.warnings)
 
     def client(self, run_id: str) -> Client:
         """A client of the run's namespace, which is kept. Raises EngineError, UsageError."""

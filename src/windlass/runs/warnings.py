@@ -1,0 +1,147 @@
+"""Folds the events of a run into its warnings: what does not end the run, and may spoil its result.
+
+To add a kind of warning, add its code to `KINDS`, its row to `docs/concepts/warnings.md` (a test compares), and then
+either, where it is seen,
+
+- in a supervisor or engine: `record.note(Warned("one sentence", code="my-code", fix="what to do", ranks=(3,)))`
+- in the worker: `self._events.add(NodeWarning(time.time(), "one sentence", code="my-code", fix="…", ranks=(3,)))`
+
+or, where events that are recorded anyway show it, add a case to `warnings_after`. `run`, `status`, `ps`, `why`, their
+JSON and the Python API show every warning of the status: nothing else has to be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.runs import events
+from windlass.worker.values import Value
+
+if TYPE_CHECKING:
+    from windlass.runs.record import Status
+
+RANKS_ALONE: Final = "ranks-alone"
+NOT_SAVED: Final = "checkpoints-not-saved"
+NOT_FOUND: Final = "checkpoint-not-found"
+LOG_INCOMPLETE: Final = "log-incomplete"
+KINDS: Final = {
+    RANKS_ALONE: "the ranks of a job never made a process group: each trained alone",
+    NOT_SAVED: "the newest saves of checkpoints failed; ends with the next one that is saved",
+    NOT_FOUND: "nothing matches the job's `checkpoint.find`; ends once a checkpoint is restored or saved",
+    LOG_INCOMPLETE: "lines that ranks wrote are missing from their logs",
+    events.MODEL_AWAY: "what the ranks have written is at the target alone",
+}
+"""Every kind of warning, by its code."""
+_OF_ATTEMPT: Final = frozenset({RANKS_ALONE})
+"""Kinds that the next attempt reports again where they are still true."""
+_OF_CHECKPOINTS: Final = frozenset({NOT_SAVED, NOT_FOUND})
+"""Kinds that are true until a checkpoint is saved."""
+
+
+class RunWarning(Value):
+    """Something that did not end a run, and that its user has to know."""
+
+    code: str
+    """Stable name; the page `docs/concepts/warnings.md` lists all."""
+    message: str
+    """What happened, in one sentence without a full stop."""
+    fix: str = ""
+    """What to do about it; may be empty."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that it concerns; empty where it concerns none or all."""
+    attempt: int = 0
+    """The attempt in which it was seen last; 0 before the first one."""
+    times: int = 1
+    """How often it was seen, as far as that is counted."""
+
+    def _given(self) -> Iterator[tuple[str, Any]]:
+        return ((name, self.__dict__[name]) for name in self.fields())
+
+
+def warnings_after(status: Status, entry: events.Entry) -> tuple[RunWarning, ...]:
+    """The warnings of a run after one more event; `status` has the event already, except in its warnings."""
+    match entry:
+        case events.Warned(message, code, fix=fix, ranks=ranks) if code:
+            return _with(status, code, message, fix, ranks)
+        case events.Warned() if status.dropped and (entry.dropped or entry.missing):
+            return with_incomplete_logs(status)
+        case events.CheckpointChanged(action="failed"):
+            return _with(status, NOT_SAVED, *_not_saved(status, entry))
+        case events.CheckpointChanged(action="missing"):
+            return _with(status, NOT_FOUND, not_found_words(entry), "correct the job's checkpoint.find")
+        case events.CheckpointChanged(action="saved"):
+            return _without(status, _OF_CHECKPOINTS)
+        case events.CheckpointChanged(action="restored"):
+            return _without(status, {NOT_FOUND})
+        case events.AttemptStarted():
+            return _without(status, _OF_ATTEMPT)
+        case events.RunResumed():
+            return tuple(one for one in status.warnings if one.code in _OF_CHECKPOINTS)
+    return status.warnings
+
+
+def with_incomplete_logs(status: Status) -> tuple[RunWarning, ...]:
+    """The warnings of a run whose logs lack what `status.dropped` counts."""
+    return _with(status, LOG_INCOMPLETE, *_incomplete(status))
+
+
+def _with(
+    status: Status, code: str, message: str, fix: str = "", ranks: tuple[int, ...] = ()
+) -> tuple[RunWarning, ...]:  # fmt: skip
+    """The warnings with one more, in the place of one of the same kind; its ranks are those of both."""
+    known = next((one for one in status.warnings if one.code == code), None)
+    attempt = status.attempts[-1].number if status.attempts else 0
+    if known is None:
+        return (*status.warnings, RunWarning(code, message, fix, tuple(sorted(ranks)), attempt))
+    ranks = tuple(sorted({*known.ranks, *ranks})) if known.attempt == attempt else tuple(sorted(ranks))
+    new = RunWarning(code, message, fix, ranks, attempt, known.times + 1)
+    return tuple(new if one is known else one for one in status.warnings)
+
+
+def _without(status: Status, codes: frozenset[str] | set[str]) -> tuple[RunWarning, ...]:
+    return tuple(one for one in status.warnings if one.code not in codes)
+
+
+# -- sentences --------------------------------------------------------------------------------------------------------
+
+
+def _not_saved(status: Status, entry: events.CheckpointChanged) -> tuple[str, str]:
+    """`no checkpoint was saved after step 20: the last 4 saves failed, the newest at step 68: No space left`."""
+    failures = 1 + sum(one.times for one in status.warnings if one.code == NOT_SAVED)
+    saved = status.last_checkpoint
+    after = "" if saved is None else f" after step {saved.step or 0:,}"
+    many, newest = ("save", "at") if failures == 1 else (f"{failures} saves", "the newest at")
+    at = "" if entry.step is None else f", {newest} step {entry.step:,}"
+    message = f"no checkpoint was saved{after}: the last {many} failed{at}: {entry.reason or 'no reason was reported'}"
+    return message, (
+        "free space in the folder of checkpoints, or correct its rights or its store (checkpoint.folder); what the "
+        "script has written to its outputs is not affected"
+    )
+
+
+def not_found_words(missing: events.CheckpointChanged) -> str:
+    """`nothing matches checkpoint-* in /results/checkpoints: there are chkpt-100, chkpt-200 and 3 more`."""
+    rest = missing.entries - len(missing.near)
+    verb = "is" if missing.entries == 1 else "are"
+    found = f"there {verb} {', '.join(missing.near)}" + (f" and {rest} more" if rest > 0 else "")
+    if missing.older:
+        matches = "1 match is" if missing.older == 1 else f"{missing.older} matches are"
+        found = f"{matches} there, but older than this run"
+    elif not missing.near:
+        found = "the folder is empty"
+    where = "a restart begins at step 0" if missing.at_end else "training begins at step 0"
+    return f"nothing matches {missing.find} in {missing.folder}: {found}; {where}"
+
+
+def _incomplete(status: Status) -> tuple[str, str, tuple[int, ...]]:
+    """`300 lines of ranks are missing from the logs: the disk was full`."""
+    by_disk = [one for one in status.dropped if one.why == events.DISK_FULL]
+    shown = by_disk or status.dropped
+    lines, ranks = sum(one.lines for one in shown), tuple(sorted({one.rank for one in shown}))
+    message = f"{lines:,} {'line is' if lines == 1 else 'lines are'} missing from the logs: "
+    if by_disk:
+        fix = "free space under WINDLASS_HOME, or set it to a folder on another disk"
+        return f"{message}the disk was full", fix, ranks
+    fix = "keep a supervisor running while the job prints much: any windlass command starts one"
+    return f"{message}the kubelet rotated the log before a supervisor read it", fix, ranks

@@ -1,0 +1,84 @@
+"""Warnings of a run: events fold into them, every view shows them, and the docs list their kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from windlass.cli.render import run_rows
+from windlass.cli.statustext import status_lines, summary_lines
+from windlass.diagnose.diagnose import diagnose
+from windlass.diagnose.observations import Observations
+from windlass.runs.events import AttemptStarted, CheckpointChanged, Created, Entry, RunEnded, RunResumed, Warned
+from windlass.runs.ledger import Ledger
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status, fold
+from windlass.runs.store import _dump, _load
+from windlass.runs.warnings import KINDS, RunWarning
+from windlass.views.run import run_of
+from windlass.views.serialise import to_json
+
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "warnings.md"
+ALONE = Warned("each trained alone", code="ranks-alone", fix="make a group", ranks=(1, 0))
+
+
+def status_after(*entries: Entry) -> Status:
+    """The status of a run with these events."""
+    began = [Created("r-1", "r", "local", "/o"), AttemptStarted(1, 2)]
+    return fold(entry.event(number, float(number)) for number, entry in enumerate([*began, *entries], 1))
+
+
+def plain(text: str, *_: object, **__: object) -> str:
+    return text
+
+
+def test_a_warning_with_a_code_is_in_the_status_and_one_without_is_an_event_alone() -> None:
+    status = status_after(ALONE, Warned("no spare could be created"))
+    assert status.warnings == (RunWarning("ranks-alone", "each trained alone", "make a group", (0, 1), 1),)
+    assert _load(_dump(status)) == status
+
+
+def test_one_kind_is_one_warning_which_counts() -> None:
+    again = Warned("each trained alone", code="ranks-alone", ranks=(3,))
+    [warning] = status_after(ALONE, again).warnings
+    assert (warning.ranks, warning.times, warning.fix) == ((0, 1, 3), 2, "")
+
+
+def test_what_ends_a_warning() -> None:
+    unsaved, saved = CheckpointChanged("failed", 20, reason="No space"), CheckpointChanged("saved", 30)
+    missing = CheckpointChanged("missing", find="ck-*", folder="/ck")
+    end = RunEnded(Phase.FAILED, exit_code=1)
+
+    def codes(*entries: Entry) -> list[str]:
+        return [one.code for one in status_after(*entries).warnings]
+
+    assert codes(ALONE, unsaved, missing) == ["ranks-alone", "checkpoints-not-saved", "checkpoint-not-found"]
+    assert codes(ALONE, unsaved, missing, saved) == ["ranks-alone"]
+    assert codes(missing, CheckpointChanged("restored", 10)) == []
+    assert codes(ALONE, AttemptStarted(2, 2)) == []
+    assert codes(Warned("x", code="model-away"), unsaved, end, RunResumed()) == ["checkpoints-not-saved"]
+
+
+def test_every_view_shows_every_warning_in_full_and_the_list_its_code() -> None:
+    status = status_after(ALONE, Warned("the model is there", code="model-away"), RunEnded(Phase.SUCCEEDED))
+    run = run_of(status, {}, Ledger({}, {}, 0.0, 1, 0), 200.0, is_here=True)
+    for lines in (status_lines(run, 200.0, plain), summary_lines(run, 200.0, plain)):
+        text = "\n".join(lines)
+        assert "each trained alone (ranks 0–1)" in text
+        assert "fix: make a group" in text
+        assert "the model is there" in text
+    assert "ranks-alone +1" in "\n".join(run_rows([run], 200.0, plain))
+    assert to_json(run)["warnings"][1] == {
+        "code": "model-away", "message": "the model is there", "fix": "", "ranks": [], "attempt": 1, "times": 1
+    }  # fmt: skip
+
+
+def test_the_first_warning_is_the_verdict_on_a_run_that_did_not_fail() -> None:
+    verdict = diagnose(Observations(status_after(ALONE, RunEnded(Phase.SUCCEEDED)))).verdict
+    assert (verdict.code, verdict.summary) == ("ranks-alone", "the run succeeded, but each trained alone")
+    assert (verdict.rank, verdict.fix) == (None, "make a group")
+    assert diagnose(Observations(status_after(ALONE))).verdict.summary == "each trained alone"
+    assert diagnose(Observations(status_after(ALONE, RunEnded(Phase.STOPPED)))).verdict.code == "stopped"
+
+
+def test_the_page_lists_every_kind_as_the_code_has_it() -> None:
+    assert "".join(f"| `{code}` | {what} |\n" for code, what in KINDS.items()) in PAGE.read_text()
