@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.actions.jobs import read_job
+from windlass.actions.jobs import Parts, read_job
 from windlass.errors import JobFileError
 from windlass.runs.context import Context
 
@@ -57,8 +57,17 @@ def test_so_are_the_arguments_after_the_dashes_of_a_script_of_a_file_and_of_a_co
 
 
 def test_names_of_variables_and_what_only_looks_like_a_secret_are_no_secrets(context: Context) -> None:
-    run = "train.py --tokenizer meta-llama/Llama-3-8B --eos-token '</s>' --url http://host:8080/a@b --key $HF_TOKEN"
+    run = "train.py --tokenizer meta-llama/Llama-3-8B --eos-token '</s>' --url http://host:8080/a@b --key '$HF_TOKEN'"
     run += " --name=disk-usage-of-a-long-experiment --model sk-learn-gradient-boosting-v2"
     setup = "pip install git+https://x:${GH_TOKEN}@github.com/me/private; huggingface-cli login --token $HF_TOKEN"
     (context.cwd / "job.yaml").write_text(f'name: a\nrun: "{run}"\nsetup: "{setup}"\nsecrets: [hf-token]\n')
     assert read_job(None, (), {}, context).job.setup == setup
+
+
+def test_a_variable_given_with_the_command_changes_the_arguments_and_those_after_the_dashes_stay(
+    context: Context,
+) -> None:
+    (context.cwd / "job.yaml").write_text("name: a\nrun: |\n  train.py --lr $LR\nenv: {LR: 0.1, KEPT: x}\n")
+    job = read_job(None, ["--note", "$LR"], {"env": Parts(LR="0.5")}, context).job
+    assert job.script_argv == ("train.py", "--lr", "0.5", "--note", "$LR")
+    assert job.env == {"LR": "0.5", "KEPT": "x"}

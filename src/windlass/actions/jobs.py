@@ -199,13 +199,12 @@ def _changed(ready: ReadyJob, overrides: Mapping[str, Any], more: Sequence[str] 
     """The job with fields replaced and arguments added, checked again as a whole."""
     if not overrides and not more:
         return ready
-    import shlex
-
     from windlass.spec.parse import job_from_mapping
+    from windlass.spec.runline import with_arguments
 
     fields = _merged(ready.job.model_dump(mode="json", exclude_defaults=True), overrides)
     if more and ready.job.run is not None:
-        fields["run"] = f"{ready.job.run} {shlex.join(more)}"
+        fields["run"] = with_arguments(ready.job.run, more)
     elif more:
         fields["command"] = [*(ready.job.command or ()), *more]
     return replace(ready, job=job_from_mapping(fields, ready.origin))

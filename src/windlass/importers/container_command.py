@@ -20,8 +20,8 @@ from windlass.errors import JobFileError, Problem
 from windlass.importers.field_hints import Hint, secret_hint
 from windlass.importers.shell import VARIABLE, expanded, filled, joined, macros, read_line, script_of
 from windlass.spec.commandline import job_from_command, launcher_of, stem
-from windlass.spec.job import kind_of, split_run
 from windlass.spec.launchers import HOROVOD, MPIRUN, TORCHRUN, Parsed, read, read_past_unknown
+from windlass.spec.runline import kind_of, split_run
 
 _INITS: Final = ("tini", "dumb-init", "catatonit", "nohup", "time")
 """Programs that start another one and add nothing for the ranks."""

@@ -12,7 +12,7 @@ from windlass.importers.draft import Draft
 from windlass.importers.operator_variables import Given
 from windlass.importers.pods import Pods, fields_of, main_container
 from windlass.importers.source import View
-from windlass.spec.job import split_run
+from windlass.spec.runline import split_run
 
 TRAINING: Final = ("node", "trainer", "worker", "workers", "pytorch")
 """Usual names of the container that trains, and of the job of a JobSet that does."""

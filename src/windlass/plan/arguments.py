@@ -1,8 +1,8 @@
 """Replaces `$WINDLASS_CHECKPOINT_DIR`, `$WINDLASS_LOCAL_RANK` and names like them in the arguments of a job. Pure.
 
 So a script that knows nothing of Windlass can get its folders and its rank by its own options. Folders are filled in
-when the plan is made, the numbers of a rank by `compose`. No other name is replaced, and no shell is involved: `$HOME`
-arrives as it was written.
+when the plan is made, the numbers of a rank and of the group by `compose`; the variables of the job's `env` are in the
+words already: see `spec/runline.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from windlass.plan.environment import RANK_NUMBERS
+from windlass.plan.environment import NUMBERS
 from windlass.plan.plan import Note
 from windlass.worker.protocol import ResumeSpec
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _SHELL = re.compile(r"(ba|da|z|k|a|fi|c|tc)?sh")
 _FOLDER = re.compile(r"WINDLASS_(CHECKPOINT_DIR|OUTPUT_DIR|DATA_[A-Z0-9_]+)")
-_OPERATORS = frozenset(("|", ">", ">>", "<", "&&", "||", ";", "&"))
 _NAME = re.compile(r"\$(?:\{(WINDLASS_[A-Z0-9_]+)\}|(WINDLASS_[A-Z0-9_]+))")
 
 
@@ -42,15 +41,13 @@ def script_arguments(job: Job, env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def differ_by_rank(job: Job) -> bool:
-    """Whether `run` names a number of the rank, which `compose` fills in."""
-    return job.command is None and any(name in RANK_NUMBERS for name in _names(job.script_argv))
+    """Whether `run` names a number of the rank or of the group, which `compose` fills in."""
+    return job.command is None and any(name in NUMBERS for name in _names(job.script_argv))
 
 
 def left_over(job: Job, env: Mapping[str, str]) -> list[Note]:
-    """Notes on names of Windlass in the arguments that look as if they would be replaced, and are not, and on operators
-    of a shell in `run`. Words of `command` may be anything: `find … -exec … ;`.
-    """
-    of_run, of_checkpoint = {*folders_in(env), *RANK_NUMBERS}, set(folders_in(env))
+    """Notes on names of Windlass in the arguments that look as if they would be replaced, and are not."""
+    of_run, of_checkpoint = {*folders_in(env), *NUMBERS}, set(folders_in(env))
     in_run = () if job.run is None else job.script_argv
     in_checkpoint = (job.checkpoint.find or "", *job.resume_argv)
     notes = [
@@ -58,16 +55,12 @@ def left_over(job: Job, env: Mapping[str, str]) -> list[Note]:
             "name-unknown",
             f"${name} in the job's arguments is not replaced",
             f"known are {', '.join(f'${one}' for one in sorted(known))}",
+            blocks=words is in_run,
         )
         for words, known in ((in_run, of_run), (in_checkpoint, of_checkpoint))
         for name in _names(words)
         if name not in known
     ]
-    written = (job.run or "").split()  # with its quotes: a quoted operator is an argument
-    for word in dict.fromkeys(in_run):
-        if word in _OPERATORS and word in written:
-            text = f"{word} in run: reaches the program as it is written: no shell reads it"
-            notes.append(Note("operator-not-read", text, "write a script, or command: [bash, -c, …]"))
     if job.command is None or any(_is_shell(word) for word in job.command):
         return notes
     for name in _names(job.command):

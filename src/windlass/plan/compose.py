@@ -102,6 +102,7 @@ def _ranks(
         raise ValueError(f"an attempt has at least one rank, not {len(members)} × {template.procs_per_node}")
     ranks = []
     numbers = ranks_by_node(len(members), template.procs_per_node)
+    sizes = environment.of_group(template.launcher, len(members), template.procs_per_node)
     for place, node in enumerate(members):
         own = template.node_env.get(str(node), {}) if template.one_worker else {}
         found = []
@@ -111,7 +112,7 @@ def _ranks(
                 env |= environment.of_rank_in_attempt(
                     template.launcher, rank, template.procs_per_node, meet.addresses, meet.rank_ports
                 )
-            argv = tuple(fill_in(template.argv, env)) if template.argv_by_rank else template.argv
+            argv = tuple(fill_in(template.argv, {**sizes, **env})) if template.argv_by_rank else template.argv
             found.append(RankSpec(rank, local, argv, {**own, **env}))
         ranks.append(tuple(found))
     return [sum(ranks, ())] if template.one_worker else ranks

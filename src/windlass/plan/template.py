@@ -46,7 +46,7 @@ class NodeTemplate(Value):
     launcher: str = "torchrun"
     """The job's: which variables ranks get to find each other. Plans of earlier versions have those of torchrun."""
     argv_by_rank: bool = False
-    """Whether `argv` names numbers of the rank, such as `$WINDLASS_LOCAL_RANK`, which `compose` fills in."""
+    """Whether `argv` names numbers of the rank or of the group, as `$WINDLASS_RANK`, which `compose` fills in."""
     one_worker: bool = False
     """Whether one worker starts the ranks of all nodes: mpirun does, on one machine."""
 

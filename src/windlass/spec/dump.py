@@ -23,12 +23,15 @@ _WIDTH = 100
 def dump_job(job: Job) -> str:
     """YAML text that `parse_job` turns into an equal job."""
     start: dict[str, Any] = {"command": job.command} if job.run is None else {"run": job.run}
-    usual = Job(name=job.name, **start)
-    by_size = {"launcher": Job(name=job.name, **start, nodes=job.nodes, procs_per_node=job.procs_per_node).launcher}
+    usual = Job(name=job.name, command=["any"])
+    sized = Job(name=job.name, **start, env=job.env, nodes=job.nodes, procs_per_node=job.procs_per_node)
+    by_size = {"launcher": sized.launcher}
     lines = [f"name: {scalar(job.name)}"]
     for name in Job.model_fields:
         value = getattr(job, name)
-        if name in start or (name != "name" and value != by_size.get(name, getattr(usual, name))):
+        if name in start or (
+            name not in ("name", "run", "command") and value != by_size.get(name, getattr(usual, name))
+        ):
             lines.append(_field(name, _short(name, value, getattr(usual, name))))
     return "\n".join(lines) + "\n"
 

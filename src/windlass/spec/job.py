@@ -57,6 +57,7 @@ from windlass.spec.parts import (
 )
 from windlass.spec.places import Path, found
 from windlass.spec.problems import MISSING, refuse, refuse_all
+from windlass.spec.runline import kind_of, needs_a_shell, split_run
 from windlass.spec.units import Duration
 
 if TYPE_CHECKING:
@@ -70,26 +71,10 @@ PROGRESS_GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 """Names that the groups of a `progress` pattern may have."""
 
 
-def split_run(run: str) -> tuple[str, ...]:
-    """The words of a `run` line as a POSIX shell would split them; raises `ValueError` for an open quote."""
-    # A backslash at the end of a line joins it to the next one, as in a shell; shlex alone would keep the break.
-    joined = re.sub(
-        r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\(?:\n)|\\.""", lambda m: "" if m[0] == "\\\n" else m[0], run, flags=re.DOTALL
-    )
-    return tuple(shlex.split(joined))
-
-
-def kind_of(words: tuple[str, ...]) -> Literal["script", "module", "program"]:
-    """What `run` starts: a Python file, `-m` and a Python module, or another program."""
-    if words[0] == "-m":
-        return "module"
-    return "script" if words[0].endswith(".py") else "program"
-
-
 def _default_launcher(data: Mapping[str, Any]) -> Launcher:
     """By what is started, and how often: a script that runs once must not find variables of several ranks."""
     run = data["run"]
-    if run is None or kind_of(split_run(run)) == "program":
+    if run is None or kind_of(split_run(run, data["env"])) == "program":
         return "plain"
     return "plain" if data["nodes"].max == 1 and data["procs_per_node"] == 1 else "torchrun"
 
@@ -102,13 +87,17 @@ class Job(Document):
     run: Text | None = None
     """A script and its arguments: `train.py --epochs 5`; also `-m package.train`, or a program. Or use `command`.
 
-    `$WINDLASS_CHECKPOINT_DIR`, `$WINDLASS_OUTPUT_DIR` and `$WINDLASS_DATA_…` in it are filled in, and for each rank
-    `$WINDLASS_RANK`, `$WINDLASS_LOCAL_RANK` and `$WINDLASS_NODE_RANK`; nothing else is.
+    Variables of `env` are filled in, `train.py --lr $LR`, each as one argument, and so are `$WINDLASS_CHECKPOINT_DIR`,
+    `$WINDLASS_OUTPUT_DIR`, `$WINDLASS_DATA_…`, and for each rank `$WINDLASS_RANK`, `$WINDLASS_LOCAL_RANK`,
+    `$WINDLASS_NODE_RANK`, `$WINDLASS_WORLD_SIZE`, `$WINDLASS_LOCAL_WORLD_SIZE` and `$WINDLASS_NUM_NODES`. No shell
+    reads it: another `$NAME`, `~`, operators and several lines are refused. `'$NAME'` in single quotes is kept.
     """
     command: Annotated[tuple[Text, ...], Field(min_length=1), OnlyList] | None = Field(
         default=None, validate_default=True
     )
     """A program and its arguments as a list, started once for each rank as it stands. Or use `run`."""
+    env: Env = Field(default_factory=dict, validate_default=True)
+    """Environment variables for each rank, as text; `run` may name them: `$LR`. Default: none."""
     nodes: Nodes = NodeRange(min=1, max=1)
     """Machines: a number, or `{min: 1, max: 4}` for an elastic job. Default 1."""
     procs_per_node: Procs = 1
@@ -126,8 +115,6 @@ class Job(Document):
     """Folder that travels with the job, as seen from the job file. Default: the file's own."""
     image: Word | None = None
     """Container image, where containers are used. Default: one that the target picks for the job."""
-    env: Env = Field(default_factory=dict)
-    """Environment variables for each rank, as text. Default: none."""
     setup: Text | None = None
     """Shell script that bash runs once on each machine, in the folder of the code, before the first ranks start there:
     `pip install -r requirements.txt`. Where it fails, the attempt fails. Ranks then start cold. Default: none."""
@@ -224,12 +211,26 @@ class Job(Document):
             ) from None
         if not words or not words[0]:
             raise refuse("is empty", "write for example train.py --epochs 5")
+        return run
+
+    @field_validator("env")
+    @classmethod
+    def _fills_in_run(cls, env: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        run = info.data.get("run")
+        if run is None:
+            return env
+        if problems := [refuse(*problem, at="run") for problem in needs_a_shell(run, env)]:
+            raise refuse_all([((), problem) for problem in problems])
+        words = split_run(run, env)
         if words[0] == "-m":
             if len(words) < 2 or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", words[1]):
-                raise refuse("has no module after -m", "write for example -m package.train")
+                raise refuse("has no module after -m", "write for example -m package.train", at="run")
         elif words[0].startswith("-"):
-            raise refuse(f"begins with the option {found(words[0])}", "begin with a script, or -m and a module")
-        return run
+            message = f"begins with the option {found(words[0])}"
+            raise refuse(message, "begin with a script, or -m and a module", at="run")
+        elif not words[0]:
+            raise refuse("begins with a variable that is empty", "give it a value in env:", at="run")
+        return env
 
     @field_validator("command")
     @classmethod
@@ -320,8 +321,8 @@ class Job(Document):
 
     @property
     def script_argv(self) -> tuple[str, ...]:
-        """The words of `run`, or `command`."""
-        return self.command if self.command is not None else split_run(self.run or "")
+        """The words of `run` with the variables of `env` filled in, or `command`."""
+        return self.command if self.command is not None else split_run(self.run or "", self.env)
 
     @property
     def resume_argv(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ class JobFields(TypedDict, total=False):
     name: Required[str]
     run: str | None
     command: Sequence[str] | None
+    env: Mapping[str, str | float]
     nodes: int | Section | NodeRange
     procs_per_node: int | Literal["auto"]
     launcher: Launcher
@@ -37,7 +38,6 @@ class JobFields(TypedDict, total=False):
     labels: Mapping[str, str]
     code: str
     image: str | None
-    env: Mapping[str, str | float]
     setup: str | None
     secrets: Sequence[str]
     data: Sequence[Section | Data]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from windlass.actions.jobs import planned_job
+from windlass.actions.jobs import Parts, planned_job
 from windlass.engines.local.facts import Facts, read_facts
 from windlass.engines.local.plan import plan
 from windlass.plan.plan import Plan
@@ -309,3 +309,10 @@ def test_paths_of_a_job_are_those_that_are_checked_and_are_relative_to_its_file(
     assert made.nodes.contract["WINDLASS_DATA_MORE"] == f"{tmp_path}/home-digits"
     assert made.output_dir == made.nodes.contract["WINDLASS_OUTPUT_DIR"] == f"{tmp_path}/results/a-1"
     assert planned_job(made.to_json(), {}).base == tmp_path / "job"
+
+
+def test_a_recorded_job_is_filled_in_from_the_variables_of_its_next_run(tmp_path: Path) -> None:
+    made = plan_of(tmp_path, run="train.py --lr $LR", env={"LR": "0.1"})
+    assert made.to_json()["steps"][-1]["request"]["ranks"][0]["argv"][-1] == "0.1"
+    again = planned_job(made.to_json(), {"env": Parts(LR="0.5")})
+    assert again.job.script_argv == ("train.py", "--lr", "0.5")
