@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import html
 import importlib
 import inspect
 import re
@@ -40,6 +41,17 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def anchored(anchor: str, code: str) -> str:
+    """A word of a list as a link to itself, so that pages and users can refer to it."""
+    return f'<a id="{anchor}" href="#{anchor}">{cell(f"`{code}`")}</a>'
+
+
+def cell(text: str) -> str:
+    """Text in a table. A bar ends a cell, and no escape of one works in code for all readers of Markdown."""
+    code = re.sub(r"`([^`]*\|[^`]*)`", lambda found: f"<code>{html.escape(found[1], quote=False)}</code>", text)
+    return " ".join(code.replace("|", "&#124;").split())
+
+
 def is_stale(path: Path, text: str) -> bool:
     """Whether the page differs from the text that it should have."""
     return not path.exists() or path.read_text() != text
@@ -52,14 +64,14 @@ def job_file_page() -> str:
     """Every field of a job file: what is written, and what it means."""
     schema = importlib.import_module("windlass.spec.schema").job_schema()
     words = "Every field that a `job.yaml` may have. `windlass schema` prints the same as JSON Schema, for editors."
-    return file_page("Job file", words, schema)
+    return file_page("Job file", words, schema, "job")
 
 
 def cluster_file_page() -> str:
     """Every field of a cluster file."""
     schema = importlib.import_module("windlass.spec.schema").cluster_schema()
     words = "Every field that a `cluster.yaml` may have. `windlass schema --cluster` prints the same as JSON Schema."
-    return file_page("Cluster file", words, schema)
+    return file_page("Cluster file", words, schema, "cluster")
 
 
 def targets_file_page() -> str:
@@ -70,12 +82,12 @@ def targets_file_page() -> str:
     parts = ["# Targets file\n", TARGETS_WORDS]
     for kind in kinds:
         parts += [f"## {kind}\n", definitions[kind].get("description", "") + "\n"]
-        parts += [fields_table(definitions[kind], definitions)]
+        parts += [fields_table(definitions[kind], definitions, kind)]
     used = dict.fromkeys(name for kind in kinds for name in references(definitions[kind]))
     for name in used:
         if "properties" in definitions[name]:
             words = definitions[name].get("description", "")
-            parts += [f"## {name}\n", words + "\n", fields_table(definitions[name], definitions)]
+            parts += [f"## {name}\n", words + "\n", fields_table(definitions[name], definitions, name)]
     return "\n".join(parts)
 
 
@@ -102,26 +114,26 @@ line. A target holds no secret: credentials stay where `kubectl` and the AWS too
 """
 
 
-def file_page(title: str, words: str, schema: Mapping[str, Any]) -> str:
+def file_page(title: str, words: str, schema: Mapping[str, Any], name: str) -> str:
     """A page with a table for the document of a schema, and one for each of its parts."""
-    parts = [f"# {title}\n", f"{words}\n", fields_table(schema, schema["$defs"])]
+    parts = [f"# {title}\n", f"{words}\n", fields_table(schema, schema["$defs"], name)]
     used = dict.fromkeys(name for part in (schema, *schema["$defs"].values()) for name in references(part))
     for name in used:
         part = schema["$defs"][name]
         if "properties" in part:
-            parts += [f"## {name}\n", part.get("description", "") + "\n", fields_table(part, schema["$defs"])]
+            parts += [f"## {name}\n", part.get("description", "") + "\n", fields_table(part, schema["$defs"], name)]
     return "\n".join(parts)
 
 
-def fields_table(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+def fields_table(part: Mapping[str, Any], definitions: Mapping[str, Any], owner: str) -> str:
     """A table with a row for each field of one part of the schema."""
     rows = ["| field | written as | meaning |", "|---|---|---|"]
     needed = part.get("required", [])
     for name, field in part["properties"].items():
         # A field that says no more than the part it holds has that part's words.
         words = field.get("description") or definitions.get(next(references(field), ""), {}).get("description", "")
-        meaning = words.replace("\n", " ").replace("|", "\\|")
-        rows.append(f"| `{name}`{' (needed)' if name in needed else ''} | {written_as(field)} | {meaning} |")
+        first = anchored(f"{owner.lower()}.{name}", name) + (" (needed)" if name in needed else "")
+        rows.append(f"| {first} | {written_as(field)} | {cell(words)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -171,12 +183,38 @@ WORDS = {
 
 
 def command_line_page() -> str:
-    """What every command says when asked for help."""
+    """What every command says when asked for help, its options and commands as tables."""
     cli = importlib.import_module("windlass.cli.main").cli
-    parts = ["# Command line\n", "What each command says with `--help`.\n"]
-    for words, command, context in commands(cli, click.Context(cli, info_name="windlass", terminal_width=HELP_WIDTH)):
-        parts += [f"## {' '.join(words)}\n", f"```text\n{command.get_help(context).rstrip()}\n```\n"]
+    parts = ["# Command line\n", "Each command prints this with `-h` or `--help`.\n"]
+    top = click.Context(cli, info_name="windlass", terminal_width=HELP_WIDTH, **cli.context_settings)
+    for words, command, context in commands(cli, top):
+        text = context.make_formatter()
+        command.format_usage(context, text)
+        command.format_help_text(context, text)
+        parts += [f"## {' '.join(words)}\n", f"```text\n{text.getvalue().rstrip()}\n```\n"]
+        options = list(options_of(command, context, "-".join(words[1:] or words)))
+        parts += ["\n".join(["| option | meaning |", "|---|---|", *options, ""])] if options else []
+        if isinstance(command, click.Group):
+            parts += ["\n".join(["| command | what it does |", "|---|---|", *below(command, context, words), ""])]
     return "\n".join(parts)
+
+
+def options_of(command: click.Command, context: click.Context, prefix: str) -> Iterator[str]:
+    """A row for each option, as its help has it; an anchor is the command and the long name: `run---restarts`."""
+    for option in command.get_params(context):
+        record = option.get_help_record(context)
+        if isinstance(option, click.Option) and record is not None and "--help" not in option.opts:
+            yield f"| {anchored(f'{prefix}-{max(option.opts, key=len)}', record[0])} | {cell(record[1])} |"
+
+
+def below(group: click.Group, context: click.Context, words: tuple[str, ...]) -> Iterator[str]:
+    """A row for each command of a group, as its help lists it."""
+    table = importlib.import_module("windlass.cli.main").COMMANDS
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is not None and not command.hidden:
+            meaning = command.get_short_help_str(200) if context.parent else table[name].help
+            yield f"| [{name}](#{'-'.join((*words, name))}) | {meaning} |"
 
 
 def commands(
@@ -313,19 +351,18 @@ def members(owner: type[Any]) -> Iterator[str]:
         notes = field_docstrings(owner)
         for field in dataclasses.fields(owner):
             note = f" – {' '.join(notes[field.name].split())}" if field.name in notes else ""
-            yield f"- `{field.name}: {field.type}`{note}"
+            yield f"- {anchored(f'{owner.__name__}.{field.name}', f'{field.name}: {field.type}')}{note}"
     inherited = {name for base in (enum.Enum, str, BaseModel) if issubclass(owner, base) for name in dir(base)}
     for name, member in inspect.getmembers(owner):
         if name.startswith("_") or (name in inherited and name not in vars(owner)):
             continue
-        if isinstance(member, property):
-            yield (
-                f"- `{name}: {inspect.signature(member.fget).return_annotation}` – {one_line(member)}"
-                if member.fget
-                else ""
-            )
+        if isinstance(member, property) and member.fget:
+            written = f"{name}: {inspect.signature(member.fget).return_annotation}"
         elif inspect.isfunction(member) or inspect.ismethod(member):
-            yield f"- `{name}{signature(member)}` – {one_line(member)}"
+            written = f"{name}{signature(member)}"
+        else:
+            continue
+        yield f"- {anchored(f'{owner.__name__}.{name}', written)} – {one_line(member)}"
 
 
 def signature(value: Callable[..., Any]) -> str:

@@ -38,9 +38,10 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that mkdocs makes of a page's headings."""
+    """The anchors that mkdocs makes of a page's headings, and those that the page sets."""
     titles = [re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", found["title"]) for found in HEADING.finditer(prose(page))]
-    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+    made = {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+    return made | set(re.findall(r'<a id="([^"]+)"', prose(page)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
