@@ -213,6 +213,44 @@ def test_a_script_that_does_not_take_what_its_launcher_passes_is_told_how_to_do_
     assert "change the arguments" in typed.fix
 
 
+GUARD = """Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+  File "/job/train.py", line 12, in <module>
+    worker.start()
+  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 164, in get_preparation_data
+    _check_not_importing_main()
+RuntimeError: 
+        An attempt has been made to start a new process before the
+        current process has finished its bootstrapping phase.
+"""  # noqa: W291
+STEP = ("progress", {"step": 3, "rank": 0})
+
+
+@pytest.mark.parametrize(
+    ("after", "fields", "code"),
+    [
+        ("the worker exited with 1\n", {}, "main-guard-missing"),
+        (TRACE + "RuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly\n", {}, "main-guard-missing"),
+        (TRACE + "EOFError\n", {}, "main-guard-missing"),
+        (TRACE + "ValueError: bad batch\n", {"more": [STEP]}, "exception"),  # it trained after that
+    ],
+)
+def test_a_missing_main_guard_is_named_whatever_the_script_makes_of_it(
+    after: str, fields: dict[str, Any], code: str
+) -> None:
+    verdict = failed(GUARD + after, **fields).verdict
+    assert (verdict.code, verdict.rank) == (code, 0)
+    assert ("train.py:12" in verdict.summary) == (code == "main-guard-missing")
+
+
+@pytest.mark.parametrize("phase", [Phase.TRAINING, Phase.FAILED])
+def test_a_missing_main_guard_explains_a_script_that_starts_processes_for_ever(phase: Phase) -> None:
+    ranks = [RankSeen(0, tail=GUARD * 9)]
+    verdict = diagnose(seen(phase, ranks=ranks, cause={"summary": "the timeout"} if phase is Phase.FAILED else None,
+                            exit_code=124, reason="timeout")).verdict  # fmt: skip
+    assert verdict.code == "main-guard-missing"
+
+
 def test_sigkill_is_want_of_memory_only_where_the_kernel_counted_it() -> None:
     assert failed(exit_code=-9, facts={"oom_kills_of_group": 1}).verdict.code == "oom-killed"
     assert failed(exit_code=137, facts={"oom_kills_of_machine": 1}).verdict.code == "oom-killed"

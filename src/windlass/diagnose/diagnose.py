@@ -27,6 +27,7 @@ RULES: Final[tuple[Rule, ...]] = (
     endings.could_not_start,
     endings.record_disk_full,
     restarts.same_step_twice,
+    exceptions.main_guard,
     collectives.silent,
     recorded.collectives,
     collectives.mismatch,

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Final
 
 from windlass.diagnose.flights import named
-from windlass.diagnose.observations import Observations
-from windlass.diagnose.reading import Raised, last_lines, raised
+from windlass.diagnose.observations import Observations, place_alone
+from windlass.diagnose.reading import Raised, frames, last_lines, own_frame, raised
 from windlass.diagnose.rules import recorded
 from windlass.diagnose.rules.deaths import SHM_FIX
 from windlass.diagnose.verdict import Advice, Verdict
 from windlass.runs.phase import Phase
 from windlass.worker.root_cause import is_victim
+from windlass.worker.tracebacks import own_words
 
 PACKAGES: Final = {
     "apex": "git+https://github.com/NVIDIA/apex", "attr": "attrs", "Bio": "biopython", "bs4": "beautifulsoup4",
@@ -105,9 +106,6 @@ KNOWN: Final = (
     (r"\[Errno 27\]|File too large",
      Advice("limit-reached", "{who} wrote a file larger than it may (ulimit -f)",
            "raise that limit where Windlass is called, or write several files", 92)),
-    (r"before the current process has finished its bootstrapping phase",
-     Advice("main-guard-missing", "{who} starts processes while its main file is still being imported",
-           "put what the script does under if __name__ == '__main__':", 92)),
     (r"^MemoryError|can't allocate memory|\[Errno 12\]|Cannot allocate memory|Unable to allocate|"
      r"std::bad_alloc|_ArrayMemoryError|OOM when allocating tensor|RESOURCE_EXHAUSTED: Out of memory",
      Advice("out-of-memory", "{who} asked for memory and got none",
@@ -151,6 +149,36 @@ def _advised(case: Observations, error: Raised, advice: Advice, found: list[str]
     rank = None if case.first is None else case.first.rank
     verdict = advice.verdict(_evidence(case, error), *found, rank=rank, who=case.who, run=case.status.id)
     return replace(verdict, summary=verdict.summary + more + case.at_place)
+
+
+_BOOTSTRAPPING: Final = re.compile(
+    r"start a new process before the\s+current process has finished its\s+bootstrapping phase"
+)
+
+
+def main_guard(case: Observations) -> Iterator[Verdict]:
+    """A process that the script started by spawn imports its main file again, and starts processes there.
+
+    The error is that process's own: the script waits for it, starts others in its place, or fails in another way.
+    """
+    if case.status.phase is Phase.SUCCEEDED or "step" in case.status.progress:
+        return
+    for seen in case.ranks if case.first is None else [case.first]:
+        text = own_words(seen.tail)
+        found = _BOOTSTRAPPING.search(text)
+        if found is None:
+            continue
+        place = case.at(own_frame(frames(text[: found.start()]), case.code_dir, innermost_first=False))
+        message = " ".join(f"RuntimeError: An attempt has been made to {found[0]}".split())
+        yield Verdict(
+            "main-guard-missing",
+            f"a process that {case.name(seen.rank)} started imports its main file, and starts processes there itself"
+            + (f", at {place_alone(place)}" if place else ""),
+            seen.rank, (message, *([place] if place else [])),
+            "put what the script does under if __name__ == '__main__':, which processes of spawn and forkserver skip",
+            97 if case.first else 110,
+        )  # fmt: skip
+        return
 
 
 def any_other(case: Observations) -> Iterator[Verdict]:
