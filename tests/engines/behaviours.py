@@ -230,6 +230,11 @@ def fail_until(rank: Rank, attempt: str) -> int:
     return 7 if rank.attempt < int(attempt) and rank.rank == 0 else 0
 
 
+def fail_at_start(rank: Rank) -> None:
+    """Fails in the same way in every attempt, before any step."""
+    raise ValueError("no shard 11 of 10")
+
+
 def fail_at_step(rank: Rank, step: str) -> None:
     """Fails after the same step in every attempt."""
     for number in range(1, int(step) + 1):

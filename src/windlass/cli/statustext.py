@@ -55,7 +55,7 @@ ENDED: Final = {
     "timeout": "it reached its time limit",
     "upload": "its outputs could not be uploaded",
     "same-step-twice": "the same step failed twice in the same way",
-    "same-error-twice": "its start failed twice with the same error of the program",
+    "same-error-twice": "its start failed twice in the same way",
     "resume": "it was resumed",
 }
 """Why an attempt ended, as a clause."""

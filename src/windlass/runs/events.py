@@ -346,6 +346,8 @@ class RootCause(Entry):
     """The node whose loss it is."""
     blames_peer: bool = False
     """Whether its error names another rank, which failed without reporting anything."""
+    transient: bool = False
+    """Whether its error may be gone in another attempt: one of the network, of a service, of a device or of space."""
 
 
 class RankStack(Entry):

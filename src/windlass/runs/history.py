@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,11 @@ from windlass.runs.record import Status
 
 LONG_SECONDS: Final = 600.0
 """An attempt that ran so long is no failed start, whatever its script reports."""
+LAST_LINE: Final = "; its last line: "
+"""In the summary of a root cause without a traceback; see `worker/root_cause.py`."""
+_PLACE: Final = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
+_VARYING: Final = re.compile(r"0x[0-9a-f]+|\bpid\W{0,4}\d+|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d+)?", re.IGNORECASE)
+"""What differs in each attempt: addresses, process ids, times."""
 NO_PROGRESS: Final = (events.SupervisorRestarted, events.ConditionChanged, events.Warned)
 """Events that a supervisor may record before it crashes again: they do not show that it works."""
 
@@ -29,7 +35,10 @@ class Ended:
     gained: bool
     """Whether it got further than all before it: a new checkpoint, a higher step, or where no step is known, time."""
     failed_at_start: bool = False
-    """Whether it had reported no step, saved no checkpoint and restored none, and had not taken long."""
+    """Whether it had reported nothing, saved no checkpoint, and had not taken long."""
+    start: str | None = None
+    """What would make another failure at the start the same one: exit code, last line, place, and what the script
+    restored; None where the error may be gone in another attempt."""
 
 
 @dataclass(slots=True)
@@ -45,6 +54,8 @@ class Going:
     last: int | None = None
     highest: int | None = None
     saved: bool = False
+    reported: bool = False
+    """Whether it has reported any progress."""
     caught_up: bool = False
     """Whether it has trained again what was lost, or nothing was lost."""
     is_global: bool = True
@@ -94,7 +105,7 @@ class History:
     due_at: float = 0.0
     """When the next attempt may start, in Unix seconds; 0 for the first."""
     _resumed_at: float = 0.0
-    _way: str | None = None
+    _cause: RootCause | None = None
 
     @classmethod
     def of(cls, record: Iterable[Event]) -> History:
@@ -113,9 +124,11 @@ class History:
             case events.SupervisorRestarted():
                 self._take_up(entry, at)
             case events.AttemptStarted():
-                self.now, self._way = Going(began_at=at), None
-            case events.Progress(step=int(step)):
-                self.now.highest = max(self.now.highest or 0, step)
+                self.now, self._cause = Going(began_at=at), None
+            case events.Progress(step=step):
+                self.now.reported = self.now.reported or _is_training(entry)
+                if step is not None:
+                    self.now.highest = max(self.now.highest or 0, step)
             case events.CheckpointChanged():
                 self._take_checkpoint(entry)
             case events.FirstStep(rank=rank):
@@ -129,7 +142,7 @@ class History:
             case events.HangEnded():
                 self.now.silent_seconds = 0.0
             case events.RootCause():
-                self._way = way(entry)
+                self._cause = entry
             case events.AttemptEnded():
                 self._end(entry, at)
                 self.restarts_left = self.restarts_left if entry.restarts_left is None else entry.restarts_left
@@ -186,23 +199,30 @@ class History:
 
     def ending(self, reason: str, cause: RootCause | None, at: float = 0.0) -> Ended:
         """The current attempt, as if it ended at `at`."""
-        return self._ended(reason, self.now.step, way(cause) if cause else None, at)
+        return self._ended(reason, self.now.step, cause, at)
 
     def _end(self, entry: events.AttemptEnded | events.RunEnded, at: float) -> None:
         reason = "failure" if entry.reason is None and isinstance(entry, events.AttemptEnded) else entry.reason or ""
-        self.ended.append(self._ended(reason, entry.step, self._way, at if entry.died_at is None else entry.died_at))
+        self.ended.append(self._ended(reason, entry.step, self._cause, at if entry.died_at is None else entry.died_at))
         if entry.step is not None:
             self.highest = max(self.highest or 0, entry.step)
-        self.now, self._way = Going(), None
+        self.now, self._cause = Going(), None
 
-    def _ended(self, reason: str, step: int | None, way_: str | None, at: float) -> Ended:
+    def _ended(self, reason: str, step: int | None, cause: RootCause | None, at: float) -> Ended:
         if step is None:
             further = at - self.now.began_at >= LONG_SECONDS
         else:
             further = self.highest is None or step > self.highest
         now = self.now
-        is_new = step is None and now.first is None and now.restored_by is None
-        return Ended(reason, step, way_, now.saved or further, is_new and not (now.saved or further))
+        gained = now.saved or further
+        at_start = step is None and now.first is None and not (now.reported or gained)
+        known = (None, None) if cause is None else (way(cause), start(cause, now.restored_by))
+        return Ended(reason, step, known[0], gained, at_start, known[1])
+
+
+def _is_training(progress: events.Progress) -> bool:
+    """Whether the script has reported more than a message."""
+    return progress.replace(message="", at=None) != events.Progress()
 
 
 def way(cause: RootCause) -> str | None:
@@ -210,3 +230,18 @@ def way(cause: RootCause) -> str | None:
     if cause.signal in ("SIGKILL", "SIGTERM") or cause.blames_peer:
         return None
     return cause.signal or (cause.summary if cause.traceback else None)
+
+
+def start(cause: RootCause, restored: CheckpointChanged | None) -> str | None:
+    """What would make another failure at the start of the script the same one; see `Ended.start`."""
+    is_told = bool(cause.traceback) or LAST_LINE in cause.summary
+    if cause.signal or cause.blames_peer or cause.transient or cause.node_lost is not None or not is_told:
+        return None
+    places = _PLACE.findall(cause.traceback)
+    found = (
+        cause.exit_code,
+        _VARYING.sub("…", cause.summary),
+        places[-1:],
+        restored and (restored.name, restored.line),
+    )
+    return repr(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -22,11 +21,6 @@ NOT_UPLOADED_EXIT_CODE: Final = 1
 MAX_WAIT_SECONDS: Final = 60.0
 MAX_IN_VAIN: Final = 5
 """So many attempts in a row may end by a planned eviction without progress; each further one uses up a restart."""
-PROGRAM_ERROR: Final = re.compile(
-    r"((ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal)Error|([\w.]*\.)?UnknownFormat)\b"
-)
-"""Exceptions that depend on the program, on what is installed and on checkpoints of another version, and hardly on
-anything that is different later."""
 _ENDED_BY_US: Final = ("preemption", "resize", "hang")
 """Reasons for which the supervisor ends an attempt in order to start another one."""
 
@@ -151,15 +145,14 @@ def same_step(now: Ended, before: Sequence[Ended]) -> bool:
 
 
 def same_error(now: Ended, before: Sequence[Ended]) -> bool:
-    """Whether an earlier attempt failed at its start by the same error of the program itself, and none since has come
-    further."""
-    if now.reason != "failure" or not now.failed_at_start or PROGRAM_ERROR.match(now.way or "") is None:
+    """Whether an earlier attempt failed at its start in the same way, and none since has come further."""
+    if now.reason != "failure" or not now.failed_at_start or now.start is None:
         return False
     for ended in reversed(before):
         if not ended.failed_at_start:
             return False
         if ended.reason == "failure":
-            return ended.way == now.way
+            return ended.start == now.start
     return False
 
 

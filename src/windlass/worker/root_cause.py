@@ -6,6 +6,7 @@ So a rank is a victim if we ended it, or if its output only reports a lost peer;
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable
 from typing import Any
@@ -34,13 +35,33 @@ _SIGNALS = {
 }
 _DEATHS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 """Signals that end a process for another reason than its launcher."""
+_OF_PROGRAM = re.compile(
+    r"(?:(?:ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal)Error|(?:[\w.]*\.)?UnknownFormat)\b|"
+    r".*: error: (?:unrecognized arguments|argument |the following arguments are required|ambiguous option)"
+)
+"""Errors that depend on the program, on what is installed and on checkpoints of another version alone."""
+_TRANSIENT = re.compile(
+    r"connection (?:was |has been |timed )?(?:refused|reset|aborted|out|closed|broken|lost|error)|Connection\w*Error|"
+    r"(?:not|n't|failed to|unable to|cannot) (?:\w+ )?(?:connect|resolve|reach|establish|acquire|be reserved)|"
+    r"unreachable|no route to host|name resolution|name or service not known|time(?:d[ -]|-)?outs?\b|Timeout|"
+    r"broken pipe|reset by peer|rendezvous|EADDRINUSE|address already in use|too many requests|rate.?limit|unavailable|"
+    r"bad gateway|internal server error|\b(?:HTTP|status|error)\w*\W{1,3}(?:\w+\W)?(?:408|425|429|5\d\d)\b|\b429\b|"
+    r"temporar(?:y|ily)|try again|retry|retries|\bbusy\b|locked|throttl|slow.?down|expired|\bSSL|"
+    r"nccl|gloo|CUDA error|out of ?memory|MemoryError|can(?:no|')t allocate|cublas|cudnn|\bECC\b|\bXid\b|"
+    r"input/output error|stale file handle|no space left|quota|transport endpoint|"
+    r"\[Errno (?:4|5|11|12|16|28|10[0-9]|11[0-9]|12[12])\]",
+    re.IGNORECASE,
+)
+"""Errors of the network, of services, of devices and of space: the next attempt may not meet them."""
+_END_BYTES = 4096
 
 
 def first_cause(failures: Iterable[RankFailure]) -> dict[str, Any] | None:
     """The root cause among the failed ranks.
 
     Gives `rank`, `exit_code`, `signal`, `summary`, `traceback` and `victims` (ranks), and `blames_peer` where even its
-    output only reports a lost peer; None where nothing failed.
+    output only reports a lost peer, and `transient` where its error may be gone in another attempt; None where nothing
+    failed.
     """
     failures = list(failures)
     if not failures:
@@ -56,7 +77,11 @@ def first_cause(failures: Iterable[RankFailure]) -> dict[str, Any] | None:
         "traceback": trace,
         "victims": sorted(failure.rank for failure in failures if failure is not first and not failure.not_started),
     }
-    return {**found, "blames_peer": True} if is_victim(first.exit_code, first.tail) else found
+    if is_victim(first.exit_code, first.tail):
+        found["blames_peer"] = True
+    if _is_transient(first.tail, trace):
+        found["transient"] = True
+    return found
 
 
 def failed_by_itself(failures: Iterable[RankFailure]) -> bool:
@@ -113,6 +138,17 @@ def launched_signal(text: str) -> int:
     line = exception_line(traceback_of(text))
     number = child_signal(text) if is_launched(text) else 0
     return number if number in _DEATHS and (not line or is_secondary(line)) else 0
+
+
+def _is_transient(tail: str, trace: str) -> bool:
+    """Whether the error that ended a rank may be gone in another attempt, as far as its messages tell."""
+    text = trace or own_words(tail)[-_END_BYTES:]
+    line = exception_line(trace) or (text.strip().splitlines() or [""])[-1]
+    if _OF_PROGRAM.match(line):
+        return False
+    messages = [line for line in text.splitlines() if not (trace and line.startswith((" ", "\t")))]
+    is_of_launcher = is_secondary(line) or (not trace and is_launched(text))
+    return is_of_launcher or bool(_TRANSIENT.search("\n".join(messages)))
 
 
 def _summary(failure: RankFailure, trace: str) -> str:

@@ -146,6 +146,12 @@ class Exits(Case):
         assert (run.events[-1].kind, run.events[-1].data["step"]) == ("end", 3)
         assert (run.status.cause or {})["summary"] == "ValueError: label 11 of 10"
 
+    def test_a_start_that_fails_twice_in_the_same_way_is_not_tried_again(self, harness: Harness) -> None:
+        run = harness.finish("fail_at_start", nodes=2, restarts=5)
+        assert (run.status.phase, len(run.status.attempts)) == (Phase.FAILED, 2)
+        assert run.status.attempts[-1].reason == "same-error-twice"
+        assert (run.status.cause or {})["summary"] == "ValueError: no shard 11 of 10"
+
     def test_only_the_named_causes_are_worth_a_restart(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "2", restarts={"max": 3, "on": ["preemption"]})
         assert (run.status.phase, len(run.status.attempts)) == (Phase.FAILED, 1)

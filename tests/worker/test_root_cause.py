@@ -1,0 +1,70 @@
+"""Of the errors that end a rank, those that may be gone in another attempt are told from those of the program."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass.worker.protocol import RankFailure
+from windlass.worker.root_cause import first_cause
+
+TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in <module>\n    f(timeout=3)\n'
+
+
+def is_transient(tail: str, exit_code: int = 1) -> bool:
+    cause = first_cause([RankFailure(0, exit_code, 9.0, tail)])
+    assert cause is not None
+    return bool(cause.get("transient"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://hub/x",
+        "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests",
+        "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the GetObject operation",
+        "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
+        "OSError: We couldn't connect to 'https://hub' to load this file",
+        "TimeoutError: [Errno 110] Connection timed out",
+        "OSError: [Errno 116] Stale file handle: '/data/x'",
+        "OSError: [Errno 28] No space left on device",
+        "OSError: [Errno 98] Address already in use",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+        "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
+        "sqlite3.OperationalError: database is locked",
+        "subprocess.CalledProcessError: Command 'aws s3 cp' returned non-zero exit status 1.",
+    ],
+)
+def test_an_error_that_may_be_gone_later_is_transient(line: str) -> None:
+    assert is_transient(f"{TRACE}{line}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AssertionError",
+        "AssertionError: 8 heads of 500 dimensions",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/x'",
+        "RuntimeError: saved by 2 data-parallel ranks, loaded by 1: optimizer shards cannot be rearranged",
+        "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+        "ImportError: cannot import name 'Timeout' from 'tools'",
+        "KeyError: 'lr'",
+    ],
+)
+def test_an_error_of_the_program_or_its_files_is_not_transient(line: str) -> None:
+    assert not is_transient(f"[Gloo] Rank 0 is connected to 1 peer ranks\n{TRACE}{line}\n")
+
+
+def test_an_error_that_an_error_of_the_network_led_to_is_transient() -> None:
+    first = f"{TRACE}ConnectionResetError: [Errno 104] Connection reset by peer\n"
+    chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert is_transient(f"{first}{chained}{TRACE}ValueError: no data\n")
+
+
+def test_a_program_that_gives_up_after_an_error_of_the_network_is_transient() -> None:
+    assert is_transient("curl: (6) Could not resolve host: hub\ngiving up\n")
+    assert not is_transient("no config\ngiving up\n")
+
+
+def test_arguments_that_a_script_refuses_are_not_transient_whatever_they_are() -> None:
+    assert not is_transient("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --timeout 5\n", 2)
