@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observe import observe
 from windlass.runs.events import entry_of
 from windlass.runs.store import Store
@@ -56,3 +57,39 @@ def test_of_a_run_elsewhere_no_file_but_those_of_its_code_is_read_here(tmp_path:
         with_log(store, f"Traceback (most recent call last):\n{frames}ValueError: bad\n")
         seen = observe(store, store.status("a-1"), moved=("/pod/code", str(tmp_path / "code")))
     assert seen.sources == {"/pod/code/train.py:1": "train()"}
+
+
+USAGE = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: fit\n"
+CAUSE = {"rank": 0, "exit_code": 2, "summary": f"exit code 2; its last line: {USAGE.splitlines()[-1]}"}
+END = ("end", {"phase": "failed", "exit_code": 124, "reason": "timeout"})
+
+
+def cut(store: Store, *between: tuple[str, dict[str, object]]) -> tuple[str, str, list[str]]:
+    """The verdict on a run whose attempt 1 refused its arguments, and whose attempt 2 its time limit ended."""
+    with_log(store, USAGE)
+    store.run_dir("a-1").joinpath("attempt-2").mkdir()
+    told: list[tuple[str, dict[str, object]]] = [
+        ("rank", {"rank": 0, "pid": 7}), ("cause", CAUSE), ("attempt-end", {"reason": "failure", "restarts_left": 1}),
+        ("attempt", {"number": 2, "world_size": 1, "nodes": [[0]]}), ("rank", {"rank": 0, "pid": 8}),
+        *between, ("cause", {"summary": "the timeout of 9 s was reached"}), END,
+    ]  # fmt: skip
+    with contextlib.closing(store.writer("a-1") or pytest.fail("held")) as writer:
+        for number, (kind, data) in enumerate(told):
+            writer.append(entry_of(kind, data), at=101.0 + number)
+    found = diagnose(observe(store, store.status("a-1"))).verdict
+    return found.code, found.summary, list(found.evidence)
+
+
+def test_a_time_limit_does_not_hide_why_the_attempts_before_it_failed(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        code, _, evidence = cut(store)
+    assert code == "wrong-arguments"
+    assert evidence[-1].startswith("attempt 1 failed at the start; the time limit of 0 s ended attempt 2 before")
+
+
+def test_a_time_limit_that_ends_a_training_is_the_cause_and_names_the_failures_before(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        code, summary, evidence = cut(store, ("progress", {"step": 3}))
+    assert code == "never-printed"
+    assert summary.endswith("no rank of attempt 2 had printed a single line")
+    assert f"attempt 1 failed: {CAUSE['summary']}" in evidence

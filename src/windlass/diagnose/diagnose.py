@@ -73,6 +73,8 @@ def diagnose(seen: Observations) -> Diagnosis:
         ranked.append(_of_warning(case, case.status.warnings[0]))
     if not ranked or (has_failed and ranked[0].score <= BESIDES):
         ranked.insert(0, _unexplained(case))
+    if case.earlier is not None and (before := diagnose(case.earlier).verdict).code not in (NONE, "unknown"):
+        ranked.insert(0, replace(before, evidence=(*before.evidence, restarts.cut_before_its_start(case))))
     if restarts.ended_by_same_error(case):
         ranked[0] = replace(ranked[0], evidence=(*ranked[0].evidence, restarts.SAME_ERROR))
     others = [other for other in ranked[1:] if not other.is_effect]

@@ -87,6 +87,9 @@ class Observations:
     """Lines of the script that stacks and tracebacks name, by `file:line`."""
     near: Mapping[str, str] = field(default_factory=dict)
     """For a file or module that was not found: what is there instead."""
+    earlier: Observations | None = None
+    """Where the time limit ended an attempt that had not begun to train: the attempt before it, which failed at its
+    start, as if the run had ended with it."""
     rules: Sequence[Rule] = ()
     """The rules of the run's engine, which know what it observed besides."""
     not_seen: tuple[str, ...] = ()

@@ -16,9 +16,11 @@ from typing import Any, Final
 from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
 from windlass.diagnose.reading import FRAME, LIBRARY
 from windlass.runs import crash, node_events
-from windlass.runs.events import Event, HangDetected, RankChanged, entries, of_newest_attempt
+from windlass.runs.events import AttemptEnded, Event, HangDetected, RankChanged, entries, of_newest_attempt
+from windlass.runs.history import History
 from windlass.runs.logs import MARKER, without_structured
-from windlass.runs.record import RankState, Status
+from windlass.runs.phase import Phase
+from windlass.runs.record import RankState, Status, fold
 from windlass.runs.store import Store
 from windlass.worker.process import read_text
 from windlass.worker.protocol import NodeEnded, RankFailure
@@ -38,9 +40,31 @@ def observe(
     """Observations on a run. `facts` come from its engine. Where the script's files are in another folder here than
     where it ran, `moved` is that folder, and the one here.
     """
+    events = store.events(status.id)
+    seen = _observe(store, status, events, facts or {}, moved)
+    at = _failed_start(seen)
+    if at is None:
+        return seen
+    before = fold(events[:at])
+    before = replace(before, phase=Phase.FAILED, exit_code=(before.cause or {}).get("exit_code"))
+    return replace(seen, earlier=_observe(store, before, events[:at], facts or {}, moved))
+
+
+def _failed_start(seen: Observations) -> int | None:
+    """Where the attempt before the newest one ended, in the events, if neither had begun to train; see
+    `Observations.earlier`."""
+    ended = History.of(seen.events).ended if seen.timed_out else []
+    if len(ended) < 2 or ended[-2].reason != "failure" or not all(one.failed_at_start for one in ended):
+        return None
+    return max(at for at, event in enumerate(seen.events) if event.kind == AttemptEnded.kind)
+
+
+def _observe(
+    store: Store, status: Status, events: list[Event], facts: Mapping[str, Any], moved: tuple[str, str] | None
+) -> Observations:
+    """Observations on the newest attempt of these events."""
     run_dir = store.run_dir(status.id)
     folder = run_dir / f"attempt-{len(status.attempts)}"
-    events = store.events(status.id)
     node_ends = {node: _end(folder / f"node-{node}.events") for node in sorted({state.node for state in status.ranks})}
     failures = {one.rank: one for end in node_ends.values() if end is not None for one in end.failures}
     stacks = [rank.stack for hang in entries(events, HangDetected) for rank in hang.ranks if rank.stack]
@@ -56,7 +80,7 @@ def observe(
     ]
     seen = Observations(
         status, store.plan(status.id), events, ranks, nodes,
-        {"keeper_words": supervisor_words(run_dir, status), **(facts or {})},
+        {"keeper_words": supervisor_words(run_dir, status), **facts},
     )  # fmt: skip
     texts = [*(rank.tail for rank in ranks), *stacks, str(seen.cause.get("traceback") or "")]
     near = dict(_near(texts, moved[1] if moved else seen.code_dir))

@@ -1,10 +1,10 @@
-"""Refuses the arguments of the job in attempts 1 and 2; in attempt 3 its start takes longer than the job may."""
+"""Refuses the arguments of the job; the start of one of its attempts takes longer than the job may."""
 
 import argparse
 import os
 import time
 
-if os.environ["WINDLASS_ATTEMPT"] == "3":
+if os.environ["WINDLASS_ATTEMPT"] == os.environ["SLOW_ATTEMPT"]:
     time.sleep(600)
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=1)

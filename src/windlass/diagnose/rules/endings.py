@@ -9,6 +9,7 @@ from typing import Final
 from windlass.diagnose.flights import named
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.reading import last_lines, main_stack, own_frame
+from windlass.diagnose.rules.restarts import deaths
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import (
     WAITS_FOR,
@@ -79,6 +80,10 @@ def timeout(case: Observations) -> Iterator[Verdict]:
     if "step" in progress:
         total = f" of {progress['total']}" if "total" in progress else ""
         evidence.append(f"it had reached step {progress['step']}{total}")
+    newest = len(case.status.attempts)
+    evidence += [
+        f"attempt {number} failed: {cause.summary[:200]}" for number, cause in deaths(case) if number < newest
+    ][-3:]
     evidence += _last_places(case)
     more_time = f"windlass resume {case.status.id} --timeout TIME gives it more"
     fix = f"{resumed(case)}, with as much time again, and --timeout TIME gives it more"
@@ -97,8 +102,9 @@ def timeout(case: Observations) -> Iterator[Verdict]:
             f"see whether this machine is overloaded; {more_time}, and with --cold it starts cold", 90,
         )  # fmt: skip
     elif case.ranks and all(seen.last_output_at is None for seen in case.ranks):
+        which = f"no rank of attempt {newest}" if newest > 1 else "no rank"
         yield Verdict(
-            "never-printed", f"{reached}, and no rank had printed a single line", None, tuple(evidence),
+            "never-printed", f"{reached}, and {which} had printed a single line", None, tuple(evidence),
             "see where it was, and let the script print or report() what it does; windlass.train.report "
             "shows progress", 80,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Final
 
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
-from windlass.runs.events import AttemptStarted, RootCause, RunEnded, entries
+from windlass.runs.events import AttemptStarted, RootCause, RunEnded, RunResumed, entries
 
 SAME_ERROR: Final = "an attempt before it failed at its start in the same way, so it was not started once more"
 
@@ -24,7 +24,7 @@ def same_step_twice(case: Observations) -> Iterator[Verdict]:
     if not ends or ends[-1].reason != "same-step-twice":
         return
     step, summary = ends[-1].step, str(case.cause.get("summary") or "")
-    evidence = [f"attempt {number}: {summary}" for number, cause in _deaths(case) if cause.summary == summary][-2:]
+    evidence = [f"attempt {number}: {summary}" for number, cause in deaths(case) if cause.summary == summary][-2:]
     evidence += [f"where: {case.where}"] if case.where else []
     yield Verdict(
         "same-step-twice",
@@ -37,12 +37,23 @@ def same_step_twice(case: Observations) -> Iterator[Verdict]:
     )
 
 
-def _deaths(case: Observations) -> Iterator[tuple[int, RootCause]]:
-    """The root cause of each attempt that failed."""
-    number = 0
+def cut_before_its_start(case: Observations) -> str:
+    """How the attempts of a run have ended whose time limit came before any of them had begun to train."""
+    failed, newest = [number for number, _ in deaths(case)], len(case.status.attempts)
+    limit = case.plan.get("policy", {}).get("timeout_seconds") or 0
+    which = f"attempts {failed[0]} to {failed[-1]}" if len(failed) > 1 else f"attempt {failed[0]}"
+    return f"{which} failed at the start; the time limit of {limit:g} s ended attempt {newest} before it began to train"
+
+
+def deaths(case: Observations) -> Iterator[tuple[int, RootCause]]:
+    """The root cause of each attempt that failed since the run was last resumed."""
+    number, found = 0, list[tuple[int, RootCause]]()
     for event in case.events:
         match event.entry:
             case AttemptStarted() as attempt:
                 number = attempt.number
-            case RootCause() as cause:
-                yield number, cause
+            case RootCause(rank=int()) as cause:
+                found.append((number, cause))
+            case RunResumed():
+                found.clear()
+    return iter(found)
