@@ -153,7 +153,7 @@ def test_the_hint_on_placeholders_of_envsubst_is_the_command_that_fills_them_in(
         imported("pytorchjob-refused-envsubst")
     assert refused.value.problems[0].hint == (
         "fill them in first: export NODES=… IMAGE_URI=… CACHE=… GPUS=…; "
-        "envsubst < pytorchjob-refused-envsubst.yaml | windlass import -"
+        "envsubst '${NODES} ${IMAGE_URI} ${CACHE} ${GPUS}' < pytorchjob-refused-envsubst.yaml | windlass import -"
     )
 
 

@@ -98,27 +98,31 @@ SHELL = "for i in 1 2; do python train.py | tee log; done"
 
 
 @pytest.mark.parametrize(
-    ("lines", "at"),
+    ("lines", "at", "variable"),
     [
-        (f"run: python train.py --api-key {TOKEN}\n", 1),
-        (f"setup: |\n  pip install x\n  huggingface-cli login --token {TOKEN}\nrun: python train.py\n", 3),
-        ("setup: wandb login --relogin neverinanyjobfile00000000000\nrun: python train.py\n", 1),
-        ("setup: wandb login 'neverinanyjobfile00000000000' && pip install x\nrun: python train.py\n", 1),
-        (f"run: |\n  export HF_TOKEN={TOKEN}\n  {SHELL}\n", 2),
-        (f"run: |\n  export WANDB_API_KEY='neverinanyjobfile'\n  {SHELL}\n", 2),
-        (f"run: HF_TOKEN={TOKEN} python train.py --token $HF_TOKEN\n", 1),
-        (f"setup: git clone https://me:neverinanyjobfile@example.com/x.git\nrun: |\n  {SHELL}\n", 1),
-        (f"setup: git clone https://$NAME:neverinanyjobfile@example.com/x.git\nrun: |\n  {SHELL}\n", 1),
-        ("run: |\n  python train.py --db-password=neverinanyjobfile00 | tee log\n", 2),
+        (f"run: python train.py --api-key {TOKEN}\n", 1, "HF_TOKEN"),
+        (f"setup: |\n  pip install x\n  huggingface-cli login --token {TOKEN}\nrun: python train.py\n", 3, "HF_TOKEN"),
+        ("setup: wandb login --relogin neverinanyjobfile00000000000\nrun: python train.py\n", 1, "WANDB_API_KEY"),
+        (
+            "setup: wandb login 'neverinanyjobfile00000000000' && pip install x\nrun: python train.py\n",
+            1,
+            "WANDB_API_KEY",
+        ),
+        (f"run: |\n  export HF_TOKEN={TOKEN}\n  {SHELL}\n", 2, "HF_TOKEN"),
+        (f"run: |\n  export WANDB_API_KEY='neverinanyjobfile'\n  {SHELL}\n", 2, "WANDB_API_KEY"),
+        (f"run: HF_TOKEN={TOKEN} python train.py --token $HF_TOKEN\n", 1, "HF_TOKEN"),
+        (f"setup: git clone https://me:neverinanyjobfile@example.com/x.git\nrun: |\n  {SHELL}\n", 1, "URL_PASSWORD"),
+        (f"setup: git clone https://$NAME:neverinanyjobfile@example.com/x.git\nrun: |\n  {SHELL}\n", 1, "URL_PASSWORD"),
+        ("run: |\n  python train.py --db-password=neverinanyjobfile00 | tee log\n", 2, "DB_PASSWORD"),
     ],
 )
-def test_a_script_with_a_secret_in_it_is_refused_without_the_value(lines: str, at: int) -> None:
+def test_a_script_with_a_secret_in_it_is_refused_without_the_value(lines: str, at: int, variable: str) -> None:
     with pytest.raises(JobFileError) as refused:
         import_text(lines, "task.yaml", form="sky")
     [problem] = refused.value.problems
     assert problem.where == f"task.yaml:{at}"
     assert "looks like a secret" in problem.message
-    assert "$HF_TOKEN" in problem.hint
+    assert problem.hint.startswith(f"write ${variable} in its place, or take it out; ")
     assert "neverinanyjobfile" not in str(refused.value)
 
 
@@ -128,12 +132,35 @@ def test_a_script_with_a_secret_in_it_is_refused_without_the_value(lines: str, a
         "export HF_TOKEN=$MY_TOKEN; wandb login $WANDB_API_KEY; python train.py --token ${HF_TOKEN} | tee log",
         'huggingface-cli login --token "$HF_TOKEN"; python train.py --eos-token END | tee log',
         "sky login; aws ecr login --region us-east-1; python train.py --tokenizer gpt2-0123456789abcdef | tee log",
+        "python -c \"login('${HF_TOKEN}', add_to_git_credential=True)\"; python train.py | tee log",
+        "python -c \"login(token=os.environ['HF_TOKEN']); key=get_key()\"; python train.py | tee log",
         "pip install git+https://me:$GH_TOKEN@h/x.git https://${ME}:${T:-}@h/x https://m:x$T@h/; python a.py | tee x",
         'export HF_TOKEN=$(cat /run/secrets/hf); export HF_TOKEN="${HF_TOKEN}"; python train.py | tee log',
     ],
 )
 def test_a_script_that_names_variables_of_secrets_is_imported(script: str) -> None:
     assert import_text(f"run: |\n  {script}\n", "task.yaml", form="sky").job.command is not None
+
+
+@pytest.mark.parametrize("blank", ["[YOUR-KEY]", "your_key_here", "xxxx"])
+def test_a_blank_for_a_secret_in_a_script_is_refused_with_its_variable(blank: str) -> None:
+    task = f"run: |\n  export WANDB_API_KEY={blank}\n  {SHELL}\n"
+    with pytest.raises(JobFileError, match="gives WANDB_API_KEY a blank to be filled in") as refused:
+        import_text(task, "task.yaml", form="sky")
+    assert refused.value.problems[0].hint.endswith("add secrets: [wandb-api-key]")
+
+
+@pytest.mark.parametrize("value", ["''", "'[YOUR-KEY]'", "<your key>", "changeme"])
+def test_a_variable_of_a_secret_without_a_value_is_the_users_secret(value: str) -> None:
+    pod = JOB.replace("image: b", f"image: b, env: [{{name: WANDB_API_KEY, value: {value}}}]")
+    task = f"envs: {{WANDB_API_KEY: {value}, HF_TOKEN: null}}\nrun: python train.py\n"
+    if not value.startswith("<"):  # which is a placeholder of the manifest
+        made = import_text(pod, "file.yaml")
+        assert (made.job.secrets, dict(made.job.env)) == (("wandb-api-key",), {})
+        assert not [one for one in made.lost if "holds a value of a secret" in one.meaning]
+    made = import_text(task, "task.yaml", form="sky")
+    assert (set(made.job.secrets), dict(made.job.env)) == ({"wandb-api-key", "hf-token"}, {})
+    assert not [one for one in made.lost if "--env" in one.instead]
 
 
 def test_the_words_of_a_container_hold_no_secret_either() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.errors import JobFileError
-from windlass.importers.field_hints import secret_hint
+from windlass.importers.field_hints import secret_hint, secret_name
+from windlass.importers.secret_words import is_blank
 from windlass.importers.source import View
 from windlass.spec.names import legal_name, looks_secret
 from windlass.spec.parse import job_from_mapping
@@ -63,6 +64,10 @@ class Draft:
     def put_env(self, name: str, value: str, view: View) -> bool:
         """Set a variable; False, with a finding that does not show the value, if a job file must not hold it."""
         had = self.fields.get("env", {})
+        if is_blank(value) and self.is_secret(name, "value"):
+            view.take()
+            self.put_secret(name, view, f"{name} has no value here, and would hide the user's")
+            return False
         problem = _problem({"env": {name: value}})
         if problem is None:
             self.fields = {**self.fields, "env": {**had, name: value}}
@@ -77,6 +82,13 @@ class Draft:
         else:
             view.leave(f"variable {name}: {message}", hint or "write it by hand")
         return False
+
+    def put_secret(self, variable: str, view: View, meaning: str) -> None:
+        """Name the secret of a variable, where that is this variable on this machine, and say how ranks get it."""
+        name = secret_name(variable)
+        if name.upper().replace("-", "_") == variable:
+            self.add("secrets", name, view)
+        view.remark(meaning, secret_hint(variable, of_sagemaker=self.is_of_sagemaker))
 
     @staticmethod
     def is_secret(name: str, value: str) -> bool:

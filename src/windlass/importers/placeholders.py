@@ -66,9 +66,10 @@ def placeholders_of_text(text: str, where: str) -> list[Problem]:
 
 def _hint(kind: str, found: dict[str, tuple[str, Path]], where: str) -> str:
     if kind == "envsubst":
-        names = " ".join(f"{name.strip('${}')}=…" for name, (by, _) in found.items() if by == "envsubst")
+        names = [name.strip("${}") for name, (by, _) in found.items() if by == "envsubst"]
+        given, named = " ".join(f"{name}=…" for name in names), " ".join(f"${{{name}}}" for name in names)
         source = "" if where == STDIN else f" < {argument(where)}"
-        return f"fill them in first: export {names}; envsubst{source} | windlass import -"
+        return f"fill them in first: export {given}; envsubst '{named}'{source} | windlass import -"
     if kind == "Helm":
         return "render it first: helm template . > manifest.yaml"
     return "write the value into the file"

@@ -7,36 +7,60 @@ from collections.abc import Iterator
 from typing import Final
 
 from windlass.errors import JobFileError, Problem
-from windlass.importers.draft import Draft
+from windlass.importers.field_hints import secret_name
 from windlass.spec.job import Job
-from windlass.spec.names import has_secret
+from windlass.spec.names import has_secret, looks_secret
 
+USUAL: Final = "HF_TOKEN"
+"""A variable to name where a script does not say which secret it holds."""
 _ASSIGNED: Final = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)=[\"']?([^\s\"'`;&|()<>$]+)")
 _OPTION: Final = re.compile(r"(?<!\S)--?([A-Za-z][\w-]*)(?:=|\s+)[\"']?([\w./+=-]+)")
 _LOGIN: Final = re.compile(r"\blogin\s+(?:--[\w-]+\s+)*()[\"']?([\w-]+)(?=[\"'\s;&|)]|$)")
+_NAMED: Final = re.compile(r"([A-Z][A-Z0-9_]*)=")
+_EXPRESSION: Final = re.compile(r"[A-Za-z_][\w.]*\[")
+"""`os.environ[` in a program of Python."""
+_BLANK: Final = re.compile(
+    r"\[[^\]]*\]|<[^>]*>|\{[^{}]*\}|(?:your|insert|replace|todo|change[-_ ]?me)[-_ \w]*|x{3,}|\.{3,}|…|\*{3,}",
+    re.IGNORECASE,
+)
+"""`[YOUR-KEY]`, `<token>`, `your_api_key`, `xxx`."""
 _TOKEN: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{16,}", re.DOTALL)
 """What a token looks like: `--eos-token END` has a value that is none."""
+
+
+def is_blank(value: str) -> bool:
+    """Whether text in the place of a secret is none: empty, or what a page asks its reader to fill in."""
+    return not value or _BLANK.fullmatch(value) is not None
 
 
 def refuse_secrets(job: Job, text: str, where: str) -> None:
     """Raises JobFileError, without the value, where `run`, `command` or `setup` of a job from `text` has a secret."""
     for field, said in (("run", job.run), ("command", " ".join(job.command or ())), ("setup", job.setup)):
-        for value in _secrets(said or ""):
+        for variable, value in _secrets(said or ""):
             found = text.find(value)
             line = f":{text.count(chr(10), 0, found) + 1}" if found >= 0 else ""
             message = "holds what looks like a secret, which a job file does not hold"
-            hint = "write a variable in its place, such as $HF_TOKEN, import it again, and name it in secrets:"
+            if is_blank(value):
+                message = f"gives {variable} a blank to be filled in with a secret, which a job file does not hold"
+            hint = (
+                f"write ${variable} in its place, or take it out; import it again, and add "
+                f"secrets: [{secret_name(variable)}]"
+            )
             raise JobFileError([Problem(f"{where}{line}", field, message, hint)])
 
 
-def _secrets(script: str) -> Iterator[str]:
-    """The values in a command line or in a script of a shell that look like secrets."""
+def _secrets(script: str) -> Iterator[tuple[str, str]]:
+    """The values in a command line or in a script of a shell that look like secrets, each after its variable."""
     for word in script.split():
         if has_secret(word):
-            yield word.strip("\"'")
+            named = _NAMED.match(word)
+            yield (named[1] if named else "URL_PASSWORD" if "://" in word else USUAL), word.strip("\"'")
     for match in _ASSIGNED.finditer(script):
-        if Draft.is_secret(match[1], match[2]):
-            yield match[2]
+        is_called = script[match.end() : match.end() + 1] == "(" or _EXPRESSION.match(match[2])
+        if not is_called and looks_secret(match[1], match[2]):
+            yield match[1].upper(), match[2]
     for match in (*_OPTION.finditer(script), *_LOGIN.finditer(script)):
-        if _TOKEN.fullmatch(match[2]) and Draft.is_secret(match[1] or "token", match[2]):
-            yield match[2]
+        name = re.sub(r"\W", "_", match[1] or "token")
+        if _TOKEN.fullmatch(match[2]) and looks_secret(name, match[2]):
+            variable = "WANDB_API_KEY" if script[: match.start()].endswith("wandb ") else USUAL
+            yield (variable if not match[1] or name == "token" else name.upper()), match[2]

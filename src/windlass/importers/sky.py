@@ -9,7 +9,7 @@ from windlass.importers.common import put_start
 from windlass.importers.container_command import start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
-from windlass.importers.field_hints import hints, secret_hint, secret_name
+from windlass.importers.field_hints import hints
 from windlass.importers.sky_script import start_of_script
 from windlass.importers.sky_shell import (
     NUM_GPUS,
@@ -43,10 +43,7 @@ def sky(found: Documents, draft: Draft) -> None:
         if value.value:
             draft.secret = draft.secret or value
         value.take()
-        name = secret_name(secret)
-        if name.upper().replace("-", "_") == secret:
-            draft.add("secrets", name, value)
-        value.remark(f"{secret} is a secret, and its value is not carried", secret_hint(secret))
+        draft.put_secret(secret, value, f"{secret} is a secret, and its value is not carried")
     _resources(view.at("resources"), draft)
     _workdir(view.at("workdir"), draft)
     _mounts(view.at("file_mounts"), draft)
@@ -105,7 +102,9 @@ def _start(view: View, script: str, nodes: int, draft: Draft) -> None:
 
 def _variables(view: View, draft: Draft) -> None:
     for name, value in view.items():
-        if value.value is None:
+        if value.value is None and draft.is_secret(name, "value"):
+            draft.put_secret(name, value, f"{name} has no value here: it is given with --env")
+        elif value.value is None:
             value.remark(f"{name} has no value here: it is given with --env", f"windlass run --env {name}=VALUE")
         elif isinstance(value.value, str | int | float):
             draft.put_env(name, str(value.value), value)

@@ -203,7 +203,7 @@ def looks_secret(name: str, value: str) -> bool:
     match = _SECRET_NAME.search(name.upper())
     if match is None or not value or value.startswith(("/", "./", "~/", "$")):
         return False
-    return bool(match["sure"]) or not (value.isdigit() or value.lower() in ("true", "false", "none", "null"))
+    return value.lower() not in ("true", "false", "none", "null") and (bool(match["sure"]) or not value.isdigit())
 
 
 def has_secret(text: str) -> bool:
