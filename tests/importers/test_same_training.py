@@ -191,3 +191,52 @@ def test_a_shell_that_ends_at_errors_does_so_in_setup() -> None:
     )
     assert both.job.setup is not None
     assert subprocess.run(["bash", "-c", both.job.setup]).returncode == 1
+
+
+# -- scripts of a ConfigMap -------------------------------------------------------------------------------------------
+
+CONFIG = """apiVersion: batch/v1
+kind: Job
+metadata: {name: small}
+spec:
+  template:
+    spec:
+      containers: [{name: a, image: a/b:1, command: %s, volumeMounts: [{name: code, mountPath: /code%s}]}]
+      volumes: [{name: code, configMap: {name: scripts}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: scripts}
+data: {go.sh: %s, train.py: "print(1)"}
+"""
+TORCHRUN = '"#!/bin/bash\\ntorchrun --nproc_per_node=2 /a/train.py\\n"'
+
+
+@pytest.mark.parametrize(
+    ("command", "file"), [("[/code/go.sh]", ""), ("[sh, /code/go.sh]", ""), ("[/code]", ", subPath: go.sh")]
+)
+def test_a_shell_script_of_a_configmap_is_read_as_if_it_were_in_the_command(command: str, file: str) -> None:
+    made = import_text(CONFIG % (command, file, TORCHRUN), "job.yaml")
+    assert (made.job.run, made.job.procs_per_node) == ("/a/train.py", 2)
+    assert "ConfigMap/scripts: data.train.py" in {one.field for one in made.lost}
+
+
+def test_a_shell_script_with_arguments_keeps_them() -> None:
+    made = import_text(CONFIG % ("[bash, /code/go.sh, a]", "", '"train $1"'), "job.yaml")
+    assert made.job.command == ("bash", "-c", "train $1", "/code/go.sh", "a")
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("[torchrun, /code/train.py]", TORCHRUN),
+        ('[bash, -c, "torchrun /code/train.py"]', TORCHRUN),
+        ("[bash, /code/go.sh]", '"torchrun /code/train.py"'),
+        ("[/code/go.sh]", '"no shebang"'),
+        ("[bash, /code/other.sh]", TORCHRUN),
+    ],
+)
+def test_a_program_of_a_configmap_that_no_pod_would_mount_is_refused(command: str, script: str) -> None:
+    with pytest.raises(JobFileError, match="which is in ConfigMap scripts: no pod of a run mounts it") as refused:
+        import_text(CONFIG % (command, "", script), "job.yaml")
+    assert "import it again" in refused.value.problems[0].hint

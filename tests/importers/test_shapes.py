@@ -151,6 +151,7 @@ def test_a_trainjob_is_read_with_its_queue_its_secret_and_its_deadline() -> None
         "image": "example/llama:1.2",
         "env": {"NCCL_DEBUG": "WARN"},
         "secrets": ["hf"],
+        "labels": {"team": "nlp"},
         "timeout": 7200.0,
         "queue": "user-queue",
         "kubernetes": {"namespace": "team-a"},
@@ -326,7 +327,7 @@ def test_a_task_of_skypilot_brings_machines_data_and_words() -> None:
         "secrets": ["hf-token", "wandb"],
         "data": [
             {"name": "corpus", "source": "s3://bucket/corpus"},
-            {"name": "ckpt", "source": "s3://bucket/ckpt", "via": "mount"},
+            {"name": "ckpt", "source": "s3://bucket/ckpt", "via": "mount", "write": True},
         ],
         "restarts": {"max": 3},
         "volumes": [{"claim": "team-claim", "path": "/mnt/shared"}],

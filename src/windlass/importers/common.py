@@ -9,7 +9,7 @@ from typing import Any, Final
 from windlass.importers.container_command import Start
 from windlass.importers.draft import Draft
 from windlass.importers.operator_variables import RANKS_OF_A_NODE, Given, with_variables
-from windlass.importers.pods import Pods, queue
+from windlass.importers.pods import Pods, labels
 from windlass.importers.source import View
 
 _NNODES: Final = re.compile(r"--nnodes[= ]([1-9][0-9]*)(?![:\w])")
@@ -25,7 +25,7 @@ def metadata(view: View, draft: Draft) -> None:
     draft.put_name(meta.at("name"))
     draft.put_name(meta.at("generateName"))
     draft.put_text("kubernetes.namespace", meta.at("namespace"))
-    queue(draft, meta.at("labels"))
+    labels(draft, meta.at("labels"))
 
 
 def run_policy(view: View, draft: Draft, *, of_mpi: bool = False) -> None:
@@ -106,6 +106,11 @@ def put_start(
     for name, value in fields.items():
         if draft.get(name) is None:
             draft.put(name, value, view)
+        elif name == "restarts" and draft.get("restarts") != value:
+            most = draft.get("restarts")["max"]
+            view.remark(
+                f"the launcher restarts {value['max']} times, the manifest {most}", f"restarts: {most} is written"
+            )
     if said_nodes is None and (within := _NNODES.search(" ".join(draft.get("command") or ()))) is not None:
         said_nodes = int(within[1])
     if isinstance(said_nodes, int) and isinstance(nodes, dict) and nodes["min"] <= said_nodes <= nodes["max"]:

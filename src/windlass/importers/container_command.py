@@ -230,6 +230,7 @@ def _direct(words: Sequence[str], env: Mapping[str, str], folder: str | None, co
     }
     if made.by != "mpi":
         made.fields |= {name: parsed.fields[name] for name in ("nodes", "procs_per_node") if name in parsed.fields}
+        made.fields |= {"restarts": {"max": parsed.fields["restarts"]}} if "restarts" in parsed.fields else {}
     _place(made, folder, code_travels)
     return made
 

@@ -9,19 +9,24 @@ from typing import Any, Final
 from windlass.importers.container_command import Start, assumed_torchrun, names_a_program, start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
+from windlass.importers.field_hints import hints
 from windlass.importers.node_affinity import GPU, node_affinity
 from windlass.importers.operator_variables import RANKS_OF_A_NODE, VALUES
-from windlass.importers.shell import expanded
+from windlass.importers.shell import SHELLS, expanded
 from windlass.importers.source import View
 from windlass.importers.storage import mounted
+from windlass.spec.labels import is_reserved
 from windlass.spec.quantities import cores, size, whole
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 GROUP: Final = ("MASTER_ADDR", "RANK", "WORLD_SIZE")
 OF_TORCH: Final = (*GROUP, "MASTER_PORT", *VALUES["torchrun"], RANKS_OF_A_NODE)
 """What the training operator sets in the pods of a PyTorchJob."""
+_SHEBANG: Final = re.compile(rf"#!\S*(?:/|env ){'(?:' + '|'.join(SHELLS) + ')'}\b")
 _ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|neuron\w*|gaudi|mig-.*|gcu|npu)$|^habana\.ai/")
 """Devices that ranks compute with: a job without them is not the same job."""
+_OF_CONTROLLERS: Final = ("controller-uid", "job-name")
+"""Labels without a prefix by which controllers find their pods."""
 DEVICES: Final = {
     "vpc.amazonaws.com/efa": "run it as it is where EFA is needed: a job file asks for no network devices yet",
     "ephemeral-storage": "pods have what their machine has; give large files a claim in volumes:",
@@ -53,8 +58,7 @@ class Pods:
 
     def read(self, template: View, names: tuple[str, ...] = (), *, is_patch: bool = False) -> None:
         """Read a pod template; `names` are those of the container that trains."""
-        labels = template.at("metadata", "labels")
-        queue(self.draft, labels)
+        labels(self.draft, template.at("metadata", "labels"))
         spec = template.at("spec")
         for volume in spec.at("volumes").each():
             name = volume.at("name").value
@@ -107,9 +111,9 @@ class Pods:
             view.at("imagePullPolicy").take_if("Always" if is_newest else "IfNotPresent")
         self.amounts(view.at("resources"))
         self.variables(view)
+        self.command(view)
         for mount in view.at("volumeMounts").each():
             mounted(self.draft, self.volumes, mount)
-        self.command(view)
 
     def command(self, view: View) -> None:
         """Read `command`, `args` and `workingDir` of a container."""
@@ -126,7 +130,7 @@ class Pods:
             hint = "write what the image starts as command: of the container, and import it again"
             raise view.at("args").refused(message, hint)
         self.command_words = command
-        words = ["torchrun", *args] if is_torchrun else words
+        words = ["torchrun", *args] if is_torchrun else self._with_scripts(view, words, at)
         start = start_of(words, self.env, folder, unknown={*self.of_operator, *self.unknown} - self.env.keys())
         self.start = start, at
         if is_torchrun:
@@ -139,6 +143,36 @@ class Pods:
                 "the image's own entry point starts these words; it is not in the manifest",
                 "if it does more than start them, write what it does as command:",
             )
+
+    def _with_scripts(self, view: View, words: list[str], at: View) -> list[str]:
+        """The words, with the text of a shell script in the place of its file in a ConfigMap.
+
+        Raises JobFileError for other programs that are in a ConfigMap: no pod of a run mounts it.
+        """
+        for mount in view.at("volumeMounts").each():
+            volume, folder = self.volumes.get(str(mount.at("name").value)), mount.at("mountPath").value
+            if volume is None or not volume.at("configMap") or not isinstance(folder, str):
+                continue
+            config, key = volume.at("configMap"), mount.at("subPath").value
+            file = re.escape(folder.rstrip("/")) + ("" if key else r"/([\w./-]+)")
+            for found in re.finditer(rf"(?<![\w./-]){file}(?![\w/-])", " ".join(words)):
+                path, name = found[0], key or found[1]
+                key_of = {str(item.at("path").value): str(item.at("key").value) for item in config.at("items").each()}
+                text = self._config(config.at("name").value).at(key_of.get(name, name))
+                is_shell, script = words[0].rpartition("/")[2] in SHELLS, words[words[0] != path :]
+                if script[:1] == [path] and isinstance(text.value, str) and (is_shell or _SHEBANG.match(text.value)):
+                    config.leave("a script, which is in the command", "nothing to do", is_ours=True)
+                    shell = words[0] if is_shell else "bash"
+                    text.take()
+                    self._with_scripts(view, [shell, "-c", text.value, *script[1:]], at)
+                    return [shell, "-c", text.value, *(script if script[1:] else ())]
+                if path.endswith((".py", ".sh")) or path == words[0]:
+                    message = (
+                        f"starts {path}, which is in ConfigMap {config.at('name').value}: no pod of a run mounts it"
+                    )
+                    hint = "write it into a file beside the job file, name that in the command, and import it again"
+                    raise at.refused(message, hint)
+        return words
 
     def amounts(self, view: View) -> None:
         """Read `limits` and `requests`."""
@@ -153,7 +187,6 @@ class Pods:
                     request.leave(
                         f"asks for {request.value}, and may use {limit.value}",
                         "what is asked for is granted and not more: the limit is taken",
-                        is_ours=True,
                     )
 
     def _amount(self, name: str, view: View) -> None:
@@ -272,9 +305,20 @@ def _optional(view: View) -> None:
         view.leave("the pods start without this secret too", "make the secret, or take it out of secrets:")
 
 
-def queue(draft: Draft, labels: View) -> None:
-    """Read the label with the queue."""
-    draft.put_text("queue", labels.at(QUEUE_LABEL))
+def labels(draft: Draft, view: View) -> None:
+    """Read labels: the one with the queue, and those that a job may have."""
+    for key, value in view.items():
+        had = (draft.get("labels") or {}).get(key, value.value)
+        if key == QUEUE_LABEL:
+            draft.put_text("queue", value)
+        elif key in hints("field") and ("/" in key or key in _OF_CONTROLLERS):
+            value.leave(*hints("field")[key])
+        elif is_reserved(key):
+            value.leave("a label of Kubernetes' own programs", "leave it out: Windlass sets those that it needs")
+        elif had != value.value:
+            value.leave(f"another value of this label than {had}", "a run has one: change it under labels:")
+        else:
+            draft.put("labels", {**(draft.get("labels") or {}), key: value.value}, value)
 
 
 def main_container(containers: View, names: tuple[str, ...], *, is_patch: bool = False) -> View | None:

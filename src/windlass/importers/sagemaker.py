@@ -10,7 +10,7 @@ from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
 from windlass.importers.field_hints import hints
 from windlass.importers.sagemaker_script import Script, script_of_toolkit
-from windlass.importers.sagemaker_target import read_target
+from windlass.importers.sagemaker_target import machines, read_target
 from windlass.importers.source import View
 from windlass.spec.names import legal_name
 
@@ -64,7 +64,6 @@ def _limits(view: View, draft: Draft) -> None:
     spot.take_if(False)
     stopping, resources = view.at("StoppingCondition"), view.at("ResourceConfig")
     draft.put_text("sagemaker.training_plan", resources.at("TrainingPlanArn"))
-    resources.at("InstanceGroups").leave("several types of instances in one job", "all nodes of a job are alike")
     resources.at("InstancePlacementConfig").leave("which instances are near each other", "SageMaker places them")
     stopping.at("MaxPendingTimeInSeconds").leave("how long it waits for capacity", "windlass stop ends a wait")
     draft.put_seconds("timeout", stopping.at("MaxRuntimeInSeconds"))
@@ -101,7 +100,7 @@ def _algorithm(view: View) -> None:
 
 def _start(view: View, channels: dict[str, View], draft: Draft) -> None:
     algorithm = view.at("AlgorithmSpecification")
-    at = view.at("ResourceConfig", "InstanceCount")
+    at = machines(view).at("InstanceCount")
     nodes = at.whole() or 1
     given, env = view.at("HyperParameters"), draft.fields.get("env", {})
     of_sdk = DRIVERS in channels

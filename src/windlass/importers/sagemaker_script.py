@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +16,10 @@ PROGRAM: Final = "sagemaker_program"
 FOLDER: Final = "sagemaker_submit_directory"
 TORCHRUN: Final = "sagemaker_torch_distributed_enabled"
 MPI: Final = "sagemaker_mpi_enabled"
+MPI_OPTIONS: Final = "sagemaker_mpi_custom_mpi_options"
 MPI_PROCS: Final = "sagemaker_mpi_num_of_processes_per_host"
+NOTED: Final = ("container_log_level", "job_name", "region", "instance_type", "enable_cloudwatch_metrics")
+"""Hyperparameters of the toolkit without effect on the training, behind their prefix."""
 SMDDP: Final = "sagemaker_distributed_dataparallel_enabled"
 
 
@@ -28,11 +32,13 @@ class Script:
     """`python`, `torchrun` or `mpirun`."""
     procs: int | str | None = None
     arguments: list[str] = field(default_factory=list)
+    options: list[str] = field(default_factory=list)
+    """Further options of mpirun."""
 
     def words(self, num_nodes: int) -> list[str]:
         """The command line of each of so many nodes."""
         if self.launcher == "mpirun":
-            return ["mpirun", "python", self.program, *self.arguments]
+            return ["mpirun", *self.options, "python", self.program, *self.arguments]
         if self.program.endswith(".sh"):
             return ["bash", self.program, *self.arguments]
         counted = [f"--nnodes={num_nodes}"] if self.launcher == "torchrun" else []
@@ -69,6 +75,7 @@ def script_of_toolkit(view: View, draft: Draft) -> Script | None:
         script.launcher, script.procs = "torchrun", "auto"
     elif _is_on(view.at(MPI)):
         script.launcher, script.procs = "mpirun", _procs(view.at(MPI_PROCS))
+        script.options = _options(view.at(MPI_OPTIONS))
     elif _is_on(view.at(SMDDP)):
         script.launcher, script.procs = "torchrun", "auto"
         view.at(SMDDP).remark(
@@ -87,10 +94,11 @@ def _settings(view: View) -> None:
         folder.leave("the code, packed", f"aws s3 cp {source} - | tar xz puts it beside the job file")
     else:
         folder.leave("the folder of the code", "put the script beside the job file, or name its folder as code:")
-    ours = "what the SDK notes for itself, and Windlass sets"
     for name, value in view.items():
-        if name.startswith(PREFIX) and name not in (PROGRAM, FOLDER, TORCHRUN, MPI, MPI_PROCS, SMDDP):
-            value.leave(ours, "nothing to do", is_ours=True)
+        if name.removeprefix(PREFIX) in NOTED:
+            value.leave("what the SDK notes for itself, and Windlass sets", "nothing to do", is_ours=True)
+        elif name.startswith(PREFIX) and name not in (PROGRAM, FOLDER, TORCHRUN, MPI, MPI_PROCS, MPI_OPTIONS, SMDDP):
+            value.leave("a setting of the training toolkit, which is not used here", "let the script do what it does")
 
 
 def _is_on(view: View) -> bool:
@@ -98,6 +106,17 @@ def _is_on(view: View) -> bool:
     if view:
         view.take()
     return is_on
+
+
+def _options(view: View) -> list[str]:
+    """Options of mpirun; those that no shell could split are reported."""
+    try:
+        options = shlex.split(str(decoded(view.value) or ""))
+    except ValueError:
+        view.leave("options of mpirun, whose quotes are not closed", "write them as env:, such as OMPI_MCA_btl")
+        return []
+    view.take()
+    return options
 
 
 def _procs(view: View) -> int | None:

@@ -25,7 +25,7 @@ def read_target(view: View, draft: Draft) -> None:
     put(draft, "role", view.at("RoleArn"))
     put(draft, "storage", output.at("S3OutputPath"))
     put(draft, "image", view.at("AlgorithmSpecification", "TrainingImage"))
-    put(draft, "instance", resources.at("InstanceType"))
+    put(draft, "instance", machines(view).at("InstanceType"))
     size = resources.at("VolumeSizeInGB")
     if isinstance(size.value, int) and not isinstance(size.value, bool):
         put(draft, "volume", size, size.value * GIBI)
@@ -43,6 +43,20 @@ def read_target(view: View, draft: Draft) -> None:
             tags = {**draft.target.get("tags", {}), name.value: value.value}
             if put(draft, "tags", value, tags):
                 name.take()
+
+
+def machines(view: View) -> View:
+    """Where type and number of the instances are: in the one group, if they are in groups.
+
+    Raises JobFileError for several groups.
+    """
+    resources = view.at("ResourceConfig")
+    first, *others = resources.at("InstanceGroups").each() or [resources]
+    if others:
+        raise others[0].refused("is another group of instances, and all nodes of a job are alike", "leave one group")
+    if first is not resources:
+        first.text("InstanceGroupName")
+    return first
 
 
 def put(draft: Draft, field: str, view: View, value: Any = None) -> bool:

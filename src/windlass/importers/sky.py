@@ -21,9 +21,11 @@ from windlass.importers.sky_shell import (
 )
 from windlass.importers.source import View
 from windlass.spec.names import legal_name
+from windlass.spec.parts import STORES
 
 _NO_GPU: Final = re.compile(r"tpu|inferentia|trainium|gaudi|mi\d|radeon", re.IGNORECASE)
 """Accelerators that are not asked for as GPUs of NVIDIA."""
+_STORES: Final = {"s3": "s3", "gcs": "gs"}
 _AMOUNT: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?:(?P<unit>[KMGTP])i?B?)?(?P<more>\+)?", re.IGNORECASE)
 """CPUs or memory: `4`, `4+`, `32GB+`; memory without a unit is in GB. `4x` is so much for each CPU, and is not read."""
 _NO_JOBS: Final = (
@@ -134,11 +136,13 @@ def _resources(view: View, draft: Draft) -> None:
     recovery = view.at("job_recovery")
     draft.put_restarts(recovery.at("max_restarts_on_errors"))
     if isinstance(recovery.value, str):
-        recovery.leave("what follows when a machine is lost", "restarts: {max: 3, on: [preemption, node-loss]}")
+        recovery.leave("what follows when a machine is lost", "restarts: {max: N, on: [preemption, node-loss]}")
     for label, value in view.at("labels").items():
         draft.put("labels", {**(draft.get("labels") or {}), label: value.value}, value)
     for name, hint in hints("sky resource").items():
-        view.at(name).leave(f"{name}: {_shown(view.at(name).value)}", hint.instead)
+        size = _AMOUNT.fullmatch(str(view.at("disk_size").value or "SIZE"))
+        instead = hint.instead.replace("SIZE", f"{size['number']}{(size['unit'] or 'G').upper()}iB" if size else "SIZE")
+        view.at(name).leave(f"{name}: {_shown(view.at(name).value)}", instead)
 
 
 def _accelerators(view: View, others: View, draft: Draft) -> None:
@@ -199,19 +203,38 @@ def _workdir(view: View, draft: Draft) -> None:
 def _mounts(view: View, draft: Draft) -> None:
     """Read `file_mounts`: buckets are data; folders of this machine are reported."""
     for path, given in view.items():
-        source = given.value if isinstance(given.value, str) else given.at("source").value
-        name = legal_name(path.rstrip("/").rpartition("/")[2] or "data")
-        if isinstance(source, str) and re.match(r"[a-z0-9]+://", source):
-            via = "mount" if str(given.at("mode").value).upper().startswith("MOUNT") else "copy"
-            if draft.add("data", {"name": name, "source": source, "via": via}, given):
-                given.remark(f"{source} was at {path}", f"it is at $WINDLASS_DATA_{name.upper().replace('-', '_')}")
-        elif isinstance(given.value, dict):
+        is_mapping = isinstance(given.value, dict)
+        source, bucket = (given.at("source"), given.at("name")) if is_mapping else (given, given.at("name"))
+        address = source.value
+        store = _STORES.get(str(given.at("store").value))
+        if is_mapping and not source and store is not None and isinstance(bucket.value, str):
+            source, address = bucket, f"{store}://{bucket.value}"
+            source.remark(f"the bucket {bucket.value}, which SkyPilot makes if it is missing", "make it before the run")
+        if isinstance(address, str) and (scheme := re.match(r"([a-z0-9]+)://", address)) is not None:
+            _data(path, address, scheme[1], given, source, draft)
+        elif is_mapping and not isinstance(address, str):
             given.leave(
-                f"the bucket {_shown(given.at('name').value)}, at {path}",
-                "data: [{name: NAME, source: s3://BUCKET, via: mount}], and its path is $WINDLASS_DATA_NAME",
+                f"the bucket {_shown(bucket.value)}, at {path}",
+                "data: [{name: NAME, source: s3://BUCKET, via: mount, write: true}], and its path is "
+                "$WINDLASS_DATA_NAME",
             )
         else:
-            given.leave(f"{_shown(source)} of this machine, at {path}", "put it below code:, it travels with the job")
+            given.leave(f"{_shown(address)} of this machine, at {path}", "put it below code:, it travels with the job")
+
+
+def _data(path: str, address: str, scheme: str, given: View, source: View, draft: Draft) -> None:
+    """Read a bucket: copied where it is named alone or by COPY, else mounted, where ranks write to it too."""
+    if scheme not in STORES:
+        given.leave(f"{address} at {path}: {scheme}:// is no store that is read", "copy it to s3://, gs:// or az://")
+        return
+    name = legal_name(path.rstrip("/").rpartition("/")[2] or "data")
+    mode = str(given.at("mode").value or "MOUNT").upper() if source is not given else "COPY"
+    way = {"via": "mount", "write": True} if mode.startswith("MOUNT") else {"via": "copy"}
+    if draft.add("data", {"name": name, "source": address, **way}, source) and source is not given:
+        for field in ("mode", "store", "name"):
+            given.at(field).take()
+        given.at("persistent").take_if(True)
+    given.remark(f"{address} was at {path}", f"it is at $WINDLASS_DATA_{name.upper().replace('-', '_')}")
 
 
 def _shown(value: Any) -> str:

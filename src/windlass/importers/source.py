@@ -13,6 +13,8 @@ from windlass.spec.places import Path, found, spell
 
 STDIN: Final = "standard input"
 """Name of the file that a command gives as `-`."""
+GANGS: Final = frozenset(("coscheduling", "volcano", "gang", "gangScheduling"))
+"""Kinds of gang scheduling, which an empty mapping chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ def argument(where: str) -> str:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is `null`, `{}` or `[]`, or holds only such."""
-    if isinstance(value, dict | list):
-        return all(map(is_empty, value.values() if isinstance(value, dict) else value))
-    return value is None
+    """Whether a value is `null`, `{}` or `[]`, or holds only such, and none that says something by its name alone."""
+    if isinstance(value, dict):
+        return GANGS.isdisjoint(value) and all(map(is_empty, value.values()))
+    return all(map(is_empty, value)) if isinstance(value, list) else value is None

@@ -43,7 +43,8 @@ def mounted(draft: Draft, volumes: Mapping[str, View], mount: View) -> None:
         unknown = Hint(f"a volume of kind {kind}", "volumes: [{claim: NAME, path: /data}] mounts a claim")
         hint = hints("volume").get(kind, unknown)
         of_host = f" {found.at('path').value}" if kind == "hostPath" else ""
-        found.leave(f"{hint.meaning}{of_host}, at {path}", hint.instead)
+        size_asked = str(found.at("volumeClaimTemplate", "spec", "resources", "requests", "storage").value or "SIZE")
+        found.leave(f"{hint.meaning}{of_host}, at {path}", hint.instead.replace("SIZE", size_asked))
 
 
 def _claim(draft: Draft, claim: View, mount: View, path: str) -> None:
@@ -52,7 +53,9 @@ def _claim(draft: Draft, claim: View, mount: View, path: str) -> None:
         draft.add("volumes", {"claim": name, "path": path.rstrip("/") or path}, mount.at("mountPath"))
     for view in (claim.at("readOnly"), mount.at("readOnly")):
         if view.value is True:
-            view.leave("mounted only to read", "it may be written to here; the storage's own rights hold", is_ours=True)
+            view.leave(
+                "mounted only to read", "ranks may write to it here, as far as the rights of the storage let them"
+            )
         elif view:
             view.take()
     if mount.at("subPath"):

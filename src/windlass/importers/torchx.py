@@ -129,7 +129,7 @@ def _mount(view: View, draft: Draft) -> None:
         for name in ("type", "src"):
             view.at(name).take()
         if view.at("read_only").value:
-            view.at("read_only").leave("mounted only to read", "it may be written to here", is_ours=True)
+            view.at("read_only").leave("mounted only to read", "ranks may write to it here")
         view.at("read_only").take()
     else:
         view.leave(f"{source} of the machine", "volumes: [{claim: NAME, path: /data}] mounts a claim")

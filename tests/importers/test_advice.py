@@ -1,0 +1,152 @@
+"""What an import lists is under the right heading, with advice that a user can follow."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from windlass.errors import JobFileError
+from windlass.importers.convert import Imported, import_text
+
+POD = "{containers: [{name: a, image: example/a:1, command: [torchrun, /a/train.py]%s}]%s}"
+
+
+def job(container: str = "", pod: str = "", meta: str = "") -> Imported:
+    template = POD % (container, pod)
+    text = f"apiVersion: batch/v1\nkind: Job\nmetadata: {{name: a{meta}}}\nspec: {{template: {{spec: {template}}}}}\n"
+    return import_text(text, "job.yaml")
+
+
+def sky(text: str) -> Imported:
+    return import_text(f"run: torchrun --nproc_per_node=2 train.py\n{text}\n", "task.yaml", form="sky")
+
+
+def lost(made: Imported) -> dict[str, str]:
+    return {one.field: one.instead for one in made.lost}
+
+
+def test_what_changes_a_job_is_not_under_nothing_to_do() -> None:
+    spread = ", topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone}]"
+    claim = ", volumes: [{name: v, persistentVolumeClaim: {claimName: c, readOnly: true}}]"
+    made = job(", volumeMounts: [{name: v, mountPath: /v, readOnly: true}]", spread + claim)
+    where = "spec.template.spec"
+    assert {
+        f"{where}.topologySpreadConstraints",
+        f"{where}.volumes[0].persistentVolumeClaim.readOnly",
+        f"{where}.containers[0].volumeMounts[0].readOnly",
+    } <= lost(made).keys()
+    assert "spec.template.spec.hostNetwork" in lost(job(pod=", hostNetwork: true"))
+
+
+def test_an_efa_provider_without_its_devices_is_named() -> None:
+    made = job(", env: [{name: FI_PROVIDER, value: efa}]")
+    assert any("pods of a run get no EFA devices" in one.meaning for one in made.lost)
+    assert not job(", env: [{name: FI_PROVIDER, value: tcp}]").lost
+
+
+def test_labels_that_a_job_may_have_are_its_labels_and_others_are_listed() -> None:
+    made = job(meta=", labels: {team: vision, app.kubernetes.io/part-of: x, bad: 'two words'}, annotations: {a/b: c}")
+    assert dict(made.job.labels) == {"team": "vision"}
+    assert set(lost(made)) == {
+        "metadata.labels.app.kubernetes.io/part-of", "metadata.labels.bad", "metadata.annotations.a/b",
+    }  # fmt: skip
+    assert not any("labels: {KEY" in instead for instead in lost(made).values())
+
+
+@pytest.mark.parametrize(("disk", "size"), [("2000", "2000GiB"), ("2TB", "2TiB"), ("'64+'", "64GiB")])
+def test_the_size_of_a_disk_is_that_of_the_original(disk: str, size: str) -> None:
+    assert f"size: {size}" in lost(sky(f"resources: {{disk_size: {disk}}}"))["resources.disk_size"]
+    claim = "ephemeral: {volumeClaimTemplate: {spec: {resources: {requests: {storage: 2Ti}}}}}"
+    made = job(", volumeMounts: [{name: v, mountPath: /v}]", f", volumes: [{{name: v, {claim}}}]")
+    assert "size: 2Ti}" in lost(made)["spec.template.spec.volumes[0].ephemeral"]
+
+
+@pytest.mark.parametrize("text", ["resources: {use_spot: true}", "resources: {job_recovery: FAILOVER}"])
+def test_advice_on_restarts_names_no_number_that_the_original_does_not_have(text: str) -> None:
+    [instead] = lost(sky(text)).values()
+    assert "max: N" in instead
+
+
+def test_restarts_of_a_launcher_that_differ_from_the_manifests_are_said() -> None:
+    template = "{containers: [{name: pytorch, image: a/b:1, command: [torchrun, --max-restarts=0, /a/t.py]}]}"
+    text = (
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\nspec: {runPolicy: {backoffLimit: 4}, "
+        f"nprocPerNode: '1', pytorchReplicaSpecs: {{Master: {{template: {{spec: {template}}}}}}}}}\n"
+    )
+    made = import_text(text, "job.yaml")
+    assert made.job.restarts.max == 4
+    assert any("the launcher restarts 0 times, the manifest 4" in one.meaning for one in made.lost)
+
+
+def test_an_empty_mapping_that_chooses_a_gang_is_listed() -> None:
+    text = (
+        "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: a}\n"
+        "spec: {runtimeRef: {name: r}, "
+        "trainer: {numNodes: 2, command: [torchrun, /a/t.py]}}\n---\napiVersion: trainer.kubeflow.org/v1alpha1\n"
+        "kind: TrainingRuntime\nmetadata: {name: r}\n"
+        "spec: {podGroupPolicy: {coscheduling: {}}, mlPolicy: {torch: {}}}\n"
+    )
+    assert "TrainingRuntime/r: spec.podGroupPolicy" in lost(import_text(text, "job.yaml"))
+
+
+# -- buckets of SkyPilot ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mount", "data"),
+    [
+        ("s3://b/x", {"source": "s3://b/x"}),
+        ("{source: s3://b/x, mode: COPY}", {"source": "s3://b/x"}),
+        ("{source: s3://b/x}", {"source": "s3://b/x", "via": "mount", "write": True}),
+        ("{source: gs://b/x, mode: MOUNT_CACHED}", {"source": "gs://b/x", "via": "mount", "write": True}),
+        ("{name: b, store: s3, mode: MOUNT}", {"source": "s3://b", "via": "mount", "write": True}),
+    ],
+)
+def test_a_bucket_that_is_mounted_is_written_to(mount: str, data: dict[str, Any]) -> None:
+    [found] = sky(f"file_mounts: {{/out: {mount}}}").job.data
+    assert found.model_dump(exclude_defaults=True) == {"name": "out", **data}
+
+
+@pytest.mark.parametrize("mount", ["oci://b/x", "{source: r2://b/x, mode: COPY}", "{name: b, mode: MOUNT}"])
+def test_a_bucket_of_another_store_is_listed(mount: str) -> None:
+    made = sky(f"file_mounts: {{/out: {mount}}}")
+    assert made.job.data == ()
+    assert "file_mounts./out" in lost(made)
+
+
+def test_a_bucket_that_is_deleted_at_the_end_is_listed() -> None:
+    assert "file_mounts./out.persistent" in lost(sky("file_mounts: {/out: {source: s3://b/x, persistent: false}}"))
+
+
+# -- SageMaker --------------------------------------------------------------------------------------------------------
+
+
+def training_job(given: dict[str, str], resources: dict[str, Any]) -> Imported:
+    body = {
+        "TrainingJobName": "a", "ResourceConfig": resources, "HyperParameters": {"sagemaker_program": "t.py", **given},
+    }  # fmt: skip
+    return import_text(json.dumps(body), "job.json")
+
+
+def test_options_of_mpirun_are_read_and_other_settings_of_the_toolkit_listed() -> None:
+    given = {
+        "sagemaker_mpi_enabled": "true", "sagemaker_mpi_custom_mpi_options": '"-x NCCL_DEBUG=INFO --brand-new 1"',
+        "sagemaker_region": '"eu-west-1"', "sagemaker_parameter_server_enabled": "true",
+    }  # fmt: skip
+    made = training_job(given, {"InstanceCount": 2, "InstanceType": "ml.c5.large"})
+    assert dict(made.job.env) == {"NCCL_DEBUG": "INFO"}
+    assert any("--brand-new" in one.meaning for one in made.lost)
+    assert "HyperParameters.sagemaker_parameter_server_enabled" in lost(made)
+    broken = training_job({**given, "sagemaker_mpi_custom_mpi_options": "-x 'A"}, {"InstanceCount": 2})
+    assert "HyperParameters.sagemaker_mpi_custom_mpi_options" in lost(broken)
+
+
+def test_instances_in_one_group_are_the_nodes_and_several_groups_are_refused() -> None:
+    group = {"InstanceGroupName": "g", "InstanceType": "ml.g5.xlarge", "InstanceCount": 3}
+    made = training_job({}, {"InstanceGroups": [group], "VolumeSizeInGB": 50})
+    assert made.job.nodes.max == 3
+    assert "instance: ml.g5.xlarge" in made.target
+    with pytest.raises(JobFileError, match="is another group of instances"):
+        training_job({}, {"InstanceGroups": [group, {**group, "InstanceGroupName": "h"}]})
