@@ -110,9 +110,17 @@ def test_the_newest_progress_is_read_with_the_status_and_costs_no_event(store: S
     with contextlib.closing(begin(store, "a-1")) as writer:
         writer.append(entry_of("progress", {"step": 1, "loss": 0.5}))
         store.set_progress("a-1", {"step": 7})
-    assert store.status("a-1").progress == {"step": 7, "loss": 0.5}
+    assert store.status("a-1").progress == {"step": 7}
     assert store.status("a-1", with_progress=False).progress == {"step": 1, "loss": 0.5}
     assert len(store.events("a-1")) == 2
+
+
+def test_nothing_of_the_progress_of_an_attempt_before_is_shown(store: Store) -> None:
+    with contextlib.closing(begin(store, "a-1")) as writer:
+        writer.append(entry_of("progress", {"step": 1, "loss": 0.5, "at": 10.0}))
+        store.set_progress("a-1", {"step": 7, "loss": 0.4, "at": 11.0})
+        writer.append(entry_of("progress", {"step": 5, "at": 20.0}))
+    assert store.status("a-1").progress == {"step": 5, "at": 20.0}
 
 
 def test_progress_that_is_copied_late_does_not_replace_newer(store: Store) -> None:

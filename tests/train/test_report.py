@@ -71,6 +71,18 @@ def run_script(code: str, *, path: Path = PACKAGE.parent, **environ: str) -> sub
 # ---------------------------------------------------------------- what is written, and when
 
 
+def test_where_a_checkpoint_counts_the_steps_the_number_of_a_batch_is_none(bench: Bench) -> None:
+    bench.reporter.count(60)
+    counts = bench.report(14, total=16, epoch=3, loss=0.5)
+    bench.reporter.count(61)
+    assert counts == [{"checkpoint": {"action": "counts"}}, {"step": 60, "epoch": 3, "loss": 0.5}]
+    for step, total, known in ((61, 160, {"step": 61, "total": 160}), (62, 160, {"step": 62, "total": 160}),
+                               (15, 16, {"step": 61}), (None, None, {})):  # fmt: skip
+        bench.now += 1.0
+        [line] = bench.report(step, total=total, loss=0.25)
+        assert {name: line[name] for name in ("step", "total") if name in line} == known
+
+
 def test_the_first_report_is_written_with_all_it_was_given(bench: Bench) -> None:
     given = {"total": 500, "epoch": 0, "loss": 0.5, "phase": "training", "message": "off"}
     assert bench.report(1, lr=0.1, **given) == [{"step": 1, **given, "metrics": {"lr": 0.1}}]

@@ -182,9 +182,35 @@ def test_after_a_structured_line_others_are_not_guessed_at() -> None:
     assert recogniser.feed(structured(step=2) + b"step 9 loss 0.5\n") == {"step": 2}
 
 
+def test_a_loss_that_no_structured_line_has_is_read_from_what_the_script_prints() -> None:
+    recogniser = Recogniser()
+    assert recogniser.feed(b"epoch 0 step 8 loss 34.3\n" + structured(step=8)) == {"step": 8, "epoch": 0, "loss": 34.3}
+    assert recogniser.feed(structured(step=20) + b"epoch 1 step 4 loss 0.5\n") == {"step": 20, "epoch": 1, "loss": 0.5}
+    assert recogniser.feed(b"epoch 1 step 5 loss nan\n") == {"epoch": 1, "loss": "nan"}
+    assert recogniser.losses.changes == [{"loss": "nan", "step": 20, "last": {"loss": 0.5, "step": 20}}]
+    own = Recogniser(pattern=r"it (?P<step>\d+) of (?P<total>\d+) err=(?P<loss>\S+)")
+    assert own.feed(structured(step=60)) == {"step": 60}
+    assert own.feed(b"it 3 of 16 err=0.25\n") == {"loss": 0.25}
+
+
+def test_a_loss_of_a_structured_line_is_not_replaced_by_another() -> None:
+    recogniser = Recogniser()
+    assert recogniser.feed(structured(step=1, loss=0.5)) == {"step": 1, "loss": 0.5}
+    assert recogniser.feed(b"validation loss 0.9\nepoch 1 step 4 loss 0.7\n") is None
+
+
+def test_where_a_checkpoint_counts_the_steps_no_batch_of_an_epoch_is_one() -> None:
+    recogniser = Recogniser()
+    data = checkpoint(action="counts") + b"epoch 3 step 14 loss 0.5\n"
+    assert recogniser.feed(data) == {"epoch": 3, "loss": 0.5}
+    recogniser.feed(b"epoch 3 step 15 loss 0.5\n" + structured(step=61) + structured(step=62))
+    assert recogniser.beginning.take() == {"step": 61, "every": 1}
+    assert recogniser.checkpoints == []
+
+
 def test_a_structured_line_is_found_under_a_flood_of_others() -> None:
     flood = b"step 1 loss 0.5\n" * 20_000
-    assert Recogniser().feed(structured(step=7) + flood) == {"step": 7}
+    assert Recogniser().feed(structured(step=7, loss=0.25) + flood) == {"step": 7, "loss": 0.25}
 
 
 def test_structured_lines_of_one_piece_are_put_together_the_newest_first() -> None:

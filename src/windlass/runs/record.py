@@ -232,7 +232,7 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.RankChanged():
             return _after_rank(status, entry)
         case events.Progress():
-            return replace(status, progress={**status.progress, **entry.to_json()})
+            return replace(status, progress=entry.to_json())  # not with what an attempt before has reported
         case events.DataStaged(name=name):
             others = tuple(one for one in status.data if one.get("name") != name)
             return replace(status, data=(*others, entry.to_json()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import sqlite3
 import time
@@ -573,13 +574,19 @@ def _load(text: str, progress: str | None = None) -> Status:
         "attempts": tuple(_attempt(values) for values in data["attempts"]),
         "phases": {Phase(phase): seconds for phase, seconds in data["phases"].items()},
         "ranks": tuple(RankState(*state[: _NUM[RankState]]) for state in data["ranks"]),
-        "progress": {**data["progress"], **json.loads(progress)} if progress else data["progress"],
+        "progress": _newer(json.loads(progress or "{}"), data["progress"]),
         "machine": Machine.from_json(data["machine"]) if data.get("machine") else None,
         "dropped": tuple(Dropped(*values[: _NUM[Dropped]]) for values in data.get("dropped", ())),
         "data": tuple(data.get("data", ())),
         "warnings": tuple(map(RunWarning.from_json, data.get("warnings", ()))),
     }
     return Status(**data)
+
+
+def _newer(progress: Json, recorded: Json) -> Json:
+    """The newest progress: that which is written often, or that of an event, where this is of a later attempt."""
+    is_older = progress.get("at", math.inf) < recorded.get("at", -math.inf)
+    return progress if progress and not is_older else recorded
 
 
 def _attempt(values: list[Any]) -> Attempt:

@@ -44,6 +44,8 @@ class Reporter:
         """Device and inode of the descriptor at the first line."""
         self._lock = threading.Lock()
         self._last_line_at: float | None = None
+        self._counted: int | None = None
+        """The steps that a `Checkpoint` has counted; None where none counts."""
         self._unreported_step: int | None = None
         """The newest step, if no line has it."""
         self._unreported_loss: dict[str, Any] | None = None
@@ -70,6 +72,12 @@ class Reporter:
                 self._write(as_line({"step": step}, {}))
         except Exception:
             pass
+
+    def count(self, step: int) -> None:
+        """Takes the steps that a `Checkpoint` has counted: from here on they are those of all reports."""
+        if self._counted is None and self._environ.get("WINDLASS_RUN_ID"):
+            self.checkpoint({"action": "counts"})
+        self._counted = step
 
     def report(
         self,
@@ -116,7 +124,11 @@ class Reporter:
             return
         try:  # nothing but a wrong argument may end the training
             with self._lock:
-                if step is None:  # a script whose Checkpoint counts the steps
+                counted = self._counted
+                is_counted = isinstance(step, int) and counted is not None and counted <= step <= counted + 1
+                if counted is not None and step is not None and not is_counted:
+                    step, total = counted, None  # that of a batch in its epoch, of which `total` is too
+                elif step is None:
                     step = self._unreported_step
                 self._unreported_step = step if isinstance(step, int) else None
                 if samples is not None:
@@ -336,3 +348,4 @@ atexit.register(_reporter.report_last)
 
 report = _reporter.report
 report_checkpoint = _reporter.checkpoint
+count_steps = _reporter.count

@@ -214,6 +214,8 @@ def advance_of(run: RunSummary, now: float, rate: float | None = None) -> Advanc
     progress = run.progress
     step = progress.step if progress.step is not None and progress.step >= 0 else None
     total = progress.total if progress.total is not None and progress.total > 0 else None
+    if total is not None and (step or 0) > total:
+        total = None  # it is that of an epoch
     share = None
     if step is not None and total is not None:
         share = min(1.0, step / total)

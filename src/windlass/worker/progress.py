@@ -2,6 +2,8 @@
 
 Three readers, the first that finds something in a rank's output being the one for it: the structured lines that
 `windlass.train.report` writes, the regular expression of the job, and the formats that training code is known to print.
+What no structured line has reported, such as the loss of a script whose `Checkpoint` counts its steps, is read by the
+other two; a step is not, since a script may print the number of a batch in its epoch.
 Precision goes over recall: a line that may be about something else gives nothing.
 """
 
@@ -18,6 +20,8 @@ from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, is_hi
 
 MARKER = b"::windlass "
 _CHECKPOINT = MARKER + b'{"checkpoint": {'
+_COUNTS = "counts"
+"""The action that a `Checkpoint` reports before the first step that it counts."""
 _CHECKPOINT_ACTIONS = ("saved", "restored", "refused", "none-verified", "failed", "skipped")
 _MOST_CHECKPOINTS = 256  # between two looks of the node
 GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
@@ -29,7 +33,8 @@ _LINES = 32
 _LINES_AFTER_STEP = 4  # how much further back than the newest step a loss or an epoch is looked for
 
 # Fields that belong together: they come from one line, so that no step is shown with another bar's total.
-_TOGETHER = (("step", "total", "rate", "samples_per_second", "percent", "phase"), ("loss",), ("epoch",), ("metrics",))
+_OF_STEP = ("step", "total", "rate", "samples_per_second", "percent", "phase")
+_TOGETHER = (_OF_STEP, ("loss",), ("epoch",), ("metrics",))
 
 
 class Recogniser:
@@ -41,6 +46,8 @@ class Recogniser:
         self._partial = b""
         self._partial_was_read = False
         self._only = ""
+        self._reported: frozenset[str] = frozenset()
+        """Fields that structured lines report: they are not read from other lines."""
         self._evaluating = False
         self.checkpoints: list[dict[str, Any]] = []
         """Checkpoint events, each once and in order; the reader empties it."""
@@ -64,14 +71,21 @@ class Recogniser:
         previous, self._partial = self._partial, data[end:][-_PARTIAL_BYTES:]
         if self.beginning.is_open:
             self._read_beginning(data[:end])
-        found = self._structured(data)
-        if found is not None:
-            self._only = "structured"
-        elif self._only != "structured":
-            found = self._of_tail(data, end, previous, was_read)
+        structured = self._structured(data)
+        found = None
+        if "loss" not in self._reported:
+            found = self._unreported(self._of_tail(data, end, previous, was_read))
             if found:
                 self._follow_loss(found, data[:end])
-        return found or None
+        return {**(found or {}), **(structured or {})} or None
+
+    def _unreported(self, printed: Progress | None) -> Progress:
+        """What a printed line has that no structured line reports."""
+        return {name: value for name, value in (printed or {}).items() if name not in self._reported}
+
+    def _take_reported(self, fields: Mapping[str, Any]) -> None:
+        of_step = _OF_STEP if "step" in fields else ()
+        self._reported = self._reported.union(of_step, *(group for group in _TOGETHER[1:] if group[0] in fields))
 
     def _of_tail(self, data: bytes, end: int, previous: bytes, was_read: bool) -> Progress | None:
         tail_at = max(0, end - _TAIL_BYTES)
@@ -100,11 +114,13 @@ class Recogniser:
         """The progress of one line by itself, and which of the readers has found it."""
         at = line.find(MARKER)
         if at >= 0:
+            if _is_count(line, at):
+                self._take_reported({"step": 0})
             given = _checked(_from_json(line[at + len(MARKER) :]), _PROGRESS_FIELDS)
             return ("structured", given) if given else None
-        if self._pattern is not None and (own := _from_own(self._pattern, line)):
+        if self._pattern is not None and (own := self._unreported(_from_own(self._pattern, line))):
             return "pattern", own
-        fields = recognise(line.decode("utf-8", "replace")) if is_hint(line) else None
+        fields = self._unreported(recognise(line.decode("utf-8", "replace"))) if is_hint(line) else None
         return ("known", fields) if fields else None
 
     def _structured(self, data: bytes) -> Progress | None:
@@ -120,10 +136,13 @@ class Recogniser:
                 if len(data) - at <= _PARTIAL_BYTES // 8:
                     self._partial = data[at:]  # not whole yet, also where a terminal has put \r before \n
                 break
-            if data.startswith(_CHECKPOINT, at):
+            if _is_count(data, at):
+                self._take_reported({"step": 0})
+            elif data.startswith(_CHECKPOINT, at):
                 self._add_checkpoint(_from_json(data[at + len(MARKER) : end]).get("checkpoint"))
             elif fields := _checked(_from_json(data[at + len(MARKER) : end]), _PROGRESS_FIELDS):
                 found = {**(found or {}), **fields}
+                self._take_reported(fields)
                 self.beginning.report("structured", fields.get("step"))
                 self.losses.take(fields)
             at = data.find(MARKER, end)
@@ -138,7 +157,7 @@ class Recogniser:
             self.checkpoints.append(event)
 
     def _of_lines(self, lines: list[bytes]) -> Progress | None:
-        lines = [line for line in lines if _CHECKPOINT not in line]
+        lines = [line for line in lines if MARKER not in line]
         if self._pattern is not None:
             for line in reversed(lines):
                 own = _from_own(self._pattern, line)
@@ -158,6 +177,10 @@ class Recogniser:
             self._evaluating = False
             found["phase"] = "training"
         return found
+
+
+def _is_count(data: bytes, at: int) -> bool:
+    return data.startswith(_CHECKPOINT + b'"action": "' + _COUNTS.encode() + b'"', at)
 
 
 def _own_pattern(pattern: str) -> re.Pattern[str]:

@@ -27,7 +27,7 @@ from windlass.train.checkpoint.settings import settle
 from windlass.train.checkpoint.snapshot import Snapshot
 from windlass.train.checkpoint.stop_signal import Preempted, StopSignal
 from windlass.train.checkpoint.storage import absolute
-from windlass.train.report import report, report_checkpoint
+from windlass.train.report import count_steps, report, report_checkpoint
 from windlass.train.sampler import BatchSampler
 
 Batch = TypeVar("Batch")
@@ -198,6 +198,7 @@ class Checkpoint:
         for part in self._parts:
             if callable(getattr(part.thing, "advance", None)):
                 part.thing.advance()
+        count_steps(self.steps)
         if self._environ.get("WINDLASS_RUN_ID"):
             report(step=self.steps)
         saver = self._saver
@@ -307,6 +308,7 @@ class Checkpoint:
             seconds = round(time.perf_counter() - began, 6)
             self._report("restored", name=found.name, bytes=found.bytes, seconds=seconds)
         self._saver.prunes = True
+        count_steps(self.steps)
         return self.steps
 
     def _pass_over(self, refused: list[files.Found], taken: files.Found | None) -> None:
