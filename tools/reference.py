@@ -12,6 +12,7 @@ import importlib
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from windlass.spec.schema import field_docstrings
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 HEADER = "<!-- Made by `make docs` from the code. Edit the docstrings there, not this page. -->\n\n"
-HELP_WIDTH = 90  # what the site shows on a desk without scrolling
+CALL_WIDTH = 80  # what the site shows on a desk without scrolling
 
 
 def main(argv: list[str]) -> int:
@@ -183,20 +184,25 @@ WORDS = {
 
 
 def command_line_page() -> str:
-    """What every command says when asked for help, its options and commands as tables."""
+    """What every command says when asked for help: sentences, examples, and tables of its options and commands."""
     cli = importlib.import_module("windlass.cli.main").cli
     parts = ["# Command line\n", "Each command prints this with `-h` or `--help`.\n"]
-    top = click.Context(cli, info_name="windlass", terminal_width=HELP_WIDTH, **cli.context_settings)
+    top = click.Context(cli, info_name="windlass", **cli.context_settings)
     for words, command, context in commands(cli, top):
-        text = context.make_formatter()
-        command.format_usage(context, text)
-        command.format_help_text(context, text)
-        parts += [f"## {' '.join(words)}\n", f"```text\n{text.getvalue().rstrip()}\n```\n"]
+        usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+        parts += [f"## {' '.join(words)}\n", f"```text\n{usage}\n```\n", *help_of(command)]
         options = list(options_of(command, context, "-".join(words[1:] or words)))
         parts += ["\n".join(["| option | meaning |", "|---|---|", *options, ""])] if options else []
         if isinstance(command, click.Group):
             parts += ["\n".join(["| command | what it does |", "|---|---|", *below(command, context, words), ""])]
     return "\n".join(parts)
+
+
+def help_of(command: click.Command) -> Iterator[str]:
+    """The paragraphs of a command's help; one that is not wrapped, after `\\b`, is a block of text."""
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        kept = textwrap.dedent(paragraph.removeprefix("\b\n").removeprefix("Example:\n"))
+        yield f"```text\n{kept}\n```\n" if kept != paragraph else f"{paragraph}\n"
 
 
 def options_of(command: click.Command, context: click.Context, prefix: str) -> Iterator[str]:
@@ -227,7 +233,7 @@ def commands(
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             if below is not None and not below.hidden:
-                inner = click.Context(below, info_name=name, parent=context, terminal_width=HELP_WIDTH)
+                inner = click.Context(below, info_name=name, parent=context)
                 yield from commands(below, inner, words)
 
 
@@ -289,8 +295,7 @@ def python_api_page() -> str:
     classes = [name for name in offered if name not in raised and name not in functions]
     parts = ["# Python API\n", "What `import windlass` offers. Names that are not here are not promised.\n"]
     for name in functions:
-        call = f"def {name}{signature(offered[name])}: ..."
-        parts += [f"## {name}\n", f"```python\n{call}\n```\n", documentation(offered[name]) + "\n"]
+        parts += [f"## {name}\n", f"```python\n{call(name, offered[name])}\n```\n", documentation(offered[name]) + "\n"]
     for name in classes:
         parts += [f"## {name}\n", documentation(offered[name]) + "\n", *members(offered[name]), ""]
     links = ", ".join(f"[{name}](errors.md#{name.lower()})" for name in raised)
@@ -317,8 +322,8 @@ def train_api_page() -> str:
         for name in names:
             value = getattr(importlib.import_module(module), name)
             is_raised = inspect.isclass(value) and issubclass(value, BaseException)
-            call = "" if is_raised else f"\n\ndef {name}{signature(value)}: ..."
-            parts += [f"## {name}\n", f"```python\nfrom {module} import {name}{call}\n```\n"]
+            called = "" if is_raised else f"\n\n{call(name, value)}"
+            parts += [f"## {name}\n", f"```python\nfrom {module} import {name}{called}\n```\n"]
             parts += [with_lists(documentation(value)) + "\n"]
             parts += [*members(value), ""] if inspect.isclass(value) and not is_raised else []
     return "\n".join(parts)
@@ -363,6 +368,16 @@ def members(owner: type[Any]) -> Iterator[str]:
         else:
             continue
         yield f"- {anchored(f'{owner.__name__}.{name}', written)} – {one_line(member)}"
+
+
+def call(name: str, value: Callable[..., Any]) -> str:
+    """A function's first line; with a line for each parameter where it is long."""
+    words = signature(value)
+    whole, (inner, end) = f"def {name}{words}: ...", words[1:].rsplit(") ->", 1)
+    if len(whole) <= CALL_WIDTH:
+        return whole
+    parameters = re.split(r", (?=\*|\w+: )", inner)
+    return "\n".join([f"def {name}(", *(f"    {one}," for one in parameters), f") ->{end}: ..."])
 
 
 def signature(value: Callable[..., Any]) -> str:
