@@ -194,6 +194,8 @@ class FakeBackend(Backend):
         self.started: set[Path] = set()
         self.starts: list[EngineError] = []
         """What each start fails with, in order; then it succeeds."""
+        self.admissions: list[bool | EngineError] = []
+        """What each request for admission answers, in order; then it is given."""
         self.stagings: list[bool | EngineError] = []
         """What each request to stage the data answers, in order; then it is there."""
         self.uploads: list[bool | EngineError] = []
@@ -216,6 +218,12 @@ class FakeBackend(Backend):
 
     def hold(self) -> bool:
         answer = self.holds.pop(0) if self.holds else True
+        if isinstance(answer, EngineError):
+            raise answer
+        return answer
+
+    def admit(self, record: Recorder, clock: Clock) -> bool:
+        answer = self.admissions.pop(0) if self.admissions else True
         if isinstance(answer, EngineError):
             raise answer
         return answer

@@ -18,7 +18,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.runs.store import RunWriter
 from windlass.supervise.adoption import MAX_CRASHES, pause_seconds, settle
-from windlass.supervise.backend import Backend, HeldElsewhere, TargetUnavailable
+from windlass.supervise.backend import Backend, HeldElsewhere, NotAdmitted, TargetUnavailable
 from windlass.supervise.process import main
 from windlass.supervise.supervisor import FULL_DISK_PATIENCE_SECONDS, TROUBLE_SECONDS
 from windlass.supervise.transfers import TransferInterrupted
@@ -37,6 +37,26 @@ def succeed(attempt: FakeAttempt) -> None:
 def pods(make_run: MakeRun) -> FakeRun:
     """A run whose nodes outlive the supervisor's machine."""
     return make_run(outlives=True)
+
+
+# -- admission --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_never_admitted_ends_as_stopped_with_the_reason(make_run: MakeRun) -> None:
+    run = make_run(max_restarts=3)
+    run.backend.admissions = [False, NotAdmitted("a-1 ended as failed")]
+    assert run.run().phase is Phase.STOPPED
+    assert run.status.attempts == ()
+    assert run.status.cause == {"summary": "a-1 ended as failed"}
+    assert run.data("end") == [{"phase": "stopped", "exit_code": None, "reason": "not-admitted"}]
+
+
+def test_a_run_that_waits_to_be_admitted_is_stopped_at_once(make_run: MakeRun) -> None:
+    run = make_run()
+    run.backend.admissions = [False] * 1000
+    run.clock.at(5, lambda: write_stop_request(run.dir, StopRequest()))
+    assert run.run().phase is Phase.STOPPED
+    assert run.clock.now < START + 7
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------

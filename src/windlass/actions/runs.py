@@ -63,6 +63,26 @@ def submit(engine: Engine, plan: Plan, context: Context) -> Status:
     return status
 
 
+def after_runs(plan: Plan, named: Sequence[str], store: Store, context: Context) -> Plan:
+    """The plan with a wait until each of these runs has succeeded. Raises UsageError, NoSuchRun."""
+    from windlass.plan.plan import Step
+
+    steps = []
+    for name in named:
+        engine, run_id = find(name, store, None, context)
+        status = engine.store.status(run_id)
+        for kind, where in ((plan.engine, f"this run is on {plan.target}"), (engine.kind, f"{run_id} is not")):
+            if not engine_class(kind).can_follow:
+                raise UsageError(
+                    f"--after is for runs of this machine alone: {where}",
+                    f"in a shell: windlass status {run_id} --watch --exit-code && windlass run …",
+                )
+        if supervised_elsewhere(status, store) is not None:
+            raise UsageError(f"--after {name}: {run_id} is on another machine", "name a run of this machine")
+        steps.append(Step("after", f"wait until {run_id} has succeeded", {"run": run_id}))
+    return replace(plan, steps=(*steps, *plan.steps))
+
+
 def rerun_plan(
     engine: Engine, run_id: str, on: str | None, overrides: Mapping[str, Any], more: Sequence[str], context: Context
 ) -> Plan:  # fmt: skip
@@ -259,6 +279,10 @@ def replanned(old: Mapping[str, Any], changes: Mapping[str, Any], more: Sequence
     ready = planned_job(old, fields, more)
     _require_unchanged(before, ready.job, old["run_id"])
     made = plan_for(ready, find_target(old["target"], context), old["run_id"], context)
+    from windlass.plan.plan import Step
+
+    waits = tuple(Step(**step) for step in old["steps"] if step["kind"] == "after")
+    made = replace(made, steps=(*waits, *made.steps))
     return replace(made, revision=read_revision(ready.base / ready.job.code_path, context.environ))
 
 

@@ -65,6 +65,8 @@ _SHUTDOWNS: Final = {
     "timeout": "the time limit is reached",
     "upload": "its outputs cannot be uploaded",
 }
+UNSEEN: Final = frozenset({"same-step-twice", "same-error-twice", "not-admitted"})
+"""Reasons of an end that no event before it has."""
 _HANG_REASONS: Final = {
     "timeout": ", time limit reached",
     "stop": ", stop requested",
@@ -203,7 +205,7 @@ def _sentence(entry: Entry) -> str:
         case events.RunEnding(phase):
             return f"the ranks have ended; the run ends as {phase} once its outputs are uploaded"
         case events.RunEnded(phase, code):
-            why = f": {ENDED[entry.reason]}" if entry.reason in ("same-step-twice", "same-error-twice") else ""
+            why = f": {ENDED[entry.reason]}" if entry.reason in UNSEEN else ""
             return f"ended: {phase}" + (f" ({exit_words(code)})" if code else "") + why
     return ""
 

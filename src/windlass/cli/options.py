@@ -75,6 +75,12 @@ def detached(command: Command) -> Command:
     return click.option("--detach", "-d", is_flag=True, help="Return at once; the run goes on.")(command)
 
 
+def after(command: Command) -> Command:
+    """`--after` of a command that starts a run."""
+    text = "Wait until this run of this machine has succeeded; may be repeated."
+    return click.option("--after", multiple=True, metavar="RUN", shell_complete=complete_run, help=text)(command)
+
+
 def resume_options(command: Command) -> Command:
     """What may be changed of a run that goes on: all but what its record and its objects are called by."""
     return _changes(command, but=("--name", "--label", "--via"))
@@ -104,6 +110,7 @@ def _changes(command: Command, but: Collection[str] = ()) -> Command:
             "--label", "-l", "labels", multiple=True, metavar="KEY=VALUE", help="Label; may be repeated."
         ),
         "--timeout": click.option("--timeout", metavar="2h", help="End the run after this time."),
+        "--queue": click.option("--queue", metavar="NAME", help="Queue of the cluster that admits the job."),
         "--restarts": click.option("--restarts", type=WholeNumber(0), metavar="N", help="Restarts after failures."),
         "--python": click.option("--python", metavar="PATH", help="The script's interpreter."),
         "--cold": click.option("--cold", is_flag=True, help="Start each rank as a new interpreter."),
@@ -248,6 +255,7 @@ def overrides(
     *, nodes: str | None, procs_per_node: str | None, env: tuple[str, ...], timeout: str | None, python: str | None,
     settings: tuple[str, ...], name: str | None = None, cold: bool = False, via: str | None = None,
     labels: tuple[str, ...] = (), gpus: int | None = None, restarts: int | None = None, env_files: tuple[str, ...] = (),
+    queue: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Job fields from the options above. Raises UsageError."""
     fields: dict[str, Any] = {}
@@ -258,7 +266,7 @@ def overrides(
         _assign(fields, "--cold", ("start",), "cold")
     if via is not None:
         _assign(fields, "--via", ("kubernetes", "via"), via)
-    given = {"name": name, "timeout": timeout, "python": python, "restarts": restarts}
+    given = {"name": name, "timeout": timeout, "python": python, "restarts": restarts, "queue": queue}
     fields |= {field: value for field, value in given.items() if value is not None}
     if nodes is not None:
         fields["nodes"] = _nodes(nodes)
@@ -294,7 +302,7 @@ def named_by_flag(given: Mapping[str, Any]) -> Iterator[None]:
 
 def _flags(given: Mapping[str, Any]) -> dict[str, str]:
     """The options of `overrides` by the fields that they gave."""
-    fields = ("name", "nodes", "procs_per_node", "timeout", "python", "restarts")
+    fields = ("name", "nodes", "procs_per_node", "timeout", "python", "restarts", "queue")
     named = {field: f"--{field.replace('_', '-')}" for field in fields if given.get(field) is not None}
     named |= {f"env.{item.partition('=')[0]}": f"--env {item.partition('=')[0]}" for item in given.get("env", ())}
     named |= {f"labels.{item.partition('=')[0]}": f"--label {item}" for item in given.get("labels", ())}

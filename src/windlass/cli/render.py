@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from windlass.views.run import RunSummary
 
 CUTS = (
-    ("NAME", 0), ("NOTE", 12), ("LABELS", 12), ("NOTE", 1), ("LABELS", 1), ("PROGRESS", 8), ("NOTE", 0), ("LABELS", 0),
+    ("WAITS FOR", 24), ("NAME", 0), ("NOTE", 12), ("LABELS", 12), ("NOTE", 1), ("LABELS", 1), ("PROGRESS", 8), ("NOTE", 0), ("LABELS", 0),
+    ("WAITS FOR", 0),
 )  # fmt: skip
 """Columns of a list of runs that a narrow terminal cuts, in turn, to so many letters; an id begins with the name."""
 NAMED = 8
@@ -124,6 +125,8 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int 
     if any(run.stale for run in runs):
         shown.append(("AS OF", lambda run: paint(f"{duration(now - (run.as_of or now))} ago", "yellow")
                       if run.stale else "now"))  # fmt: skip
+    if any(run.waits_for for run in runs):
+        shown.append(("WAITS FOR", lambda run: visible(run.waits_for or "–")))
     rows = ([cell(run) for _, cell in shown] for run in runs)
     return titled(*narrowed((title for title, _ in shown), rows, CUTS, columns), paint)
 

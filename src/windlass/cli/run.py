@@ -204,12 +204,14 @@ def plan(
 
 @click.command(cls=TakesRest)
 @options.job_arguments
+@options.after
 @options.output
 @options.detached
 @options.verbose
 @click.pass_context
 def run(
-    ctx: click.Context, /, job: str | None, form: str, detach: bool, quiet: bool, verbose: int, **given: Any
+    ctx: click.Context, /, job: str | None, form: str, detach: bool, quiet: bool, verbose: int, after: tuple[str, ...],
+    **given: Any,
 ) -> int:  # fmt: skip
     """Run a job and follow it until it ends.
 
@@ -223,15 +225,17 @@ def run(
       windlass run train.py --nodes 2 -- --epochs 5  a script and its arguments
       windlass run -- torchrun --nproc-per-node 2 train.py
       windlass run --detach -o json                  prints {"id": …}
+      windlass run eval.yaml --after digits          waits for its success
     """
     from windlass.actions.runs import make_plan
 
-    return _start(make_plan(*_read(ctx, job, given)), form, detach=detach, quiet=quiet, verbose=verbose)
+    made = make_plan(*_read(ctx, job, given))
+    return _start(made, form, detach=detach, quiet=quiet, verbose=verbose, after=after)
 
 
-def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int) -> int:
-    """Submit a plan, and without `detach` follow the run. Returns the exit code."""
-    from windlass.actions.runs import submit
+def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int, after: Sequence[str]) -> int:
+    """Submit a plan, to begin `after` these runs, and without `detach` follow the run. Returns the exit code."""
+    from windlass.actions.runs import after_runs, submit
     from windlass.engines import engine_class
     from windlass.runs.context import here
 
@@ -244,7 +248,7 @@ def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int) ->
     with context.store() as store:  # not before the job is known to be valid
         engine = engine_class(made.engine).connect(store)
         try:
-            status = submit(engine, made, context)
+            status = submit(engine, after_runs(made, after, store, context), context)
             if detach:
                 print_detached(status.id, form, quiet=quiet)
                 return 0
@@ -262,12 +266,14 @@ def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int) ->
 @click.command(cls=TakesRest)
 @options.run_argument
 @options.job_options
+@options.after
 @options.output
 @options.detached
 @options.verbose
 @click.pass_context
 def rerun(
-    ctx: click.Context, /, run: str | None, form: str, detach: bool, quiet: bool, verbose: int, **given: Any
+    ctx: click.Context, /, run: str | None, form: str, detach: bool, quiet: bool, verbose: int, after: tuple[str, ...],
+    **given: Any,
 ) -> int:  # fmt: skip
     """Start a new run of the job of an earlier one, as it was recorded; options and arguments after -- change it.
 
@@ -292,7 +298,7 @@ def rerun(
         changed = actions.changed_code(engine, run_id, context)
     if changed and form == "table" and not quiet:
         click.echo(f"{code_line(run_id, changed)}; windlass cp {run_id}:code FOLDER has that", err=True)
-    return _start(again, form, detach=detach, quiet=quiet, verbose=verbose)
+    return _start(again, form, detach=detach, quiet=quiet, verbose=verbose, after=after)
 
 
 def code_line(run_id: str, changed: Sequence[str]) -> str:

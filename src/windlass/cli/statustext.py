@@ -56,6 +56,7 @@ ENDED: Final = {
     "upload": "its outputs could not be uploaded",
     "same-step-twice": "the same step failed twice in the same way",
     "same-error-twice": "its start failed twice in the same way",
+    "not-admitted": "a run before it did not succeed",
     "resume": "it was resumed",
 }
 """Why an attempt ended, as a clause."""

@@ -188,6 +188,8 @@ class Engine:
     """Whether the folders of its runs are out of reach of this machine's file system."""
     has_prices: ClassVar[bool] = True
     """Whether its targets name what a node costs an hour."""
+    can_follow: ClassVar[bool] = False
+    """Whether a run may wait for the success of others (`--after`), and others for it."""
     left_words: ClassVar[str] = "pods that still ran were deleted"
     """What a stop did to what `left_running` names."""
     final_phases: ClassVar[frozenset[Phase]] = TERMINAL

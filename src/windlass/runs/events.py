@@ -23,6 +23,9 @@ WAITS_FOR: Final = "waits_for"
 """Field of the progress of a run that is staged: the process that has the lock of its data."""
 DISK_FULL: Final = "disk-full"
 """Why a log lacks lines: the disk was full when they were written."""
+FOR_SLOTS: Final = "WaitingForSlots"
+FOR_RUN: Final = "WaitingForRun"
+"""Reasons for which a run waits in a queue of this machine."""
 MODEL_AWAY: Final = "model-away"
 """Code of the warning that what the ranks have written is at the target alone."""
 
@@ -396,7 +399,7 @@ class PreemptionNotice(Entry):
 
 
 class QueueChanged(Entry):
-    """Kueue admitted or evicted an attempt, or reports why it waits."""
+    """The queue of a cluster (Kueue) or of this machine admitted or evicted an attempt, or reports why it waits."""
 
     kind = "queue"
     state: str
@@ -413,6 +416,16 @@ class QueueChanged(Entry):
     def queue_name(self) -> str:
         """The queue, for a message."""
         return f"queue {self.queue}" if self.queue else "a queue of the cluster"
+
+    @property
+    def is_of_machine(self) -> bool:
+        """Whether the run waits on this machine, with nothing of it on any target."""
+        return self.state == "waiting" and self.reason in (FOR_SLOTS, FOR_RUN)
+
+    @property
+    def waits_for(self) -> str:
+        """What a run waits for by this report."""
+        return ": ".join(part for part in (self.queue_name, self.reason, self.message) if part)
 
 
 class NodeProvisioning(Entry):

@@ -144,6 +144,10 @@ class Status:
     """What its user has written about it."""
     warnings: tuple[RunWarning, ...] = ()
     """What did not end it and may spoil its result, in the order in which it was first seen."""
+    admission_seconds: float = 0.0
+    """How long it has waited in queues of this machine until then; no time limit counts that."""
+    awaits_admission: bool = False
+    """Whether it waits there now."""
 
     @property
     def root_cause(self) -> events.RootCause | None:
@@ -161,9 +165,15 @@ class Status:
         return None if self.checkpoint is None else events.CheckpointChanged.from_json(self.checkpoint)
 
     def limited_seconds(self, now: float) -> float:
-        """Seconds of the job's time limit that are used: idle time does not count, and a resume starts at 0."""
+        """Seconds of the job's time limit that are used: idle time and the wait in queues of this machine do not count,
+        and a resume starts at 0.
+        """
         began_at = self.created_at if self.limited_from is None else self.limited_from
-        return now - began_at - self.phases.get(Phase.IDLE, 0.0)
+        return now - began_at - self.phases.get(Phase.IDLE, 0.0) - self.admission_seconds_at(now)
+
+    def admission_seconds_at(self, now: float) -> float:
+        """`admission_seconds` up to `now`."""
+        return self.admission_seconds + (max(0.0, now - self.phase_since) if self.awaits_admission else 0.0)
 
     def phases_at(self, now: float) -> dict[Phase, float]:
         """Seconds in each phase up to `now` (Unix seconds); they sum to the wall clock of the run."""
@@ -274,7 +284,10 @@ def _enter(status: Status, phase: Phase, time: float) -> Status:
     time = max(time, status.phase_since)
     seconds = dict(status.phases)
     seconds[status.phase] = seconds.get(status.phase, 0.0) + time - status.phase_since
-    return replace(status, phase=phase, phase_since=time, phases=seconds, waits_for=None)
+    return replace(
+        status, phase=phase, phase_since=time, phases=seconds, waits_for=None,
+        admission_seconds=status.admission_seconds_at(time), awaits_admission=False,
+    )  # fmt: skip
 
 
 def _after_phase(status: Status, phase: Phase | None, at: float) -> Status:
@@ -328,9 +341,7 @@ def _after_queue(status: Status, entry: events.QueueChanged) -> Status:
         return status
     if entry.state not in ("waiting", "requeued"):
         return replace(status, waits_for=None)
-    return replace(
-        status, waits_for=": ".join(part for part in (entry.queue_name, entry.reason, entry.message) if part)
-    )
+    return replace(status, waits_for=entry.waits_for, awaits_admission=entry.is_of_machine)
 
 
 def _after_checkpoint(status: Status, entry: events.CheckpointChanged, at: float) -> Status:
@@ -370,7 +381,7 @@ def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status
     return replace(
         status, ended_at=None, exit_code=None, stop_requested=False, restarts_left=entry.restarts,
         resume_from=entry.from_, machine=entry.machine or status.machine,
-        limited_from=status.phase_since - status.phases[Phase.IDLE],
+        limited_from=status.phase_since - status.phases[Phase.IDLE] - status.admission_seconds,
     )  # fmt: skip
 
 

@@ -136,16 +136,19 @@ class Job(Document):
     """Name of the secret that holds the address of a webhook, which is told when the run ends: `slack-url`, on this
     machine the variable `SLACK_URL`. Default: none."""
     timeout: Annotated[Duration, Field(gt=0)] | None = None
-    """Seconds after which the run is stopped, all attempts together. Default: no limit."""
+    """Seconds after which the run is stopped, all attempts together; the wait for slots of this machine does not count.
+    Default: no limit."""
     grace: Duration = 30.0
     """Seconds from SIGTERM to SIGKILL, for a last checkpoint. Default 30, as Kubernetes."""
     hang: Annotated[Duration, Field(gt=0)] | None = 1800.0
     """Seconds without output, counted once all nodes have started, after which the stacks of all ranks are recorded;
     the run then goes on, or starts again if `restarts` say so. Default 30min."""
     queue: Label | None = None
-    """Queue of the cluster that admits the job. Default: none."""
+    """Queue of the cluster that admits the job. On this machine a target has one queue, of its `slots`. Default:
+    none."""
     priority: Label | None = None
-    """Priority class of the target. Default: the target's."""
+    """Priority class of the cluster. On this machine `low`, `normal`, `high` or a whole number, as text: of the runs
+    that wait for slots, the one with the highest starts first. Default: the target's."""
     python: Line | None = None
     """The script's interpreter. Default: the active environment's, else the one Windlass runs under."""
     warm: Annotated[tuple[Module, ...], OnlyList] = ()

@@ -35,6 +35,9 @@ class LocalTarget(Document):
     """Environment variables for every job here; the job's own win. Default: none."""
     python: Line | None = None
     """Interpreter of scripts whose job names none. Default: the active environment's."""
+    slots: Annotated[StrictInt, Field(ge=1)] | None = None
+    """How many GPUs, or ranks on a machine without, runs may use at once; further runs wait as `queued`. A run takes a
+    slot for each GPU in its `resources.gpus`, else for each rank. Default: none, and runs start at once."""
     price_per_hour: Price | None = None
     """What one node costs an hour, for `windlass cost`. Each simulated node counts as one: a rehearsal
     shows what the job would cost on as many machines. Default: none, and nothing is priced."""

@@ -44,6 +44,10 @@ class HeldElsewhere(EngineError):
     """Another supervisor holds the run: this one must not write, start or delete anything of it."""
 
 
+class NotAdmitted(EngineError):
+    """The run will never be admitted: it ends as stopped, with this reason."""
+
+
 class Intent(enum.Enum):
     """A request of the supervisor to a node. The value is the signal by which a node worker receives it."""
 
@@ -286,6 +290,13 @@ class Backend(ABC):
     @abstractmethod
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> Attempt:
         """The attempt that another supervisor has started. Raises EngineError."""
+
+    def admit(self, record: Recorder, clock: Clock) -> bool:
+        """Have the target admit the next attempt of the run; returns whether it has. Called again until it has.
+
+        Raises NotAdmitted where it never will.
+        """
+        return True
 
     def stage(self, record: Recorder, clock: Clock) -> bool:
         """Bring the data of the run to where its ranks read it; returns whether it is there. Called again until it is.

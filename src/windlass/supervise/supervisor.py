@@ -35,7 +35,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import Outcome, is_late, timed_out
 from windlass.runs.stop_request import StopRequest, read_stop_request
 from windlass.runs.store import RunWriter
-from windlass.supervise.backend import Attempt, Backend, HeldElsewhere, TargetUnavailable
+from windlass.supervise.backend import Attempt, Backend, HeldElsewhere, NotAdmitted, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.ingestion import RunProgress
 from windlass.supervise.liveness import Liveness
@@ -185,7 +185,7 @@ class Supervisor:
         elif lives:
             self.next_at = None
             self.adopt()
-        elif not self._stage():
+        elif not (self._admit() and self._stage()):
             self._wait(POLL_SECONDS)
         elif self.is_begun:
             self._start(*self._newest())  # recorded, but not on the target
@@ -195,6 +195,14 @@ class Supervisor:
                 self._begin_attempt()
             else:
                 self._wait(POLL_SECONDS)
+
+    def _admit(self) -> bool:
+        """Whether the next attempt may start. Where it never may, that ends the run."""
+        try:
+            return self.backend.admit(self.record, self.clock)
+        except NotAdmitted as error:
+            self.end_run(Outcome(Phase.STOPPED, cause=RootCause(error.message), reason="not-admitted"))
+        return False
 
     def _stage(self) -> bool:
         """Have the data of the run staged; returns whether it is. Where it cannot be, that ends the run."""

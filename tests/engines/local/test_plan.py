@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from windlass.actions.jobs import Parts, planned_job
+from windlass.engines.local.backend import LocalBackend
 from windlass.engines.local.facts import Facts, read_facts
 from windlass.engines.local.plan import plan
+from windlass.errors import PlanError
+from windlass.plan.compose import compose
 from windlass.plan.plan import Plan
 from windlass.spec.job import Job
 from windlass.spec.targets import LocalTarget
@@ -316,3 +319,69 @@ def test_a_recorded_job_is_filled_in_from_the_variables_of_its_next_run(tmp_path
     assert made.to_json()["steps"][-1]["request"]["ranks"][0]["argv"][-1] == "0.1"
     again = planned_job(made.to_json(), {"env": Parts(LR="0.5")})
     assert again.job.script_argv == ("train.py", "--lr", "0.5")
+
+
+# -- slots ------------------------------------------------------------------------------------------------------------
+
+
+def with_slots(
+    folder: Path, slots: int | None, *, gpus: int = 0, env: dict[str, str] | None = None, **fields: Any
+) -> Plan:
+    job = Job(name="a", run="train.py", env=env or {}, **fields)
+    target = LocalTarget(name="local", slots=slots)
+    return plan(job, target, facts_of(job, folder, gpus=("T4",) * gpus), "a-1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "takes"),
+    [({}, 1), ({"nodes": 2, "procs_per_node": 2}, 4), ({"resources": {"gpus": 2}}, 2),
+     ({"nodes": {"min": 1, "max": 3}}, 3), ({"nodes": 2, "procs_per_node": 4, "resources": {"gpus": 1}}, 2)],
+)  # fmt: skip
+def test_a_run_takes_a_slot_for_each_gpu_that_it_asks_for_else_for_each_rank(
+    tmp_path: Path, fields: dict[str, Any], takes: int
+) -> None:
+    [request] = with_slots(tmp_path, 4, **fields).requests("queue")
+    assert (request["takes"], request["of"]) == (takes, 4)
+
+
+def test_a_target_without_slots_has_no_queue(tmp_path: Path) -> None:
+    made = with_slots(tmp_path, None, priority="high")
+    assert made.requests("queue") == []
+    assert "runs start at once" in notes(made)["priority-unused"]
+
+
+def test_a_run_that_takes_more_than_all_slots_is_refused(tmp_path: Path) -> None:
+    made = with_slots(tmp_path, 4, nodes=5)
+    assert notes(made)["slots-exceeded"] == "5 ranks take 5 slots, and target local has 4"
+    with pytest.raises(PlanError):
+        made.require_runnable()
+
+
+@pytest.mark.parametrize(("name", "number"), [(None, 0), ("low", -1), ("normal", 0), ("high", 1), ("50", 50)])
+def test_priorities_of_this_machine_are_names_or_numbers(tmp_path: Path, name: str | None, number: int) -> None:
+    made = with_slots(tmp_path, 4, priority=name)
+    assert made.requests("queue")[0]["priority"] == number
+    assert notes(made) == {}
+
+
+def test_a_priority_class_of_a_cluster_counts_as_normal(tmp_path: Path) -> None:
+    made = with_slots(tmp_path, 4, priority="team-a")
+    assert made.requests("queue")[0]["priority"] == 0
+    assert "team-a counts as normal" in notes(made)["priority-unknown"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "env", "is_gpu"),
+    [(0, {}, False), (3, {}, False), (4, {}, True), (4, {"CUDA_VISIBLE_DEVICES": "0"}, False)],
+)
+def test_a_slot_is_a_gpu_where_there_are_enough_and_the_user_has_chosen_none(
+    tmp_path: Path, gpus: int, env: dict[str, str], is_gpu: bool
+) -> None:
+    assert with_slots(tmp_path, 4, gpus=gpus, env=env).requests("queue")[0]["gpus"] is is_gpu
+
+
+def test_each_node_sees_the_gpus_of_its_share_of_the_slots(tmp_path: Path) -> None:
+    made = with_slots(tmp_path, 6, gpus=6, nodes=2, procs_per_node=2)
+    backend = LocalBackend(made, tmp_path / "home" / "runs" / "a-1")
+    backend.admission.numbers = (0, 2, 3, 5)
+    assert [spec.env["CUDA_VISIBLE_DEVICES"] for spec in compose(backend.nodes())] == ["0,2", "3,5"]

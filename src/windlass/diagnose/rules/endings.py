@@ -58,6 +58,9 @@ def stopped(case: Observations) -> Iterator[Verdict]:
         what = "its node was to be reclaimed" if is_reclaimed else "SIGTERM, as from a node shutdown"
         summary = f"the run was ended from outside: {what}"
         fix = f"{resumed(case)}; restarts: {{max: 3, on: [preemption]}} does so automatically"
+    elif end is not None and end.reason == "not-admitted":
+        summary = f"the run never started: {case.cause.get('summary', 'it was not admitted')}"
+        fix = f"once it has succeeded, windlass resume {status.id}; windlass rerun {status.id} does not wait for it"
     elif stop is not None and stop.reason == "removed":
         summary = "the run was removed from the cluster"
         fix = f"nothing to fix; windlass rm {status.id} removes the record of this machine"

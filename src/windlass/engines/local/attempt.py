@@ -100,11 +100,13 @@ class LocalAttempt(Attempt):
 
 
 def start_attempt(
-    folder: Path, specs: Sequence[NodeSpec], held: Sequence[socket.socket], wake: int, pool: WarmPool
-) -> LocalAttempt:
+    folder: Path, specs: Sequence[NodeSpec], held: Sequence[socket.socket], wake: int, pool: WarmPool,
+    slots: int | None = None,
+) -> LocalAttempt:  # fmt: skip
     """Write the specs and start the workers; each writes a byte to `wake` whenever it reports something.
 
-    `held` are the sockets that hold the ports at which ranks meet. Workers whose spec names modules to
+    `held` are the sockets that hold the ports at which ranks meet, `slots` the descriptor that holds the slots of the
+    run, which every worker keeps. Workers whose spec names modules to
     have warm are forked from `pool` where that is safe. Raises OSError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,6 +117,7 @@ def start_attempt(
         spec.write()
         # The ports outlive a supervisor that is killed: the first node holds them too.
         kept = [one.fileno() for one in held] if node is nodes[0] else []
+        kept += [] if slots is None else [slots]
         if refused := _start_worker(node, spec, [wake, *kept], pool):
             refusals[f"cold start: {refused}"] = None
     return LocalAttempt(folder, nodes, tuple(refusals))

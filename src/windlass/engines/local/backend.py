@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Final
 
 from windlass.engines import netns, ports
+from windlass.engines.local.admission import Admission, Look
 from windlass.engines.local.attempt import LocalAttempt, first_start, start_attempt
 from windlass.engines.local.transfer import data_staging, outputs_uploads
 from windlass.engines.local.warm_pool import WarmPool
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
+from windlass.plan.template import NodeTemplate
 from windlass.runs.events import NetworkCreated, Warned
 from windlass.supervise.backend import Backend
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
+from windlass.worker.devices import VISIBLE
 from windlass.worker.process import is_locked
 from windlass.worker.protocol import NodeSpec
 
@@ -31,13 +34,22 @@ MASTER_ADDR: Final = "127.0.0.1"
 class LocalBackend(Backend):
     """This machine, for one run. The run's lock is one of this machine: no other supervisor can hold it."""
 
-    def __init__(self, plan: Plan, run_dir: Path) -> None:
+    def __init__(self, plan: Plan, run_dir: Path, look: Look = lambda _store, _run_id: None) -> None:
         self._plan = plan
         self._run_dir = run_dir
         home = run_dir.parent.parent
         self._staging = data_staging(plan.requests("stage"), home)
         self._upload, self._uploads = outputs_uploads(plan.requests("upload"), home)
         self.uploads_outputs = self._upload.is_wanted
+        self.admission = Admission(plan, home, look)
+
+    def admit(self, record: Recorder, clock: Clock) -> bool:
+        """See `Backend`."""
+        return self.admission.turn(record, clock)
+
+    def close(self) -> None:
+        """See `Backend`."""
+        self.admission.close()
 
     def stage(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`."""
@@ -84,12 +96,23 @@ class LocalBackend(Backend):
                 continuation=record.history.continuation(record.status),
             )
             parts = self._plan.nodes.defaults.get(IMPORTS)
-            specs = [_importing(spec, parts, os.environ) for spec in compose(self._plan.nodes, members, facts)]
+            specs = [_importing(spec, parts, os.environ) for spec in compose(self.nodes(), members, facts)]
             held = [*([master] if is_held else []), *of_ranks]
-            return start_attempt(folder, specs, held, clock.fileno(), WarmPool(record.writer.store.home))
+            pool = WarmPool(record.writer.store.home)
+            return start_attempt(folder, specs, held, clock.fileno(), pool, self.admission.lock)
+
+    def nodes(self) -> NodeTemplate:
+        """The nodes with the GPUs of the slots that the run holds, where a slot is a GPU."""
+        nodes, slots = self._plan.nodes, self.admission.numbers
+        if not slots or not self._plan.requests("queue")[0]["gpus"]:
+            return nodes
+        each = len(slots) // self._plan.num_nodes
+        shares = {str(node): slots[node * each : (node + 1) * each] for node in range(self._plan.num_nodes)}
+        return nodes.replace(node_env={node: {VISIBLE: ",".join(map(str, own))} for node, own in shares.items()})
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
         """See `Backend`. The nodes cannot wake this supervisor: they have the end of a pipe of the previous one."""
+        self.admission.keep()
         return LocalAttempt.of(folder, compose(self._plan.nodes, members))
 
     def held_elsewhere(self) -> str:
@@ -118,6 +141,7 @@ class LocalBackend(Backend):
         self._staging.end()
         self._uploads.end()
         self._upload.end()
+        self.admission.leave()
         for network in self._plan.requests("network"):
             for refused in netns.remove(network):
                 record.note(Warned(f"left behind: {refused}"))

@@ -30,6 +30,7 @@ class LocalEngine(SupervisedEngine):
     """Runs on this machine."""
 
     kind: ClassVar[str] = "local"
+    can_follow: ClassVar[bool] = True
     # -I -S: it needs nothing but the standard library and this package, and starts in half the time.
     _supervisor = ("-I", "-S", str(Path(__file__).with_name("__main__.py")))
 

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
 NOT_HERE = {
     "image": "ranks run under the interpreter of this machine",
-    "queue": "runs start at once",
-    "priority": "runs start at once",
+    "queue": "a target has one queue here, of its slots",
 }
-"""Fields on images and queues, which have no effect on this machine."""
+"""Fields that have no effect on this machine."""
+PRIORITIES: Final = {"low": -1, "normal": 0, "high": 1}
+"""Names that a priority may have here, beside whole numbers."""
 
 
 WITHOUT_EXTRA: Final = ("file", "s3")
@@ -69,6 +70,7 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         kept["port_is_free"] = True
     folders = {"path": output_dir, "checkpoints": f"{run_dir}/checkpoints", "base": facts.base}
     steps = [Step("folder", f"make {output_dir}", folders)]
+    steps += _queue(job, target, facts, num_nodes, procs)
     steps += _stagings(job, facts, run_dir)
     steps += _upload(job, facts, run_id, output_dir)
     network = netns.describe(run_id, facts.home, num_nodes, job.local.rate) if job.local.netns else None
@@ -88,6 +90,7 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         steps=(*steps, *node_steps(nodes, job)),
         notes=(
             *_refusals(job, facts),
+            *_queue_notes(job, target, num_nodes, procs),
             *_warnings(job, target, facts, num_nodes, procs),
             *arguments.left_over(job, nodes.common),
             *arguments.hidden_launchers(job),
@@ -108,6 +111,40 @@ def _num_gpus(job: Job, target: LocalTarget, facts: Facts) -> int:
     chosen = {**target.env, **job.env}.get(VISIBLE)
     visible = facts.num_visible_gpus if chosen is None else num_visible(chosen)
     return len(facts.gpus) if visible is None else min(visible, len(facts.gpus))
+
+
+def _queue(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: int) -> list[Step]:
+    """The wait for slots of the target, before the first attempt."""
+    if target.slots is None:
+        return []
+    takes, priority = num_nodes * (job.resources.gpus or procs), _priority(job)
+    # Only where nothing else says which GPUs the ranks see.
+    is_gpu = target.slots <= len(facts.gpus) and VISIBLE not in {*facts.environ, *target.env, *job.env}
+    request = {"takes": takes, "of": target.slots, "priority": priority or 0, "gpus": is_gpu}
+    return [Step("queue", f"wait for {takes} of {target.slots} slots of {target.name}", request)]
+
+
+def _priority(job: Job) -> int | None:
+    """The priority of the job in a queue of this machine; None for a name that has a meaning on a cluster alone."""
+    name = job.priority or "normal"
+    return PRIORITIES.get(name, int(name) if name.isascii() and name.isdigit() else None)
+
+
+def _queue_notes(job: Job, target: LocalTarget, num_nodes: int, procs: int) -> Iterator[Note]:
+    """What is wrong with the slots or the priority of a job."""
+    if target.slots is None:
+        if job.priority is not None:
+            yield Note("priority-unused", "priority: has no meaning on this machine: runs start at once",
+                       f"slots: of target {target.name} in targets.yaml makes them wait")  # fmt: skip
+        return
+    takes = num_nodes * (job.resources.gpus or procs)
+    if takes > target.slots:
+        what = "GPUs" if job.resources.gpus else "ranks"
+        yield blocker("slots-exceeded", f"{takes} {what} take {takes} slots, and target {target.name} has "
+                      f"{target.slots}", "ask for fewer, or raise slots: in targets.yaml")  # fmt: skip
+    if _priority(job) is None:
+        yield Note("priority-unknown", f"priority: {job.priority} counts as normal on this machine",
+                   f"known here are {', '.join(PRIORITIES)} and whole numbers")  # fmt: skip
 
 
 def _stagings(job: Job, facts: Facts, run_dir: str) -> list[Step]:

@@ -1,0 +1,130 @@
+"""What a run on this machine waits for before it starts: other runs (`--after`), and slots of its target."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from windlass.engines.local.slots import SlotQueue, Ticket
+from windlass.errors import NoSuchRun, WindlassError
+from windlass.plan.plan import Plan
+from windlass.runs.events import FOR_RUN, FOR_SLOTS, PhaseEntered, QueueChanged
+from windlass.runs.machine import this_machine
+from windlass.runs.phase import Phase
+from windlass.runs.store import Store
+from windlass.supervise.backend import NotAdmitted
+from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+
+LOOK_SECONDS: Final = 1.0
+MAX_LOOK_SECONDS: Final = 10.0
+"""Between two looks of a run that has many others ahead of it."""
+
+
+Look = Callable[[Store, str], object]
+"""Brings the record of another run up to date: where its supervisor was killed, another one is started."""
+
+
+def queue_folder(home: Path, target: str) -> Path:
+    """Where the queue of a target is: machines that share a home have queues of their own."""
+    return home / "slots" / this_machine(os.environ).id / target
+
+
+class Admission:
+    """Decides, for one run, whether its next attempt may start."""
+
+    def __init__(self, plan: Plan, home: Path, look: Look) -> None:
+        self._look = look
+        self._target = plan.target
+        self._run_id = plan.run_id
+        self._after = [str(request["run"]) for request in plan.requests("after")]
+        self._queue = next(iter(plan.requests("queue")), None)
+        self._slots = None if self._queue is None else SlotQueue(queue_folder(home, plan.target), plan.run_id)
+        self._look_at = 0.0
+        self.numbers: tuple[int, ...] = ()
+        """The slots that the run holds."""
+
+    @property
+    def lock(self) -> int | None:
+        """The descriptor that node workers inherit, so that the slots are the run's as long as they live."""
+        return None if self._slots is None else self._slots.lock
+
+    def turn(self, record: Recorder, clock: Clock) -> bool:
+        """Whether the run may start; records why not. Raises NotAdmitted where it never may."""
+        if (self._queue is None and not self._after) or self.numbers:
+            return True
+        if clock.monotonic() < self._look_at:
+            return False
+        self._look_at = clock.monotonic() + LOOK_SECONDS
+        if self._after and not record.status.attempts:
+            reason, why = FOR_RUN, self._why_not_yet(record.writer.store)
+            if not why:
+                self._after.clear()
+        else:
+            reason, why = FOR_SLOTS, ""
+        if not why and self._queue is not None:
+            reason, why = FOR_SLOTS, self._take(record, clock)
+        if why:
+            self._note_waiting(record, reason, why)
+        elif record.status.waits_for:
+            record.note(QueueChanged("admitted", self._target))
+        return not why
+
+    def keep(self) -> None:
+        """An attempt is adopted: its slots stay the run's after its nodes have ended, until the next attempt."""
+        if self._slots is not None:
+            with contextlib.suppress(OSError):
+                self._slots.keep()
+
+    def leave(self) -> None:
+        """The run ends: give its slots back."""
+        if self._slots is not None:
+            with contextlib.suppress(OSError):
+                self._slots.leave()
+
+    def close(self) -> None:
+        """Hold nothing in this process."""
+        if self._slots is not None:
+            self._slots.close()
+
+    def _take(self, record: Recorder, clock: Clock) -> str:
+        """Take the slots; why not, where it is not the turn of the run."""
+        assert self._queue is not None
+        assert self._slots is not None
+        status = record.status
+        since = status.phase_since if status.phase is Phase.QUEUED else clock.time()
+        mine = Ticket(self._run_id, self._queue["takes"], self._queue["priority"], since)
+        try:
+            self.numbers, why, num_ahead = self._slots.take(mine, self._queue["of"])
+        except OSError as error:
+            return f"its queue cannot be read or written ({error.strerror or error})"
+        self._look_at = clock.monotonic() + min(MAX_LOOK_SECONDS, LOOK_SECONDS * (1 + num_ahead))
+        return why
+
+    def _note_waiting(self, record: Recorder, reason: str, why: str) -> None:
+        if record.status.phase is not Phase.QUEUED:
+            record.note(PhaseEntered(Phase.QUEUED))
+        event = QueueChanged("waiting", self._target, reason=reason, message=why)
+        if record.status.waits_for != event.waits_for:
+            record.note(event)
+
+    def _why_not_yet(self, store: Store) -> str:
+        """Which runs have not succeeded yet. Raises NotAdmitted where one will not, or was removed."""
+        waiting = []
+        for run_id in self._after:
+            try:
+                with contextlib.suppress(WindlassError):  # as recorded, where it cannot be looked at now
+                    self._look(store, run_id)
+                status = store.status(run_id, with_progress=False)
+            except NoSuchRun:
+                message = f"{run_id}, after which it was to start, was removed before it was known to have succeeded"
+                raise NotAdmitted(message) from None
+            if status.phase is Phase.SUCCEEDED:
+                continue
+            if status.phase.is_terminal:
+                raise NotAdmitted(f"{run_id}, after which it was to start, ended as {status.phase}")
+            waiting.append(run_id)
+        return f"it starts after the success of {' and '.join(waiting)}" if waiting else ""

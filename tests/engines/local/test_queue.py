@@ -1,0 +1,120 @@
+"""Runs that wait for slots and for other runs, with real processes: kills, stops, resumes, and what is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.helpers.machine import Machine, kill
+from tests.helpers.until import until
+
+from windlass.engines.local.admission import queue_folder
+from windlass.engines.local.slots import SlotQueue
+
+WAITS = """
+import os, sys, time
+print("slots", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def queue(machine: Machine) -> Machine:
+    machine.write("targets.yaml", "local: {kind: local, slots: 2}\n")
+    machine.write("waits.py", WAITS)
+    return machine
+
+
+def start(machine: Machine, name: str, *options: str, code: int = 0) -> str:
+    """A detached run that ends with `code` once there is a file of its name; its id."""
+    done = machine.windlass("run", "waits.py", "--detach", "-q", "--name", name, *options, "--", name, str(code))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def phase(machine: Machine, run: str) -> str:
+    return str(machine.status(run)["phase"])
+
+
+def holders(machine: Machine) -> dict[str, tuple[int, ...]]:
+    """Which runs hold slots, as another run would see it."""
+    tickets = SlotQueue(queue_folder(machine.home, "local"), "probe").tickets(2)
+    return {one.run_id: one.slots for one in tickets if one.slots}
+
+
+def end_processes(machine: Machine, run: str, *, supervisor: bool = True, nodes: bool = True) -> None:
+    """SIGKILL those of one run."""
+    for process in machine.processes():
+        is_of_run = f" {run} " in process.command or f"/{run}/" in process.command
+        of_rank = process.environ.get("WINDLASS_RUN_ID") == run and process.rank is not None
+        if (supervisor and is_of_run and process.is_supervisor) or (nodes and (of_rank or (
+                is_of_run and process.node is not None))):  # fmt: skip
+            kill(process.pid)
+
+
+def test_a_killed_run_gives_its_slots_back_once_its_nodes_are_gone_too(queue: Machine) -> None:
+    first = start(queue, "a", "--nodes", "2")
+    until(lambda: len(queue.ranks()) == 2, queue.processes)
+    second = start(queue, "b")
+    until(lambda: queue.status(second)["waits_for"], lambda: queue.status(second))
+    why = json.loads(queue.windlass("why", second, "-o", "json").stdout)
+    assert why["verdict"] == "queue-slots"
+    assert f"none is free: {first} holds 2" in why["summary"]
+    assert why["evidence"] == [f"{first} holds 2: training"]
+    end_processes(queue, first, nodes=False)
+    until(lambda: not [one for one in queue.supervisors() if f" {first} " in one.command], queue.supervisors)
+    assert holders(queue) == {first: (0, 1)}
+    end_processes(queue, first)
+    until(lambda: phase(queue, second) == "training", lambda: queue.status(second))
+    assert queue.ended(first)["phase"] in ("failed", "lost")
+    (queue.folder / "b").touch()
+    assert queue.ended(second)["phase"] == "succeeded"
+    assert holders(queue) == {}
+
+
+def test_a_waiting_run_is_stopped_resumed_and_passed_by_others_once_it_was_killed(queue: Machine) -> None:
+    holder = start(queue, "a", "--nodes", "2")
+    until(lambda: len(queue.ranks()) == 2, queue.processes)
+    stopped, killed, last = start(queue, "b"), start(queue, "c"), start(queue, "d", "--nodes", "2")
+    until(lambda: all(queue.status(run)["waits_for"] for run in (stopped, killed, last)), queue.supervisors)
+    assert queue.windlass("stop", stopped).returncode == 0
+    assert phase(queue, stopped) == "stopped"
+    end_processes(queue, killed)
+    (queue.folder / "a").touch()
+    until(lambda: last in holders(queue), lambda: holders(queue))
+    assert queue.windlass("resume", stopped, "--detach").returncode == 0
+    until(lambda: queue.status(stopped)["waits_for"], lambda: queue.status(stopped))
+    assert phase(queue, stopped) == phase(queue, killed) == "queued"  # the command has started its supervisor again
+    for name in "bcd":
+        (queue.folder / name).touch()
+    assert {queue.ended(run)["phase"] for run in (holder, stopped, killed, last)} == {"succeeded"}
+
+
+def test_runs_start_after_the_success_of_others_and_not_after_a_failure(queue: Machine) -> None:
+    good, bad = start(queue, "a"), start(queue, "b", code=3)
+    behind, never = (
+        start(queue, "c", "--after", "a"),
+        start(queue, "d", "--after", good, "--after", bad),
+    )
+    until(lambda: all(queue.status(run)["waits_for"] for run in (behind, never)), queue.supervisors)
+    why = json.loads(queue.windlass("why", behind, "-o", "json").stdout)
+    assert (why["verdict"], why["summary"]) == ("queue-after", f"the run waits: it starts after the success of {good}")
+    for name in "abc":
+        (queue.folder / name).touch()
+    assert queue.ended(behind)["phase"] == "succeeded"
+    ended = queue.ended(never)
+    assert (ended["phase"], ended["attempts"]) == ("stopped", [])
+    assert bad in ended["cause"]["summary"]
+    why = json.loads(queue.windlass("why", never, "-o", "json").stdout)
+    assert f"{bad}, after which it was to start, ended as failed" in why["summary"]
+
+
+def test_what_cannot_wait_is_refused_at_once(queue: Machine, tmp_path: Path) -> None:
+    large = queue.windlass("run", "waits.py", "--nodes", "3", "--", "a", "0")
+    assert large.returncode == 2
+    assert "3 ranks take 3 slots, and target local has 2" in large.stderr
+    unknown = queue.windlass("run", "waits.py", "--after", "nothing", "--", "a", "0")
+    assert (unknown.returncode, queue.windlass("ps", "-a", "-o", "json").stdout.strip()) == (102, "[]")

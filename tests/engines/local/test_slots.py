@@ -1,0 +1,243 @@
+"""Slots of a target of this machine: whose turn it is, what the kernel gives back, and what a run records of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.supervise.fakes import START, FakeClock, FakeRun
+
+from windlass.engines.local.admission import Admission
+from windlass.engines.local.slots import LOCK, SlotQueue, Ticket, free_slots, why_waiting
+from windlass.plan.plan import Step
+from windlass.runs.events import QueueChanged, RunEnded
+from windlass.runs.phase import Phase
+from windlass.runs.store import Store
+from windlass.supervise.backend import NotAdmitted
+from windlass.supervise.recorder import Recorder
+
+# -- the policy -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_takes_the_lowest_free_slots() -> None:
+    assert free_slots(Ticket("b", 2), [Ticket("a", 2, slots=(0, 2))], 4) == (1, 3)
+
+
+def test_the_oldest_of_equal_priority_is_next() -> None:
+    young, old = Ticket("a", 1, since=20), Ticket("b", 1, since=10)
+    assert free_slots(young, [old], 1) == ()
+    assert free_slots(old, [young], 1) == (0,)
+
+
+def test_a_higher_priority_is_next_however_young_it_is() -> None:
+    low, high = Ticket("a", 1, since=10), Ticket("b", 1, priority=1, since=20)
+    assert free_slots(low, [high], 1) == ()
+    assert free_slots(high, [low], 1) == (0,)
+
+
+def test_small_runs_do_not_pass_a_large_one_that_waits() -> None:
+    holder, large, small = Ticket("a", 1, slots=(0,)), Ticket("b", 2, since=10), Ticket("c", 1, since=20)
+    assert free_slots(small, [holder, large], 2) == ()
+    assert free_slots(large, [small], 2) == (0, 1)
+
+
+def test_slots_that_were_taken_before_their_number_was_lowered_count() -> None:
+    assert free_slots(Ticket("b", 1), [Ticket("a", 2, slots=(2, 3))], 2) == ()
+
+
+def test_the_reason_names_who_holds_the_slots_and_who_is_ahead() -> None:
+    others = [Ticket("a-1", 3, slots=(0, 1, 2)), Ticket("b-1", 2, since=5), Ticket("c-1", 1, since=50)]
+    found = why_waiting(Ticket("d-1", 2, since=9), others, 4)
+    assert found == "it takes 2 of 4 slots, and 1 is free: a-1 holds 3; ahead of it: b-1, which takes 2"
+
+
+# -- what processes hold ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "queue"
+
+
+def take(queue: SlotQueue, run_id: str, since: float, takes: int = 1, total: int = 1) -> tuple[int, ...]:
+    return queue.take(Ticket(run_id, takes, since=since), total)[0]
+
+
+def test_slots_come_back_when_all_processes_of_their_run_have_ended(folder: Path) -> None:
+    holder, waiting = SlotQueue(folder, "a"), SlotQueue(folder, "b")
+    assert take(holder, "a", 1) == (0,)
+    assert take(waiting, "b", 2) == ()
+    worker = os.dup(holder.lock or -1)  # as a node worker inherits it
+    holder.close()
+    assert take(waiting, "b", 2) == ()
+    os.close(worker)
+    assert take(waiting, "b", 2) == (0,)
+
+
+def test_a_waiting_run_whose_processes_have_ended_keeps_no_other_waiting(folder: Path) -> None:
+    holder, first, second = (SlotQueue(folder, name) for name in "abc")
+    take(holder, "a", 1)
+    take(first, "b", 2)
+    assert take(second, "c", 3) == ()
+    first.close()
+    holder.leave()
+    assert take(second, "c", 3) == (0,)
+    assert sorted(path.name for path in folder.iterdir()) == [LOCK, "c"]
+    assert take(first, "b", 2) == ()  # it is back
+
+
+def test_the_next_supervisor_keeps_what_nodes_hold(folder: Path) -> None:
+    killed, again, other = SlotQueue(folder, "a"), SlotQueue(folder, "a"), SlotQueue(folder, "b")
+    take(killed, "a", 1)
+    worker = os.dup(killed.lock or -1)
+    killed.close()
+    again.keep()
+    os.close(worker)
+    assert take(other, "b", 2) == ()
+    assert take(again, "a", 5) == (0,)
+    again.leave()
+    assert take(other, "b", 2) == (0,)
+
+
+def test_the_next_supervisor_waits_again_where_its_nodes_have_ended(folder: Path) -> None:
+    killed, again, other = SlotQueue(folder, "a"), SlotQueue(folder, "a"), SlotQueue(folder, "b")
+    take(killed, "a", 1)
+    killed.close()
+    assert take(other, "b", 2) == (0,)
+    again.keep()
+    assert take(again, "a", 3) == ()
+
+
+def test_a_ticket_that_cannot_be_read_counts_as_all_slots(folder: Path) -> None:
+    holder, other = SlotQueue(folder, "a"), SlotQueue(folder, "b")
+    take(holder, "a", 1, total=4)
+    (folder / "a").write_text("{")
+    assert take(other, "b", 2, total=4) == ()
+    assert take(holder, "a", 1, total=4) == (0,)  # it writes it again
+    assert take(other, "b", 2, total=4) == (1,)
+
+
+# -- what a run records -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[FakeRun]:
+    made = FakeRun(tmp_path / "home")
+    yield made
+    made.close()
+
+
+def no_look(_store: Store, _run_id: str) -> None:
+    """The record of the other run is as it is."""
+
+
+def admission(run: FakeRun, **request: Any) -> tuple[Admission, Recorder, FakeClock]:
+    steps = (Step("queue", "", {"takes": 1, "of": 1, "priority": 0, "gpus": False, **request}),)
+    made = Admission(replace(run.plan, steps=steps), run.store.home, no_look)
+    return made, Recorder(run.writer, now=run.clock.time), run.clock
+
+
+def other_holder(run: FakeRun, run_id: str = "other-1") -> Admission:
+    made = Admission(
+        replace(run.plan, run_id=run_id, steps=(Step("queue", "", {"takes": 1, "of": 1, "priority": 0}),)),
+        run.store.home, no_look,
+    )  # fmt: skip
+    assert made.turn(Recorder(run.writer, now=run.clock.time), run.clock)
+    return made
+
+
+def test_a_run_that_starts_at_once_records_no_queue(run: FakeRun) -> None:
+    mine, record, clock = admission(run)
+    assert mine.turn(record, clock)
+    assert mine.numbers == (0,)
+    assert run.kinds("queue", "phase") == []
+
+
+def test_a_run_waits_as_queued_and_records_each_reason_once(run: FakeRun) -> None:
+    holder = other_holder(run)
+    mine, record, clock = admission(run)
+    for _ in range(5):
+        assert not mine.turn(record, clock)
+        clock.now += 1
+    assert run.status.phase is Phase.QUEUED
+    assert run.status.waits_for == (
+        "queue bed: WaitingForSlots: it takes 1 of 1 slots, and none is free: other-1 holds 1"
+    )
+    holder.leave()
+    assert mine.turn(record, clock)
+    assert [event["state"] for event in run.data(QueueChanged.kind)] == ["waiting", "admitted"]
+
+
+def test_a_resumed_run_waits_as_queued_too(run: FakeRun) -> None:
+    other_holder(run)
+    run.begin()
+    run.writer.append(RunEnded(Phase.FAILED), at=START + 10)
+    from windlass.runs.events import RunResumed
+
+    run.writer.append(RunResumed("asked"), at=START + 20)
+    mine, record, clock = admission(run)
+    clock.now = START + 20
+    assert not mine.turn(record, clock)
+    assert run.status.phase is Phase.QUEUED
+    assert run.status.limited_seconds(START + 500) == 0
+
+
+def test_no_time_limit_counts_the_wait(run: FakeRun) -> None:
+    holder = other_holder(run)
+    mine, record, clock = admission(run)
+    assert not mine.turn(record, clock)
+    clock.now = START + 100
+    assert run.status.limited_seconds(clock.now) == 0
+    holder.leave()
+    assert mine.turn(record, clock)
+    run.begin(at=START + 100)
+    assert run.status.limited_seconds(START + 105) == 5
+    assert run.status.phases[Phase.QUEUED] == 100
+
+
+def test_a_queue_that_cannot_be_written_lets_no_run_start(run: FakeRun, tmp_path: Path) -> None:
+    mine, record, clock = admission(run)
+    (run.store.home / "slots").write_text("not a folder")
+    assert not mine.turn(record, clock)
+    assert "cannot be read or written" in str(run.status.waits_for)
+
+
+def after(run: FakeRun, *names: str) -> tuple[Admission, Recorder, FakeClock]:
+    steps = tuple(Step("after", "", {"run": name}) for name in names)
+    return (
+        Admission(replace(run.plan, steps=steps), run.store.home, no_look),
+        Recorder(run.writer, now=run.clock.time),
+        run.clock,
+    )
+
+
+def end_as(run: FakeRun, run_id: str, phase: Phase | None) -> None:
+    writer = run.store.create(run_id, name="a", target="bed", output_dir="", plan=run.plan.to_text(), time=START)
+    if phase is not None:
+        writer.append(RunEnded(phase), at=START + 1)
+    writer.close()
+
+
+def test_a_run_starts_after_the_success_of_those_before_it(run: FakeRun) -> None:
+    end_as(run, "a-1", Phase.SUCCEEDED)
+    mine, record, clock = after(run, "a-1")
+    assert mine.turn(record, clock)
+
+
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.STOPPED, Phase.LOST])
+def test_a_run_after_one_that_did_not_succeed_never_starts(run: FakeRun, phase: Phase) -> None:
+    end_as(run, "a-1", Phase.SUCCEEDED)
+    end_as(run, "b-1", phase)
+    mine, record, clock = after(run, "a-1", "b-1")
+    with pytest.raises(NotAdmitted, match=f"b-1, after which it was to start, ended as {phase}"):
+        mine.turn(record, clock)
+
+
+def test_a_run_after_one_that_was_removed_never_starts(run: FakeRun) -> None:
+    mine, record, clock = after(run, "gone-1")
+    with pytest.raises(NotAdmitted, match=r"gone-1, .* was removed before it was known to have succeeded"):
+        mine.turn(record, clock)
