@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from windlass.views.run import RunSummary
 
 CUTS = (
-    ("WAITS FOR", 24), ("NAME", 0), ("NOTE", 12), ("LABELS", 12), ("NOTE", 1), ("LABELS", 1), ("PROGRESS", 8), ("NOTE", 0), ("LABELS", 0),
-    ("WAITS FOR", 0),
+    ("WAITS FOR", 24), ("NAME", 0), ("NOTE", 12), ("LABELS", 12), ("NOTE", 1), ("LABELS", 1), ("PROGRESS", 8),
+    ("NOTE", 0), ("LABELS", 0), ("WAITS FOR", 0),
 )  # fmt: skip
 """Columns of a list of runs that a narrow terminal cuts, in turn, to so many letters; an id begins with the name."""
 NAMED = 8
