@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.actions.jobs import read_job
+from windlass.actions.jobs import planned_job, read_job
 from windlass.actions.runs import make_plan
 from windlass.actions.targets import find_address, find_target, named_targets
 from windlass.errors import JobFileError, UsageError
@@ -98,3 +98,23 @@ def test_a_file_that_does_not_name_local_leaves_that_of_a_later_file(context: Co
     assert named_targets(context)["local"] == (LocalTarget(name="local", price_per_hour=2), own)
     own.unlink()
     assert named_targets(context)["local"] == (LocalTarget(name="local"), None)
+
+
+def test_one_rank_of_a_script_that_always_makes_a_process_group_gets_the_variables_on_every_target(
+    context: Context,
+) -> None:
+    (context.cwd / "ddp.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    for on in ("local", "away"):
+        made = make_plan(read_job("ddp.py", (), {}, context), on, context)
+        assert (made.job["launcher"], made.nodes.launcher) == ("torchrun", "torchrun")
+        assert [note.message for note in made.notes if note.code == "torchrun-variables"] == [
+            "ddp.py line 2 calls init_process_group: its one rank gets the variables of torchrun"
+        ]
+    assert planned_job(made.to_json(), {}).job.launcher == "torchrun"
+
+
+def test_a_launcher_that_the_author_has_set_stays(context: Context) -> None:
+    (context.cwd / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    (context.cwd / "job.yaml").write_text("name: digits\nrun: train.py\nlauncher: plain\n")
+    ready = read_job(str(context.cwd / "job.yaml"), (), {"grace": 3}, context)
+    assert make_plan(ready, "local", context).nodes.launcher == "plain"

@@ -308,7 +308,7 @@ def test_where_and_how_urgently_pods_run_is_kept() -> None:
 
 
 def test_values_of_types_that_they_should_not_have_are_listed() -> None:
-    assert job_of("h20") == {"name": "types", "run": "/app/train.py 5", "image": "example/a:1"}
+    assert job_of("h20") == {"name": "types", "run": "/app/train.py 5", "launcher": "plain", "image": "example/a:1"}
     assert len(left_of("h20")) == 8
 
 

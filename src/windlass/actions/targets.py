@@ -14,8 +14,9 @@ from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
-    from windlass.plan.plan import Plan
+    from windlass.plan.plan import Note, Plan
     from windlass.spec.address import ClusterAddress
+    from windlass.spec.job import Job
     from windlass.spec.targets import Target
 
 DEFAULT: Final = "local"
@@ -126,8 +127,25 @@ def plan_for(ready: ReadyJob, target: Target, run_id: str, context: Context) -> 
     from windlass.plan.plan import Note
 
     engine = engine_class(target.kind, f"target {target.name}")
-    job = ready.job if engine.is_remote else ready.local_job
+    job, notes = _with_variables(ready.job if engine.is_remote else ready.local_job, ready.base)
     made = engine.make_plan(job, target, run_id, ready.base, context)
-    if job is not ready.job:  # the interpreter is of this machine alone: a later plan finds it in the node's request
+    if (
+        job.python != ready.job.python
+    ):  # the interpreter is of this machine alone: a later plan finds it in the node's request
         made = dataclasses.replace(made, job={name: one for name, one in made.job.items() if name != "python"})
-    return dataclasses.replace(made, notes=(*(Note(*remark) for remark in ready.remarks), *made.notes))
+    return dataclasses.replace(made, notes=(*(Note(*remark) for remark in ready.remarks), *notes, *made.notes))
+
+
+def _with_variables(job: Job, base: Path) -> tuple[Job, list[Note]]:
+    """The job with `launcher: torchrun`, and a note on it, where its only rank cannot run without those variables."""
+    from windlass.code.process_group import needs_variables
+    from windlass.plan.plan import Note
+
+    if "launcher" in job.model_fields_set or job.launcher != "plain" or job.script_kind == "program":
+        return job, []
+    need = needs_variables(job, base / job.code_path)
+    if need is None:
+        return job, []
+    text = f"{need.file} line {need.line} {need.what}: its one rank gets the variables of torchrun"
+    note = Note("torchrun-variables", text, "launcher: torchrun in the job says so; launcher: plain leaves them out")
+    return job.model_copy(update={"launcher": "torchrun"}), [note]

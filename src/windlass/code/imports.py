@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,12 +27,19 @@ MAX_BYTES: Final = 1 << 20
 
 def script_imports(job: Job, code_dir: Path) -> tuple[str, ...]:
     """Top-level modules that the job's Python script imports, sorted; empty for a program or an unreadable script."""
+    return tuple(sorted({name.split(".")[0] for _, tree in trees(job, code_dir) for name in imports(tree)}))
+
+
+def trees(job: Job, code_dir: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """The job's Python script and the files of its folder that it imports, parsed; none for a program.
+
+    A file that cannot be read is left out: the interpreter reports the error when the script starts.
+    """
     argv = job.script_argv
     if job.script_kind == "program":
-        return ()
+        return
     first = code_dir / (argv[1].replace(".", "/") + ".py" if argv[0] == "-m" and len(argv) > 1 else argv[0])
     folders = [first.parent, code_dir]
-    found: set[str] = set()
     seen: set[Path] = set()
     waiting = [first]
     while waiting and len(seen) < MAX_FILES:
@@ -39,10 +47,11 @@ def script_imports(job: Job, code_dir: Path) -> tuple[str, ...]:
         if path in seen:
             continue
         seen.add(path)
-        for name in _imports_of(path):
-            found.add(name.split(".")[0])
-            waiting += _files(name, folders)
-    return tuple(sorted(found))
+        tree = _parsed(path)
+        if tree is not None:
+            yield path, tree
+            for name in imports(tree):
+                waiting += _files(name, folders)
 
 
 def ahead(job: Job, imported: Collection[str]) -> list[str]:
@@ -67,12 +76,19 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _imports_of(path: Path) -> Iterator[str]:
+def _parsed(path: Path) -> ast.Module | None:
     try:
-        if path.is_file() and path.stat().st_size <= MAX_BYTES:  # a pipe would block, and a device never end
-            yield from imports(ast.parse(path.read_bytes()))
+        found = path.stat()
+        if path.is_file() and found.st_size <= MAX_BYTES:  # a pipe would block, and a device never end
+            return _parsed_once(path, found.st_mtime_ns, found.st_size)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # the interpreter reports the error when the script starts
+        pass
+    return None
+
+
+@functools.lru_cache(maxsize=MAX_FILES)
+def _parsed_once(path: Path, _modified: int, _size: int) -> ast.Module:
+    return ast.parse(path.read_bytes())
 
 
 def _files(name: str, folders: list[Path]) -> list[Path]:

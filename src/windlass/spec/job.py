@@ -105,7 +105,7 @@ class Job(Document):
     launcher: Launcher = Field(default_factory=_default_launcher)
     """How ranks find each other: `torchrun`; `pytorch`, `tensorflow` or `jax`, which set the variables of that library
     for any program; `mpi`; or `plain`, which sets only `WINDLASS_…`. Default: `torchrun` where `run` is Python
-    and there may be several ranks, else `plain`."""
+    and there may be several ranks, or the script of one rank cannot run without its variables; else `plain`."""
     resources: Resources = Resources()
     """What each node has. Default: what the target gives."""
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
@@ -316,9 +316,9 @@ class Job(Document):
     def _without_usual_launcher(
         self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> dict[str, Any]:
-        """A launcher that follows from the other fields is a default: with more ranks it is another one."""
+        """A launcher that the author has not set is a default: with more ranks it is another one."""
         fields: dict[str, Any] = handler(self)
-        if info.exclude_defaults and self.launcher == _default_launcher(vars(self)):
+        if info.exclude_defaults and "launcher" not in self.model_fields_set:
             fields.pop("launcher", None)
         return fields
 
