@@ -24,7 +24,7 @@ def imported(name: str, document: str | None = None) -> Imported:
 IMPORTED: dict[str, dict[str, Any]] = {
     "torchrun-venv": {"launcher": "pytorch", "nodes": 2, "procs": 2, "gpus": (2, "L4"), "setup": True},
     "torchrun-plain": {
-        "run": "-m trainer.main --config configs/small.toml", "launcher": "torchrun", "nodes": 2, "procs": 8,
+        "run": '-m trainer.main --config "$CONFIG"', "launcher": "torchrun", "nodes": 2, "procs": 8,
         "gpus": (8, "H100"), "left": {"resources.accelerators"},
     },
     "torch-run-conda": {

@@ -240,3 +240,53 @@ def test_a_program_of_a_configmap_that_no_pod_would_mount_is_refused(command: st
     with pytest.raises(JobFileError, match="which is in ConfigMap scripts: no pod of a run mounts it") as refused:
         import_text(CONFIG % (command, "", script), "job.yaml")
     assert "import it again" in refused.value.problems[0].hint
+
+
+# -- variables that the user changes ----------------------------------------------------------------------------------
+
+
+def trained(made: Imported, **env: str) -> tuple[str, ...]:
+    """The arguments of a run with other values in its `env`."""
+    return made.job.model_copy(update={"env": {**made.job.env, **env}}).script_argv
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("sky", 'envs: {LR: "0.1", N: "2"}\nrun: torchrun --nproc_per_node=$N train.py --lr $LR --out=/x/${LR}\n'),
+        ("kubernetes", JOB.replace("command:", 'env: [{name: LR, value: "0.1"}], command:')
+         % 'bash, -c, "torchrun --nnodes=2 --nproc_per_node=2 train.py --lr $LR --out=/x/$(LR)"'),
+        ("kubernetes", JOB.replace("command:", 'env: [{name: LR, value: "0.1"}], command:')
+         % "torchrun, --nnodes=2, --nproc_per_node=2, train.py, --lr, $(LR), --out=/x/$(LR)"),
+    ],
+)  # fmt: skip
+def test_a_variable_in_the_arguments_stays_one(form: Format, text: str) -> None:
+    made = import_text(text, "file.yaml", form=form)
+    assert made.job.procs_per_node == 2
+    assert trained(made) == ("train.py", "--lr", "0.1", "--out=/x/0.1")
+    assert trained(made, LR="0.5") == ("train.py", "--lr", "0.5", "--out=/x/0.5")
+
+
+@pytest.mark.parametrize("value", ['""', "null"])
+def test_a_variable_that_is_given_at_the_start_has_its_place_in_the_arguments(value: str) -> None:
+    made = import_text(
+        f"envs: {{START: {value}}}\nrun: torchrun train.py --start ${{START}} --end 5\n", "t.yaml", form="sky"
+    )
+    assert trained(made, START="3") == ("train.py", "--start", "3", "--end", "5")
+    assert [one.instead for one in made.lost] == ["windlass run --env START=VALUE"]
+
+
+def test_a_variable_of_no_or_several_words_is_written_out_and_listed_or_left_to_a_shell() -> None:
+    line = 'torchrun train.py $EXTRA_ARGS $MORE "${MORE}"'
+    env = 'env: [{name: EXTRA_ARGS, value: ""}, {name: MORE, value: "--a b"}], command:'
+    made = import_text(JOB.replace("command:", env) % f"bash, -c, {line!r}", "job.yaml")
+    assert trained(made) == ("train.py", "--a", "b", "--a b")
+    assert "EXTRA_ARGS, which is empty, and no word in the command" in meanings(made)
+    assert "MORE, which is several words in the command" in meanings(made)
+    task = import_text(f'envs: {{EXTRA_ARGS: "", MORE: "--a b"}}\nrun: {line}\n', "t.yaml", form="sky")
+    assert trained(task)[-1].endswith('exec python3 -u train.py $EXTRA_ARGS $MORE "${MORE}"')
+
+
+def test_a_variable_that_the_script_itself_sets_is_filled_in() -> None:
+    made = import_text('envs: {LR: "0.1"}\nrun: export LR=0.2; python train.py $LR\n', "t.yaml", form="sky")
+    assert trained(made, LR="0.5") == ("train.py", "0.2")

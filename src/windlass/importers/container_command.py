@@ -21,7 +21,7 @@ from windlass.importers.field_hints import Hint, secret_hint
 from windlass.importers.shell import VARIABLE, expanded, filled, joined, macros, read_line, script_of
 from windlass.spec.commandline import job_from_command, launcher_of, stem
 from windlass.spec.launchers import HOROVOD, MPIRUN, TORCHRUN, Parsed, read, read_past_unknown
-from windlass.spec.runline import kind_of, split_run
+from windlass.spec.runline import join_run, kind_of, split_run
 
 _INITS: Final = ("tini", "dumb-init", "catatonit", "nohup", "time")
 """Programs that start another one and add nothing for the ranks."""
@@ -37,6 +37,7 @@ _NODE_RANK: Final = re.compile(r"""(--node[-_]rank[= ]["']?)\$\(\([^()\n]*\)\)""
 """The number of a node that a shell computes for torchrun."""
 _OF_LAUNCHER: Final = "-of-launcher-"
 """What stands for it while the line is read: a program that gets it as an argument needs the shell."""
+_ARGUMENTS: Final = re.compile(r"ARG|OPT|FLAG|EXTRA", re.IGNORECASE)
 _PLAIN_WORDS: Final = re.compile(r"[\w./:=,@%+ -]*")
 """Words that mean the same in the text of a script as in a variable of it."""
 _OF_THE_SHELL: Final = frozenset(
@@ -70,22 +71,28 @@ def start_of(
     folder: str | None = None,
     *,
     unknown: Collection[str] = (),
+    fixed: Collection[str] = (),
+    asked: Collection[str] = (),
     code_travels: bool = False,
 ) -> Start:
     """What a command starts in a container with these variables, in this folder.
 
-    `unknown` are variables whose value only the cluster has; `code_travels` is whether the script came with the
-    job, as it does here, and was not in the image.
+    `unknown` are variables whose value only the cluster has; `fixed` are those of `env` that the job will not have, and
+    `asked` those that are empty until the user gives them. The others stay variables in the arguments of the script,
+    so that another value in the job's `env` reaches it. `code_travels` is whether the script came with the job, as it
+    does here, and was not in the image.
     """
+    keep = {*env} - {*fixed}
+    kept = {name: f"${{{name}}}" for name in keep if _ONE_WORD.fullmatch(env[name])}
     is_shell = script_of(_unwrapped(list(words))) is not None
-    known = {**env, **({name: f"${{{name}}}" for name in unknown} if is_shell else {})}
+    known = {**env, **({name: f"${{{name}}}" for name in unknown} | kept if is_shell else {})}
     argv = _unwrapped([expanded(word, known) for word in words])
     script = script_of(argv)
     if script is None:
-        made = _direct(argv, env, folder, code_travels)
+        made = _direct(argv, env, folder, code_travels, _unwrapped([expanded(word, kept) for word in words]), keep)
     else:
         ends_at_errors = any(re.fullmatch(r"-[a-z]*e[a-z]*", word) for word in argv[1:-1])
-        made = _scripted(script, env, folder, code_travels, ends_at_errors=ends_at_errors)
+        made = _scripted(script, env, folder, code_travels, keep, asked, ends_at_errors=ends_at_errors)
     made = made or _as_it_stands(argv, folder)
     made.text = " ".join(words)
     names = [name for name in dict.fromkeys(macros(words)) if name not in known]
@@ -104,21 +111,36 @@ def start_of(
 
 
 def _scripted(
-    script: str, env: Mapping[str, str], folder: str | None, code_travels: bool, *, ends_at_errors: bool
+    script: str,
+    env: Mapping[str, str],
+    folder: str | None,
+    code_travels: bool,
+    keep: Collection[str],
+    asked: Collection[str],
+    *,
+    ends_at_errors: bool,
 ) -> Start | None:
     """What the script of `sh -c` starts; None if it needs a shell."""
     script = _NODE_RANK.sub(r"\1" + _OF_LAUNCHER, script)
     line = read_line(script, lambda found: launcher_of(found) is not None)
-    if line is not None and (several := _of_several_words(script, line.words, {**env, **line.env})):
+    several: dict[str, str] = {}
+    if line is not None and (several := _of_several_words(script, line.words, {**env, **line.env}, asked)):
         is_plain = all(_PLAIN_WORDS.fullmatch(value) for value in several.values())
         line = read_line(filled(script, several), lambda found: launcher_of(found) is not None) if is_plain else None
     if line is None:
         return None
     known = {**env, **line.env}
+    keep = {*keep} - {*line.env}
     folder = folder if line.folder is None else joined(folder, line.folder)
-    made = _direct([filled(word, known) for word in line.words], known, folder, code_travels)
+    written = [filled(word, known, keep) for word in line.words]
+    made = _direct([filled(word, known) for word in line.words], known, folder, code_travels, written, keep)
     if made is None or _OF_LAUNCHER in str(made.fields):
         return None
+    for name in several.keys() & keep:
+        made.leave(
+            f"{name}, which is {'several words' if several[name] else 'empty, and no word'} in the command",
+            f"another value in env: does not change the command: write ${name} in its place for one word",
+        )
     if line.env:
         made.fields["env"] = {**line.env, **made.fields.get("env", {})}
     if line.dropped:
@@ -157,11 +179,19 @@ def _setup(before: Sequence[tuple[str, bool]], *, ends_at_errors: bool) -> str:
     return "".join([*lines, *(f"{one} || exit\n" for one in chain)])
 
 
-def _of_several_words(script: str, words: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
-    """The variables in these words that a shell makes several words of, or none: `$ARGS` outside of quotes."""
+def _of_several_words(
+    script: str, words: Sequence[str], known: Mapping[str, str], asked: Collection[str]
+) -> dict[str, str]:
+    """The variables in these words that a shell makes several words of, or none: `$ARGS` outside of quotes.
+
+    Those that are asked of the user will be one word, but for names as EXTRA_ARGS.
+    """
     unquoted = {match[1] or match[2] for match in VARIABLE.finditer(_QUOTED.sub("", script))}
     used = {match[1] or match[2] for word in words for match in VARIABLE.finditer(word)}
-    return {name: known[name] for name in used & unquoted & known.keys() if not _ONE_WORD.fullmatch(known[name])}
+    one = {name for name in asked if not known.get(name) and not _ARGUMENTS.search(name)}
+    return {
+        name: known[name] for name in (used & unquoted & known.keys()) - one if not _ONE_WORD.fullmatch(known[name])
+    }
 
 
 def _is_of_the_shell(command: str) -> bool:
@@ -196,8 +226,18 @@ def _unwrapped(words: list[str]) -> list[str]:
     return words
 
 
-def _direct(words: Sequence[str], env: Mapping[str, str], folder: str | None, code_travels: bool) -> Start | None:
-    """What a command starts that needs no shell; None where that cannot be determined."""
+def _direct(
+    words: Sequence[str],
+    env: Mapping[str, str],
+    folder: str | None,
+    code_travels: bool,
+    written: Sequence[str],
+    keep: Collection[str],
+) -> Start | None:
+    """What a command starts that needs no shell; None where that cannot be determined.
+
+    `written` are the same words with the variables in them that the arguments of the script are to keep.
+    """
     made = Start(by="python")
     launcher = launcher_of(words)
     parsed = Parsed(rest=list(words))
@@ -232,7 +272,19 @@ def _direct(words: Sequence[str], env: Mapping[str, str], folder: str | None, co
         made.fields |= {name: parsed.fields[name] for name in ("nodes", "procs_per_node") if name in parsed.fields}
         made.fields |= {"restarts": {"max": parsed.fields["restarts"]}} if "restarts" in parsed.fields else {}
     _place(made, folder, code_travels)
+    if made.by != "mpi" or code_travels:  # the variables of the launcher's container are not all those of the ranks
+        _keep(made, words, written, keep)
     return made
+
+
+def _keep(made: Start, words: Sequence[str], written: Sequence[str], keep: Collection[str]) -> None:
+    """Write the arguments of the script with the variables that they had."""
+    run = list(split_run(made.fields["run"]))
+    for at in range(1, len(run) - (run[0] == "-m")):
+        if run[-at] != words[-at]:
+            break
+        run[-at] = written[-at]
+    made.fields["run"] = join_run(run, list(keep))
 
 
 def _finding(problem: Problem) -> Hint:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -167,10 +167,12 @@ def macros(words: Sequence[str]) -> list[str]:
     return [match[1] for word in words for match in _MACRO.finditer(word) if match[1]]
 
 
-def filled(text: str, env: Mapping[str, str]) -> str:
-    """Text with a shell's `$NAME` expanded; unknown names are kept."""
+def filled(text: str, env: Mapping[str, str], keep: Collection[str] = ()) -> str:
+    """Text with a shell's `$NAME` expanded; unknown names are kept, and `$NAME` and `${NAME}` of those to keep."""
 
     def value(match: re.Match[str]) -> str:
-        return env.get(match[1] or match[2], match[0])
+        name = match[1] or match[2]
+        is_kept = name in keep and match[0] in (f"${name}", f"${{{name}}}")
+        return match[0] if is_kept else env.get(name, match[0])
 
     return VARIABLE.sub(value, text)

@@ -40,7 +40,7 @@ def sky(found: Documents, draft: Draft) -> None:
     view = found.job.view
     _refuse_others(view)
     draft.put_name(view.at("name"))
-    _variables(view.at("envs"), draft)
+    _variables(view.at("envs"), str(view.at("run").value), draft)
     for secret, value in view.at("secrets").items():
         if value.value:
             draft.secret = draft.secret or value
@@ -84,7 +84,9 @@ def _start(view: View, script: str, nodes: int, draft: Draft) -> None:
     at, setup = view.at("run"), view.text("setup") or ""
     gpus = draft.get("resources.gpus")
     known = {NUM_NODES: str(nodes), **({} if gpus is None else {NUM_GPUS: str(gpus)})}
-    start = start_of(["bash", "-c", script.strip()], {**known, **draft.fields.get("env", {})}, code_travels=True)
+    env = {**known, **draft.fields.get("env", {})}
+    asked = [name for name, value in env.items() if not value]
+    start = start_of(["bash", "-c", script.strip()], env, fixed=known, asked=asked, code_travels=True)
     before = ""
     if "run" not in start.fields or "setup" in start.fields or any(not hint.is_ours for hint in start.left):
         start, before = start_of_script(script, nodes, gpus)
@@ -102,11 +104,13 @@ def _start(view: View, script: str, nodes: int, draft: Draft) -> None:
     put_start(draft, (start, at), nodes, at, has_group=False)
 
 
-def _variables(view: View, draft: Draft) -> None:
+def _variables(view: View, script: str, draft: Draft) -> None:
     for name, value in view.items():
-        if value.value is None and draft.is_secret(name, "value"):
+        if value.value in (None, "") and draft.is_secret(name, "value"):
             draft.put_secret(name, value, f"{name} has no value here: it is given with --env")
-        elif value.value is None:
+        elif value.value in (None, ""):
+            if value or re.search(rf"\$\{{?{re.escape(name)}\b", script):
+                draft.put_env(name, "", value)
             value.remark(f"{name} has no value here: it is given with --env", f"windlass run --env {name}=VALUE")
         elif isinstance(value.value, str | int | float):
             draft.put_env(name, str(value.value), value)
