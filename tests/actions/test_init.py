@@ -89,7 +89,30 @@ def test_commented_lines_are_right_too(context: Context) -> None:
     lines = init.draft(context).text.splitlines()
     awake = [line.removeprefix("# ") for line in lines[1:]]
     job = parse_job("\n".join(awake))
-    assert (job.restarts.max, job.timeout, job.outputs) == (3, 7200.0, "results")
+    assert (job.restarts.max, job.timeout, job.outputs.collect) == (3, 7200.0, ("out/**", "*.pt"))
+
+
+@pytest.mark.parametrize(
+    ("text", "patterns"),
+    [
+        ('torch.save(model, "out/model.pt")', ("out/**",)),
+        ('torch.save(model, f"model-{epoch}.pt")\nopen("log.csv", "w")', ("*.pt", "*.csv")),
+        ('np.savez(os.path.join("results", name))', ("results/**",)),
+        ('torch.save(model, Path("runs") / "best" / name)', ("runs/**",)),
+        ('TrainingArguments(output_dir="./ckpt")', ("ckpt/**",)),
+        ('parser.add_argument("--save-dir", default="out")', ("out/**",)),
+        ("import lightning\nlightning.Trainer()", ("lightning_logs/**",)),
+        ('open("in.csv")\ntorch.save(model, "/scratch/model.pt")\nrun(output_dir=args.out)', ()),
+        ('torch.save(model, "../model.pt")\nlog.save("a message of 1.5 lines")\nds.save("s3://b/x")', ()),
+        ('from windlass.train import report\ntorch.save(model, "out/model.pt")', ()),
+        ('out = os.environ.get("WINDLASS_OUTPUT_DIR", "out")\ntorch.save(model, "out/model.pt")', ()),
+    ],
+)
+def test_what_a_script_appears_to_save_in_its_folder_is_to_be_kept(
+    text: str, patterns: tuple[str, ...], context: Context
+) -> None:
+    write(context, "train.py", text + MAIN)
+    assert parse_job(init.draft(context).text).outputs.collect == patterns
 
 
 def test_a_program_that_is_no_python_is_started_as_it_is(context: Context) -> None:

@@ -80,7 +80,7 @@ def test_it_goes_on_with_other_fields_variables_and_arguments(windlass: Call, ho
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--set", "outputs=elsewhere"), "outputs cannot change in a run that goes on"),
+        (("--set", "outputs=elsewhere"), "outputs.to cannot change in a run that goes on"),
         (("--set", "name=other"), "name cannot change in a run that goes on"),
         (("--set", "checkpoint.folder=s3://bucket/x"), "checkpoint.folder cannot change in a run that goes on"),
         (("--set", "kubernetes.via=jobset"), "kubernetes.via cannot change in a run that goes on"),

@@ -31,6 +31,8 @@ if rank == "1":
 (out / "part" / f"{rank}.bin").write_bytes(bytes([int(rank)]) * 300_000)
 (out / "model.txt").write_text(f"of rank {rank}")
 (out / "same.txt").write_text("same")
+pathlib.Path("own").mkdir()
+pathlib.Path("own", f"{rank}.txt").write_text("in the code folder")
 print("saved by", rank, flush=True)
 if sys.argv[1] == "fails" and rank == "0":
     raise RuntimeError("no such file: weights.bin")
@@ -49,7 +51,7 @@ def inside(cluster: Cluster, namespace: str) -> str:
 def job(machine: Machine, how: str, seconds: float = 0.0, **fields: Any) -> None:
     machine.write("code/script.py", SCRIPT)
     made = {"name": how, "run": f"script.py {how} {seconds}", "code": "code", "launcher": "plain", "grace": "2s",
-            "nodes": 2, **fields}  # fmt: skip
+            "nodes": 2, "outputs": {"collect": ["own/**"]}, **fields}  # fmt: skip
     machine.write("job.yaml", json.dumps(made))
 
 
@@ -64,7 +66,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-BOTH = {"part/0.bin": b"\0" * 300_000, "part/1.bin": b"\1" * 300_000, "model.txt": b"of rank 0", "same.txt": b"same"}
+BOTH = {"part/0.bin": b"\0" * 300_000, "part/1.bin": b"\1" * 300_000, "model.txt": b"of rank 0", "same.txt": b"same",
+        "own/0.txt": b"in the code folder", "own/1.txt": b"in the code folder"}  # fmt: skip
 
 
 def require_home(machine: Machine, run_id: str, said: str) -> None:
@@ -72,10 +75,10 @@ def require_home(machine: Machine, run_id: str, said: str) -> None:
     folder = machine.home / "runs" / run_id / "output"
     assert files(folder) == BOTH, said
     assert {"[0] saved by 0", "[1] saved by 1"} <= set(said.splitlines()), "`run` shows what the ranks write"
-    assert f"runs/{run_id}/output (3 entries)" in said
+    assert f"runs/{run_id}/output (4 entries)" in said
     status = machine.status(run_id)
     assert status["output_dir"] == str(folder)
-    assert (status["collected"]["files"], list(status["collected"]["nodes"])) == (4, [0, 1])
+    assert (status["collected"]["files"], list(status["collected"]["nodes"])) == (6, [0, 1])
     warned = [event["message"] for event in machine.events(run_id) if event["kind"] == "warning"]
     [conflict] = [message for message in warned if "the first node are kept" in message]
     assert conflict.endswith("model.txt of node 1")
@@ -207,5 +210,5 @@ def test_those_of_a_run_that_is_stopped_come_too_and_large_ones_do_not(
     [large] = [path.name for path in (machine.home / "runs").iterdir() if path.name != stopped]
     assert not (machine.home / "runs" / large / "output").exists()
     [warning] = [event["message"] for event in machine.events(large) if event["kind"] == "warning"]
-    assert warning.startswith("node 0: its outputs are deleted with its pod: 300,013 bytes")
+    assert warning.startswith("node 0: its outputs are deleted with its pod: 300,031 bytes")
     assert "kubernetes.outputs_max" in warning

@@ -230,7 +230,7 @@ def test_outputs_are_uploaded_at_a_checkpoint_while_the_pods_train(
 ) -> None:
     set_up(bed, namespace)
     (job["base"] / "saves.py").write_text(SAVES)
-    fields = {"base": job["base"], "launcher": "plain", "outputs": f"s3://{BUCKET}/out", "outputs_at": "checkpoint"}
+    fields = {"base": job["base"], "launcher": "plain", "outputs": {"to": f"s3://{BUCKET}/out", "at": "checkpoint"}}
     with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
         run = harness.start("saves.py", **fields, **store.fields, kubernetes={"results": RESULTS, "via": "job"})
         run.until(lambda run: run.status.outputs is not None, seconds=PATIENCE_SECONDS)

@@ -65,7 +65,9 @@ _fields = st.fixed_dictionaries(
             max_size=3,
             unique_by=lambda entry: entry["name"],
         ),
-        "outputs": lines,
+        "outputs": st.one_of(
+            lines, _some(to=lines, collect=st.lists(st.sampled_from(["out/**", "*.pt", "[ab]?/x"]), max_size=2))
+        ),
         "checkpoint": st.one_of(
             _some(every=st.one_of(durations, st.sampled_from(["20 steps", " 1 step"])), keep=st.integers(1, 9)),
             st.fixed_dictionaries(

@@ -38,8 +38,7 @@ env: {NCCL_DEBUG: WARN}
 secrets: [hf-token]
 data:
   - {name: digits, source: s3://bucket/digits/, via: copy}   # copy | mount | stream
-outputs: s3://bucket/runs/
-outputs_at: checkpoint
+outputs: {to: s3://bucket/runs/, at: checkpoint, collect: ["out/**", "*.pt"]}
 checkpoint: {every: 5min, keep: 3}
 setup: pip install -r requirements.txt
 notify: slack-url
@@ -85,6 +84,14 @@ def test_every_field_is_read() -> None:
         29500,
     )
     assert job.nodes.is_elastic
+
+
+def test_outputs_as_a_text_are_their_place() -> None:
+    job = parse_job("name: a\nrun: a.py\noutputs: s3://bucket/runs/\n")
+    assert job == Job(name="a", run="a.py", outputs={"to": "s3://bucket/runs/"})
+    assert (job.outputs.scheme, job.outputs.at, job.outputs.collect) == ("s3", "end", ())
+    assert dump_job(job).splitlines()[-1] == "outputs: s3://bucket/runs/"
+    assert Job(name="a", run="a.py", outputs=None).outputs.to is None
 
 
 def test_all_problems_are_reported_at_once_in_file_order() -> None:
@@ -279,6 +286,13 @@ def test_scalars_mean_what_yaml_1_2_says() -> None:
         ("outputs: https://me:pw@host/x", "outputs: holds a password inside the address"),
         ("outputs: s3://", "outputs: is s3://, which names no bucket (write s3://BUCKET/PREFIX)"),
         ("data: [{name: a, source: 'gs:///a'}]", "source: is gs:///a, which names no bucket (write gs://BUCKET/PREFIX)"),
+        ("outputs: {to: s3://}", "outputs.to: is s3://, which names no bucket (write s3://BUCKET/PREFIX)"),
+        ("outputs: {at: checkpoint}", "outputs.at: is checkpoint, and to: names no store (write to: s3://BUCKET/PREFIX)"),
+        ("outputs: {collect: out/**}", "outputs.collect: expected a list"),
+        ("outputs: {collect: [/tmp/x]}", "outputs.collect[0]: is /tmp/x, and files are collected from the code folder"),
+        ("outputs: {collect: [a/../../x]}", "outputs.collect[0]: is a/../../x, and files are collected from the code"),
+        ("outputs: {collect: ['~/x']}", "outputs.collect[0]: is ~/x, and files are collected from the code folder"),
+        ("outputs_at: checkpoint", "outputs_at: not a field (did you mean outputs.at?)"),
         ("outputs: s3://b/../c", "outputs: is s3://b/../c, and a prefix has no . and no .."),
         ("volumes: [{claim: a, path: x}]", "volumes[0].path: expected a folder from the root"),
         ("command: [a]", "command: cannot be used with run"),

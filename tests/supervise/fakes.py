@@ -16,7 +16,15 @@ from windlass.supervise.backend import Attempt, Backend, Intent, Node, TargetUna
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.supervise.supervisor import Supervisor
-from windlass.worker.protocol import NodeEnded, NodeEvent, NodeStarted, RankFailure, WorkerFailed, event_of
+from windlass.worker.protocol import (
+    CollectionBegan,
+    NodeEnded,
+    NodeEvent,
+    NodeStarted,
+    RankFailure,
+    WorkerFailed,
+    event_of,
+)
 
 POLICY: dict[str, Any] = {
     "timeout_seconds": None, "grace_seconds": 10.0, "hang_seconds": None, "max_restarts": 0, "restart_on": ["failure"],
@@ -120,6 +128,8 @@ class FakeNode(Node):
                 self.begun, self.pid = True, event.pid
             elif isinstance(event, NodeEnded):
                 self.take_end(event.failures)
+            elif isinstance(event, CollectionBegan):
+                self.is_collecting = True
             elif isinstance(event, WorkerFailed):
                 self.worker_failed = bool(event.message)
             yield event

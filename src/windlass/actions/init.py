@@ -6,8 +6,10 @@ import ast
 import contextlib
 import json
 import os
+import posixpath
+import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -16,6 +18,7 @@ from windlass.actions.jobs import JOB_FILES, ReadyJob
 from windlass.code.imports import imports
 from windlass.errors import UsageError
 from windlass.runs.context import Context
+from windlass.views.code_files import pattern_of
 
 if TYPE_CHECKING:
     from windlass.plan.plan import Plan
@@ -26,6 +29,7 @@ TEMPLATES: Final[tuple[Template, ...]] = get_args(Template)
 SCHEMA_FILE: Final = "job.schema.json"
 MAX_SCRIPT_BYTES: Final = 4 << 20
 MAX_SCRIPTS: Final = 200
+MOST_PATTERNS: Final = 4
 
 _LIKELY_NAMES: Final = ("train.py", "main.py", "run.py", "finetune.py", "pretrain.py")
 _IMPORTS: Final[tuple[tuple[Template, tuple[str, ...]], ...]] = (
@@ -42,6 +46,16 @@ _IMPORTS: Final[tuple[tuple[Template, tuple[str, ...]], ...]] = (
 """What a script imports says who starts its ranks; the first match counts."""
 
 
+_SAVE: Final = re.compile(r"save|dump|to_csv|to_json|to_parquet|export")
+"""How the functions begin that write a file whose path they are given."""
+_USUAL: Final = {"lightning": "lightning_logs/", "pytorch_lightning": "lightning_logs/", "ultralytics": "runs/"}
+"""Where libraries save by themselves, unless a script says otherwise."""
+_PLACE: Final = re.compile(
+    r"(output|out|save|log|logging|ckpt|checkpoint|result|results|default_root|run)_(dir|path|folder)"
+)
+"""Names of parameters that say where results go."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What a look into one script says about the job for it."""
@@ -55,6 +69,8 @@ class Finding:
     """Whether it has an `if __name__ == "__main__"`."""
     trains: bool = False
     """Whether it imports a library that trains models."""
+    saves: tuple[str, ...] = ()
+    """Patterns of the files that it appears to save in its own folder; none where it knows that of its run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +96,8 @@ def draft(
     finding = look_into(context.cwd, script) if script is not None else likeliest(context.cwd, template)
     chosen = template or finding.template
     reason = "as asked" if template else finding.reason
-    text = job_text(finding.script, chosen, name or _name_of(finding.script, context.cwd), with_schema=with_schema)
+    text = job_text(finding.script, chosen, name or _name_of(finding.script, context.cwd), with_schema=with_schema,
+                    saves=finding.saves)  # fmt: skip
     from windlass.spec.parse import parse_job
 
     parse_job(text, JOB_FILES[0])  # what we write, we can read; a name that is not legal is refused here
@@ -173,12 +190,15 @@ def _finding(path: Path, shown: str) -> Finding:
         return Finding(shown, "torchrun", f"it could not be read ({type(error).__name__})", is_program=False)
     imported = set(_imports(tree))
     is_program = any(_is_main_guard(node) for node in tree.body)
+    knows = any(name.startswith("windlass") for name in imported) or "WINDLASS_OUTPUT_DIR" in ast.dump(tree)
+    found = [] if knows else [*_saved(tree)] or [folder for name, folder in _USUAL.items() if name in imported]
+    saves = tuple(dict.fromkeys(map(pattern_of, found)))[:MOST_PATTERNS]
     for template, modules in _IMPORTS:
         for module in modules:
             if any(name == module or name.startswith(f"{module}.") for name in imported):
                 verb = "uses" if module.endswith("Strategy") else "imports"
-                return Finding(shown, template, f"it {verb} {module}", is_program=is_program, trains=True)
-    return Finding(shown, "plain", "it imports no distributed library", is_program=is_program)
+                return Finding(shown, template, f"it {verb} {module}", is_program, trains=True, saves=saves)
+    return Finding(shown, "plain", "it imports no distributed library", is_program, saves=saves)
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
@@ -190,6 +210,38 @@ def _imports(tree: ast.AST) -> Iterator[str]:
                 yield f"{node.value.id}.{node.attr}"
             elif node.attr == "MultiWorkerMirroredStrategy":
                 yield f"tensorflow.distribute.{node.attr}"
+
+
+def _saved(tree: ast.AST) -> Iterator[str]:
+    """Paths in its folder to which a script appears to save: `torch.save(x, "out/model.pt")`, `open("log", "w")`,
+    `output_dir="out"`, `add_argument("--save-dir", default="out")`."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        words, called = [_text(one) for one in node.args], getattr(node.func, "attr", getattr(node.func, "id", ""))
+        named = {one.arg or "": _text(one.value) for one in node.keywords}
+        found = [text for name, text in named.items() if _PLACE.fullmatch(name)]
+        if called == "add_argument" and any(_PLACE.fullmatch(one.lstrip("-").replace("-", "_")) for one in words):
+            found.append(named.get("default", ""))
+        elif _SAVE.match(called) or (called == "open" and {"w", "wb", "a", "x"} & {*words[1:2], named.get("mode")}):
+            found += [one for one in words if "/" in one or posixpath.splitext(one)[1]]
+        for path in map(posixpath.normpath, filter(None, found)):
+            if path != "." and not re.match(r"/|~|\.\.|\w+:|.*\s", path):
+                yield path if posixpath.splitext(path)[1] else f"{path}/"
+
+
+def _text(node: ast.expr) -> str:
+    """The path that an expression is, with `x` for what is known only when it runs; empty for another expression."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(_text(one) or "x" for one in values)
+        case ast.Call(func=ast.Attribute(attr="join") | ast.Name(id="Path" | "str"), args=args):
+            return "/".join(map(_text, args))
+        case ast.BinOp(left=left, op=ast.Div() | ast.Add() as op, right=right):
+            return f"{_text(left)}{'/' if isinstance(op, ast.Div) else ''}{_text(right)}"
+    return ""
 
 
 def _is_main_guard(node: ast.stmt) -> bool:
@@ -206,13 +258,18 @@ def _name_of(script: str, folder: Path) -> str:
     return legal_name(folder.name or stem if f"{stem}.py" in _LIKELY_NAMES else stem)
 
 
-def job_text(script: str, template: Template, name: str, *, with_schema: bool) -> str:
+def job_text(
+    script: str, template: Template, name: str, *, with_schema: bool, saves: Sequence[str] = ()
+) -> str:  # fmt: skip
     """A job file with a comment on each line that a newcomer is likely to change."""
     from windlass.spec.yamlwriter import scalar
 
     head = f"# yaml-language-server: $schema={SCHEMA_FILE}\n" if with_schema else ""
     start, size = _START[template](script)
-    return f"{head}{_HEAD}name: {scalar(name)}\n{start}{size}{_TAIL}"
+    patterns = json.dumps(saves or ["out/**", "*.pt"], ensure_ascii=False)
+    outputs = f"{'' if saves else '# '}outputs: {{collect: {patterns}}}"
+    results = f"{outputs}{_RESULTS if len(outputs + _RESULTS) <= WIDTH else ''}\n"
+    return f"{head}{_HEAD}name: {scalar(name)}\n{start}{size}{results}{_TAIL}"
 
 
 def _torchrun(script: str) -> tuple[str, str]:
@@ -249,9 +306,10 @@ _START: Final = {
     "plain": _plain,
 }
 _HEAD: Final = "# Run it: windlass run. Look first: windlass plan. All fields: windlass schema\n"
+WIDTH: Final = 80
+_RESULTS: Final = "  # results in its folder, to keep"
 _TAIL: Final = """\
 # env: {NCCL_DEBUG: WARN}         # variables for each rank
-# outputs: results                # folder or s3://…; default: with the run
 # restarts: {max: 3}              # start again after a failure
 # timeout: 2h                     # stop after this time
 # grace: 30s                      # from SIGTERM to SIGKILL

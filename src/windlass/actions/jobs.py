@@ -142,7 +142,8 @@ def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any], more: Seq
 
 def _below_the_code(job: Job, code: Path) -> Job:
     """A job whose plan was recorded when relative folders of data and outputs were below the code, not beside it."""
-    outputs = job.outputs if job.outputs is None or job.outputs_scheme else str(code / job.outputs)
+    to = job.outputs.to
+    outputs = job.outputs if to is None or job.outputs.scheme else {**dict(job.outputs), "to": str(code / to)}
     data = [one if one.is_remote else one.model_copy(update={"source": str(code / one.source)}) for one in job.data]
     return job.model_copy(update={"outputs": outputs, "data": tuple(data)})
 

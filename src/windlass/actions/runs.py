@@ -29,7 +29,7 @@ STOP_LOOK_SECONDS: Final = 5.0
 TOKEN_TO_LOOK: Final = "xxxxx"
 OF_RUN: Final = (
     "checkpoint.folder", "code", "data", "kubernetes.namespace", "kubernetes.results", "kubernetes.via", "labels",
-    "local", "name", "outputs", "outputs_at", "volumes",
+    "local", "name", "outputs.at", "outputs.to", "volumes",
 )  # fmt: skip
 """Fields of a job that say what a run is called, and where its data and results are."""
 SHARED_RUNS: Final = 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections import Counter
@@ -36,6 +37,7 @@ from windlass.runs.record import REMOVED, RankState
 from windlass.runs.start import Origin, Start
 from windlass.runs.time_accounting import Spent
 from windlass.runs.warnings import NOT_FOUND, RunWarning
+from windlass.views.code_files import ChangedFiles
 from windlass.views.run import Run, RunSummary, advance_of
 
 RANK_ROWS: Final = 8
@@ -402,6 +404,7 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
     add("time", time_rows(run.ledger, paint))
     add("output", output_words(run.output_dir, run.collected, run.id, is_over=run.phase.is_terminal))
     add("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "")
+    add("files", changed_files_lines(run.changed_files))
     if run.cause is not None:
         is_last = over or run.phase is Phase.UPLOADING
         add("cause" if is_last else "restarted", cause_lines(run.cause, paint, verbose=verbose))
@@ -422,6 +425,7 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
         ("time", time_line(run.ledger), None),
         ("output", output_words(run.output_dir, run.collected, run.id, is_over=run.phase.is_terminal), None),
         ("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "", None),
+        ("files", changed_files_lines(run.changed_files), None),
         ("checkpoint", left_words(run, now) if keeps else "", None),
         ("warning", warning_lines(run.warnings, paint), None),
         ("next", _next_lines(run, paint), None),
@@ -444,6 +448,28 @@ def output_words(
     except OSError:
         return f"{shown} (not there yet)"
     return f"{shown} ({count(many, 'entry', 'entries') if many else 'empty'})"
+
+
+def changed_files_lines(found: ChangedFiles | None) -> list[str]:
+    """The files of the code folder that are in the output, those that would be lost, and what keeps them."""
+    lines = []
+    if found is not None and found.copied:
+        lines.append(f"{count(found.copied, 'file')}, {size(found.copied_bytes)} copied to the output")
+    if found is None or not found.left:
+        return lines
+    more = "at least " if found.is_cut else ""
+    what = f"{more}{count(found.left, 'new or changed file')}, {size(found.left_bytes)}"
+    lines.append(f"{visible(tilde(found.folder))}: {what}")
+    lines += table([[f"  {visible(one.path)}", size(one.bytes)] for one in found.largest])
+    hidden = found.left - len(found.largest)
+    lines += [f"  and {more}{hidden:,} more"] if hidden > 0 else []
+    lines += ["  The list is incomplete: it took more than 2 s."] if found.is_cut else []
+    if found.is_kept:
+        lines.append("They changed while this run trained, and another run may overwrite them.")
+    else:
+        lines.append("That folder was deleted with the machines of this run.")
+    patterns = json.dumps([*found.wanted, *found.patterns], ensure_ascii=False)
+    return [*lines, f"To keep them with each run: outputs: {{collect: {patterns}}}"]
 
 
 def _rank_lines(run: Run, paint: Paint, *, verbose: int) -> list[str]:

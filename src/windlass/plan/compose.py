@@ -156,6 +156,7 @@ def _node(
         outputs_max=template.outputs_max,
         setup=template.setup,
         resume=resume,
+        collect=template.collect,
         heartbeat=_heartbeat(template, members, node, attempt),
         network=network,
         launch=launch,

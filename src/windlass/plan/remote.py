@@ -11,6 +11,7 @@ from windlass.code.imports import ahead, slow
 from windlass.plan import arguments
 from windlass.plan.environment import contract, known_at_start
 from windlass.plan.template import NodeTemplate
+from windlass.worker.protocol import CollectSpec
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -82,6 +83,7 @@ def remote_nodes(
         setup=job.setup or "",
         warm=tuple(ahead(job, tuple(imports))),
         imports=slow(tuple(imports)),
+        collect=CollectSpec(job.outputs.collect),
         resume=arguments.resume_spec(job, common, folders.code),
         launcher=job.launcher,
     )

@@ -26,7 +26,7 @@ def node_steps(template: NodeTemplate, job: Job) -> Iterator[Step]:
 
 def upload_times(job: Job) -> tuple[dict[str, str], str]:
     """When outputs are uploaded: what the request of the step `upload` has of it, and the same in words."""
-    if job.outputs_at == "checkpoint":
+    if job.outputs.at == "checkpoint":
         return {"at": "checkpoint"}, "after each checkpoint and after the last attempt"
     return {}, "after the last attempt"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from windlass.worker.protocol import EMPTY, Environment, LauncherSpec, NetworkSpec, NoticeSpec, ResumeSpec
+from windlass.worker.protocol import EMPTY, CollectSpec, Environment, LauncherSpec, NetworkSpec, NoticeSpec, ResumeSpec
 from windlass.worker.values import Value
 
 
@@ -38,6 +38,7 @@ class NodeTemplate(Value):
     setup: str = ""
     """The job's script that runs once on a machine before the ranks."""
     resume: ResumeSpec | None = None
+    collect: CollectSpec | None = None
     notices: NoticeSpec | None = None
     networks: tuple[NetworkSpec, ...] = ()
     """The network of each node, where nodes have networks of their own."""

@@ -243,6 +243,44 @@ class OutputsCollected(Entry):
     bytes: int = 0
 
 
+class CollectionBegan(Entry):
+    """The ranks of a node have ended, and files of the code folder are copied to the output."""
+
+    kind = "collecting"
+    node: int
+    files: int = 0
+    bytes: int = 0
+
+
+class FileSize(Entry):
+    """A file of the code folder."""
+
+    path: str
+    bytes: int
+
+
+class CodeFiles(Entry):
+    """The files of the code folder of a node that are new or changed since the run began, at the end of an attempt."""
+
+    kind = "code-files"
+    node: int
+    folder: str
+    copied: int = 0
+    """Files that are in the output too, as the job's `outputs.collect` names them."""
+    copied_bytes: int = 0
+    left: int = 0
+    """Files that are only in the code folder."""
+    left_bytes: int = 0
+    largest: tuple[FileSize, ...] = ()
+    """Of these, at most ten."""
+    is_cut: bool = False
+    """Whether the time to list them was over before all were found."""
+    problems: tuple[str, ...] = ()
+    """Why files are not copied that the job names."""
+    has_none: bool = False
+    """Whether nothing is what the job names, though all ranks of the node have succeeded."""
+
+
 class Progress(Entry):
     """What the script reported last: each field is there if the script reported it."""
 

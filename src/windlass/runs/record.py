@@ -131,6 +131,9 @@ class Status:
     """The newest upload of its outputs, as JSON of `events.OutputsUploaded`; None where none was."""
     collected: Json | None = None
     """The newest outputs that its supervisor has collected from pods, as JSON of `events.OutputsCollected`."""
+    code_files: tuple[Json, ...] = ()
+    """The new and changed files of the code folder, of each node of the newest attempt that has reported them, as JSON
+    of `events.CodeFiles`, in the order of the reports."""
     ending: Json | None = None
     """How it ends once its outputs are uploaded or collected, as JSON of `events.RunEnding`; None before that is
     decided. An ended run has it whose ranks had succeeded, and whose outputs could not be uploaded."""
@@ -250,6 +253,9 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
             return replace(status, outputs=entry.to_json())
         case events.OutputsCollected():
             return replace(status, collected=entry.to_json())
+        case events.CodeFiles(node=node):
+            others = tuple(one for one in status.code_files if one.get("node") != node)
+            return replace(status, code_files=(*others, entry.to_json()))
         case events.RootCause():
             return replace(status, cause=entry.to_json())
         case events.CheckpointChanged():
@@ -307,7 +313,7 @@ def _after_attempt(status: Status, entry: events.AttemptStarted, at: float) -> S
         for node, ranks_of_node in zip(entry.members or range(len(entry.nodes)), entry.nodes, strict=False)
         for rank in ranks_of_node
     )
-    status = replace(status, attempts=(*status.attempts, attempt), ranks=ranks, cause=None)
+    status = replace(status, attempts=(*status.attempts, attempt), ranks=ranks, cause=None, code_files=())
     return status if status.phase is Phase.STOPPING else _enter(status, Phase.STARTING, at)
 
 

@@ -579,6 +579,7 @@ def _load(text: str, progress: str | None = None) -> Status:
         "dropped": tuple(Dropped(*values[: _NUM[Dropped]]) for values in data.get("dropped", ())),
         "data": tuple(data.get("data", ())),
         "warnings": tuple(map(RunWarning.from_json, data.get("warnings", ()))),
+        "code_files": tuple(data.get("code_files", ())),
     }
     return Status(**data)
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.runs import events
-from windlass.worker.protocol import GRACE_OVER
 from windlass.worker.values import Value
 
 if TYPE_CHECKING:
@@ -26,16 +25,17 @@ RANKS_ALONE: Final = "ranks-alone"
 NOT_SAVED: Final = "checkpoints-not-saved"
 NOT_FOUND: Final = "checkpoint-not-found"
 LOG_INCOMPLETE: Final = "log-incomplete"
+NOT_COLLECTED: Final = "results-not-collected"
 KINDS: Final = {
     RANKS_ALONE: "the ranks of a job never made a process group: each trained alone",
     NOT_SAVED: "the newest saves of checkpoints failed; ends with the next one that is saved",
     NOT_FOUND: "nothing matches the job's `checkpoint.find`; ends once a checkpoint is restored or saved",
-    GRACE_OVER: "ranks had not exited when their grace period ended, and were killed",
     LOG_INCOMPLETE: "lines that ranks wrote are missing from their logs",
+    NOT_COLLECTED: "files that the job's `outputs.collect` names are not in the output, or no file is what it names",
     events.MODEL_AWAY: "what the ranks have written is at the target alone",
 }
 """Every kind of warning, by its code."""
-_OF_ATTEMPT: Final = frozenset({RANKS_ALONE})
+_OF_ATTEMPT: Final = frozenset({RANKS_ALONE, NOT_COLLECTED})
 """Kinds that the next attempt reports again where they are still true."""
 _OF_CHECKPOINTS: Final = frozenset({NOT_SAVED, NOT_FOUND})
 """Kinds that are true until a checkpoint is saved."""
@@ -76,6 +76,9 @@ def warnings_after(status: Status, entry: events.Entry) -> tuple[RunWarning, ...
             return _without(status, _OF_CHECKPOINTS)
         case events.CheckpointChanged(action="restored"):
             return _without(status, {NOT_FOUND})
+        case events.CodeFiles():
+            words = _not_collected(status)
+            return _with(status, NOT_COLLECTED, *words) if words else _without(status, {NOT_COLLECTED})
         case events.AttemptStarted():
             return _without(status, _OF_ATTEMPT)
         case events.RunResumed():
@@ -120,6 +123,19 @@ def _not_saved(status: Status, entry: events.CheckpointChanged) -> tuple[str, st
         "free space in the folder of checkpoints, or correct its rights or its store (checkpoint.folder); what the "
         "script has written to its outputs is not affected"
     )
+
+
+def _not_collected(status: Status) -> tuple[str, str] | None:
+    """What is not in the output, of all nodes that have reported it; None where all is that the job names."""
+    found = [events.CodeFiles.from_json(one) for one in status.code_files]
+    if problems := list(dict.fromkeys(problem for one in found for problem in one.problems)):
+        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
+        return f"files of the code folder are not in the output: {problems[0]}{more}", ""
+    if all(one.has_none for one in found):
+        return "no new or changed file of the code folder matches outputs.collect", (
+            "correct the patterns; windlass status lists the files that are new or changed"
+        )
+    return None
 
 
 def not_found_words(missing: events.CheckpointChanged) -> str:

@@ -47,7 +47,8 @@ def _short(name: str, value: object, usual: object) -> Any:
             part = getattr(value, field)
             if info.is_required() or part != info.get_default(call_default_factory=True, validated_data={}):
                 fields[field] = _short(field, part, info.default)
-        return fields["max"] if name == "restarts" and set(fields) == {"max"} else fields
+        plain = {"restarts": "max", "outputs": "to"}.get(name, "")
+        return fields[plain] if set(fields) == {plain} else fields
     if isinstance(value, tuple):
         return [_short("", part, None) for part in value]
     if name in _DURATIONS and isinstance(value, float):

@@ -32,7 +32,6 @@ from windlass.spec.names import (
     LabelKey,
     LabelValue,
     Line,
-    Location,
     Module,
     Name,
     OnlyList,
@@ -48,6 +47,8 @@ from windlass.spec.parts import (
     LocalOptions,
     NodeRange,
     Nodes,
+    Outputs,
+    OutputsPlace,
     Procs,
     Resources,
     RestartPolicy,
@@ -122,12 +123,9 @@ class Job(Document):
     """Names of secrets; their values come from the target, and are masked in what ranks print. Default: none."""
     data: Annotated[tuple[Data, ...], OnlyList] = ()
     """Data that is brought to the workers before they start. Default: none."""
-    outputs: Location | None = None
-    """Where results go: a folder, as seen from the job file, or an address such as `s3://bucket/runs/`. Default: kept
-    with the run."""
-    outputs_at: Literal["end", "checkpoint"] = "end"
-    """When results go to a store: `end` is after the last attempt; `checkpoint` also after each checkpoint, while the
-    training goes on. Default `end`."""
+    outputs: OutputsPlace = Outputs()
+    """Where results go: a folder, as seen from the job file, or an address such as `s3://bucket/runs/`; or
+    `{to: s3://…, at: checkpoint, collect: ["out/**"]}`. Default: kept with the run."""
     checkpoint: Checkpoint = Checkpoint()
     """How often a checkpoint is expected, how many are kept, and how a script that saves its own goes on from one."""
     restarts: RestartPolicy = Restarts()
@@ -188,18 +186,6 @@ class Job(Document):
     def code_path(self) -> str:
         """`code`, with the home folder of this user in place of `~`."""
         return os.path.expanduser(self.code)
-
-    @property
-    def outputs_scheme(self) -> str:
-        """`s3` where results are uploaded to `s3://bucket/runs/`; empty for a folder."""
-        return (self.outputs or "").rpartition("://")[0]
-
-    @field_validator("outputs_at")
-    @classmethod
-    def _needs_a_store(cls, at: str, info: ValidationInfo) -> str:
-        if at == "checkpoint" and "://" not in (info.data.get("outputs") or ""):
-            raise refuse("is checkpoint, and outputs: names no store", "write outputs: s3://BUCKET/PREFIX")
-        return at
 
     @field_validator("run")
     @classmethod

@@ -12,6 +12,7 @@ from windlass.spec.parts import (
     KubernetesOptions,
     LocalOptions,
     NodeRange,
+    Outputs,
     Resources,
     Restarts,
     SageMakerOptions,
@@ -41,8 +42,7 @@ class JobFields(TypedDict, total=False):
     setup: str | None
     secrets: Sequence[str]
     data: Sequence[Section | Data]
-    outputs: str | None
-    outputs_at: Literal["end", "checkpoint"]
+    outputs: str | Section | Outputs | None
     checkpoint: Section | Checkpoint
     restarts: int | Section | Restarts
     notify: str | None

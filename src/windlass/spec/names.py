@@ -95,6 +95,11 @@ def _location(text: str) -> str:
     return text
 
 
+def location(text: str) -> str:
+    """A folder or an address, where a section may stand too."""
+    return _location(_line(text))
+
+
 def _no_spaces(text: str) -> str:
     if re.search(r"\s", text):
         raise refuse(f"holds a space: {found(text)}")

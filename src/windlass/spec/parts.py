@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from windlass.gs_az import KINDS
-from windlass.spec.names import DataName, Label, LabelKey, LabelValue, Line, Location, OnlyList, Word
+from windlass.spec.names import DataName, Label, LabelKey, LabelValue, Line, Location, OnlyList, Word, location
 from windlass.spec.places import Places, found, in_order
 from windlass.spec.problems import number_hint, problems_of, refuse
 from windlass.spec.units import Duration, Interval, Size, parse_duration
@@ -225,6 +225,13 @@ class Data(Part):
         return f"WINDLASS_DATA_{self.name.upper().replace('-', '_')}"
 
 
+def _below_the_code(pattern: str) -> str:
+    if pattern.startswith(("/", "~")) or "://" in pattern or ".." in pattern.split("/"):
+        raise refuse(f"is {pattern}, and files are collected from the code folder alone",
+                     "write a pattern of paths in it, such as out/** or *.pt")  # fmt: skip
+    return pattern
+
+
 class Checkpoint(Part):
     """How often a checkpoint is expected, how many are kept, and how a script that saves its own goes on from one."""
 
@@ -278,6 +285,43 @@ class Checkpoint(Part):
         if "{path}" not in resume and (other := re.search(r"\{\w*\}", resume)):
             raise refuse(f"has {other[0]}, and only {{path}} is replaced", "write for example --resume {path}")
         return resume
+
+
+Place = Annotated[Line, AfterValidator(_below_the_code)]
+"""A pattern of paths in the code folder."""
+
+
+class Outputs(Part):
+    """Where results go, when, and which files of the code folder are results; a plain text in the file is `to`."""
+
+    to: Location | None = None
+    """A folder, as seen from the job file, or an address such as `s3://bucket/runs/`. Default: kept with the run."""
+    at: Literal["end", "checkpoint"] = "end"
+    """When results go to a store: `end` is after the last attempt; `checkpoint` also after each checkpoint, while the
+    training goes on. Default `end`."""
+    collect: Annotated[tuple[Place, ...], OnlyList] = ()
+    """Files of the code folder that are results: `["out/**", "*.pt"]`. Those that are new or changed since the run
+    began are copied to its output when the ranks of a node have ended. Default: none; a script writes its results to
+    `$WINDLASS_OUTPUT_DIR`."""
+
+    @field_validator("at")
+    @classmethod
+    def _needs_a_store(cls, at: str, info: ValidationInfo) -> str:
+        if at == "checkpoint" and "://" not in (info.data.get("to") or ""):
+            raise refuse("is checkpoint, and to: names no store", "write to: s3://BUCKET/PREFIX")
+        return at
+
+    @property
+    def scheme(self) -> str:
+        """`s3` where results are uploaded to `s3://bucket/runs/`; empty for a folder."""
+        return (self.to or "").rpartition("://")[0]
+
+
+def _outputs(given: object) -> object:
+    """A plain address or folder as the section."""
+    if given is None:
+        return {}
+    return {"to": location(given)} if isinstance(given, str) else given
 
 
 class Restarts(Part):
@@ -520,4 +564,5 @@ _Count = Annotated[int, Field(ge=0, le=100_000)]
 _Ranks = Annotated[int, Field(ge=1, le=1024)]
 Nodes = Annotated[NodeRange, BeforeValidator(_node_range, json_schema_input_type=_Nodes | NodeRange)]
 RestartPolicy = Annotated[Restarts, BeforeValidator(_restart_policy, json_schema_input_type=_Count | Restarts)]
+OutputsPlace = Annotated[Outputs, BeforeValidator(_outputs, json_schema_input_type=Line | Outputs | None)]
 Procs = Annotated[int | Literal["auto"], BeforeValidator(_procs, json_schema_input_type=_Ranks | Literal["auto"])]

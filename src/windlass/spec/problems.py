@@ -43,6 +43,8 @@ OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
         "master_port": "local.port",
         "port": "local.port",
         "warm_pool": "sagemaker.warm_pool",
+        "outputs_at": "outputs.at",
+        **dict.fromkeys(("collect", "artifacts"), "outputs.collect"),
         **{name: f"resources.{name}" for name in ("gpus", "gpu_type", "cpus", "memory", "shm", "instance")},
         **_RESOURCES,
     },

@@ -19,6 +19,8 @@ from windlass.worker.process import read_text
 from windlass.worker.protocol import (
     STACKS_SIGNAL,
     STOP_NOW_SIGNAL,
+    CodeFiles,
+    CollectionBegan,
     NodeEnded,
     NodeEvent,
     NodeStarted,
@@ -81,6 +83,8 @@ class Node(ABC):
         """Bytes of outputs that it keeps until they are collected."""
         self.ended = False
         """Whether it has reported its end."""
+        self.is_collecting = False
+        """Whether all of its ranks have ended, and it copies files of the code folder to the output."""
         self.lost = False
         """Whether it ended without reporting that."""
         self.begun = False
@@ -129,6 +133,10 @@ class Node(ABC):
                 self.alone, self.outputs = event.alone, event.outputs
             elif isinstance(event, RanksAlone):
                 self.alone = event.ranks
+            elif isinstance(event, CollectionBegan):
+                self.is_collecting = True
+            elif isinstance(event, CodeFiles):
+                self.is_collecting = False
             elif isinstance(event, WorkerFailed):
                 self.worker_failed = bool(event.message)
             yield event
@@ -212,14 +220,18 @@ class Attempt:
         """Nodes that have not ended."""
         return [node for node in self.nodes if not node.over]
 
+    def training_nodes(self) -> list[Node]:
+        """Nodes that have not ended, and whose ranks have not either, as far as is known."""
+        return [node for node in self.live_nodes() if not node.is_collecting]
+
     def send(self, intent: Intent) -> None:
         """Send an intent to every live node."""
         for node in self.live_nodes():
             node.send(intent)
 
-    def kill(self) -> None:
-        """End every live node with all that it has started."""
-        for node in self.live_nodes():
+    def kill(self, nodes: Sequence[Node] | None = None) -> None:
+        """End these nodes, every live one by default, with all that they have started."""
+        for node in self.live_nodes() if nodes is None else nodes:
             node.send(Intent.KILL)
             node.sweep()
 

@@ -47,8 +47,9 @@ class HangDetector:
         stacks are there, if the policy restarts hung jobs.
         """
         self._note_end()
-        if any(not node.begun for node in self._attempt.live_nodes()):
-            self._silence.begin()  # a queue or an image may take hours, and other nodes wait for this one
+        is_waiting = any(not node.begun for node in self._attempt.live_nodes())
+        if is_waiting or not self._attempt.training_nodes():
+            self._silence.begin()  # a queue, an image or a copy of results may take hours, and other nodes wait for it
         if self._silence.is_hang():
             self.dump("silence")
             if may_restart("hang", self._record.history, self._policy):

@@ -12,6 +12,8 @@ from windlass.supervise.backend import Node
 from windlass.supervise.recorder import BEGINNING, LIVE_PHASES, Recorder
 from windlass.worker.protocol import (
     CheckpointReported,
+    CodeFiles,
+    CollectionBegan,
     FirstStep,
     LossNotFinite,
     NodeEvent,
@@ -65,6 +67,8 @@ class EventIngestion:
                 self._record.note(events.NodeObserved(node.number), at=event.at)
         elif isinstance(event, Reported):
             self._record.once(event.entry, at=event.at)
+        elif isinstance(event, (CollectionBegan, CodeFiles)):
+            self._record.once(events.entry_of(event.kind, {"node": node.number, **event.data()}), at=event.at)
         elif isinstance(event, RECORDED):
             if self._is_new(event):
                 self._record.once(events.entry_of(event.kind, event.data()), at=event.at)

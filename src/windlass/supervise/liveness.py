@@ -41,7 +41,7 @@ class Liveness:
         ended. Returns whether any node was declared lost.
         """
         self._silent[node.number] = tuple(silent)
-        live = {one.number: one for one in attempt.live_nodes()}
+        live = {one.number: one for one in attempt.training_nodes()}  # the others send none any more
         reports = {number: silent for number, silent in self._silent.items() if number in live}
         for number in () if is_ending else cut_off(live, reports):
             self.cut.add(number)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from windlass.runs.events import NodeLost, NodeNotStarted, RankChanged, RootCause, ShutdownBegun, Warned, entry_of
 from windlass.runs.restart_policy import Outcome, is_late, may_restart, outcome
-from windlass.runs.warnings import RANKS_ALONE
+from windlass.runs.warnings import NOT_COLLECTED, RANKS_ALONE
 from windlass.supervise.backend import Attempt, Node
 from windlass.supervise.clock import Clock
 from windlass.supervise.hang_detection import HangDetector
@@ -234,6 +234,14 @@ class AttemptMonitor:
         node.lost = True
         node.sweep()
         is_cut = node.number in self._run.liveness.cut
+        if node.is_collecting:
+            self._record.once(
+                Warned(
+                    f"node {node.number} was lost while it copied files to the output",
+                    code=NOT_COLLECTED,
+                    ranks=node.ranks,
+                )
+            )
         words = self._why_cut(node.ranks[0]) or node.last_words() or f"node {node.number} died"
         for rank in node.ranks:
             exit_code = self._exit_code(rank)

@@ -27,6 +27,7 @@ class Shutdown:
         self._now_at: float | None = None
         """When the grace period of its ranks ends, where the nodes do not enforce it."""
         self._kill_at: float | None = None
+        self._is_hurried = False
 
     @property
     def is_killing(self) -> bool:
@@ -58,16 +59,19 @@ class Shutdown:
 
     def hurry(self) -> None:
         """The user requested no grace period; repeated every iteration, since a signal may be lost."""
+        self._is_hurried = True
         self._attempt.send(Intent.STOP_NOW)
         self._kill_at = min(self._kill_at or float("inf"), self._clock.monotonic() + LAST_RESORT_SECONDS)
 
     def turn(self) -> None:
-        """Do what is due."""
+        """Do what is due. A node that copies results has no rank to wait for: only `stop --now` cuts it short."""
+        nodes = self._attempt.live_nodes() if self._is_hurried else self._attempt.training_nodes()
         if self._now_at is not None and self._clock.monotonic() >= self._now_at:
             self._now_at = None
-            self._attempt.send(Intent.STOP_NOW)
+            for node in nodes:
+                node.send(Intent.STOP_NOW)
         if self.is_killing:
-            self._attempt.kill()
+            self._attempt.kill(nodes)
 
     def due_in(self, seconds: float) -> float:
         """The seconds until something is due, at most `seconds`."""

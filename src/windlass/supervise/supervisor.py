@@ -342,7 +342,8 @@ class Supervisor:
         if request is not None and request.now:
             monitor.shutdown.hurry()
         now = self.clock.time()
-        if monitor.shutdown.reason in (None, "preemption") and is_late(self.writer.status, self.plan.policy, now):
+        may_end = monitor.shutdown.reason in (None, "preemption") and monitor.attempt.training_nodes()
+        if may_end and is_late(self.writer.status, self.plan.policy, now):  # a copy of results does not count for it
             monitor.end("timeout")
         if self.terminated and monitor.shutdown.reason is None:
             at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))  # as a cloud's metadata service writes it

@@ -17,6 +17,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import Attempt, Dropped, RankState, Status
 from windlass.runs.time_accounting import Tally
 from windlass.runs.warnings import RunWarning
+from windlass.views.code_files import ChangedFiles, changed_files
 from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ class Run(RunSummary):
     """Where its outputs were uploaded; null where they were not."""
     collected: events.OutputsCollected | None
     """Its outputs that were collected from the pods of a cluster; null where none were."""
+    changed_files: ChangedFiles | None
+    """The new and changed files of the code folder; null where there are none, or none are known."""
     outputs_left: bool
     """Whether its ranks have succeeded, so that `resume` only stores its outputs."""
     disk_full: bool
@@ -177,6 +180,7 @@ def run_of(
         data_differences=data_differences,
         outputs=None if status.outputs is None else events.OutputsUploaded.from_json(status.outputs),
         collected=None if status.collected is None else events.OutputsCollected.from_json(status.collected),
+        changed_files=changed_files(status.code_files, plan),
         outputs_left=status.phase.is_terminal and status.ending is not None,
         disk_full=disk_full,
     )  # fmt: skip

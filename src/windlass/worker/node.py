@@ -23,10 +23,11 @@ from windlass.worker.host_facts import HostFacts
 from windlass.worker.masking import secret_values
 from windlass.worker.output_events import OutputEvents
 from windlass.worker.protocol import (
-    GRACE_OVER,
     STACKS_SIGNAL,
     STOP_NOW_SIGNAL,
     STOP_SIGNALS,
+    CollectionBegan,
+    CollectSpec,
     NodeEnded,
     NodeSpec,
     NodeStarted,
@@ -142,11 +143,32 @@ class Node:
         failures = self.failures()
         facts = self._facts() if failures else {}
         alone = tuple(rank.number for rank in self.ranks if os.path.exists(rank.base + ALONE))
+        if self.spec.collect is not None:
+            self._collect(self.spec.collect, is_success=not failures)
         outputs = self._kept_outputs()
         self.events.add(NodeEnded(time.time(), tuple(failures), self.ranks.ended_by, facts, alone, outputs))
         self._write_end()
         self.reserve.release()
         return 1 if failures else 0
+
+    def _collect(self, request: CollectSpec, *, is_success: bool) -> None:
+        """Copy the results of an unchanged script to the output, and report those that stay where they are."""
+        from windlass.worker.collect import Collection  # a failure that is reported meanwhile does not wait for it
+
+        env = {**os.environ, **self.spec.env}
+        request = request.replace(since=request.since or self.spec.since)
+        found = Collection(request, self.spec.cwd, env["WINDLASS_OUTPUT_DIR"], env)
+        if wanted := found.wanted():
+            self.events.add(CollectionBegan(time.time(), len(wanted), sum(one.status.st_size for one in wanted)))
+            is_first = self.spec.ranks[0].rank == 0
+            found.copy(wanted, is_first=is_first, is_to_stop=lambda: self._is_to_end_now(0.0))
+        self.events.add(found.report(time.time(), is_success=is_success))
+
+    def _is_to_end_now(self, seconds: float) -> bool:
+        """Whether the node must end at once; waits for that at most so long."""
+        return bool(select.select([self.signals], [], [], seconds)[0]) and STOP_NOW_SIGNAL in os.read(
+            self.signals, 4096
+        )
 
     def _kept_outputs(self) -> int:
         """The bytes of outputs that are kept for the supervisor; 0 for none, and with a warning for too many."""
@@ -167,7 +189,7 @@ class Node:
         """Wait until the end is written, or the run would be taken for lost; unless the node must end at once."""
         give_up = time.monotonic() + FULL_DISK_PATIENCE_SECONDS
         while self.events.is_held_up and time.monotonic() < give_up:
-            if select.select([self.signals], [], [], 0.5)[0] and STOP_NOW_SIGNAL in os.read(self.signals, 4096):
+            if self._is_to_end_now(0.5):
                 return
             self.events.write()
 
@@ -263,7 +285,7 @@ class Node:
         self._reap()
         self._read_marks()
         if self.ranks.kill_at is not None and time.monotonic() >= self.ranks.kill_at:
-            self._end_grace()
+            self._kill_all()
         self.output.report_progress()
         self._check_rendezvous()
         if has_output:
@@ -352,16 +374,6 @@ class Node:
 
     def _kill_all(self) -> None:
         self.ranks.kill()
-
-    def _end_grace(self) -> None:
-        """Kill the ranks that have not exited since SIGTERM, and report which were still at work."""
-        left = tuple(rank.number for rank in self.ranks.live if rank.failed_at() is None)
-        self._kill_all()
-        if left:
-            who, verb = (f"rank {left[0]}", "was") if len(left) == 1 else (f"ranks {', '.join(map(str, left))}", "were")
-            message = f"{who} had not exited {self.ranks.grace_seconds:g} s after SIGTERM (grace), and {verb} killed"
-            fix = "raise grace: above the longest step, evaluation and save included"
-            self.events.add(NodeWarning(time.time(), message, code=GRACE_OVER, fix=fix, ranks=left))
 
     def _dump_stacks(self) -> None:
         """Take the stacks of the live ranks. What they print then is no sign of life."""

@@ -63,6 +63,8 @@ class Pod:
         self._is_leaving = False
         self._keeps_outputs = False
         """Whether the pod waits until the supervisor has its outputs."""
+        self._code_since = time.time()
+        """Files of the code folder that have changed since were not sent with the code."""
         self._is_deleted = False
         """Whether the pod is being deleted, and uses its grace period to wait for that."""
 
@@ -124,7 +126,7 @@ class Pod:
     def _run_attempt(self, nodes: str) -> tuple[int, float]:
         """Run one attempt; gives its exit code, and for how long the pod then waits for the next."""
         shutil.rmtree(self.folder, ignore_errors=True)  # of an attempt before
-        spec = _spec(self.folder, nodes, _place())
+        spec = _spec(self.folder, nodes, _place(), self._code_since)
         log = self.log
         log.begin(spec.attempt, os.urandom(TOKEN_BYTES).hex())
         log.feed = event_feed.FeedWriter(self.base, spec.attempt, log.token) if self.client else None
@@ -369,9 +371,11 @@ def _importing(spec: NodeSpec) -> NodeSpec:
     return spec.replace(env={**spec.env, "PYTHONPATH": f"{of_image}:{ours}"})
 
 
-def _spec(folder: str, nodes: str, place: int) -> NodeSpec:
-    """The same, written with the files of the node in `folder`."""
+def _spec(folder: str, nodes: str, place: int, code_since: float) -> NodeSpec:
+    """The same, written with the files of the node in `folder`; the code is at its place since `code_since`."""
     spec = _read(nodes, place).replace(folder=folder)
+    if spec.collect is not None:
+        spec = spec.replace(collect=spec.collect.replace(since=code_since))
     os.makedirs(folder, exist_ok=True)
     if spec.launch is not None:
         # What a launcher of several nodes is given is the same in each of their pods.

@@ -27,8 +27,6 @@ POD = "w"
 """Of lines of the pod's own process."""
 ATTEMPT = "a"
 """Of lines between two attempts."""
-GRACE_OVER = "grace-over"
-"""Code of the warning that ranks had not exited when their grace period ended, and were killed."""
 VERSION = 1
 Environment = Mapping[str, str]
 EMPTY: Mapping[str, Any] = {}
@@ -100,6 +98,19 @@ class ResumeSpec(Value):
     """When the user asked for it, in unix seconds."""
 
 
+class CollectSpec(Value):
+    """Which files of the code folder are results: see `worker/collect.py`."""
+
+    patterns: tuple[str, ...] = ()
+    """Those that are copied to the output; the others are listed."""
+    skip: tuple[str, ...] = ()
+    """Folders of Windlass, which may lie in the code folder."""
+    is_shared: bool = False
+    """Whether all nodes have the same code folder."""
+    since: float = 0.0
+    """When the code was at its place, in unix seconds: set at the start."""
+
+
 class NoticeSpec(Value):
     """Where a worker polls for preemption notices of its machine: see `worker/preemption_notice.py`."""
 
@@ -150,6 +161,7 @@ class NodeSpec(Value):
     outputs_max: int = 0
     """Bytes that the outputs of a pod may have to be kept until the supervisor has them; 0: they are not."""
     resume: Optional[ResumeSpec] = None
+    collect: Optional[CollectSpec] = None
     notices: Optional[NoticeSpec] = None
     heartbeat: Optional[HeartbeatSpec] = None
     network: Optional[NetworkSpec] = None
@@ -367,6 +379,42 @@ class NodeWarning(NodeEvent):
     ranks: tuple[int, ...] = ()
 
 
+class FileSize(Value):
+    """A file of the code folder."""
+
+    path: str
+    bytes: int
+
+
+class CollectionBegan(NodeEvent):
+    """All ranks have ended; files of the code folder are copied to the output, which may take long."""
+
+    kind = "collecting"
+    files: int
+    bytes: int
+
+
+class CodeFiles(NodeEvent):
+    """The files of the code folder that are new or changed since the run began."""
+
+    kind = "code-files"
+    folder: str
+    copied: int = 0
+    """Files that are in the output too."""
+    copied_bytes: int = 0
+    left: int = 0
+    """Files that are only in the code folder."""
+    left_bytes: int = 0
+    largest: tuple[FileSize, ...] = ()
+    """Of these, at most ten."""
+    is_cut: bool = False
+    """Whether the time to list them was over before all were found."""
+    problems: tuple[str, ...] = ()
+    """Why files are not copied that are wanted."""
+    has_none: bool = False
+    """Whether no file is wanted, though the job names some and all ranks of the node have succeeded."""
+
+
 class RankStack(Value):
     """Where a live rank is."""
 
@@ -454,7 +502,7 @@ EVENTS: Mapping[str, type[NodeEvent]] = {
     for event in (
         NodeStarted, RankChanged, OutputBegan, ProgressMade, FirstStep, CheckpointReported, LossNotFinite,
         PeersUnreachable, RankFailing, PreemptionNotice, NodeWarning, StacksTaken, RanksAlone, NodeEnded, LinesCounted,
-        WorkerFailed,
+        WorkerFailed, CollectionBegan, CodeFiles,
     )
 }  # fmt: skip
 

@@ -100,6 +100,18 @@ class Interpreter(Case):
         assert (folder / "left-open.txt").read_text() == "all of it"
         assert (folder / "raw.bin").read_bytes() == b"bytes too"
 
+    @differs(Aspect.OUTPUT)
+    @needs(Can.SCRIPTS)
+    def test_results_that_a_script_leaves_in_its_folder_are_copied_or_listed(
+        self, harness: Harness, tmp_path: Path
+    ) -> None:
+        (tmp_path / "unchanged.py").write_text((SCRIPTS / "unchanged.py").read_text())
+        run = harness.start("unchanged.py", base=tmp_path, outputs={"collect": ["out/**"]}).succeeded()
+        [found] = run.status.code_files
+        assert (found["copied"], found["copied_bytes"]) == (1, 1000), found
+        assert found["largest"] == [{"path": "notes.txt", "bytes": 4}], "the code itself is not new"
+        assert run.status.warnings == ()
+
     @needs(Can.PROCESSES)
     def test_nothing_that_a_rank_has_started_outlives_the_run(self, harness: Harness) -> None:
         mark = f"left-{uuid.uuid4()}"

@@ -126,7 +126,9 @@ class TestUpload(Case):
         self, harness: Harness, job: dict[str, Any], store: Path
     ) -> None:
         (job["base"] / "train.py").write_text(CHECKPOINTS)
-        run = harness.start("train.py", str(store / "runs"), **job, outputs_at="checkpoint")
+        run = harness.start(
+            "train.py", str(store / "runs"), **job | {"outputs": {"to": job["outputs"], "at": "checkpoint"}}
+        )
         assert run.wait().phase is Phase.SUCCEEDED, run.text()
         folder = store / "runs" / run.id
         assert sorted(Manifest.from_bytes((folder / IN_FOLDER).read_bytes()).files) == ["1.txt", "2.txt", "last.txt"]

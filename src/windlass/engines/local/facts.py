@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windlass.code.imports import script_imports
-from windlass.code.saves import saves_at_end
 from windlass.engines import netns
 from windlass.engines.interpreter import find_python
 from windlass.engines.sources import absolute, data_paths, missing_data
@@ -94,8 +93,6 @@ class Facts:
     """The folder that the job's paths are relative to, absolute."""
     data_paths: Mapping[str, str] = field(default_factory=dict)
     """Absolute paths of the data sets that are read in place, by name."""
-    saves_at_end: str = ""
-    """Where the script saves for the first time, after its loops; empty where it does before, or that is not known."""
     outputs_dir: str | None = None
     """The folder that `outputs` names, absolute; None where they stay with the run or go to a store."""
 
@@ -116,7 +113,6 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         script_found=_script_found(job, code_dir),
         program=_find_program(job.script_argv[0], code_dir, environ) if job.script_kind == "program" else None,
         script_imports=script_imports(job, code_dir),
-        saves_at_end=saves_at_end(job, code_dir),
         num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         gpus=find_gpus(),
         is_root=os.geteuid() == 0,
@@ -128,7 +124,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         missing_capabilities=_missing_capabilities() if job.local.netns else frozenset(),
         is_open_mpi=job.launcher == "mpi" and _is_open_mpi(environ),
         metadata_endpoint=find_metadata(environ),
-        has_data_extra=not (job.outputs_scheme or any(data.is_staged for data in job.data))
+        has_data_extra=not (job.outputs.scheme or any(data.is_staged for data in job.data))
         or find_spec("obstore") is not None,
         has_obstore=not any(job.obstore_addresses()) or _may_have(python, "obstore", environ),
         bad_outputs=_bad_outputs(job, base, home),
@@ -137,7 +133,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         num_visible_gpus=num_visible(environ[VISIBLE]) if VISIBLE in environ else None,
         base=str(base.absolute()),
         data_paths=data_paths(job, base),
-        outputs_dir=absolute(job.outputs, base) if job.outputs and not job.outputs_scheme else None,
+        outputs_dir=absolute(job.outputs.to, base) if job.outputs.to and not job.outputs.scheme else None,
     )
 
 
@@ -168,15 +164,15 @@ def find_gpus() -> tuple[str, ...]:
 
 def _bad_outputs(job: Job, base: Path, home: Path) -> tuple[str, str] | None:
     """See `Facts.bad_outputs`; of a folder that is not there yet, what can be made on the way to it counts."""
-    if job.outputs is None:
+    if job.outputs.to is None:
         return None
-    where = job.outputs.removeprefix("file://")
-    if job.outputs_scheme and not where.startswith("/"):
-        if job.outputs_scheme not in STORES:
+    where = job.outputs.to.removeprefix("file://")
+    if job.outputs.scheme and not where.startswith("/"):
+        if job.outputs.scheme not in STORES:
             return None
         from windlass.storage.reach import refusal  # few jobs upload anything
 
-        refused = refusal(job.outputs, home)
+        refused = refusal(job.outputs.to, home)
         return (refused.message, refused.hint) if refused is not None else None
     path = Path(absolute(where, base))
     there = next(one for one in (path, *path.parents) if os.path.lexists(one))

@@ -22,11 +22,10 @@ from windlass.plan.policy import policy, secret_variable
 from windlass.plan.price import price
 from windlass.plan.steps import node_steps, upload_times
 from windlass.plan.template import NodeTemplate
-from windlass.plan.time_limit import time_limit
 from windlass.storage.address import STORES
 from windlass.worker import masking
 from windlass.worker.devices import VISIBLE, num_visible
-from windlass.worker.protocol import NoticeSpec
+from windlass.worker.protocol import CollectSpec, NoticeSpec
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -160,9 +159,9 @@ def _stagings(job: Job, facts: Facts, run_dir: str) -> list[Step]:
 
 def _upload(job: Job, facts: Facts, run_id: str, output_dir: str) -> list[Step]:
     """The upload of the outputs to a store, after the last attempt."""
-    if job.outputs is None or not job.outputs_scheme:
+    if job.outputs.to is None or not job.outputs.scheme:
         return []
-    to = f"{job.outputs.rstrip('/')}/{run_id}/"
+    to = f"{job.outputs.to.rstrip('/')}/{run_id}/"
     request = {"source": output_dir, "destination": to, "python": facts.own_python}
     more, words = upload_times(job)
     return [Step("upload", f"upload the outputs to {to} {words}", {**request, **more})]
@@ -216,6 +215,7 @@ def _nodes(
         setup=job.setup or "",
         warm=tuple(ahead(job, facts.script_imports)),
         imports=slow(facts.script_imports),
+        collect=_collect(job, facts),
         resume=arguments.resume_spec(job, common, facts.code_dir),
         notices=notices,
         networks=networks,
@@ -223,6 +223,12 @@ def _nodes(
         launcher=job.launcher,
         one_worker=job.launcher == "mpi",
     )
+
+
+def _collect(job: Job, facts: Facts) -> CollectSpec:
+    """The results in the folder of the code, which is the user's own: what Windlass keeps there is none."""
+    skip = (facts.home, *([facts.outputs_dir] if facts.outputs_dir is not None else []))
+    return CollectSpec(job.outputs.collect, skip, is_shared=True)
 
 
 def _defaults(job: Job, facts: Facts, num_ranks: int, run_dir: str) -> dict[str, str]:
@@ -344,13 +350,13 @@ def _is_absolute(address: str) -> bool:
 
 def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
     """Places to which outputs cannot be uploaded from this machine."""
-    scheme = job.outputs_scheme
+    scheme = job.outputs.scheme
     if scheme and scheme not in (*STORES, "file"):
         yield blocker("outputs-unknown", f"outputs: {scheme}:// is no known kind of store", KNOWN_STORES)
-    elif job.outputs and not _is_absolute(job.outputs):
-        yield blocker("outputs-unknown", f"outputs: {job.outputs} has no path from the root", FROM_ROOT)
+    elif job.outputs.to and not _is_absolute(job.outputs.to):
+        yield blocker("outputs-unknown", f"outputs: {job.outputs.to} has no path from the root", FROM_ROOT)
     elif scheme and scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
-        yield blocker("data-extra", f"outputs: {job.outputs} needs the extra `data`", INSTALL)
+        yield blocker("data-extra", f"outputs: {job.outputs.to} needs the extra `data`", INSTALL)
     elif facts.bad_outputs is not None:
         problem, hint = facts.bad_outputs
         yield blocker("outputs-store" if scheme else "outputs-folder", f"outputs: {problem}", hint)
@@ -409,7 +415,6 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
         yield blocker("data-missing", f"data {name}: {problem}", "check source:")
     no_gpus, env = "" if facts.gpus else "no GPU is here", {*facts.environ, *target.env, *job.env}
     yield from lone_ranks(job, ranks, facts.script_imports, env, no_gpus=no_gpus)
-    yield from time_limit(job, facts.saves_at_end)
     if job.nodes.is_elastic and job.launcher == "mpi":
         asked_range = f"{job.nodes.min}–{job.nodes.max} nodes were asked for"
         yield Note("elastic-fixed", f"{asked_range}: mpirun starts {num_nodes} and ends with the first that is lost",

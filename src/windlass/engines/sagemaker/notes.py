@@ -70,9 +70,9 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
         yield from _isolation_refusals(job, shape)
     if job.volumes:
         yield blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: here")
-    if job.outputs is not None:
-        yield blocker("outputs", f"outputs: {job.outputs}: SageMaker uploads the model to storage: of the target, and "
-                      "the run brings it home", "leave it out; windlass data copy copies it further")  # fmt: skip
+    if job.outputs.to is not None:
+        yield blocker("outputs", f"outputs: {job.outputs.to}: SageMaker uploads the model to storage: of the target, "
+                      "and the run brings it home", "leave it out; windlass data copy copies it further")  # fmt: skip
     if job.nodes.is_elastic:
         yield Note("elastic-fixed", f"{job.nodes.min}–{job.nodes.max} nodes were asked for: a training job has "
                    f"{job.nodes.max}, and ends with the first that is lost", "set restarts: for another")  # fmt: skip

@@ -103,12 +103,12 @@ def test_a_store_of_outputs_is_asked_by_a_pod_that_mounts_no_claim() -> None:
 
 
 def test_outputs_are_uploaded_at_checkpoints_if_the_job_says_so() -> None:
-    made = planned(outputs="s3://bucket/runs", outputs_at="checkpoint", kubernetes=RESULTS)
+    made = planned(outputs={"to": "s3://bucket/runs", "at": "checkpoint"}, kubernetes=RESULTS)
     assert made.requests("upload")[0]["at"] == "checkpoint"
     [step] = [step for step in made.steps if step.kind == "upload"]
     assert step.summary.endswith("after each checkpoint and after the last attempt")
     with pytest.raises(JobFileError, match="names no store"):
-        planned(outputs="runs", outputs_at="checkpoint", kubernetes=RESULTS)
+        planned(outputs={"to": "runs", "at": "checkpoint"}, kubernetes=RESULTS)
 
 
 def test_the_pods_that_move_files_have_the_rights_on_the_store_and_no_more_of_the_job() -> None:

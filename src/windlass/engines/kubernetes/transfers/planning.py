@@ -119,10 +119,10 @@ def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
     if len(staged(job)) > MAX_SETS:
         yield blocker("data-many", f"the job stages {len(staged(job))} data sets, and a run can stage {MAX_SETS}",
                        "name one address that has several of them below it")  # fmt: skip
-    if job.outputs is None:
+    if job.outputs.to is None:
         return
-    if job.outputs_scheme not in REACHED:
-        yield blocker("outputs", f"outputs: {job.outputs} is not reached from the pods of a cluster",
+    if job.outputs.scheme not in REACHED:
+        yield blocker("outputs", f"outputs: {job.outputs.to} is not reached from the pods of a cluster",
                        "write outputs: s3://BUCKET/PREFIX; or kubernetes: {results: {size: 20GiB}}")  # fmt: skip
     elif job.kubernetes.results is None:
         yield blocker("outputs-claim", "outputs: they are uploaded from the claim of the results, and none is set",
@@ -147,7 +147,7 @@ def _data_notes(data: Data, job: Job, target: KubernetesTarget) -> Iterator[Note
 
 def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
     """What the image of the pods that move files needs to have."""
-    addresses = [data.source for data in staged(job)] + ([job.outputs] if job.outputs is not None else [])
+    addresses = [data.source for data in staged(job)] + ([job.outputs.to] if job.outputs.to is not None else [])
     if found := [one for one in addresses if needs_obstore(one)]:
         of_others = target.image or "of the job" if job.kubernetes.runtime is None else "of the runtime"
         image = target.supervisor_image or job.image or of_others
@@ -157,6 +157,6 @@ def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
 
 def _destination(shape: Shape, job: Job) -> str:
     """Where outputs are uploaded to; empty where they are not."""
-    if job.outputs is None or job.outputs_scheme not in REACHED:
+    if job.outputs.to is None or job.outputs.scheme not in REACHED:
         return ""
-    return f"{job.outputs.rstrip('/')}/{shape.run_id}/"
+    return f"{job.outputs.to.rstrip('/')}/{shape.run_id}/"

@@ -1,0 +1,222 @@
+"""Copies new and changed files of the code folder that `outputs.collect` names to the run's output; lists the others.
+
+A script that was written without Windlass leaves its results in its own folder. On this machine the next run overwrites
+them there; in a container they are deleted with it. A file is new or changed if the kernel has changed it (`ctime`)
+since the run began: a copy that keeps the time of its original counts too. Another program, or another run in the same
+folder, may have written it as well.
+
+A link that leads out of the code folder is not followed. Standard library of Python 3.9 only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from windlass.worker.protocol import CodeFiles, CollectSpec, FileSize
+
+MOST = 10
+"""So many files are listed, the largest; all are counted."""
+SCAN_SECONDS = 2.0
+"""How long files are listed; what `collect` names is looked for and copied without a limit."""
+PIECE_BYTES = 4 << 20
+CACHES = re.compile(
+    r"__pycache__|\.git|\.hg|\.svn|\.cache|\.venv|venv|node_modules|\.ipynb_checkpoints|\.tox|\.nox|\.eggs|.*\.egg-info"
+    r"|\.(mypy|ruff|pytest)_cache|\.triton|torchinductor_.*|(models|datasets|spaces)--.*"
+)
+"""Names of folders that hold no results: caches, environments, version control; the last are of Hugging Face's hub."""
+MARKS = ("CACHEDIR.TAG", "pyvenv.cfg")
+"""Files by which a cache and a virtual environment are known whatever they are called."""
+CACHE_VARIABLES = (
+    "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "KERAS_HOME", "XDG_CACHE_HOME",
+    "PIP_CACHE_DIR", "UV_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR",
+)  # fmt: skip
+
+
+class File(NamedTuple):
+    """A new or changed file."""
+
+    path: str
+    """Below the code folder."""
+    status: os.stat_result
+
+
+class Stopped(Exception):
+    """The run is to end at once."""
+
+
+class Collection:
+    """The new and changed files of one code folder, at the end of one node."""
+
+    def __init__(self, request: CollectSpec, code: str, output: str, env: Mapping[str, str]) -> None:
+        """`env` is that of the ranks: it names caches, which are passed over wherever they are."""
+        self.request = request
+        self.code = os.path.realpath(code)
+        self.output = output
+        named = [env[name] for name in CACHE_VARIABLES if env.get(name)]
+        folders = (output, env.get("WINDLASS_CHECKPOINT_DIR", ""), *request.skip, *named)
+        self._skipped = {os.path.realpath(os.path.join(code, one)) for one in folders if one and "://" not in one}
+        self._problems: list[str] = []
+        self.has_none = False
+        """Whether the patterns name no file."""
+        self.copied: list[File] = []
+
+    # -- copies -------------------------------------------------------------------------------------------------------
+
+    def wanted(self) -> list[File]:
+        """The files that the patterns name, each once."""
+        found: dict[str, File] = {}  # of which several patterns may match
+        for pattern in self.request.patterns:
+            for one in self._matching(pattern):
+                found.setdefault(one.path, one)
+        self.has_none = not found and bool(self.request.patterns)
+        return list(found.values())
+
+    def _matching(self, pattern: str) -> Iterator[File]:
+        """Those of one pattern; a folder that it names counts with all that is in it."""
+        plain = re.match(r"(?:[^*?\[/]+/)*", pattern)
+        start = plain[0].rstrip("/") if plain else ""
+        if not self._is_inside(start):
+            self._problems.append(f"{start} leads out of the code folder, and is not followed")
+            return
+        parts = [part for part in pattern.split("/") if part not in ("", ".")]
+        yield from (one for one in self._changed(start) if matches(one.path.split("/"), parts))
+
+    def copy(self, wanted: list[File], *, is_first: bool, is_to_stop: Callable[[], bool]) -> None:
+        """Copy them; what cannot be copied is a problem. Each is at its place once it is complete, with its time.
+
+        One that is there with the same size and time is not copied again. Of nodes that each have a code folder of
+        their own, only the first replaces a file of another one.
+        """
+        partial = os.path.join(self.output, f".windlass-partial-{os.getpid()}")
+        try:
+            for one in wanted:
+                self._copy_one(one, partial, may_replace=is_first or self.request.is_shared, is_to_stop=is_to_stop)
+        except Stopped:
+            self._problems.append("the run was stopped meanwhile")
+        except OSError as error:  # of the output: the next file fails as this one has
+            self._problems.append(error.strerror or str(error))
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(partial)
+
+    def _copy_one(self, one: File, partial: str, *, may_replace: bool, is_to_stop: Callable[[], bool]) -> None:
+        target = os.path.join(self.output, one.path)
+        source = os.path.join(self.code, one.path)
+        try:
+            there = os.stat(target)
+            is_same = (there.st_size, there.st_mtime_ns) == (one.status.st_size, one.status.st_mtime_ns)
+        except OSError:
+            is_same, may_replace = False, True
+        if not is_same and not may_replace:
+            self._problems.append(f"{one.path} is there already, of another node")
+            return
+        if not is_same:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            try:
+                read = open(source, "rb")  # noqa: SIM115 - it is closed below
+            except OSError as error:
+                self._problems.append(f"{one.path}: {error.strerror or error}")
+                return
+            with read, open(partial, "wb") as write:
+                while piece := read.read(PIECE_BYTES):
+                    if is_to_stop():
+                        raise Stopped
+                    write.write(piece)
+            shutil.copymode(source, partial)
+            os.utime(partial, ns=(one.status.st_atime_ns, one.status.st_mtime_ns))
+            os.replace(partial, target)
+        self.copied.append(one)
+
+    # -- the list -----------------------------------------------------------------------------------------------------
+
+    def report(self, now: float, *, is_success: bool = True, seconds: float = SCAN_SECONDS) -> CodeFiles:
+        """What was copied, and what else is new or changed, as far as it is found within so many seconds.
+
+        Ranks that have failed may well have made no result.
+        """
+        copied, left, is_cut = {one.path for one in self.copied}, list[File](), False
+        try:
+            left += (one for one in self._changed("", time.monotonic() + seconds) if one.path not in copied)
+        except _Late:
+            is_cut = True
+        left.sort(key=lambda one: (-one.status.st_size, one.path))
+        return CodeFiles(
+            now, self.code,
+            copied=len(self.copied),
+            copied_bytes=sum(one.status.st_size for one in self.copied),
+            left=len(left),
+            left_bytes=sum(one.status.st_size for one in left),
+            largest=tuple(FileSize(one.path, one.status.st_size) for one in left[:MOST]),
+            is_cut=is_cut,
+            problems=tuple(self._problems[:MOST]),
+            has_none=self.has_none and is_success,
+        )  # fmt: skip
+
+    # -- the folder ---------------------------------------------------------------------------------------------------
+
+    def _changed(self, start: str, give_up: float = math.inf) -> Iterator[File]:
+        """Regular files below `start`, and links to such in the code folder. Raises _Late."""
+        waiting = [start] if not self._is_skipped(start) else []
+        while waiting:
+            folder = waiting.pop()
+            try:
+                with os.scandir(os.path.join(self.code, folder)) as entries:
+                    listed = list(entries)
+            except OSError:
+                continue  # it was removed meanwhile, or is not ours to look into
+            if folder != start and any(entry.name in MARKS for entry in listed):
+                continue
+            for entry in listed:
+                if time.monotonic() > give_up:
+                    raise _Late
+                path = os.path.join(folder, entry.name)
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        if not CACHES.fullmatch(entry.name) and not self._is_skipped(path):
+                            waiting.append(path)
+                    elif (one := self._file(entry, path)) is not None:
+                        yield one
+                except OSError:
+                    continue  # a link to nowhere, or removed meanwhile
+
+    def _file(self, entry: os.DirEntry[str], path: str) -> File | None:
+        if entry.stat(follow_symlinks=False).st_ctime <= self.request.since:
+            return None
+        if entry.is_symlink() and not self._is_inside(path):
+            return None
+        status = entry.stat()
+        return File(path, status) if stat.S_ISREG(status.st_mode) else None
+
+    def _is_inside(self, path: str) -> bool:
+        return _is_below(os.path.realpath(os.path.join(self.code, path)), self.code)
+
+    def _is_skipped(self, path: str) -> bool:
+        real = os.path.realpath(os.path.join(self.code, path))
+        return any(_is_below(real, one) for one in self._skipped)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(os.path.join(folder, ""))
+
+
+class _Late(Exception):
+    """The time to list files is over."""
+
+
+def matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the parts of a path match those of a pattern, or lie in a folder that does; `**` is any number of
+    folders."""
+    if not pattern or not path:
+        return not pattern
+    if pattern[0] == "**":
+        return matches(path, pattern[1:]) or matches(path[1:], pattern)
+    return fnmatchcase(path[0], pattern[0]) and matches(path[1:], pattern[1:])

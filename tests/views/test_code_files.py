@@ -1,0 +1,83 @@
+"""What is said of the files that a script leaves in its own folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.cli.statustext import changed_files_lines
+from windlass.runs.events import CodeFiles
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.runs.warnings import warnings_after
+from windlass.views.code_files import changed_files, pattern_of
+
+HERE: dict[str, Any] = {"engine": "local", "job": {}}
+PODS: dict[str, Any] = {"engine": "kubernetes", "job": {"outputs": {"collect": ["out/**"]}}}
+
+
+def report(node: int, *files: tuple[str, int], **more: Any) -> dict[str, Any]:
+    largest = [{"path": path, "bytes": size} for path, size in files]
+    size = sum(size for _, size in files)
+    return {"node": node, "folder": "/code", "left": len(files), "left_bytes": size, "largest": largest, **more}
+
+
+def lines(reports: list[dict[str, Any]], plan: dict[str, Any]) -> list[str]:
+    return changed_files_lines(changed_files(reports, plan))
+
+
+def test_the_last_line_says_what_keeps_the_files_of_an_unchanged_script() -> None:
+    assert lines([report(0, ("out/model.pt", 3 << 20), ("log.txt", 5))], HERE) == [
+        "/code: 2 new or changed files, 3.0 MiB",
+        "  out/model.pt  3.0 MiB",
+        "  log.txt       5 B",
+        "They changed while this run trained, and another run may overwrite them.",
+        'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]}',
+    ]
+
+
+def test_nodes_that_share_the_folder_have_seen_the_same_files() -> None:
+    found = changed_files([report(0, ("a", 1)), report(1, ("a", 1), ("b", 2))], HERE)
+    assert found is not None
+    assert (found.left, [one.path for one in found.largest]) == (2, ["b", "a"])
+
+
+def test_files_of_containers_are_those_of_all_nodes_and_are_deleted() -> None:
+    reports = [report(0, ("a.pt", 1), copied=2, copied_bytes=2048), report(1, ("b.pt", 2), is_cut=True)]
+    assert lines(reports, PODS) == [
+        "2 files, 2.0 KiB copied to the output",
+        "/code: at least 2 new or changed files, 3 B",
+        "  b.pt  2 B",
+        "  a.pt  1 B",
+        "  The list is incomplete: it took more than 2 s.",
+        "That folder was deleted with the machines of this run.",
+        'To keep them with each run: outputs: {collect: ["out/**", "*.pt"]}',
+    ]
+
+
+def test_nothing_is_said_where_nothing_has_changed_or_nothing_is_known() -> None:
+    assert lines([], HERE) == lines([report(0)], HERE) == lines([], PODS) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [("out/a/b.pt", "out/**"), ("model.tar.gz", "*.gz"), ("LICENSE", "LICENSE"), ("a[1]/b", "a[[]1]/**")],
+)
+def test_a_pattern_keeps_a_file_and_its_like(path: str, pattern: str) -> None:
+    assert pattern_of(path) == pattern
+
+
+def warnings_of(*reports: dict[str, Any]) -> list[str]:
+    found = Status("r", "r", "local", Phase.TRAINING, 0.0, 0.0, "/o", code_files=reports)
+    return [one.message for one in warnings_after(found, CodeFiles.from_json(reports[-1]))]
+
+
+def test_patterns_that_match_on_no_node_and_files_that_are_not_copied_are_a_warning() -> None:
+    assert warnings_of(report(0, has_none=True)) == [
+        "no new or changed file of the code folder matches outputs.collect"
+    ]
+    assert warnings_of(report(0, copied=1), report(1, has_none=True)) == []
+    assert warnings_of(report(0, problems=["a: x", "b: y"]), report(1, problems=["a: x"])) == [
+        "files of the code folder are not in the output: a: x; and 1 more"
+    ]

@@ -1,0 +1,192 @@
+"""New and changed files of the code folder: which are listed, and which are copied to the output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from windlass.worker.collect import Collection, matches
+from windlass.worker.protocol import CodeFiles, CollectSpec
+
+
+def write(path: Path, text: str = "x") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+class Folder:
+    """The code folder of a run, and its output."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.code, self.output = tmp_path / "code", tmp_path / "output"
+        write(self.code / "train.py")
+        write(self.code / "out" / "old.pt")
+        self.output.mkdir()
+        self.since = time.time()
+        while write(tmp_path / "probe").stat().st_ctime <= self.since:
+            pass  # the clock of a file system may tick every 10 ms
+
+    def collection(self, *patterns: str, skip: tuple[str, ...] = (), shared: bool = True, **env: str) -> Collection:
+        request = CollectSpec(patterns, skip, shared, self.since)
+        return Collection(request, str(self.code), str(self.output), env)
+
+    def collect(self, *patterns: str, is_first: bool = True, shared: bool = True) -> CodeFiles:
+        found = self.collection(*patterns, shared=shared)
+        found.copy(found.wanted(), is_first=is_first, is_to_stop=lambda: False)
+        return found.report(0.0)
+
+    def write(self, name: str, text: str = "x") -> Path:
+        return write(self.code / name, text)
+
+    def copied(self) -> list[str]:
+        return sorted(str(path.relative_to(self.output)) for path in self.output.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def listed(report: CodeFiles) -> list[str]:
+    return [one.path for one in report.largest]
+
+
+def test_new_and_changed_files_are_listed_the_largest_first_and_ten_at_most(folder: Folder) -> None:
+    for number in range(11):
+        folder.write(f"out/{number}.pt", "x" * (number + 1))
+    folder.write("out/old.pt", "x" * 100)
+    report = folder.collection().report(0.0)
+    assert listed(report) == ["out/old.pt", *(f"out/{number}.pt" for number in range(10, 1, -1))]
+    assert (report.left, report.left_bytes, report.is_cut) == (12, 166, False)
+
+
+def test_a_copy_with_the_time_of_its_original_is_new(folder: Folder) -> None:
+    old = write(folder.code.parent / "old")
+    os.utime(old, (1, 1))
+    shutil.copy2(old, folder.code / "best.pt")
+    assert listed(folder.collection().report(0.0)) == ["best.pt"]
+
+
+def test_ignored_files_are_listed_and_caches_are_not(folder: Folder) -> None:
+    folder.write(".gitignore", "*.pt\n")
+    folder.write("a.pt")
+    for name in ("__pycache__/a.pyc", ".git/index", ".ipynb_checkpoints/a.ipynb", ".cache/x", "models--bert/blobs/x",
+                 "hf/hub/x", ".venv/lib/x", "env/pyvenv.cfg", "env/lib/x", "any/CACHEDIR.TAG", "any/x"):  # fmt: skip
+        folder.write(name)
+    report = folder.collection(HF_HOME=str(folder.code / "hf")).report(0.0)
+    assert sorted(listed(report)) == [".gitignore", "a.pt"]
+
+
+def test_folders_of_windlass_in_the_code_folder_are_passed_over(folder: Folder) -> None:
+    folder.output = folder.code / "results" / "digits-1"
+    for name in ("results/digits-1/a.pt", "results/digits-2/b.pt", "ck/step-1/c", "home/record.db", "d.pt"):
+        folder.write(name)
+    skip = (str(folder.code / "results"), str(folder.code / "home"))
+    found = folder.collection("**", skip=skip, WINDLASS_CHECKPOINT_DIR=str(folder.code / "ck"))
+    assert [one.path for one in found.wanted()] == ["d.pt"]
+    assert folder.collection("results/**", skip=skip).wanted() == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        ("out/**", ["out/a.pt", "out/deep/b.pt"]),
+        ("out", ["out/a.pt", "out/deep/b.pt"]),
+        ("out/", ["out/a.pt", "out/deep/b.pt"]),
+        ("*.pt", ["top.pt"]),
+        ("**/*.pt", ["out/a.pt", "out/deep/b.pt", "top.pt"]),
+        ("out/*", ["out/a.pt", "out/deep/b.pt"]),
+        ("out/?.pt", ["out/a.pt"]),
+        ("o[tu]*/[!b].pt", ["out/a.pt"]),
+        ("[*]", ["*"]),
+        ("a.pt", []),
+    ],
+)
+def test_patterns_name_paths_in_the_code_folder(folder: Folder, pattern: str, matches: list[str]) -> None:
+    for name in ("out/a.pt", "out/deep/b.pt", "top.pt", "*"):
+        folder.write(name)
+    assert sorted(one.path for one in folder.collection(pattern).wanted()) == matches
+
+
+def test_what_the_patterns_name_is_copied_and_the_rest_is_listed(folder: Folder) -> None:
+    source = folder.write("out/deep/model.pt", "weights")
+    folder.write("log.txt")
+    report = folder.collect("out/**", "**/model.pt")
+    assert folder.copied() == ["out/deep/model.pt"], "out/old.pt is of before the run"
+    copy = folder.output / "out/deep/model.pt"
+    assert copy.read_text() == "weights"
+    assert copy.stat().st_mtime_ns == source.stat().st_mtime_ns
+    assert (report.copied, report.copied_bytes, listed(report)) == (1, 7, ["log.txt"])
+
+
+def test_a_later_attempt_copies_what_has_changed_since(folder: Folder) -> None:
+    kept, changed = folder.write("out/a"), folder.write("out/b", "one")
+    folder.collect("out/**")
+    before = (folder.output / "out/a").stat().st_ino
+    changed.write_text("two")
+    assert folder.collect("out/**").copied == 2
+    assert (folder.output / "out/b").read_text() == "two"
+    assert (folder.output / "out/a").stat().st_ino == before, kept
+
+
+def test_links_that_lead_out_of_the_code_folder_are_not_followed(folder: Folder, tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / "secret")
+    (folder.code / "away").symlink_to(tmp_path / "elsewhere")
+    (folder.code / "one").symlink_to(tmp_path / "elsewhere" / "secret")
+    folder.write("out/step-2.pt", "new")
+    (folder.code / "out" / "latest.pt").symlink_to("step-2.pt")
+    report = folder.collect("**", "away/**")
+    assert folder.copied() == ["out/latest.pt", "out/step-2.pt"]
+    assert (folder.output / "out/latest.pt").read_text() == "new"
+    assert report.problems == ("away leads out of the code folder, and is not followed",)
+
+
+def test_a_stop_without_a_grace_period_ends_the_copy_and_leaves_no_part(folder: Folder) -> None:
+    folder.write("a.pt")
+    found = folder.collection("*.pt")
+    found.copy(found.wanted(), is_first=True, is_to_stop=lambda: True)
+    assert found.report(0.0).problems == ("the run was stopped meanwhile",)
+    assert list(folder.output.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_copied(folder: Folder) -> None:
+    (gone := folder.write("a.pt")).touch()
+    folder.write("b.pt")
+    found = folder.collection("*.pt")
+    wanted = found.wanted()
+    gone.unlink()
+    found.copy(wanted, is_first=True, is_to_stop=lambda: False)
+    assert (folder.copied(), found.report(0.0).problems) == (["b.pt"], ("a.pt: No such file or directory",))
+
+
+def test_an_output_that_cannot_be_written_is_a_problem(folder: Folder) -> None:
+    folder.write("out/a.pt")
+    write(folder.output / "out")
+    report = folder.collect("out/**")
+    assert report.copied == 0
+    assert "exists" in report.problems[0]
+
+
+def test_only_the_first_of_nodes_with_folders_of_their_own_replaces_a_file_of_another(folder: Folder) -> None:
+    folder.write("log.txt", "node 1")
+    write(folder.output / "log.txt", "node 0")
+    report = folder.collect("*.txt", is_first=False, shared=False)
+    assert (folder.output / "log.txt").read_text() == "node 0"
+    assert report.problems == ("log.txt is there already, of another node",)
+    assert folder.collect("*.txt", is_first=True, shared=False).problems == ()
+
+
+def test_a_list_that_takes_too_long_is_ended_and_says_so(folder: Folder) -> None:
+    folder.write("a.pt")
+    assert folder.collection().report(0.0, seconds=-1.0).is_cut
+
+
+def test_a_pattern_is_no_regular_expression() -> None:
+    assert matches(["a.b+(c)"], ["a.b+(c)"])
+    assert not matches(["axb"], ["a.b"])
+    assert not matches(["a"], ["a", "b"])
