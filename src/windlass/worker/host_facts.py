@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+from windlass.worker.file_systems import without_space
 from windlass.worker.port_listeners import IN_USE, listeners
 from windlass.worker.process import read_text
 
@@ -19,9 +20,13 @@ class HostFacts:
     def __init__(self) -> None:
         self._group, self._machine = _oom_kills_of_group(), _oom_kills_of_machine()
         self._listeners: list[dict[str, Any]] = []
+        self._without_space: list[dict[str, Any]] = []
 
-    def see_failure(self, tail: str, groups: set[int]) -> None:
-        """Note who listens, if the first rank that failed found its port in use: it may be a rank that ends next."""
+    def see_failure(self, tail: str, groups: set[int], folder: str) -> None:
+        """Note who listens, if the first rank that failed found its port in use: it may be a rank that ends next. Note
+        which file system is full, if it found no space: files may be removed next. `folder` is the rank's.
+        """
+        self._without_space = without_space(tail, folder)
         if IN_USE.search(tail):
             self._listeners = listeners(groups)
 
@@ -52,6 +57,8 @@ class HostFacts:
             found["shm_free_bytes"], found["shm_bytes"] = line.f_bavail * line.f_frsize, line.f_blocks * line.f_frsize
         except OSError:
             pass
+        if self._without_space:
+            found["without_space"] = self._without_space
         if self._listeners:
             found["listeners"] = self._listeners
         return found

@@ -434,7 +434,7 @@ class Node:
 
     def _fail_by(self, failed: Rank) -> None:
         """The first rank of this node has failed: take what explains it, report it, and end the others."""
-        self.host_facts.see_failure(failed.capture.tail, {rank.pid for rank in self.ranks})
+        self.host_facts.see_failure(failed.capture.tail, {rank.pid for rank in self.ranks}, self.spec.cwd)
         waited = waited_in_vain(failed.capture.tail)
         if waited:
             self._dump_stacks()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from windlass.diagnose.flights import named
 from windlass.diagnose.observations import Observations, place_alone
@@ -14,6 +14,7 @@ from windlass.diagnose.rules import recorded
 from windlass.diagnose.rules.deaths import SHM_FIX
 from windlass.diagnose.verdict import Advice, Verdict
 from windlass.runs.phase import Phase
+from windlass.worker.file_systems import WRITE_FAILED
 from windlass.worker.root_cause import is_victim
 from windlass.worker.tracebacks import own_words
 
@@ -305,9 +306,10 @@ _PATH: Final = re.compile(r"(?<!\w)'([^'\n]*)'")
 """What stands in quotes, but not between the apostrophe of `can't` and a quote after it."""
 _SHM: Final = re.compile(r"/dev/shm|</torch_|shared memory|shm_open|psm_[0-9a-f]+|/pymp-", re.IGNORECASE)
 _FULL: Final = re.compile(r"\[Errno (?:28|122)\]|No space left on device")
-_WRITE_FAILED: Final = re.compile(
-    r"file write failed|PytorchStreamWriter failed|inline_container.*unexpected pos", re.DOTALL
+_WRITES: Final = re.compile(
+    r"\bsave|mkdir|makedirs|open\([^)]*['\"][wax]b?\+?['\"]|\bwrite|\bdump|\.to_csv|touch\(|rename|copy"
 )
+"""In lines that write a file, or names of functions that do."""
 FULL_BYTES: Final = 32 << 20
 """A disk with less than this left is as good as full: what did not fit is not there."""
 
@@ -316,15 +318,17 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
     text, evidence = f"{error.kind}: {error.message}", _evidence(case, error)
     path = found[1] if (found := _PATH.search(error.message)) else ""
     file = path or "a file"
-    if _FULL.search(text) or _WRITE_FAILED.search(text):
+    if _FULL.search(text) or WRITE_FAILED.search(text):
         if _SHM.search(text) or "/dev/shm" in case.where or (not path and _only_shm_is_full(case)):
             yield case.of_first("shm-full", f"no space was left in shared memory (/dev/shm) for {case.who}",
                                 (*evidence, *_free_shm(case)), SHM_FIX, 95)  # fmt: skip
         else:
             is_sure = "Errno" in text or "No space" in text
+            full = [dict(one) for one in case.host_facts.get("without_space") or ()]
+            on = f" on {full[0]['mount']}" if len(full) == 1 else ""
             yield case.of_first(
-                "disk-full", f"no space was left for {case.who} to write {file}", (*evidence, *_free(case)),
-                "free some space, keep fewer checkpoints (checkpoint: {keep: 1}), or set outputs: to a larger disk",
+                "disk-full", f"no space was left{on} for {case.who} to write {file}",
+                (*evidence, *(map(_without_space, full) if full else _free(case))), _space_fix(case, full),
                 95 if is_sure else 85,
             )  # fmt: skip
     elif error.kind in ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError") or "[Errno 2]" in text:
@@ -336,8 +340,35 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
         yield case.of_first("file-missing", f"{case.who} needs {file}, which is {kind}", evidence, fix, 92)
     elif error.kind == "PermissionError" or re.search(r"\[Errno (?:13|1|30)\]", text):
         why = "the file system is read-only" if "[Errno 30]" in text else "permission denied"
-        yield case.of_first("permission-denied", f"{case.who} may not use {file}: {why}", evidence,
-                            f"check its owner: ls -ld {path}" if path else "check its owner", 92)  # fmt: skip
+        fix = f"check its owner: ls -ld {path}" if path else "check its owner"
+        if ("[Errno 30]" in text or _is_written(case, error)) and not path.startswith(case.status.output_dir or "\0"):
+            fix = (
+                "write it below $WINDLASS_OUTPUT_DIR (os.environ['WINDLASS_OUTPUT_DIR']), the folder of the run's "
+                f"results; or {fix}"
+            )
+        yield case.of_first("permission-denied", f"{case.who} may not use {file}: {why}", evidence, fix, 92)
+
+
+def _is_written(case: Observations, error: Raised) -> bool:
+    """Whether the lines that the traceback names, or their functions, write a file."""
+    return any(_WRITES.search(f"{case.sources.get(one.key, '')}\n{one.name}") for one in error.frames)
+
+
+def _without_space(one: Mapping[str, Any]) -> str:
+    """`/scratch had 0.1 MB left of 2 MB`."""
+    if one["free_files"] == 0 and one["files"] and one["free_bytes"] > FULL_BYTES:
+        return f"{one['mount']} had no inode left of {one['files']:,}: it has too many files"
+    return f"{one['mount']} had {one['free_bytes'] / 1e6:,.1f} MB left of {one['bytes'] / 1e6:,.1f} MB"
+
+
+def _space_fix(case: Observations, full: Sequence[Mapping[str, Any]]) -> str:
+    """What makes space, for the results of the run and for other files."""
+    output = f"{case.status.output_dir}/"
+    holds_results = any(output.startswith(f"{str(one['mount']).rstrip('/')}/") for one in full)
+    if full and not holds_results:
+        where = " or ".join(str(one["mount"]) for one in full)
+        return f"free some space on {where}, or write elsewhere: TMPDIR, HF_HOME and the like may be set in env:"
+    return "free some space, keep fewer checkpoints (checkpoint: {keep: 1}), or set outputs: to a larger disk"
 
 
 def _free(case: Observations) -> Iterator[str]:

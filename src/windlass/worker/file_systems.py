@@ -1,0 +1,69 @@
+"""Finds the file system on which no space was left, by the path in the error of a rank, else by what is full.
+
+Standard library only, and Linux: without /proc nothing is found.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from windlass.worker.process import read_text
+
+WRITE_FAILED = re.compile(r"file write failed|PytorchStreamWriter failed|inline_container.*unexpected pos", re.DOTALL)
+"""As torch.save says it, without the reason."""
+_NO_SPACE = re.compile(r"\[Errno (?:28|122)\]|No space left on device|[Qq]uota exceeded")
+_PATH = re.compile(r"(?:\[Errno (?:28|122)\]|No space left on device|[Qq]uota exceeded)[^\n]*?'([^'\n]+)'")
+_LEFT_OUT = ("autofs", "squashfs", "iso9660", "nfs", "cifs", "smb", "fuse", "lustre", "ceph", "9p", "gluster", "proc",
+             "sysfs", "cgroup", "devpts", "devtmpfs", "mqueue")  # fmt: skip
+"""Beginnings of the types that are full by nature, or on a server, which may not answer."""
+FULL_BYTES = 32 << 20
+"""A file system with less than this left, and less than a tenth of its size, counts as full."""
+
+
+def without_space(tail: str, folder: str) -> list[dict[str, Any]]:
+    """The file system of the file that could not be written, or those that are full; empty for other failures.
+
+    `tail` is the last output of the rank that failed, `folder` where relative paths of it begin.
+    """
+    if not (_NO_SPACE.search(tail) or WRITE_FAILED.search(tail)):
+        return []
+    if named := _PATH.findall(tail):
+        found = _read(_mount_of(os.path.join(folder, named[-1])))
+        return [found] if found else []
+    mounts = [line.split(" ") for line in read_text("/proc/self/mounts").splitlines()]
+    points = [
+        os.fsdecode(re.sub(rb"\\(\d{3})", lambda code: bytes([int(code[1], 8)]), os.fsencode(mount[1])))
+        for mount in mounts
+        if len(mount) > 3 and not mount[2].startswith(_LEFT_OUT) and "ro" not in mount[3].split(",")
+    ]
+    full: dict[int, dict[str, Any]] = {}
+    for point in sorted(filter(os.path.isdir, points), key=len):  # one may be mounted at several places
+        if (one := _read(point)) and _is_full(one):
+            full.setdefault(os.stat(point).st_dev, one)
+    return list(full.values())[:8]
+
+
+def _mount_of(path: str) -> str:
+    """Where the file system of a path is mounted, be the path there or not."""
+    path = os.path.realpath(path)
+    while path != "/" and not (os.path.isdir(path) and os.path.ismount(path)):
+        path = os.path.dirname(path)
+    return path
+
+
+def _read(mount: str) -> dict[str, Any]:
+    try:
+        line = os.statvfs(mount)
+    except OSError:
+        return {}
+    return {
+        "mount": mount, "bytes": line.f_blocks * line.f_frsize, "free_bytes": line.f_bavail * line.f_frsize,
+        "files": line.f_files, "free_files": line.f_favail,
+    }  # fmt: skip
+
+
+def _is_full(one: dict[str, Any]) -> bool:
+    by_bytes = one["bytes"] > 0 and one["free_bytes"] < min(FULL_BYTES, one["bytes"] // 10)
+    return bool(by_bytes or (one["files"] > 0 and one["free_files"] == 0))
