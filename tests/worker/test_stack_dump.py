@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.until import until
 
-from windlass.diagnose.reading import main_stack
+from windlass.diagnose.reading import kept_after_end, main_stack
 from windlass.worker import flight_recorder, rank, stack_dump
 from windlass.worker.capture import Capture
 from windlass.worker.protocol import RankStack
@@ -146,3 +146,31 @@ def test_a_process_that_does_not_handle_the_signals_gets_none(tmp_path: Path) ->
 
 def stat(one: Rank) -> str:
     return Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+KEPT = """
+import os, threading, time
+started = threading.Event()
+def uploads():
+    started.set()
+    while True:
+        time.sleep(60)
+threading.Thread(target=time.sleep, args=(600,), daemon=True, name="prefetch").start()
+threading.Thread(target=uploads, name="upload").start()
+started.wait()
+os.write(1, b"ready\\n")
+"""
+
+
+def test_a_rank_that_waits_for_a_thread_after_its_script_names_it(tmp_path: Path) -> None:
+    with started(tmp_path, KEPT) as one:
+        [found] = until(lambda: named_threads(stack_dump.take_stacks([one], drain)), "no thread is named")
+        kept = kept_after_end(found.stack)
+    assert kept is not None
+    assert (kept.by, kept.stack[0].name) == ("thread upload", "uploads")
+
+
+def named_threads(stacks: tuple[RankStack, ...]) -> tuple[RankStack, ...]:
+    """The stacks, where the script has ended and the names of its threads are there."""
+    text = stacks[0].stack
+    return stacks if "in _finish" in text and "(daemon): prefetch" in text else ()

@@ -9,7 +9,17 @@ from typing import Final
 
 from windlass.diagnose.flights import named, verb
 from windlass.diagnose.observations import Observations, Rule
-from windlass.diagnose.rules import checkpoints, collectives, deaths, endings, exceptions, ports, recorded, restarts
+from windlass.diagnose.rules import (
+    checkpoints,
+    collectives,
+    deaths,
+    endings,
+    exceptions,
+    ports,
+    recorded,
+    restarts,
+    uneven,
+)
 from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
 from windlass.runs.phase import Phase
 from windlass.runs.record import DISK_FULL, ROTATED
@@ -63,7 +73,7 @@ def diagnose(seen: Observations) -> Diagnosis:
     case = seen.unstyled()
     found: dict[str, Verdict] = {}
     for rule in (*case.rules, *RULES):
-        for verdict in rule(case):
+        for verdict in (uneven.explained(case, one) for one in rule(case)):
             if verdict.code not in found or verdict.score > found[verdict.code].score:
                 found[verdict.code] = verdict
     known = (replace(verdict, fix=_beyond_the_job(case, verdict.fix)) for verdict in found.values())

@@ -8,12 +8,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
-from windlass.diagnose.reading import Frame, Raised, collective, fatal_stack, main_stack, own_frame, raised
+from windlass.diagnose.reading import (
+    Frame,
+    Raised,
+    collective,
+    fatal_stack,
+    kept_after_end,
+    main_stack,
+    own_frame,
+    raised,
+)
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import E, Event, HangDetected, RunResumed, entries, of_newest_attempt
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.restart_policy import TIMEOUT_EXIT_CODE
+from windlass.worker.progress import Recogniser
 from windlass.worker.root_cause import launched_signal, lost_peer, signal_name
 from windlass.worker.tracebacks import child_code, is_launched, is_secondary, own_words, unstyled
 
@@ -141,6 +151,16 @@ class Observations:
             if event.kind == RunResumed.kind:
                 break
         return None
+
+    @cached_property
+    def steps(self) -> dict[int, tuple[int, int]]:
+        """The last step that each rank has printed, and of how many; ranks that print no total are left out."""
+        pattern = self.plan.get("job", {}).get("progress")
+        found = {seen.rank: Recogniser(pattern).feed(f"{seen.tail}\n".encode()) or {} for seen in self.ranks}
+        if (reported := self.status.progress).get("rank") in found:
+            found[reported["rank"]] = found[reported["rank"]] or dict(reported)
+        wanted = ((rank, one.get("step"), one.get("total")) for rank, one in found.items())
+        return {rank: (step, total) for rank, step, total in wanted if isinstance(step, int) and isinstance(total, int)}
 
     # -- silence ------------------------------------------------------------------------------------------------------
 
@@ -276,6 +296,14 @@ class Observations:
             return ""
         source = self.sources.get(frame.key, "").strip()
         return f"{frame.place}: {source}" if source else f"{frame.place} in {frame.name}"
+
+    def kept(self, rank: int, stacks: str) -> str:
+        """`rank 0 is kept by thread Thread-1 at train.py:9: …`, where its script has ended; empty where it has not."""
+        found = kept_after_end(stacks)
+        if found is None:
+            return ""
+        place = self.at(own_frame(found.stack, self.code_dir, innermost_first=True))
+        return f"{self.name(rank)} is kept by {found.by}" + (f" at {place}" if place else "")
 
     @property
     def at_place(self) -> str:

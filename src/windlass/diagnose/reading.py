@@ -14,6 +14,8 @@ FRAME: Final = re.compile(
     r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:,)?(?: in (?P<name>.+))?$', re.MULTILINE
 )
 SECTION: Final = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
+THREAD: Final = re.compile(r"^thread (0x[0-9a-f]+)( \(daemon\))?: (.+)$", re.MULTILINE)
+"""What `worker/rank.py` adds to the stacks."""
 FATAL: Final = re.compile(r"^Fatal Python error: ", re.MULTILINE)
 WHAT: Final = re.compile(
     r"^terminate called after throwing an instance of '([^']+)'(?:\n\s+what\(\):\s*(.*))?", re.MULTILINE
@@ -92,6 +94,39 @@ def frames(text: str) -> tuple[Frame, ...]:
 def main_stack(text: str) -> tuple[Frame, ...]:
     """Of a fault handler's stacks, that of the main thread, which is the last; the innermost place first."""
     return frames(next(reversed(_sections(text)), ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What keeps the process of a rank alive whose script has ended."""
+
+    by: str
+    """For a sentence: `thread Thread-1`."""
+    stack: tuple[Frame, ...]
+    """Where that is, the innermost place first."""
+
+
+def kept_after_end(text: str) -> Kept | None:
+    """What keeps a rank alive, by its stacks; None where its script has not ended, or that cannot be read."""
+    sections = _sections(text)
+    main = [
+        Frame(found["file"], int(found["line"]), (found["name"] or "").strip())
+        for found in FRAME.finditer(next(reversed(sections), ""))
+    ]
+    at = next((n for n, one in enumerate(main) if one.name == "_finish" and one.file.endswith("/rank.py")), None)
+    if at is None:
+        return None
+    if any(one.name == "_shutdown" and one.file.endswith("/threading.py") for one in main[:at]):
+        names = {ident: name for ident, is_daemon, name in THREAD.findall(text) if not is_daemon}
+        for section in sections[:-1]:
+            ident = next(iter(re.findall(r"0x[0-9a-f]+", section.partition("\n")[0])), "")
+            if ident in names:
+                return Kept(f"thread {names[ident]}", frames(section))
+        return Kept("a thread", ())
+    handler = main[at - 1] if at else None
+    if handler is not None and handler.name == "_exit_function" and "/multiprocessing/" in handler.file:
+        return Kept("a child process that it has started (multiprocessing)", ())
+    return Kept(f"exit handler {handler.name}" if handler else "its exit handlers", tuple(main[:at]))
 
 
 def _sections(text: str) -> list[str]:

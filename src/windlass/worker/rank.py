@@ -120,17 +120,31 @@ def _answer_stack_signals() -> None:
 
         faulthandler.register(FORCED_STACK_SIGNAL, all_threads=False, chain=False)
         _signal.signal(STACK_SIGNAL, write_stacks)
-        _signal.siginterrupt(STACK_SIGNAL, False)  # native code may not expect that a call is interrupted
+        _interrupt_waits(False)  # native code may not expect that
     except (ImportError, AttributeError, ValueError, OSError, RuntimeError):
         pass  # no such signals here, or no standard error
 
 
+def _interrupt_waits(is_wanted: bool) -> None:
+    """Whether a request for stacks interrupts a call that waits; Python code resumes it after the answer."""
+    try:
+        _signal.siginterrupt(STACK_SIGNAL, is_wanted)
+    except (NameError, AttributeError, ValueError, OSError):
+        pass  # no such signals here
+
+
 def write_stacks(*_: object) -> None:
-    """Write the stacks of all threads to the standard error. Errors are ignored."""
+    """Write the stacks of all threads to the standard error, then the names of threads. Errors are ignored.
+
+    Of threads that are no daemons the names are needed: they keep a script alive that has ended.
+    """
     try:
         import faulthandler
 
         faulthandler.dump_traceback(2, all_threads=True)
+        threads = list(getattr(sys.modules.get("threading"), "_active", {}).values())
+        lines = [f"thread 0x{one.ident:016x}{' (daemon)' * one.daemon}: {one.name}\n" for one in threads if one.ident]
+        os.write(2, "".join(lines).encode("utf-8", "replace"))
     except Exception:
         pass
 
@@ -365,7 +379,9 @@ def _finish() -> None:
     import io
 
     threading = sys.modules.get("threading")  # not imported here: the script may have given up the rights to do so
-    for finish in (getattr(threading, "_shutdown", None), atexit._run_exitfuncs):
+    shutdown = getattr(threading, "_shutdown", None)
+    for finish in (shutdown, atexit._run_exitfuncs):
+        _interrupt_waits(finish is shutdown)  # or the wait for a thread is resumed without its stacks being written
         try:
             if finish is not None:
                 finish()

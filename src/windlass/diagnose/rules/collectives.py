@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -43,8 +43,11 @@ def silent(case: Observations) -> Iterator[Verdict]:
     if silence.reason == "failure" and _waited_for_no_rank(case, calls):
         return
     found = _frozen(case, silence)
+    kept = {rank: text for rank, stack in sorted(silence.stacks.items()) if (text := case.kept(rank, stack))}
     if found is None and any(calls.values()):
-        found = _waiting(case, stacks, calls)
+        found = _waiting(case, stacks, calls, list(kept))
+    if found is None and kept:
+        found = _kept(case, kept)
     if found is None and silence.reason == "silence":
         found = Verdict(
             "hang", "nothing is printed any more", min(stacks, default=None) if len(case.status.ranks) == 1 else None,
@@ -52,7 +55,8 @@ def silent(case: Observations) -> Iterator[Verdict]:
             "progress", score=min(0, 75 - score),
         )  # fmt: skip
     if found is not None:
-        places = [_place(case, silence, rank, stacks[rank], calls[rank]) for rank in sorted(stacks)[:16]]
+        places = [kept.get(rank) or _place(case, silence, rank, stacks[rank], calls[rank])
+                  for rank in sorted(stacks)[:16]]  # fmt: skip
         evidence = (_lasted(silence), *places, *recorded_lines(case))
         yield replace(found, evidence=evidence, score=score + found.score)
 
@@ -75,12 +79,33 @@ def _frozen(case: Observations, silence: Silence) -> Verdict | None:
     return Verdict("rank-frozen", summary, frozen[0], fix=fix, score=2)
 
 
-def _waiting(case: Observations, stacks: Mapping[int, tuple[Frame, ...]], calls: Mapping[int, str]) -> Verdict:
-    """Why ranks wait in the collectives `calls`. Its score is added to that of the silence."""
+def _kept(case: Observations, kept: Mapping[int, str]) -> Verdict:
+    """The scripts of these ranks have ended, and their processes have not. Its score is added to the silence's."""
+    rank = min(kept)
+    step, total = case.steps.get(rank, (0, 0))
+    done = f"finished {step:,} of {total:,}" if total else "the script has ended"
+    return Verdict(
+        "teardown-hang", f"{done}; {kept[rank]}", rank,
+        fix="end it before the script ends (join a thread after setting its stop event, close loaders, writers and "
+        "pools), or make the thread a daemon: threading.Thread(…, daemon=True)",
+    )  # fmt: skip
+
+
+def _waiting(
+    case: Observations, stacks: Mapping[int, tuple[Frame, ...]], calls: Mapping[int, str], ended: Sequence[int]
+) -> Verdict:
+    """Why ranks wait in the collectives `calls`, where the scripts of others have `ended`. Its score is added to that
+    of the silence."""
     waiting = Counter(call for call in calls.values() if call)
     [(call, _)] = waiting.most_common(1)
-    if left := [seen.rank for seen in case.ranks if seen.exit_code == 0]:
-        summary = f"{named(left)} ended with exit code 0 while the others wait in {call}"
+    exited = [seen.rank for seen in case.ranks if seen.exit_code == 0]
+    if left := sorted({*exited, *ended}):
+        how = (
+            "ended with exit code 0"
+            if exited
+            else f"{verb(left, 'has', 'have')} ended {verb(left, 'its', 'their')} script"
+        )
+        summary = f"{named(left)} {how} while the others wait in {call}"
         return Verdict("rank-left-early", summary, left[0], fix=LEFT_FIX, score=1)
     if len(waiting) > 1:
         odd = sorted(rank for rank, one in calls.items() if one and one != call)

@@ -121,7 +121,8 @@ def _last_places(case: Observations) -> list[str]:
     lines = [f"no rank had written anything for {silence.seconds:.3g} s"]
     for rank, stack in sorted(silence.stacks.items())[:8]:
         place = case.at(own_frame(main_stack(stack), case.code_dir, innermost_first=True))
-        lines.append(f"{case.name(rank)} was at {place}" if place else f"{case.name(rank)} has no Python stack")
+        at = f"{case.name(rank)} was at {place}" if place else f"{case.name(rank)} has no Python stack"
+        lines.append(case.kept(rank, stack) or at)
     return lines
 
 
