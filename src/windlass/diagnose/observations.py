@@ -125,6 +125,11 @@ class Observations:
                 return str(argv[0]) if len(argv) > 1 and argv[1].endswith("worker/rank.py") else ""
         return ""
 
+    @property
+    def grace_seconds(self) -> float:
+        """From SIGTERM to SIGKILL."""
+        return float(self.plan.get("policy", {}).get("grace_seconds") or 0)
+
     # -- how the run ended --------------------------------------------------------------------------------------------
 
     @property

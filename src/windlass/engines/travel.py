@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.code.imports import script_imports
+from windlass.code.saves import saves_at_end
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Note, blocker
 
@@ -39,6 +40,8 @@ class CodeFacts:
     """Whether an ignore file keeps the script from travelling."""
     imports: tuple[str, ...] = ()
     """Top-level names of the modules that the script, and what lies beside it, imports."""
+    saves_at_end: str = ""
+    """Where the script saves for the first time, after its loops; empty where it does before, or that is not known."""
 
     @property
     def digest(self) -> str:
@@ -90,7 +93,8 @@ def read_code(job: Job, base: Path, environ: Mapping[str, str], limit: int = MAX
         problem = error.message, error.hint
     leaves_out = packed is not None and _leaves_out_script(job, folder, packed)
     imports = script_imports(job, folder)
-    return CodeFacts(str(folder), True, _has_script(job, folder), packed, problem, leaves_out, imports)
+    saves = saves_at_end(job, folder)
+    return CodeFacts(str(folder), True, _has_script(job, folder), packed, problem, leaves_out, imports, saves)
 
 
 def import_folder(home: str, package_root: str) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.runs import events
+from windlass.worker.protocol import GRACE_OVER
 from windlass.worker.values import Value
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ KINDS: Final = {
     RANKS_ALONE: "the ranks of a job never made a process group: each trained alone",
     NOT_SAVED: "the newest saves of checkpoints failed; ends with the next one that is saved",
     NOT_FOUND: "nothing matches the job's `checkpoint.find`; ends once a checkpoint is restored or saved",
+    GRACE_OVER: "ranks had not exited when their grace period ended, and were killed",
     LOG_INCOMPLETE: "lines that ranks wrote are missing from their logs",
     NOT_COLLECTED: "files that the job's `outputs.collect` names are not in the output, or no file is what it names",
     events.MODEL_AWAY: "what the ranks have written is at the target alone",

@@ -23,6 +23,7 @@ from windlass.worker.host_facts import HostFacts
 from windlass.worker.masking import secret_values
 from windlass.worker.output_events import OutputEvents
 from windlass.worker.protocol import (
+    GRACE_OVER,
     STACKS_SIGNAL,
     STOP_NOW_SIGNAL,
     STOP_SIGNALS,
@@ -285,7 +286,7 @@ class Node:
         self._reap()
         self._read_marks()
         if self.ranks.kill_at is not None and time.monotonic() >= self.ranks.kill_at:
-            self._kill_all()
+            self._end_grace()
         self.output.report_progress()
         self._check_rendezvous()
         if has_output:
@@ -374,6 +375,16 @@ class Node:
 
     def _kill_all(self) -> None:
         self.ranks.kill()
+
+    def _end_grace(self) -> None:
+        """Kill the ranks that have not exited since SIGTERM, and report which were still at work."""
+        left = tuple(rank.number for rank in self.ranks.live if rank.failed_at() is None)
+        self._kill_all()
+        if left:
+            who, verb = (f"rank {left[0]}", "was") if len(left) == 1 else (f"ranks {', '.join(map(str, left))}", "were")
+            message = f"{who} had not exited {self.ranks.grace_seconds:g} s after SIGTERM (grace), and {verb} killed"
+            fix = "raise grace: above the longest step, evaluation and save included"
+            self.events.add(NodeWarning(time.time(), message, code=GRACE_OVER, fix=fix, ranks=left))
 
     def _dump_stacks(self) -> None:
         """Take the stacks of the live ranks. What they print then is no sign of life."""

@@ -27,6 +27,8 @@ POD = "w"
 """Of lines of the pod's own process."""
 ATTEMPT = "a"
 """Of lines between two attempts."""
+GRACE_OVER = "grace-over"
+"""Code of the warning that ranks had not exited when their grace period ended, and were killed."""
 VERSION = 1
 Environment = Mapping[str, str]
 EMPTY: Mapping[str, Any] = {}

@@ -83,7 +83,8 @@ class Ranks(list[Rank]):
 
     def __init__(self, grace_seconds: float) -> None:
         super().__init__()
-        self._grace = grace_seconds
+        self.grace_seconds = grace_seconds
+        """From SIGTERM to SIGKILL; less after a failure."""
         self.ended_by = "itself"
         """`itself`, `failure` or `stop`."""
         self.kill_at: float | None = None
@@ -105,8 +106,9 @@ class Ranks(list[Rank]):
             self.ended_by = by
         if self.kill_at is None:
             self._send(process.send, signal.SIGTERM)
-            grace = min(self._grace, FAILURE_GRACE_SECONDS) if by == "failure" else self._grace
-            self.kill_at = time.monotonic() + grace
+            if by == "failure":
+                self.grace_seconds = min(self.grace_seconds, FAILURE_GRACE_SECONDS)
+            self.kill_at = time.monotonic() + self.grace_seconds
 
     def kill(self) -> None:
         """Send SIGKILL to all live ranks and their process groups."""

@@ -234,3 +234,15 @@ def copied(home: Path, to: Path) -> Path:
     with closing(sqlite3.connect(home / "record.db")) as old, closing(sqlite3.connect(to / "record.db")) as new:
         old.backup(new)
     return to
+
+
+# -- grace periods ----------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_had_not_exited_when_their_grace_ended_are_named(harness: Harness) -> None:
+    run = harness.start("deaf", grace=0.5).until_ready(1)
+    harness.engine.stop(run.id)
+    run.wait()
+    assert [event.data["code"] for event in run.events if event.kind == "warning"] == ["grace-over"]
+    [message] = [event.data["message"] for event in run.events if event.kind == "warning"]
+    assert message == "rank 0 had not exited 0.5 s after SIGTERM (grace), and was killed"

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from typing import Final
 
-from windlass.diagnose.flights import named
+from windlass.diagnose.flights import named, verb
 from windlass.diagnose.observations import Observations
-from windlass.diagnose.reading import last_lines, main_stack, own_frame
+from windlass.diagnose.reading import collective, last_lines, main_stack, own_frame
 from windlass.diagnose.rules.restarts import deaths
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import (
     WAITS_FOR,
+    CheckpointChanged,
     NodeLost,
     NodeStarted,
     PreemptionNotice,
     RunEnded,
     RunResumed,
+    ShutdownBegun,
     StopRequested,
+    Warned,
     entries,
     of_newest_attempt,
 )
 from windlass.runs.phase import Phase
+from windlass.worker.protocol import GRACE_OVER
 
 DEFECT: Final = "this is a defect of Windlass: report it with these lines"
 NOT_UPLOADED: Final = re.compile(r"the outputs could not be uploaded: (?P<what>.*)", re.DOTALL)
@@ -69,6 +74,8 @@ def stopped(case: Observations) -> Iterator[Verdict]:
     else:
         summary = "stopped by the user" + (" without grace" if stop is not None and stop.now else "")
         fix = f"nothing to fix; {resumed(case)}"
+    if cut := _cut(case):
+        summary, fix = f"{summary}; {cut}", f"{_more_grace(case)}; {resumed(case)}"
     yield Verdict("stopped", summary, None, tuple(_last_places(case)), fix, 100)
 
 
@@ -90,7 +97,10 @@ def timeout(case: Observations) -> Iterator[Verdict]:
     evidence += _last_places(case)
     more_time = f"windlass resume {case.status.id} --timeout TIME gives it more"
     fix = f"{resumed(case)}, with as much time again, and --timeout TIME gives it more"
-    yield Verdict("timeout", reached, None, tuple(evidence), fix, 70)
+    cut = _cut(case)
+    if cut:
+        reached, fix = f"{reached}; {cut}", f"{_more_grace(case)}; {fix}"
+    yield Verdict("timeout", reached, None, tuple(evidence), fix, 85 if cut else 70)
     is_started = any(state.pid is not None for state in case.status.ranks)
     if case.status.ranks and not is_started and case.plan.get("job", {}).get("setup") and _has_begun(case):
         output = [line for seen in case.ranks for line in last_lines(seen.tail)]
@@ -111,6 +121,33 @@ def timeout(case: Observations) -> Iterator[Verdict]:
             "see where it was, and let the script print or report() what it does; windlass.train.report "
             "shows progress", 80,
         )  # fmt: skip
+
+
+def _cut(case: Observations) -> str:
+    """`rank 0 received SIGTERM and had not exited 10 s later …`; empty where the grace period was enough.
+
+    A rank without a handler of SIGTERM ends at once. One that waits in a collective does not come to its handler,
+    however long it is given.
+    """
+    own = of_newest_attempt(case.events)
+    if all(warned.code != GRACE_OVER for warned in entries(own, Warned)):
+        return ""
+    silence = case.silence()
+    stacks = silence.stacks if silence is not None else {}
+    killed = [seen.rank for seen in case.ranks if seen.exit_code == -signal.SIGKILL and seen.ended_by_us]
+    if not killed or all(collective(main_stack(stacks.get(rank, "")), case.sources) for rank in killed):
+        return ""
+    since = next((event.seq for event in own if event.kind == ShutdownBegun.kind), 0)
+    saves = sum(one.action == "saved" for one in entries([e for e in own if e.seq > since], CheckpointChanged))
+    recorded = f"{saves} saves were" if saves != 1 else "1 save was"
+    return (
+        f"{named(killed)} received SIGTERM and had not exited {case.grace_seconds:g} s later (grace), so "
+        f"{verb(killed, 'it was', 'they were')} killed: {recorded} recorded after the signal"
+    )
+
+
+def _more_grace(case: Observations) -> str:
+    return f"raise grace: (now {case.grace_seconds:g} s) above the script's longest step, evaluation and save included"
 
 
 def _last_places(case: Observations) -> list[str]:

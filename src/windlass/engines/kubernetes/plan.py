@@ -36,6 +36,7 @@ from windlass.plan.policy import policy, secret_variable
 from windlass.plan.remote import Folders, remote_nodes
 from windlass.plan.steps import node_steps
 from windlass.plan.template import NodeTemplate
+from windlass.plan.time_limit import time_limit
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -132,6 +133,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             *planning.lost_notes(job, via),
             *_warnings(job, target, facts),
             *_lone_ranks(job, target, facts, num_nodes * procs),
+            *time_limit(job, facts.code.saves_at_end),
             *arguments.left_over(job, _FOLDERS),
             *arguments.hidden_launchers(job),
         ),

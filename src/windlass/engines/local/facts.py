@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windlass.code.imports import script_imports
+from windlass.code.saves import saves_at_end
 from windlass.engines import netns
 from windlass.engines.interpreter import find_python
 from windlass.engines.sources import absolute, data_paths, missing_data
@@ -93,6 +94,8 @@ class Facts:
     """The folder that the job's paths are relative to, absolute."""
     data_paths: Mapping[str, str] = field(default_factory=dict)
     """Absolute paths of the data sets that are read in place, by name."""
+    saves_at_end: str = ""
+    """Where the script saves for the first time, after its loops; empty where it does before, or that is not known."""
     outputs_dir: str | None = None
     """The folder that `outputs` names, absolute; None where they stay with the run or go to a store."""
 
@@ -113,6 +116,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
         script_found=_script_found(job, code_dir),
         program=_find_program(job.script_argv[0], code_dir, environ) if job.script_kind == "program" else None,
         script_imports=script_imports(job, code_dir),
+        saves_at_end=saves_at_end(job, code_dir),
         num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         gpus=find_gpus(),
         is_root=os.geteuid() == 0,

@@ -22,6 +22,7 @@ from windlass.plan.policy import policy, secret_variable
 from windlass.plan.price import price
 from windlass.plan.steps import node_steps, upload_times
 from windlass.plan.template import NodeTemplate
+from windlass.plan.time_limit import time_limit
 from windlass.storage.address import STORES
 from windlass.worker import masking
 from windlass.worker.devices import VISIBLE, num_visible
@@ -415,6 +416,7 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
         yield blocker("data-missing", f"data {name}: {problem}", "check source:")
     no_gpus, env = "" if facts.gpus else "no GPU is here", {*facts.environ, *target.env, *job.env}
     yield from lone_ranks(job, ranks, facts.script_imports, env, no_gpus=no_gpus)
+    yield from time_limit(job, facts.saves_at_end)
     if job.nodes.is_elastic and job.launcher == "mpi":
         asked_range = f"{job.nodes.min}–{job.nodes.max} nodes were asked for"
         yield Note("elastic-fixed", f"{asked_range}: mpirun starts {num_nodes} and ends with the first that is lost",

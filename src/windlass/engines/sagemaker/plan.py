@@ -18,6 +18,7 @@ from windlass.plan.price import price
 from windlass.plan.remote import Folders, remote_nodes
 from windlass.plan.steps import node_steps
 from windlass.plan.template import NodeTemplate
+from windlass.plan.time_limit import time_limit
 from windlass.spec.targets import SageMakerTarget
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
             *refusals(job, target, facts, shape),
             *warnings(job, target),
             *_lone_ranks(shape, job, target, facts, procs),
+            *time_limit(job, facts.code.saves_at_end),
             *arguments.left_over(job, nodes.common),
             *arguments.hidden_launchers(job),
         ),
