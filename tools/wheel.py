@@ -7,6 +7,7 @@ what it finds of 3.11, 3.12 and 3.13, and names what it does not find.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from readme_renderer import markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 UV = ROOT / ".venv/bin/uv"
@@ -49,7 +52,23 @@ def build() -> Path:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     if expected != packed:
         sys.exit(f"wheel: files are missing or too many: {sorted(expected ^ packed)}")
+    if problems := list(problems_on_index(wheel)):
+        sys.exit(f"wheel: {'; '.join(problems)}")
     return wheel
+
+
+def problems_on_index(wheel: Path) -> Iterator[str]:
+    """What would be wrong on the page that an index makes of the metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        fields, _, text = archive.read(name).decode().partition("\n\n")
+    page = markdown.render(text)
+    yield from [] if page else ["the README does not render"]
+    links = re.findall(r'(?:href|src)="(?!https://|#)([^"]*)"', page or "")
+    yield from (f"the README refers to {link}" for link in links)
+    yield from re.findall(r"^Project-URL: .*\bexample\b.*", fields, re.MULTILINE)
+    if "pip install windlass-train" not in text:
+        yield "the README does not say how to install it from there"
 
 
 def interpreter(version: str) -> Path | None:

@@ -34,7 +34,9 @@ def main(argv: list[str]) -> int:
 
     package = Path(windlass.__file__).parent
     says(sys.prefix in str(package), f"windlass is imported from {package}")
-    says(importlib.metadata.version("windlass") == version == windlass.__version__, f"the version is not {version}")
+    says(
+        importlib.metadata.version("windlass-train") == version == windlass.__version__, f"the version is not {version}"
+    )
     for pattern in DATA:
         says(any(package.glob(pattern)), f"no {pattern} in the package")
     modules_import(extras)

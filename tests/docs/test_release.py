@@ -32,15 +32,22 @@ def test_the_classifiers_name_the_pythons_that_the_wheel_is_tested_on() -> None:
 
 
 def test_no_page_or_hint_says_to_install_the_package_of_another_project() -> None:
-    """An index has another project under our name: only a path or an extra of an installed copy may be asked for."""
+    """An index has another project under the name of the command: only a path may be asked for."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("src/**/*.py")]
     asked = [
         f"{page.relative_to(ROOT)}: {found}"
         for page in pages
         if page.name != "CHANGELOG.md"
-        for found in re.findall(r"pip install [^\n`]*['\" ]windlass\b[^\n`]*", page.read_text())
+        for found in re.findall(r"pip install [^\n`]*['\" ]windlass(?![\w-])[^\n`]*", page.read_text())
     ]
     assert asked == []
+
+
+def test_the_distribution_has_a_name_of_its_own_and_no_placeholder_as_an_address() -> None:
+    assert PROJECT["name"] == "windlass-train"
+    assert list(PROJECT["scripts"]) == ["windlass"]
+    assert "urls" not in PROJECT  # until there is an address
+    assert f"pip uninstall {PROJECT['name']}\n" in (ROOT / "docs/guides/install.md").read_text()
 
 
 def test_make_clean_removes_what_was_made_and_names_what_stays(tmp_path: Path) -> None:
