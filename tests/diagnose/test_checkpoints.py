@@ -129,3 +129,38 @@ def test_a_store_that_cannot_be_read_is_no_file_system() -> None:
     assert verdict.code == "checkpoint-unreadable"
     assert verdict.summary.startswith("the script could not read s3://nowhere/ck: s3://nowhere/: there is no bucket")
     assert verdict.fix.startswith("check the address, the credentials and the network; ")
+
+
+LIBRARY = '  File "/env/lib/python3.11/site-packages/torch/serialization.py", line 7, in load\n'
+LOAD = f"{TRACE}{LIBRARY}OSError: [Errno 22] Invalid argument\n"
+GIVEN = ("checkpoint", {"action": "restored", "source": "found", "step": 20, "name": "step-20"})
+
+
+def test_a_checkpoint_that_the_script_picked_and_that_is_cut_short_is_named_with_what_to_move() -> None:
+    facts = {"damaged_files": [{"path": "/ck/step 40/model.pt", "problem": "it is empty"}]}
+    found = failed(LOAD, facts=facts, more=[*AGAIN, GIVEN], reason="same-step-twice").verdict
+    assert (found.code, found.rank) == ("checkpoint-damaged", 0)
+    assert (
+        found.summary == "the script failed to load a file at train.py:7, and step 40/model.pt is damaged: it is empty"
+    )
+    assert "mv '/ck/step 40' '/ck/step 40.damaged'; then windlass resume r-1." in found.fix
+    assert "checkpoint.find has given step-20 to the script: see whether it loads that one" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "fix"),
+    [
+        ("/ck/last.pt", "checkpoint-damaged", "mv /ck/last.pt /ck/last.pt.damaged"),
+        ("/data/shard-3.npz", "file-corrupt", "fetch or write /data/shard-3.npz again"),
+    ],
+)
+def test_what_to_do_about_a_damaged_file_depends_on_what_it_is(path: str, code: str, fix: str) -> None:
+    found = failed(LOAD, facts={"damaged_files": [{"path": path, "problem": "it is empty"}]}).verdict
+    assert (found.code, fix in found.fix) == (code, True)
+
+
+def test_a_checkpoint_of_an_unknown_step_is_named_and_has_no_step() -> None:
+    refused = ("checkpoint", {"action": "refused", "name": "last.pt", "reason": "it is empty"})
+    restored = ("checkpoint", {"action": "restored", "source": "found", "name": "best.pt"})
+    verdict = diagnose(seen(Phase.TRAINING, more=[*AGAIN, refused, restored])).verdict
+    assert verdict.summary == "last.pt was not verified; the script was given best.pt"

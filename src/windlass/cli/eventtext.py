@@ -260,7 +260,11 @@ def _checkpoint(entry: events.CheckpointChanged) -> str:
             return f"the script resumed by itself: {entry.line}"
         case "restored":
             where = f"{step}{called}" if entry.step is not None else entry.name or "a checkpoint"
-            return f"continues from {where}"
+            return (
+                f"the script is given {where} to continue from"
+                if entry.source == "found"
+                else f"continues from {where}"
+            )
         case "none-verified":
             return f"training begins at step 0: no checkpoint is verified{why}"
         case "refused":

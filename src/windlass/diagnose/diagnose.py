@@ -57,6 +57,7 @@ RULES: Final[tuple[Rule, ...]] = (
     deaths.of_mpi,
     deaths.exit_code,
     checkpoints.damaged,
+    checkpoints.cut_short,
 )
 """Of equal scores the earlier rule wins."""
 BESIDES: Final = 5

@@ -319,7 +319,8 @@ class CheckpointChanged(Entry):
     reason: str = ""
     """Why it was refused, skipped or could not be saved."""
     source: str = ""
-    """`log` where the script has logged that it resumed by itself."""
+    """`log` where the script has logged that it resumed by itself; `found` where its own checkpoint was found by the
+    job's `checkpoint.find` and named to it."""
     line: str = ""
     """What it has logged."""
     epoch: float | None = None

@@ -21,17 +21,22 @@ class HostFacts:
         self._group, self._machine = _oom_kills_of_group(), _oom_kills_of_machine()
         self._listeners: list[dict[str, Any]] = []
         self._without_space: list[dict[str, Any]] = []
+        self._tail = ""
 
     def see_failure(self, tail: str, groups: set[int], folder: str) -> None:
         """Note who listens, if the first rank that failed found its port in use: it may be a rank that ends next. Note
-        which file system is full, if it found no space: files may be removed next. `folder` is the rank's.
+        which file system is full, if it found no space: files may be removed next.
+
+        `tail` is its output, `groups` are the process groups of all ranks, and `folder` is the rank's.
         """
+        self._tail = tail
         self._without_space = without_space(tail, folder)
         if IN_USE.search(tail):
             self._listeners = listeners(groups)
 
-    def facts(self, pids: list[int], folders: list[str]) -> dict[str, Any]:
-        """What may explain the end of ranks with these pids; `folders` are where they write.
+    def facts(self, pids: list[int], folders: list[str], saved_in: list[str]) -> dict[str, Any]:
+        """What may explain the end of ranks with these pids; `folders` are where they write, `saved_in` where they may
+        have saved what they load.
 
         Counts are those since this object was made; what cannot be read is left out.
         """
@@ -59,6 +64,11 @@ class HostFacts:
             pass
         if self._without_space:
             found["without_space"] = self._without_space
+        if "Traceback" in self._tail:
+            from windlass.worker.damaged_files import damaged_files  # it reads archives: nodes start without that
+
+            if damaged := damaged_files(self._tail, saved_in):
+                found["damaged_files"] = damaged
         if self._listeners:
             found["listeners"] = self._listeners
         return found

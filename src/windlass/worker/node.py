@@ -461,9 +461,13 @@ class Node:
         return [*self.own_failures, *(rank.failure() for rank in failed)]
 
     def _facts(self) -> dict[str, Any]:
-        output = self.spec.env.get("WINDLASS_OUTPUT_DIR", "")
+        output, saves = (self.spec.env.get(f"WINDLASS_{name}_DIR", "") for name in ("OUTPUT", "CHECKPOINT"))
         folders = [output, self.spec.folder, self.spec.cwd, os.environ.get("TMPDIR", "/tmp")]
-        facts = self.host_facts.facts([rank.pid for rank in self.ranks], [folder for folder in folders if folder])
+        facts = self.host_facts.facts(
+            [rank.pid for rank in self.ranks],
+            list(filter(None, folders)),
+            list(filter(None, [saves, output, self.spec.cwd])),
+        )
         if self.spec.held_port is not None:
             facts["held_port"] = self.spec.held_port
         return {**facts, "flights": flights_of(self.ranks)}

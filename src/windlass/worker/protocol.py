@@ -316,7 +316,7 @@ class CheckpointReported(NodeEvent):
     step: Optional[int] = None
     name: Optional[str] = None
     source: Optional[str] = None
-    """`log` where it was read from the script's output."""
+    """`log` where it was read from the script's output; `found` where it was named to the script to resume from."""
     more: Mapping[str, Any] = EMPTY
     """What else is known: bytes, seconds, reason, …"""
 

@@ -223,7 +223,12 @@ def _damage(error: BaseException, path: str) -> str:
 
 
 def _chosen(request: ResumeSpec, path: str, refused: list[dict[str, Any]]) -> Choice:
-    event: dict[str, Any] = {"action": "restored", "name": _name(request, path), "bytes": sum(_sizes(path))}
+    event: dict[str, Any] = {
+        "action": "restored",
+        "source": "found",
+        "name": _name(request, path),
+        "bytes": sum(_sizes(path)),
+    }
     step = step_of(path)
     if step is not None:
         event["step"] = step
@@ -253,7 +258,7 @@ def _problem_of_file(path: str) -> str:
     if not start:
         return "it is empty"
     if path.endswith(".safetensors"):
-        return _problem_of_safetensors(path)
+        return problem_of_safetensors(path)
     if start == b"PK\x03\x04" or path.endswith(ZIPPED):
         return _problem_of_zip(path, start)
     return "it cannot be verified: it is neither of torch.save nor safetensors"
@@ -267,7 +272,8 @@ def _problem_of_zip(path: str, start: bytes) -> str:
     return f"the checksum of {bad} in it is wrong" if bad is not None else ""
 
 
-def _problem_of_safetensors(path: str) -> str:
+def problem_of_safetensors(path: str) -> str:
+    """Why the header of a safetensors file does not fit the file; empty where it does. Raises one of `TORN`."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))

@@ -1,8 +1,12 @@
-"""Rules on checkpoints that the newest attempt found damaged when it restored."""
+"""Rules on checkpoints that the newest attempt found damaged when it restored, or failed to load by itself."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Final
 
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
@@ -11,6 +15,14 @@ from windlass.runs.phase import Phase
 
 SCORE = 20
 """Below every cause of a failure: the attempt goes on."""
+DAMAGED_SCORE = 106
+"""Above `same-step-twice`: it names what fails there."""
+MOST_NAMED = 4
+SAVED: Final = re.compile(
+    r"checkpoint|ckpt|step|epoch|model|optimizer|weights|state|\b(?:last|latest|best)\b|\.distcp|\.metadata",
+    re.IGNORECASE,
+)
+"""In the name of a file or of its folder: it was saved by a training."""
 
 
 def damaged(case: Observations) -> Iterator[Verdict]:
@@ -21,12 +33,14 @@ def damaged(case: Observations) -> Iterator[Verdict]:
         return
     restored = next((one for one in found if one.action == "restored"), None)
     if restored is not None:
-        went_on = f"training went on from step {restored.step}"
+        which = restored.name if restored.step is None else f"step {restored.step}"
+        went_on = f"the script was given {which}" if restored.source == "found" else f"training went on from {which}"
     elif any(one.action == "none-verified" for one in found):
         went_on = "no checkpoint is verified, and training began at step 0"
     else:
         return  # the restore goes on, or ended with an error that says more
-    many = f"{len(refused)} checkpoints were" if len(refused) > 1 else f"the checkpoint of step {refused[0].step} was"
+    one = refused[0].name if refused[0].step is None else f"the checkpoint of step {refused[0].step}"
+    many = f"{len(refused)} checkpoints were" if len(refused) > 1 else f"{one} was"
     yield Verdict(
         "checkpoint-damaged",
         f"{many} not verified; {went_on}",
@@ -34,3 +48,29 @@ def damaged(case: Observations) -> Iterator[Verdict]:
         fix=f"check the disk that they are on; windlass checkpoints {case.status.id} shows what was kept of them",
         score=SCORE,
     )
+
+
+def cut_short(case: Observations) -> Iterator[Verdict]:
+    """The script failed while it loaded a file that it had picked itself, and a file of that kind is damaged."""
+    damaged = case.host_facts.get("damaged_files")
+    if case.first is None or case.raised is None or not damaged:
+        return
+    path = PurePosixPath(damaged[0]["path"])
+    evidence = [case.raised.line[:300], *([case.where] if case.where else [])]
+    evidence += [f"{one['path']}: {one['problem']}" for one in damaged[:MOST_NAMED]]
+    evidence += [
+        f"checkpoint.find has given {one.name} to the script: see whether it loads that one"
+        for one in entries(of_newest_attempt(case.events), CheckpointChanged) if one.source == "found"
+    ]  # fmt: skip
+    named = "/".join(path.parts[-2:])
+    summary = f"{case.who} failed to load a file{case.at_place}, and {named} is damaged: {damaged[0]['problem']}"
+    if not SAVED.search(named):
+        fix = f"fetch or write {path} again; the next attempt would find it as it is"
+        yield case.of_first("file-corrupt", summary, evidence, fix, DAMAGED_SCORE)
+        return
+    moved = str(path.parent if re.search(r"\d", path.parent.name) else path)
+    fix = (
+        f"move it away, or the script picks it again: mv {shlex.quote(moved)} {shlex.quote(f'{moved}.damaged')}; then "
+        f"windlass resume {case.status.id}. Let the script save under another name and rename it when whole: os.replace"
+    )
+    yield case.of_first("checkpoint-damaged", summary, evidence, fix, DAMAGED_SCORE)

@@ -1,0 +1,95 @@
+"""Finds the files that are cut short where a rank failed while it loaded one: a script may pick its checkpoint itself.
+
+The errors of torch, safetensors and numpy do not name the file. Only beginnings and ends of files are read, and nothing
+is unpickled: damage in the middle of a file is not found.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+
+from windlass.worker.resume import TORN, problem_of_safetensors
+from windlass.worker.tracebacks import plain, traceback_of
+
+_ZIPPED = (".pt", ".pth", ".bin", ".ckpt", ".tar")
+_LOADERS = (
+    (r"SafetensorError|/safetensors/", (".safetensors",)),
+    (r"/torch/distributed/checkpoint/", (".distcp", ".metadata")),
+    (r"/numpy/lib/", (".npz",)),
+    (r"/torch/serialization\.py|/torch/_weights_only_unpickler\.py", _ZIPPED),
+    (r"BadZipFile|/zipfile(?:\.py|/)", (*_ZIPPED, ".npz", ".keras", ".zip")),
+    (r"pickle data was truncated|Ran out of input", (".pkl", ".pickle", ".joblib", *_ZIPPED)),
+)
+"""What a traceback shows of the library that loads a file, and endings of its files; the first that matches counts."""
+_PICKLED = (".metadata", ".pkl", ".pickle", ".joblib")
+_PATH = re.compile(r"/[\w.,=+@%/-]+")
+_END_OF_ZIP = b"PK\x05\x06"
+_END_OF_ZIP_BYTES = 22
+"""Without a comment, which neither torch nor numpy writes."""
+MOST_FILES, MOST_FOUND, MOST_SECONDS = 5000, 8, 2.0
+_SKIPPED = ("__pycache__", "site-packages", "node_modules")
+
+
+def damaged_files(tail: str, folders: Iterable[str]) -> list[dict[str, str]]:
+    """`path` and `problem` of each damaged file, those first that the output names, or their folders; then the newest.
+
+    `tail` is the output of the rank. It is empty where that failed in another way than by loading a file. `folders` are
+    where the run writes; those that the output names are searched too.
+    """
+    trace = traceback_of(tail)
+    endings = next((names for loader, names in _LOADERS if re.search(loader, trace)), ())
+    if not endings:
+        return []
+    words = plain(tail).replace(plain(trace), "")
+    named = [path for path in dict.fromkeys(_PATH.findall(words)) if os.path.exists(path)]
+    found: dict[str, tuple[bool, float, str]] = {}
+    for path in _files([*named, *folders], endings, time.monotonic() + MOST_SECONDS):
+        try:
+            problem, written_at = problem_of_end(path), os.path.getmtime(path)
+        except OSError:
+            continue
+        if problem:
+            is_named = any(part in words for part in path.split(os.sep)[-2:])
+            found.setdefault(os.path.realpath(path), (is_named, written_at, problem))
+    first = sorted(found, key=lambda path: found[path], reverse=True)[:MOST_FOUND]
+    return [{"path": path, "problem": found[path][2]} for path in first]
+
+
+def _files(paths: Iterable[str], endings: tuple[str, ...], until: float) -> Iterator[str]:
+    """The files with these endings among the paths and below them, as far as the time and `MOST_FILES` allow."""
+    waiting, seen = list(paths), 0
+    while waiting and seen < MOST_FILES and time.monotonic() < until:
+        path = waiting.pop(0)
+        if path.endswith(endings) and os.path.isfile(path):
+            yield path
+        try:
+            with os.scandir(path) as entries:
+                below = [entry for entry in entries if entry.name not in _SKIPPED]
+        except OSError:
+            continue  # it is a file, or may not be read
+        seen += len(below)
+        yield from (entry.path for entry in below if entry.name.endswith(endings) and entry.is_file())
+        waiting += [entry.path for entry in below if entry.is_dir(follow_symlinks=False) and entry.name[:1] != "."]
+
+
+def problem_of_end(path: str) -> str:
+    """How the size or the end of a file shows that it was cut short; empty where it does not. Raises OSError."""
+    size = os.path.getsize(path)
+    if not size:
+        return "it is empty"
+    if path.endswith(".safetensors"):
+        try:
+            return problem_of_safetensors(path)
+        except TORN as error:
+            return f"its header cannot be read: {error}"
+    with open(path, "rb") as file:
+        start = file.read(4)
+        file.seek(max(0, size - _END_OF_ZIP_BYTES))
+        end = file.read()
+    if start == b"PK\x03\x04":
+        return "" if end.startswith(_END_OF_ZIP) else f"it ends after {size:,} bytes, amid its content"
+    is_cut = path.endswith(_PICKLED) and start[:1] == b"\x80" and not end.endswith(b".")
+    return f"it ends after {size:,} bytes, amid its content" if is_cut else ""

@@ -1,0 +1,83 @@
+"""A file that is cut short is found where a rank failed while it loaded one, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from windlass.worker.damaged_files import damaged_files, problem_of_end
+
+SAFETENSORS = "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata"
+NUMPY = '  File "/env/numpy/lib/_npyio_impl.py", line 4, in load\nzipfile.BadZipFile: File is not a zip file'
+TORCH = '  File "/env/torch/serialization.py", line 4, in load\nOSError: [Errno 22] Invalid argument'
+DCP = '  File "/env/torch/distributed/checkpoint/filesystem.py", line 4, in f\nEOFError'
+
+
+def output(error: str, before: str = "") -> str:
+    return (
+        f'{before}Traceback (most recent call last):\n  File "/job/train.py", line 7, in <module>\n    f()\n{error}\n'
+    )
+
+
+def write(path: Path, share: float = 1.0) -> Path:
+    """A file as its ending says, of which so much is kept."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".safetensors":
+        header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+        path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(16))
+    elif path.suffix in (".pkl", ".metadata"):
+        path.write_bytes(pickle.dumps({"step": "a" * 400}))
+    else:
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("data.pkl", bytes(1000))
+    os.truncate(path, int(path.stat().st_size * share))
+    return path
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.npz", "__0_0.distcp", "m.pkl", "m.metadata"])
+def test_whole_files_have_no_problem_and_parts_of_them_have_one(tmp_path: Path, name: str) -> None:
+    assert problem_of_end(str(write(tmp_path / name))) == ""
+    for share in (0.0, 0.02, 0.5, 0.99):
+        assert problem_of_end(str(write(tmp_path / name, share))), share
+
+
+def test_a_file_of_another_kind_is_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "train.bin"
+    path.write_bytes(b"tokens")
+    assert problem_of_end(str(path)) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (SAFETENSORS, "model.safetensors"), (NUMPY, "model.npz"), (TORCH, "model.pt"),
+        (DCP, "__0_0.distcp"), (DCP, ".metadata"),
+    ],
+)  # fmt: skip
+def test_the_file_is_found_by_the_library_that_failed(tmp_path: Path, error: str, name: str) -> None:
+    for other in ("model.safetensors", "model.npz", "model.pt", "__0_0.distcp", ".metadata"):
+        write(tmp_path / "whole" / other)
+        write(tmp_path / "cut" / other, 0.5 if other != name and other[-4:] not in name else 1.0)
+    path = write(tmp_path / "saved" / "checkpoint-15" / name, 0.5)
+    paths = {one["path"] for one in damaged_files(output(error), [str(tmp_path)])}
+    assert str(path) in paths
+    assert {Path(one).suffix for one in paths} <= {Path(name).suffix, Path("__0_0.distcp").suffix, ""}
+
+
+def test_the_file_that_the_output_names_comes_first_and_is_found_outside_of_the_folders(tmp_path: Path) -> None:
+    write(tmp_path / "out" / "step-9" / "model.pt", 0.5)
+    named = write(tmp_path / "elsewhere" / "step-8" / "model.pt", 0.5)
+    said = output(TORCH, f"resuming from {named.parent}\n")
+    assert damaged_files(said, [str(tmp_path / "out")])[0]["path"] == str(named)
+
+
+def test_a_rank_that_failed_in_another_way_has_none(tmp_path: Path) -> None:
+    write(tmp_path / "model.pt", 0.5)
+    assert damaged_files(output("ValueError: bad batch"), [str(tmp_path)]) == []
+    assert damaged_files("killed\n", [str(tmp_path)]) == []
