@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -93,10 +94,8 @@ def read_job(
     if os.path.isdir(path):  # noqa: PTH112 - Path's own raises for a name that is too long
         path = _job_file_in(path)
     if path.suffix in (".yaml", ".yml"):
-        from windlass.spec.parse import parse_job
-
         shown = what or path.name
-        return _changed(ReadyJob(parse_job(read_text(path, shown), shown), path.parent, shown), overrides, rest)
+        return _changed(ReadyJob(_of_file(read_text(path, shown), shown), path.parent, shown), overrides, rest)
     if what is None:
         raise UsageError(f"the working folder {path} is not there any more", "go to the folder of the job first")
     if not os.path.lexists(path):
@@ -110,11 +109,29 @@ def read_job(
         raise UsageError(f"{what} is a notebook, and no script", hint)
     if not os.path.isfile(path):  # noqa: PTH113 - as above
         raise UsageError(f"{what} is neither a job file nor a script", "windlass init writes a job file for a script")
+    from windlass.actions.other_files import refuse_what_is_no_script
     from windlass.spec.commandline import job_from_script
 
+    refuse_what_is_no_script(path, str(what))
     is_below = path.resolve().is_relative_to(context.cwd.resolve())
     base, script = (context.cwd, str(what)) if is_below else (path.parent, path.name)
     return _changed(ReadyJob(job_from_script(script, rest), base, str(what)), overrides)
+
+
+def _of_file(text: str, shown: str) -> Job:
+    """The job in the text of a job file. Raises JobFileError, or UsageError for a file of another tool."""
+    from windlass.spec.parse import parse_job
+
+    try:
+        return parse_job(text, shown)
+    except JobFileError as error:
+        from windlass.actions.other_files import of_another_tool
+        from windlass.spec.yamltext import read_yaml
+
+        document = None
+        with contextlib.suppress(JobFileError):
+            document, _ = read_yaml(text, shown, "")
+        raise of_another_tool(document, shown, error) from None
 
 
 def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any], more: Sequence[str] = ()) -> ReadyJob:
