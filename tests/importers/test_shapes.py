@@ -430,9 +430,11 @@ def with_another(document: Any, path: tuple[str | int, ...]) -> Any:
     for step in path[:-1]:
         inner = inner[step]
     had = inner[path[-1]]
-    inner[path[-1]] = (
-        not had if isinstance(had, bool) else had + 7 if isinstance(had, int | float) else f"another-{had}"
-    )
+    if isinstance(had, str):
+        word = f"{had}-another" if had.endswith("sh") else f"another-{had}"  # a shell in another folder is one too
+        inner[path[-1]] = str(int(had) * 2 or 1) if had.isdecimal() else word
+    else:
+        inner[path[-1]] = not had if isinstance(had, bool) else had + 7
     return found
 
 

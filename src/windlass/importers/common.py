@@ -74,14 +74,14 @@ def put_start(
     *,
     has_group: bool = True,
     given: Sequence[Given] = (),
-    at_start: int | None = None,
+    at_start: tuple[int, View] | None = None,
 ) -> None:
     """Set what is started, `nodes` and `procs_per_node`, and report the findings on the command.
 
     `named` is the number of ranks of a node that the manifest has at `per_node`. `has_group` is whether the operator
     sets RANK, WORLD_SIZE and MASTER_ADDR in each pod, as `launcher: pytorch` does: without them, programs of several
     pods know nothing of each other. `given` is what else it sets there, which a command that stays a command may use.
-    `at_start` is how many of a range of nodes the original begins with.
+    `at_start` is how many of a range of nodes the original begins with, and the field with their maximum.
     """
     start, view = started
     if start.by in ("python", "program") and "launcher" not in draft.fields:
@@ -125,7 +125,7 @@ def put_start(
             f"--nnodes {_shown(said_nodes)}, and the manifest makes {_shown(nodes)}", "the manifest's number is taken"
         )
     if isinstance(nodes, dict) and at_start is not None:
-        nodes = _begun(nodes, at_start, view)
+        nodes = _begun(nodes, *at_start)
     nodes = nodes if nodes is not None else said_nodes or 1
     least, most = (nodes["min"], nodes["max"]) if isinstance(nodes, dict) else (nodes, nodes)
     is_told = "torchrun" in given or "PET_NNODES" in (draft.get("env") or {}) or _COUNTED.search(start.text)

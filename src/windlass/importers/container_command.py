@@ -161,7 +161,9 @@ def _scripted(
     if line.before and made.by != "mpi":
         made.fields["setup"] = _setup(line.before, ends_at_errors=ends_at_errors or line.ends_at_errors)
         if "|| true" in made.fields["setup"]:
-            made.leave("a command before the ranks that fails", "they start all the same: || true", is_ours=True)
+            made.leave(
+                "a command before the ranks may fail", "they start all the same: || true in setup:", is_ours=True
+            )
     return made
 
 
@@ -247,6 +249,8 @@ def _direct(
         made.left += map(_finding, parsed.problems)
         made.left += (Hint(remark.message, remark.fix or "nothing to do", not remark.fix) for remark in parsed.remarks)
         parsed.problems.clear()
+        if parsed.dropped:
+            made.leave(f"{', '.join(parsed.dropped)} of the launcher", "Windlass starts the ranks itself", is_ours=True)
         made.by = "torchrun"
         if launcher.options in _MPI:
             made.by, made.ranks = "mpi", parsed.fields.get("procs_per_node")

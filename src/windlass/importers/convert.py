@@ -131,7 +131,7 @@ def _beside(source: Source) -> None:
     if not source.is_read:
         source.view.leave(*hints("beside").get(str(kind), _OTHER))
     elif kind == "ConfigMap":
-        source.view.at("metadata").take()
+        source.view.at("metadata").leave("a ConfigMap whose values are in the job", "nothing to do", is_ours=True)
 
 
 def _pod_names(view: View, draft: Draft) -> None:

@@ -39,7 +39,8 @@ def pytorchjob(found: Documents, draft: Draft) -> None:
     per_node = spec.at("nprocPerNode")
     named = ranks_named(elastic.at("nProcPerNode"), draft) or ranks_named(per_node, draft)
     start = started(pods, template)
-    put_start(draft, start, nodes or replicas or None, per_node, named, given=("torchrun",), at_start=replicas)
+    at_start = (replicas, elastic.at("maxReplicas"))
+    put_start(draft, start, nodes or replicas or None, per_node, named, given=("torchrun",), at_start=at_start)
 
 
 def tfjob(found: Documents, draft: Draft) -> None:
@@ -119,7 +120,8 @@ def mpijob(found: Documents, draft: Draft) -> None:
         calls = Pods(Draft(), found)
         calls.read(launcher.at("template"), MPI)
         if machine.start is not None and calls.start is not None:
-            machine.start[1].remark("the workers wait to be called", "Windlass starts the ranks there", is_ours=True)
+            for waiting in machine.words:
+                waiting.remark("the workers wait to be called", "Windlass starts the ranks there", is_ours=True)
     start = started(calls if calls.start is not None else machine, launcher.at("template"))
     if start[0].by != "mpi":
         message = (

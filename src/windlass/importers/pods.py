@@ -49,6 +49,8 @@ class Pods:
     """What the main container starts, and the field with its command; None until one was found."""
     of_operator: tuple[str, ...] = ()
     """Variables that the operator of the job sets in each container, as $(WORLD_SIZE) in a command expects."""
+    words: list[View] = field(default_factory=list)
+    """The fields with the command of the main container: `command` and `args`."""
     command_words: list[str] = field(default_factory=list)
     """The command without its arguments, which a TrainJob may replace."""
     has_group: bool = False
@@ -130,6 +132,7 @@ class Pods:
             hint = "write what the image starts as command: of the container, and import it again"
             raise view.at("args").refused(message, hint)
         self.command_words = command
+        self.words = [part for part in (view.at("command"), view.at("args")) if part]
         words = ["torchrun", *args] if is_torchrun else self._with_scripts(view, words, at)
         start = start_of(words, self.env, folder, unknown={*self.of_operator, *self.unknown} - self.env.keys())
         self.start = start, at

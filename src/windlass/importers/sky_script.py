@@ -129,6 +129,9 @@ def _read(line: Statement, known: Mapping[str, str]) -> _Launched | None:
         if "$" not in problem.message and not problem.hint.startswith("leave it out"):
             return None
         left.append(Hint(f"{problem.field} of torchrun", problem.hint or "Windlass sets it", is_ours=True))
+    if parsed.dropped:
+        left.append(Hint(f"{', '.join(parsed.dropped)} of torchrun", "Windlass starts the ranks itself", is_ours=True))
+    left += (Hint(remark.message, remark.fix or "nothing to do", not remark.fix) for remark in parsed.remarks)
     if not parsed.rest or parsed.settings or (parsed.fields.keys() - {"nodes", "procs_per_node", "local", "restarts"}):
         return None
     tail = text[written[begins + len(argv) - len(parsed.rest)][0] :]

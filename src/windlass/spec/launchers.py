@@ -42,6 +42,8 @@ class Parsed:
     """Options that become variables of the ranks, by name."""
     exported: list[str] = field(default_factory=list)
     """Variables whose value the caller's environment has."""
+    dropped: list[str] = field(default_factory=list)
+    """Options of how ranks meet, which Windlass sets up itself."""
     problems: list[Problem] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     has_unknown: bool = False
@@ -67,6 +69,8 @@ class Option:
     """What to do instead of an option that is not supported."""
     remark: str = ""
     """Why an option that is accepted has no effect, where its author expects one."""
+    is_ours: bool = False
+    """Whether it is of how ranks meet, which Windlass sets up itself."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,8 @@ def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | 
             some = f"{option.values or 'no'} value{'s' * (option.values > 1)}"
             parsed.problems.append(problem(spelled, f"takes {some}"))
         else:
+            if option.is_ours:
+                parsed.dropped.append(spelled)
             if option.remark:
                 parsed.remarks.append(Remark("option-dropped", f"{spelled} is not used: {option.remark}", ""))
             try:
@@ -163,7 +169,7 @@ def flag(name: str) -> Option:
 
 def ours(values: int) -> Option:
     """An option that is accepted and dropped: Windlass does the same itself."""
-    return Option(values, lambda _parsed, _words: None)
+    return Option(values, lambda _parsed, _words: None, is_ours=True)
 
 
 def dropped(values: int, why: str, *names: str) -> dict[str, Option]:
@@ -274,9 +280,9 @@ _TORCHRUN = {
     "standalone": flag("standalone"),
     **dict.fromkeys(("m", "module"), flag("module")),
     "no-python": flag("no-python"),
-    "rdzv-backend": Option(1, _backend),
+    "rdzv-backend": Option(1, _backend, is_ours=True),
     **dict.fromkeys(("rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr"), ours(1)),
-    "master-port": Option(1, _port),
+    "master-port": Option(1, _port, is_ours=True),
     **dropped(1, LOGS_KEPT, "log-dir", "redirects", "r", "tee", "t", "log-line-prefix-template"),
     **dropped(1, LOGS_KEPT, "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"),
     **dropped(1, OWN_AGENT, "monitor-interval", "start-method", "role", "logs-specs", "event-log-handler"),
@@ -325,7 +331,7 @@ DEEPSPEED = Options(
     {
         "num-gpus": Option(1, _gpus),
         "num-nodes": Option(1, _one_node),
-        "master-port": Option(1, _port),
+        "master-port": Option(1, _port, is_ours=True),
         "master-addr": ours(1),
         "module": flag("module"),
         "no-python": flag("no-python"),
@@ -351,7 +357,7 @@ FABRIC = Options(
         "strategy": _variable("LT_STRATEGY"),
         "precision": _variable("LT_PRECISION"),
         **dict.fromkeys(("node-rank", "main-address"), ours(1)),
-        "main-port": Option(1, _port),
+        "main-port": Option(1, _port, is_ours=True),
     },
     first=("fabric",),
 )

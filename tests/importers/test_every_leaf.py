@@ -1,0 +1,148 @@
+"""Each value of a written job is in its job file, in a note that names it, or the import is refused.
+
+`written/` has the shapes, as people write them: one after the other, each below a line `#== NAME`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.importers.shapes import fields
+from tests.importers.test_shapes import leaves, spelled, with_another
+
+from windlass.errors import JobFileError
+from windlass.importers.convert import Format, Imported, import_text
+from windlass.importers.documents import JOBS, split
+
+FOLDER = Path(__file__).parent / "written"
+FORMS: dict[str, Format] = {"sky": "sky", "torchx": "torchx"}
+SHAPES = {
+    f"{path.stem}/{part.partition(chr(10))[0].strip()}": part.partition("\n")[2]
+    for path in sorted(FOLDER.glob("*.yaml"))
+    for part in re.split(r"^#== ", path.read_text(), flags=re.MULTILINE)[1:]
+}
+REFUSED = {
+    name: message
+    for message, names in {
+        "argument of the image's own program": ["kubeflow/pytorchjob-arguments-of-the-image"],
+        "which is in ConfigMap": ["kubeflow/pytorchjob-program-in-a-configmap"],
+        "tasks of their own": ["kubeflow/tfjob-parameter-servers"],
+        "no line of mpirun": ["kubeflow/mpijob-script"],
+        "is Intel": ["kubeflow/mpijob-intel"],
+        "is not in this file: it may start the ranks": ["kubeflow/trainjob-unknown-runtime"],
+        "whole GPUs of NVIDIA": ["batch/job-half-a-gpu"],
+        "starts other ranks": ["batch/jobset-ranks-by-other-commands"],
+        "found Pod": ["batch/pod"],
+        "found RayJob": ["batch/rayjob"],
+        "found LeaderWorkerSet": ["batch/leaderworkerset"],
+        "is 'batch.volcano.sh/v1alpha1'": ["batch/volcano"],
+        "is a placeholder of": ["batch/helm", "batch/envsubst"],
+        "pool of workers": ["sky/pool"],
+        "service of SkyServe": ["sky/service"],
+        "calls mpirun": ["sky/hosts"],
+        "has no run:": ["sky/no-run"],
+        "starts nothing": ["torchx/nothing"],
+        "another group of instances": ["sagemaker/two-groups"],
+        "the image's own program, which the request": ["sagemaker/own-program"],
+    }.items()
+    for name in names
+}
+NAMES: Final = re.compile(
+    r"apiVersion|kind|metadata\.name"  # how a document is found
+    # how one value refers to another
+    r"|.*(?:containers|volumes|volumeMounts|replicatedJobs|roles|targetJobs)\[\d+\]\.name"
+    r"|.*InstanceGroupName"
+)
+"""Values without a meaning of their own."""
+
+
+def form_of(name: str) -> Format:
+    return FORMS.get(name.partition("/")[0], "kubernetes")
+
+
+def imported(name: str, documents: list[Any]) -> Imported:
+    return import_text("\n---\n".join(map(json.dumps, documents)), "file.yaml", form=form_of(name))
+
+
+def fate(name: str, documents: list[Any], at: int, leaf: tuple[str | int, ...], made: Imported) -> str:
+    """Where a value is: `job`, `note`, `default` for what a job has anyway, or empty for nowhere."""
+    label = "" if is_job(name, documents[at]) else f"{documents[at]['kind']}/{documents[at]['metadata']['name']}: "
+    above = {f"{label}{spelled(leaf[:end])}" for end in range(1, len(leaf) + 1)} | {label.rstrip(": ")} - {""}
+    value = documents[at]
+    for step in leaf:
+        value = value[step]
+    named = re.compile(rf"(?<!\w){re.escape(value)}(?!\w)" if isinstance(value, str) and value else "(?!)")
+    if above & {one.field for one in made.left} or any(named.search(one.meaning) for one in made.left):
+        return "note"
+    if len(str(value)) > 2 and named.search(re.sub(r"^#.*\n", "", made.text) + made.target):
+        return "job"
+    changed = copy.deepcopy(documents)
+    changed[at] = with_another(changed[at], leaf)
+    try:
+        other = imported(name, changed)
+    except JobFileError:
+        return "job"  # it is read, and this value is not legal
+    if (fields(other), other.target) != (fields(made), made.target):
+        return "job"
+    beside = f"{label}{spelled(leaf[:-1])}"
+    new = {one.field for one in {*other.left} - {*made.left}}
+    return "default" if above & new or any(field.startswith(beside) for field in new) else ""
+
+
+def is_job(name: str, document: Any) -> bool:
+    return name.partition("/")[0] not in ("kubeflow", "batch") or document["kind"] in JOBS
+
+
+def options(value: Any) -> Iterator[str]:
+    """The options in the words of commands and scripts."""
+    if isinstance(value, dict | list):
+        for below in value.values() if isinstance(value, dict) else value:
+            yield from options(below)
+    elif isinstance(value, str):
+        yield from re.findall(r"(?<![^\s\"'])(--?[A-Za-z][\w-]*)", value)
+
+
+FIELDS: Final = re.compile(
+    r"--(nnodes|nproc[-_]per[-_]node|max[-_]restarts|num_(?:machines|processes)|mixed_precision|standalone|module)"
+    r"|-(np?|x|mca|u|m|[a-z]*c|De|f|H|y|p|lc)|--allow-run-as-root|--tail|--port"
+)
+"""Options whose values are fields of the job, and those of programs whose container is listed as a whole."""
+
+
+def test_there_are_sixty_shapes_of_which_each_has_a_name() -> None:
+    assert len(SHAPES) >= 60
+    assert REFUSED.keys() <= SHAPES.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name not in REFUSED])
+def test_each_value_is_in_the_job_or_in_a_note_that_names_it(name: str) -> None:
+    documents = [source.value for source in split(SHAPES[name], "file.yaml")]
+    made = imported(name, documents)
+    lost = [
+        spelled(leaf)
+        for at, document in enumerate(documents)
+        for leaf in leaves(document)
+        if not NAMES.fullmatch(spelled(leaf)) and not fate(name, documents, at, leaf, made)
+    ]
+    assert lost == []
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name not in REFUSED])
+def test_each_option_of_a_command_is_a_field_an_argument_or_in_a_note(name: str) -> None:
+    documents = [source.value for source in split(SHAPES[name], "file.yaml")]
+    made = imported(name, documents)
+    said = "\n".join([made.text, *(one.meaning for one in made.left)])
+    assert [one for one in options(documents) if not FIELDS.fullmatch(one) and one not in said] == []
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_taken_over_as_a_whole_is_refused_with_what_to_do(name: str) -> None:
+    with pytest.raises(JobFileError) as refused:
+        import_text(SHAPES[name], "file.yaml", form=form_of(name))
+    assert any(REFUSED[name] in problem.message for problem in refused.value.problems), str(refused.value)
