@@ -25,9 +25,15 @@ def test_a_library_with_a_launcher_of_its_name_is_told_of_its_peers_by_that_alon
     assert codes(library, launcher="plain") == [], "they are meant to work alone"
 
 
-@pytest.mark.parametrize("other", ["torch", "horovod", "mpi4py", "ray"])
+@pytest.mark.parametrize("other", ["torch", "ray"])
 def test_a_script_that_finds_its_peers_by_other_means_is_not_warned(other: str) -> None:
     assert codes("tensorflow", other) == []
+
+
+@pytest.mark.parametrize("library", ["mpi4py", "horovod"])
+def test_a_script_of_mpi_is_alone_under_another_launcher(library: str) -> None:
+    assert codes(library, "torch") == ["mpi-alone"]
+    assert codes(library, launcher="mpi") == codes(library, nodes=1) == []
 
 
 def test_nor_is_one_whose_user_sets_what_it_needs() -> None:

@@ -8,7 +8,17 @@ from windlass.cli.render import run_rows
 from windlass.cli.statustext import status_lines, summary_lines
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import Observations
-from windlass.runs.events import AttemptStarted, CheckpointChanged, Created, Entry, RunEnded, RunResumed, Warned
+from windlass.runs.events import (
+    AttemptStarted,
+    CheckpointChanged,
+    Created,
+    Entry,
+    LossNotFinite,
+    RunEnded,
+    RunResumed,
+    Warned,
+    entry_of,
+)
 from windlass.runs.ledger import Ledger
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, fold
@@ -56,6 +66,23 @@ def test_what_ends_a_warning() -> None:
     assert codes(missing, CheckpointChanged("restored", 10)) == []
     assert codes(ALONE, AttemptStarted(2, 2)) == []
     assert codes(Warned("x", code="model-away"), unsaved, end, RunResumed()) == ["checkpoints-not-saved"]
+
+
+def test_a_loss_that_is_finite_again_is_no_warning_and_one_of_another_rank_is_no_proof() -> None:
+    bad = LossNotFinite(0, "nan", 40)
+    assert status_after(bad).warnings[0].message == "the loss became NaN at step 40"
+    again = entry_of("progress", {"rank": 0, "step": 41, "loss": 0.5})
+    other = entry_of("progress", {"rank": 1, "step": 41, "loss": 0.5})
+    still = entry_of("progress", {"rank": 0, "step": 41, "loss": "inf"})
+    assert [len(status_after(bad, one).warnings) for one in (again, other, still)] == [0, 1, 1]
+    assert status_after(bad, AttemptStarted(2, 2)).warnings == ()
+
+
+def test_refused_checkpoints_that_sent_training_back_to_the_beginning_stay_a_warning() -> None:
+    refused = CheckpointChanged("none-verified", 0, reason="all 2 checkpoints in /ck are damaged")
+    [warning] = status_after(refused, CheckpointChanged("saved", 30), RunEnded(Phase.SUCCEEDED)).warnings
+    assert warning.code == "checkpoint-damaged"
+    assert warning.message == "no checkpoint was verified, and training began at step 0: " + refused.reason
 
 
 def test_every_view_shows_every_warning_in_full_and_the_list_its_code() -> None:

@@ -291,7 +291,7 @@ def test_one_that_is_not_whole_is_refused_and_not_missing(tmp_path: Path) -> Non
     folder = tmp_path / "checkpoints"
     request = spec_of(folder)
     (folder / "model-1.pt").write_bytes(b"")
-    assert [event["action"] for event in events_of(request, attempt=2)] == ["refused"]
+    assert [event["action"] for event in events_of(request, attempt=2)] == ["refused", "none-verified"]
 
 
 def test_a_zip_of_anything_else_beside_is_no_matter(tmp_path: Path) -> None:

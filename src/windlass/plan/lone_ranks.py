@@ -26,6 +26,13 @@ def lone_ranks(
     """The warnings. `no_gpus` says why ranks find no GPU, if they do not; `env` has the names of their variables."""
     if num_ranks == 1 or job.launcher not in ("torchrun", "pytorch"):
         return
+    for library in sorted({"mpi4py", "horovod"} & set(imports)):
+        yield Note(
+            "mpi-alone",
+            f"the script imports {library}, and launcher: {job.launcher} starts no MPI: each of the {num_ranks} ranks "
+            "is alone in its world",
+            "launcher: mpi",
+        )  # fmt: skip
     if no_gpus and "accelerate" in imports and USE_CPU not in env:
         yield Note(
             "accelerate-alone", f"{no_gpus}, so accelerate lets each of the {num_ranks} ranks train alone",

@@ -12,7 +12,8 @@ JSON and the Python API show every warning of the status: nothing else has to be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.runs import events
@@ -25,10 +26,18 @@ if TYPE_CHECKING:
 RANKS_ALONE: Final = "ranks-alone"
 NOT_SAVED: Final = "checkpoints-not-saved"
 NOT_FOUND: Final = "checkpoint-not-found"
+DAMAGED: Final = "checkpoint-damaged"
+NAN_LOSS: Final = "nan-loss"
 LOG_INCOMPLETE: Final = "log-incomplete"
 NOT_COLLECTED: Final = "results-not-collected"
 KINDS: Final = {
-    RANKS_ALONE: "the ranks of a job never made a process group: each trained alone",
+    RANKS_ALONE: "the ranks never made a process group, or each was alone in its MPI world: each trained alone",
+    "resumed-from-another-run": "the first attempt began from a checkpoint, which is that of another run",
+    "no-steps": "the script succeeded and trained no step: it had loaded a finished training, or its loader was empty",
+    NAN_LOSS: "the loss was NaN or infinite when it was last reported; ends with the next finite one",
+    "saves-not-used": "a later attempt began at the first step, though the script had saved its state",
+    DAMAGED: "no checkpoint was verified: training began at step 0 again",
+    "processes-outlived": "what a rank had started outlived it and was ended, as where a script goes to the background",
     NOT_SAVED: "the newest saves of checkpoints failed; ends with the next one that is saved",
     NOT_FOUND: "nothing matches the job's `checkpoint.find`; ends once a checkpoint is restored or saved",
     GRACE_OVER: "ranks had not exited when their grace period ended, and were killed",
@@ -37,10 +46,17 @@ KINDS: Final = {
     events.MODEL_AWAY: "what the ranks have written is at the target alone",
 }
 """Every kind of warning, by its code."""
-_OF_ATTEMPT: Final = frozenset({RANKS_ALONE, NOT_COLLECTED})
+_OF_ATTEMPT: Final = frozenset({RANKS_ALONE, NAN_LOSS, NOT_COLLECTED})
 """Kinds that the next attempt reports again where they are still true."""
 _OF_CHECKPOINTS: Final = frozenset({NOT_SAVED, NOT_FOUND})
 """Kinds that are true until a checkpoint is saved."""
+
+
+NAN_FIX: Final = (
+    "a lower learning rate, warm-up, gradient clipping, a check of the data for NaN; "
+    "torch.autograd.set_detect_anomaly(True) names the first operation"
+)
+_NOT_FINITE: Final = {"nan": "NaN", "inf": "infinite", "-inf": "infinite"}
 
 
 class RunWarning(Value):
@@ -76,6 +92,13 @@ def warnings_after(status: Status, entry: events.Entry) -> tuple[RunWarning, ...
             return _with(status, NOT_FOUND, not_found_words(entry), "correct the job's checkpoint.find")
         case events.CheckpointChanged(action="saved"):
             return _without(status, _OF_CHECKPOINTS)
+        case events.CheckpointChanged(action="none-verified"):
+            return _with(status, DAMAGED, *_none_verified(status, entry))
+        case events.LossNotFinite(rank, loss, step):
+            at = "" if step is None else f" at step {step:,}"
+            return _with(status, NAN_LOSS, f"the loss became {_NOT_FINITE.get(loss, loss)}{at}", NAN_FIX, (rank,))
+        case events.Progress() if is_finite_again(status, entry.to_json()):
+            return _without(status, {NAN_LOSS})
         case events.CheckpointChanged(action="restored"):
             return _without(status, {NOT_FOUND})
         case events.CodeFiles():
@@ -110,6 +133,13 @@ def _without(status: Status, codes: frozenset[str] | set[str]) -> tuple[RunWarni
     return tuple(one for one in status.warnings if one.code not in codes)
 
 
+def is_finite_again(status: Status, progress: Mapping[str, Any]) -> bool:
+    """Whether `progress` ends the warning of a loss that is not finite."""
+    ranks = next((one.ranks for one in status.warnings if one.code == NAN_LOSS), ())
+    loss = progress.get("loss")
+    return progress.get("rank", 0) in ranks and isinstance(loss, int | float) and math.isfinite(loss)
+
+
 # -- sentences --------------------------------------------------------------------------------------------------------
 
 
@@ -138,6 +168,13 @@ def _not_collected(status: Status) -> tuple[str, str] | None:
             "correct the patterns; windlass status lists the files that are new or changed"
         )
     return None
+
+
+def _none_verified(status: Status, entry: events.CheckpointChanged) -> tuple[str, str]:
+    """`no checkpoint was verified, and training began at step 0: all 2 checkpoints in /ck are damaged`."""
+    message = "no checkpoint was verified, and training began at step 0" + (f": {entry.reason}" if entry.reason else "")
+    fix = f"check the disk that they are on; windlass checkpoints {status.id} shows what was kept of them"
+    return message, fix
 
 
 def not_found_words(missing: events.CheckpointChanged) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from windlass.runs import events
 from windlass.runs.node_events import RankSeen, Reported, StageReached
 from windlass.runs.phase import Phase
+from windlass.runs.warnings import is_finite_again
 from windlass.supervise.backend import Node
 from windlass.supervise.recorder import BEGINNING, LIVE_PHASES, Recorder
 from windlass.worker.protocol import (
@@ -140,7 +141,7 @@ class RunProgress:
             return
         record.enter(LIVE_PHASES.get(str(progress.get("phase", "training")), Phase.TRAINING), at=at)
         self._is_unsaved = True
-        if at >= self._next_event_at:
+        if at >= self._next_event_at or is_finite_again(record.status, self._newest):
             self._next_event_at = at + max(1.0, PROGRESS_EVENT_SHARE * (at - record.status.created_at))
             record.note(events.Progress.from_json(self._newest), at=at)
 

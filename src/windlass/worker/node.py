@@ -89,6 +89,8 @@ class Node:
         """When to read the ranks' marks next, by the monotonic clock."""
         self.host_facts = HostFacts()
         self.heartbeat: Heartbeat | None = None
+        self._helpers: set[int] = set()
+        """Processes that no rank has started: what polls for notices, and what the setup script has left."""
         self.own_failures: list[RankFailure] = []
         """Those of ranks that could not be started, and of an external launcher."""
 
@@ -126,13 +128,18 @@ class Node:
             if self.spec.heartbeat is not None:
                 self.heartbeat = Heartbeat(self.spec.heartbeat)
                 self.selector.register(self.heartbeat.socket, selectors.EVENT_READ, self._beat)
-            return not self.spec.setup or SetupStep(self).run()
+            if not self.spec.setup:
+                return True
+            is_done = SetupStep(self).run()
+            self._helpers |= set(process.children(os.getpid()))
+            return is_done
         except OSError as error:
             self._fail_to_start(self.spec.ranks[0].rank, error)
             return False
 
     def _finish(self) -> int:
         """All ranks have ended: report what is left, and how; 0 if all succeeded."""
+        self.output.warnings.ended(self.ranks, self._helpers)
         process.end_descendants()
         if self.status_server is not None:
             self.status_server.close()
@@ -258,6 +265,7 @@ class Node:
                 [self.spec.worker_python, "-I", "-S", script, json.dumps(self.spec.notices.to_json())],
                 stdin=subprocess.DEVNULL, stdout=write, preexec_fn=process.Birth(),
             )  # fmt: skip
+            self._helpers.add(popen.pid)
             popen.returncode = 0  # it ends with the node, and is collected by its pid
             self.selector.register(read, selectors.EVENT_READ, lambda: self._take_notices(read))
         except OSError as error:
@@ -411,6 +419,8 @@ class Node:
         """Reap ended ranks and adopted orphans. The first failure ends the other ranks."""
         dead = [rank for rank in self.ranks.live if rank.reap()]
         for rank in dead:
+            if rank.outcome() == 0 and not self.ranks.are_ending:
+                self.output.warnings.outlived(rank)
             process.send_group(rank.pid, signal.SIGKILL)  # what the rank has started ends with it
             self._drain(rank, time.time_ns())
             self.events.add(RankChanged(time.time(), rank.number, exit_code=rank.outcome()))

@@ -20,6 +20,7 @@ from windlass.worker.protocol import (
     ProgressMade,
 )
 from windlass.worker.ranks import Rank, Ranks
+from windlass.worker.run_warnings import RunWarnings
 from windlass.worker.values import ShapeError
 
 PROGRESS_SECONDS = 0.2
@@ -36,6 +37,7 @@ class OutputEvents:
         self._events = events
         self._ranks = ranks
         self._are_logs_read = are_logs_read
+        self.warnings = RunWarnings(spec, events)
         self._has_output = False
         self._first_step_of: int | None = None
         """The rank whose first step was reported: one rank's is enough, as for progress."""
@@ -57,6 +59,7 @@ class OutputEvents:
             if first is not None:
                 self._first_step_of = rank.number
                 self._events.add(FirstStep(time.time(), rank.number, first))
+                self.warnings.began(first, capture.progress)
         if capture.has_output and not self._has_output:
             self._has_output = True
             self._events.add(OutputBegan(time.time()))
@@ -65,6 +68,7 @@ class OutputEvents:
 
     def report_checkpoint(self, rank: int, found: Mapping[str, Any]) -> None:
         """Report a rank's checkpoint, unless what the rank printed is no report of one."""
+        self.warnings.restored(found)
         with contextlib.suppress(ShapeError):
             self._events.add(CheckpointReported.from_json({"at": time.time(), "rank": rank, **found}))
 

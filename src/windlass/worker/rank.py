@@ -94,10 +94,10 @@ def end(code: int, done: str | None) -> None:
     """Do what an interpreter does on its way out, write the done mark, and leave."""
     import time
 
-    is_alone = code == 0 and _is_alone(done)
+    is_alone, is_alone_in_mpi = code == 0 and _is_alone(done), code == 0 and _is_alone_in_mpi()
     _finish()
-    if is_alone and done is not None and not _has_group:
-        _mark_beside(done, ".alone")
+    if done is not None and not _has_group:
+        _mark_beside(done, ".alone" if is_alone else ".alone-mpi" if is_alone_in_mpi else "")
     if code == 0:
         if _flight is not None:
             _flight.write("ended")
@@ -237,7 +237,19 @@ def _is_alone(done: str | None) -> bool:
         return False  # the warning is left out then
 
 
+def _is_alone_in_mpi() -> bool:
+    """Whether this rank of several has used MPI, in a world that has no other rank."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    try:
+        is_used = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and os.getpid() == _pid
+        return bool(is_used and os.environ.get("WORLD_SIZE", "1") != "1" and mpi.COMM_WORLD.Get_size() == 1)
+    except Exception:
+        return False  # the warning is left out then
+
+
 def _mark_beside(done: str, kind: str) -> None:
+    if not kind:
+        return
     try:
         with open(os.path.splitext(done)[0] + kind, "w"):
             pass

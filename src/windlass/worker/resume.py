@@ -99,6 +99,9 @@ def _choose(request: ResumeSpec, since: float) -> Choice:
             return _chosen(request, path, refused)
         refused.append({"action": "refused", "name": _name(request, path), "reason": problem})
     if not named:
+        if refused:
+            reason = f"all {len(refused)} that match {request.find} are refused"
+            refused.append({"action": "none-verified", "step": 0, "reason": reason})
         return Choice(None, (), tuple(refused))
     path = os.path.join(request.folder, named)
     problem = problem_of(path)

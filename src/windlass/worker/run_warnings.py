@@ -1,0 +1,195 @@
+"""Finds in what the ranks of a node do what does not end the run and may spoil its result; see `runs/warnings.py`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from windlass.worker import process
+from windlass.worker.event_log import EventLog
+from windlass.worker.process import ProcessStat
+from windlass.worker.protocol import NodeSpec, NodeWarning
+from windlass.worker.ranks import Rank, Ranks
+from windlass.worker.resume import WEIGHTS, ZIPPED
+
+ALONE_IN_MPI = ".alone-mpi"
+"""End of the name of the file of a rank whose MPI world had no other rank; see `rank.py`."""
+LEAVE_SECONDS = 0.25
+"""How long what a rank has started may take to end after it: helpers of Python notice a moment later."""
+MOST_FILES = 5000
+SAVED = (*ZIPPED, ".safetensors", ".npz", ".h5", ".distcp")
+"""Ends of names of saved states."""
+NAMED = 3
+COMMAND_CHARS = 80
+_OF_RESUME = re.compile(r"resum|restor|checkpoint|ckpt|load|init|pretrain|weights|from", re.IGNORECASE)
+_NO_BATCHES = re.compile(
+    r"^(?:[^\n|]{0,40}\b(?:train|epoch|step)[^\n|]{0,40}: )0it \[00:00|Total length of `(?:Combined|Data)Loader` across"
+    r" ranks is zero|`Trainer\.fit` stopped: `max_(?:steps|epochs)=0`",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""An empty bar of tqdm that names training, and what Lightning logs of a loader without batches."""
+
+
+class Left(NamedTuple):
+    """A process that outlived the rank that had started it."""
+
+    pid: int
+    command: str
+
+
+class RunWarnings:
+    """Reports each kind of warning of one node once."""
+
+    def __init__(self, spec: NodeSpec, events: EventLog) -> None:
+        self._spec = spec
+        self._events = events
+        self._began_at = time.time()
+        self._has_restored = False
+        self._left: list[tuple[int, Left]] = []
+        """Processes that outlived a rank, with its number."""
+
+    def add(self, code: str, message: str, fix: str, ranks: Iterable[int] = ()) -> None:
+        """Report a warning of the run."""
+        self._events.add(NodeWarning(time.time(), message, code=code, fix=fix, ranks=tuple(ranks)))
+
+    # -- where training begins ----------------------------------------------------------------------------------------
+
+    def restored(self, found: Mapping[str, Any]) -> None:
+        """A rank has restored a checkpoint: in the first attempt of a run that is one of another run."""
+        if found.get("action") != "restored" or self._has_restored:
+            return
+        self._has_restored = True
+        step, epoch, line = found.get("step"), found.get("epoch"), str(found.get("line", ""))
+        is_beginning = not (step or epoch) and (step, epoch) != (None, None)
+        if self._spec.attempt > 1 or is_beginning or self._is_named(line):
+            return
+        what = f"step {step}" if step else f"epoch {epoch}" if epoch else "a checkpoint"
+        where = line or str(found.get("name", ""))
+        self.add(
+            "resumed-from-another-run",
+            f"training began from {what} of another run: {where}",
+            "save into WINDLASS_OUTPUT_DIR or WINDLASS_CHECKPOINT_DIR, which each run has of its own; remove the old "
+            "file to train from the beginning. Where that is wanted, name the file in the arguments of the script",
+        )
+
+    def _is_named(self, line: str) -> bool:
+        """Whether the arguments of the script name the file from which it resumed."""
+        words = [part for word in self._spec.ranks[0].argv[2:] for part in word.split("=", 1)]
+        for before, word in zip(["", *words], words):  # noqa: B905 - `strict` came with Python 3.10
+            is_there = bool(word) and os.path.exists(os.path.join(self._spec.cwd, word))
+            if is_there and (word in line or (before.startswith("-") and _OF_RESUME.search(before))):
+                return True
+        return False
+
+    def began(self, first: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
+        """The first steps of a rank are known: a later attempt that begins anew has not used what was saved."""
+        step, every = first.get("step"), first.get("every") or 1
+        is_anew = isinstance(step, int) and step <= max(1, every) and not (progress.get("epoch") or 0) > 1
+        if self._spec.attempt == 1 or self._has_restored or not is_anew or self._spec.ranks[0].rank != 0:
+            return
+        saved = self._newest_saved()
+        if saved:
+            self.add(
+                "saves-not-used",
+                f"attempt {self._spec.attempt} began again at step {step}, though {saved} had been saved",
+                "let the script load the newest of its files as it starts, by their names and not by a pointer that is "
+                "written later; or name them by checkpoint: {find: …, resume: …}",
+            )
+
+    def _newest_saved(self) -> str:
+        """The newest saved state that the run's own folders had when the attempt began; empty for none."""
+        found: tuple[float, str] = (0.0, "")
+        for variable in ("WINDLASS_CHECKPOINT_DIR", "WINDLASS_OUTPUT_DIR"):
+            folder = self._spec.env.get(variable, "")
+            for path in itertools.islice(_files(folder), MOST_FILES) if folder.startswith("/") else ():
+                try:
+                    at = os.path.getmtime(path)
+                except OSError:
+                    continue
+                if self._spec.since < at < self._began_at:
+                    found = max(found, (at, os.path.relpath(path, folder)))
+        return found[1]
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def outlived(self, rank: Rank) -> None:
+        """A rank has succeeded: what it has started in its process group will be ended. Give that a moment to go."""
+        try:
+            os.killpg(rank.pid, 0)
+        except OSError:
+            return
+        self._left += [(rank.number, one) for one in _staying(lambda line: line.group == rank.pid)]
+
+    def ended(self, ranks: Ranks, own: set[int]) -> None:
+        """All ranks have ended, and what they have left has not; `own` are processes of the node itself."""
+        if not ranks or ranks.are_ending or any(rank.outcome() != 0 for rank in ranks):
+            return
+        me, number = os.getpid(), ranks[0].number
+        orphans = _staying(lambda line: line.parent == me and line.pid not in own) if _has_children() else []
+        if left := [*self._left, *((number, one) for one in orphans)]:
+            some = ", ".join(f"{one.command} (process {one.pid})" for _, one in left[:NAMED])
+            many = "a process that a rank had started" if len(left) == 1 else f"{len(left)} processes of ranks"
+            self.add(
+                "processes-outlived",
+                f"{many} outlived it and {'was' if len(left) == 1 else 'were'} ended: {some}",
+                "let the script wait for what it starts, and not go to the background itself (&, nohup, setsid)",
+                sorted({number for number, _ in left}),
+            )  # fmt: skip
+        self._no_steps(ranks)
+        if all(os.path.exists(rank.base + ALONE_IN_MPI) for rank in ranks):
+            self.add(
+                "ranks-alone",
+                f"each of the {self._spec.world_size} ranks was alone in its MPI world: COMM_WORLD had size 1",
+                "launcher: mpi starts the ranks by mpirun",
+                [rank.number for rank in ranks],
+            )
+
+    def _no_steps(self, ranks: Ranks) -> None:
+        """No step was trained in the first attempt, though the script trains: it resumed, or has an empty loader."""
+        progress = [rank.capture.progress for rank in ranks]
+        if self._spec.attempt > 1 or any(one.get("step") or "loss" in one for one in progress):
+            return
+        if self._has_restored or any(_NO_BATCHES.search(rank.capture.tail) for rank in ranks):
+            why = "the checkpoint that it loaded was that of a finished training" if self._has_restored else ""
+            self.add(
+                "no-steps",
+                f"the script trained no step{': ' + why if why else ''}",
+                "remove or rename that checkpoint to train anew, or train for more epochs" if why else
+                "check that the data set and its loader are not empty on any rank",
+            )  # fmt: skip
+
+
+def _staying(is_wanted: Any) -> list[Left]:
+    """The live processes of these that do not end by themselves within a moment."""
+    give_up = time.monotonic() + LEAVE_SECONDS
+    while True:
+        found = [line for line in process.every() if line.state != "Z" and is_wanted(line)]
+        if not found or time.monotonic() >= give_up:
+            return [Left(line.pid, _command(line)) for line in found]
+        time.sleep(0.02)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _command(line: ProcessStat) -> str:
+    words = process.read_text(f"/proc/{line.pid}/cmdline").split("\0")
+    shown = " ".join(word for word in words if not word.endswith("/worker/rank.py")).strip()
+    return shown.rpartition("/bin/")[2][:COMMAND_CHARS] or "a process"
+
+
+def _files(folder: str) -> Iterator[str]:
+    """Files in a folder whose names are those of saved states."""
+    for path, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(SAVED) or WEIGHTS.fullmatch(name):
+                yield os.path.join(path, name)

@@ -1,0 +1,191 @@
+"""What a node finds that does not end a run: files of another run, saves that were not used, processes left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from windlass.worker import process
+from windlass.worker.protocol import NodeSpec, NodeWarning, RankSpec
+from windlass.worker.ranks import Ranks
+from windlass.worker.run_warnings import RunWarnings
+
+BEGAN = 1_000.0
+
+
+class Node:
+    """A node with these arguments of the script, and what it warns of."""
+
+    def __init__(self, folder: Path, *words: str, attempt: int = 1) -> None:
+        argv = ("python", "train.py", *words)
+        env = {"WINDLASS_CHECKPOINT_DIR": str(folder / "ck"), "WINDLASS_OUTPUT_DIR": str(folder / "out")}
+        self.spec = NodeSpec(
+            0, "train.py", "python", str(folder), env, (RankSpec(0, 0, argv, {}),), 1.0, attempt=attempt, world_size=2,
+            since=BEGAN,
+        )  # fmt: skip
+        self.found: list[NodeWarning] = []
+        self.warnings = RunWarnings(self.spec, SimpleNamespace(add=self.found.append))  # type: ignore[arg-type]
+
+    @property
+    def codes(self) -> list[str | None]:
+        return [one.code for one in self.found]
+
+
+class FakeRank:
+    """A rank that has ended."""
+
+    def __init__(self, folder: Path, pid: int = 0, code: int = 0, tail: str = "", **progress: Any) -> None:
+        self.number, self.pid, self.code, self.base = 0, pid, code, str(folder / "rank-0")
+        self.capture = SimpleNamespace(progress=progress, tail=tail)
+
+    def outcome(self) -> int:
+        return self.code
+
+
+def ranks_of(*ranks: FakeRank) -> Ranks:
+    found = Ranks(1.0)
+    found.extend(ranks)  # type: ignore[arg-type]
+    return found
+
+
+def log(line: str, **more: Any) -> dict[str, Any]:
+    return {"action": "restored", "source": "log", "line": line, **more}
+
+
+# -- files of another run ---------------------------------------------------------------------------------------------
+
+
+def test_a_first_attempt_that_resumes_has_loaded_what_another_run_has_saved(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    for _ in range(2):
+        node.warnings.restored(log("resumed from epoch 3", epoch=3))
+    assert [(one.code, one.message) for one in node.found] == [
+        ("resumed-from-another-run", "training began from epoch 3 of another run: resumed from epoch 3")
+    ]
+    own = Node(tmp_path)
+    own.warnings.restored({"action": "restored", "step": 40, "name": "step-00000040-a1"})
+    assert own.found[0].message == "training began from step 40 of another run: step-00000040-a1"
+
+
+@pytest.mark.parametrize(
+    ("words", "attempt", "line", "more"),
+    [
+        ((), 2, "resumed from epoch 3", {"epoch": 3}),
+        ((), 1, "resumed from epoch 0", {"epoch": 0}),
+        (("--resume", "old/last.pt"), 1, "Resuming training from old/last.pt", {}),
+        (("--init=old/last.pt",), 1, "resumed from epoch 3", {"epoch": 3}),
+        (("old/last.pt",), 1, "resumed from old/last.pt", {}),
+    ],
+)
+def test_a_later_attempt_a_beginning_and_a_file_of_the_arguments_are_meant(
+    tmp_path: Path, words: tuple[str, ...], attempt: int, line: str, more: dict[str, Any]
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/last.pt").touch()
+    node = Node(tmp_path, *words, attempt=attempt)
+    node.warnings.restored(log(line, **more))
+    assert node.found == []
+
+
+@pytest.mark.parametrize("words", [("--resume", "auto"), ("--data", "old"), ("--resume", "old/gone.pt")])
+def test_other_arguments_name_no_file_to_resume_from(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "old").mkdir()
+    node = Node(tmp_path, *words)
+    node.warnings.restored(log("resumed from epoch 3", epoch=3))
+    assert node.codes == ["resumed-from-another-run"]
+
+
+# -- saves that were not used -----------------------------------------------------------------------------------------
+
+
+def saves(folder: Path) -> None:
+    for number, name in enumerate(("ck/step_5/model.pt", "ck/step_15/model.pt", "ck/latest.txt", "out/old.pt")):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        at = BEGAN - 1 if "old" in name else BEGAN + number
+        os.utime(path, (at, at))
+
+
+def test_a_later_attempt_that_begins_anew_names_the_newest_save(tmp_path: Path) -> None:
+    saves(tmp_path)
+    node = Node(tmp_path, attempt=2)
+    node.warnings.began({"step": 1, "every": 1}, {})
+    [warning] = node.found
+    assert warning.message == "attempt 2 began again at step 1, though step_15/model.pt had been saved"
+    assert "checkpoint: {find: …, resume: …}" in warning.fix
+
+
+def test_it_is_no_warning_where_it_went_on_or_nothing_was_saved(tmp_path: Path) -> None:
+    nothing = Node(tmp_path, attempt=2)
+    nothing.warnings.began({"step": 1}, {})
+    saves(tmp_path)
+    first, later, in_epoch, told = (Node(tmp_path, attempt=number) for number in (1, 2, 2, 2))
+    first.warnings.began({"step": 1}, {})
+    later.warnings.began({"step": 60, "every": 10}, {})
+    in_epoch.warnings.began({"step": 1, "every": 1}, {"epoch": 4})
+    told.warnings.restored(log("resumed"))
+    told.warnings.began({"step": 1, "every": 1}, {})
+    assert [*nothing.found, *first.found, *later.found, *in_epoch.found, *told.found] == []
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_step_is_a_warning_where_the_script_had_resumed_or_its_loader_was_empty(tmp_path: Path) -> None:
+    done, empty, other = Node(tmp_path), Node(tmp_path), Node(tmp_path)
+    done.warnings.restored(log("resumed from epoch 3", epoch=3))
+    done.warnings.ended(ranks_of(FakeRank(tmp_path)), set())
+    assert done.codes == ["resumed-from-another-run", "no-steps"]
+    empty.warnings.ended(ranks_of(FakeRank(tmp_path, tail="Epoch 0: 0it [00:00, ?it/s]\ndone")), set())
+    assert empty.codes == ["no-steps"]
+    other.warnings.ended(ranks_of(FakeRank(tmp_path, tail="download: 0it [00:00, ?it/s]\nscore 3")), set())
+    other.warnings.ended(ranks_of(FakeRank(tmp_path, tail="Epoch 0: 0it [00:00", step=3)), set())
+    assert other.codes == []
+
+
+def test_ranks_that_were_alone_in_mpi_are_a_warning_if_all_of_them_were(tmp_path: Path) -> None:
+    node, rank = Node(tmp_path), FakeRank(tmp_path)
+    node.warnings.ended(ranks_of(rank), set())
+    assert node.found == []
+    Path(rank.base + ".alone-mpi").touch()
+    node.warnings.ended(ranks_of(rank), set())
+    assert [(one.code, one.fix) for one in node.found] == [("ranks-alone", "launcher: mpi starts the ranks by mpirun")]
+
+
+def test_a_process_that_outlives_its_rank_is_named_and_one_that_is_about_to_end_is_not(tmp_path: Path) -> None:
+    code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+    for sleep, codes in ((60, ["processes-outlived"]), (0, [])):
+        wait = f"import time; time.sleep({sleep})"
+        leader = subprocess.Popen([sys.executable, "-c", code, wait], preexec_fn=process.Birth())
+        assert leader.wait() == 0
+        node, rank = Node(tmp_path), FakeRank(tmp_path, leader.pid, step=1)
+        if not sleep:
+            until_gone(leader.pid)
+        node.warnings.outlived(rank)  # type: ignore[arg-type]
+        process.send_group(leader.pid, signal.SIGKILL)
+        node.warnings.ended(ranks_of(rank), set(process.children(os.getpid())))
+        assert node.codes == codes
+
+
+def until_gone(group: int) -> None:
+    while any(line.group == group and line.state != "Z" for line in process.every()):
+        time.sleep(0.01)
+
+
+def test_of_a_run_that_fails_or_is_stopped_nothing_is_said_at_its_end(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.warnings.restored(log("resumed from epoch 0", epoch=0))
+    node.warnings.ended(ranks_of(FakeRank(tmp_path, code=1)), set())
+    stopped = ranks_of(FakeRank(tmp_path))
+    stopped.ended_by = "stop"
+    node.warnings.ended(stopped, set())
+    assert node.found == []
