@@ -47,7 +47,7 @@ IMPORTED: dict[str, dict[str, Any]] = {
     },
     "pytorchjob-elastic-run": {
         "run": "./echo.py", "launcher": "torchrun", "nodes": (1, 2),
-        "left": ["a rank for each core", "was found in the image", "it begins with 2 nodes, and may be given up to 3"],
+        "left": ["a rank for each core", "it begins with 2 nodes, and may be given up to 3", "was found in the image"],
     },
     "pytorchjob-profiled": {
         "launcher": "pytorch", "nodes": 2, "gpus": 2, "left": ["torchrun stays", "--nnodes 2 in a manifest for 1:64"],
