@@ -246,8 +246,16 @@ def test_an_unfinished_run_says_what_it_left_and_how_to_go_on(phase: Phase) -> N
 
 def test_a_stopped_run_without_a_checkpoint_says_that_too() -> None:
     text = summed(training(phase=Phase.STOPPED, ended_at=130.0), 130.0)
-    assert "checkpoint  none saved" in text
+    assert "checkpoint  none reported" in text, "the script may have saved by itself"
     assert "start again" in text
+
+
+@pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.FAILED])
+def test_an_unfinished_run_names_the_newest_state_that_its_script_saved_by_itself(phase: Phase) -> None:
+    reports = [{"node": node, "folder": "/code", "save": {"path": path, "bytes": 1024, "at": at}}
+               for node, path, at in ((0, "out/last.pt", 118.0), (1, "out/old.pt", 110.0))]  # fmt: skip
+    text = summed(training(phase=phase, ended_at=130.0, code_files=tuple(reports)), 130.0)
+    assert "checkpoint  saved by the script itself, not verified: out/last.pt, 12s ago, 1.0 KiB" in text
 
 
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.FAILED])
@@ -255,7 +263,7 @@ def test_a_run_names_the_checkpoints_that_its_script_saves_itself(phase: Phase) 
     job = {"name": "digits", "run": "train.py", "checkpoint": {"find": "model-*.pt", "resume": "--resume {path}"}}
     run = run_of(training(phase=phase, ended_at=130.0), {**PLAN, "job": job}, LEDGER, 130.0, is_here=True)
     text = "\n".join(statustext.summary_lines(run, 130.0, plain))
-    assert "none saved" not in text
+    assert "none reported" not in text
     assert ("checkpoint  those of the script itself: model-*.pt" in text) is (phase is Phase.STOPPED)
     assert "continue from the newest verified model-*.pt, if there is one" in text
 
@@ -403,6 +411,8 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("rank", {"rank": 3, "exit_code": -9}, "rank 3 ended: SIGKILL"),
     ("phase", {"phase": "training"}, "now training"),
     ("progress", {"step": 5, "total": 1000, "loss": 0.25}, "step 5 of 1,000, loss 0.25"),
+    ("collecting", {"node": 1, "files": 2, "bytes": 2048}, "node 1 copies 2 files to the output: 2.0 KiB"),
+    ("code-files", {"node": 0, "folder": "/c", "copied": 2, "left": 3}, "node 0: 2 files copied to the output, 3 not"),
     ("cause", CAUSE, "root cause: rank 2 failed first"),
     ("attempt", {"number": 3, "world_size": 1, "nodes": [[0]], "reason": "node-loss"}, "after the loss of a node"),
     ("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "reason": "first"}, "starts 1 rank on 1 node"),
@@ -436,17 +446,17 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
     (
         "checkpoint",
         {"action": "missing", "find": "c-*", "folder": "/r", "near": ["d-1", "d-2"], "entries": 5},
-        "warning: nothing matches c-* in /r: there are d-1, d-2 and 3 more; training begins at step 0",
+        "in /r, where saves are expected: there are d-1, d-2 and 3 more; training begins at step 0",
     ),
     (
         "checkpoint",
         {"action": "missing", "find": "c-*", "folder": "/r", "near": [], "entries": 0, "at_end": True},
-        "warning: nothing matches c-* in /r: the folder is empty; a restart begins at step 0",
+        "warning: nothing matches c-* in /r, where saves are expected: it is empty; a restart begins at step 0",
     ),
     (
         "checkpoint",
         {"action": "missing", "find": "c-*", "folder": "/r", "near": ["c-1"], "entries": 1, "older": 1},
-        "warning: nothing matches c-* in /r: 1 match is there, but older than this run; training begins at step 0",
+        "where saves are expected: 1 match is there, but older than this run; training begins at step 0",
     ),
     ("caught-up", {"step": 57}, "caught up with step 57"),
     ("first-step", {"rank": 0, "step": 7001, "every": 1}, "first step reported: 7,001"),

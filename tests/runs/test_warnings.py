@@ -107,5 +107,19 @@ def test_the_first_warning_is_the_verdict_on_a_run_that_did_not_fail() -> None:
     assert diagnose(Observations(status_after(ALONE, RunEnded(Phase.STOPPED)))).verdict.code == "stopped"
 
 
+def test_a_pattern_without_a_match_names_where_saves_are_expected_and_what_was_saved_elsewhere() -> None:
+    missing = CheckpointChanged(
+        "missing", find="ck-*", folder="/r/checkpoints", absent=True, saved="out/ck-5.pt", at_end=True
+    )
+    [warning] = status_after(missing).warnings
+    assert warning.message == (
+        "nothing matches ck-* in /r/checkpoints, where saves are expected: it does not exist; "
+        "a restart begins at step 0"
+    )
+    assert warning.fix == (
+        "let the script save in that folder, or correct the job's checkpoint.find; it has saved out/ck-5.pt"
+    )
+
+
 def test_the_page_lists_every_kind_as_the_code_has_it() -> None:
     assert "".join(f"| `{code}` | {what} |\n" for code, what in KINDS.items()) in PAGE.read_text()

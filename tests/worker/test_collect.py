@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from windlass.worker.collect import Collection, matches
-from windlass.worker.protocol import CodeFiles, CollectSpec
+from windlass.worker.protocol import CodeFiles, CollectSpec, SavedState
 
 
 def write(path: Path, text: str = "x") -> Path:
@@ -179,6 +179,19 @@ def test_only_the_first_of_nodes_with_folders_of_their_own_replaces_a_file_of_an
     assert (folder.output / "log.txt").read_text() == "node 0"
     assert report.problems == ("log.txt is there already, of another node",)
     assert folder.collect("*.txt", is_first=True, shared=False).problems == ()
+
+
+def test_the_newest_saved_state_is_reported_wherever_the_script_has_saved_it(folder: Folder) -> None:
+    assert folder.collection().report(0.0).save is None, "old.pt is older than the run"
+    os.utime(folder.write("out/a.pt", "abc"), (folder.since + 1, folder.since + 1))
+    os.utime(write(folder.output / "step_5" / "model.safetensors"), (folder.since + 2, folder.since + 2))
+    os.utime(folder.write("data.csv"), (folder.since + 9, folder.since + 9))
+    found = folder.collection().report(0.0).save
+    assert found == SavedState(str(folder.output / "step_5" / "model.safetensors"), 1, folder.since + 2)
+    os.utime(folder.write("out/b.ckpt"), (folder.since + 3, folder.since + 3))
+    found = folder.collect("out/**").save
+    assert found is not None
+    assert found.path == "out/b.ckpt", "not its copy in the output"
 
 
 def test_a_list_that_takes_too_long_is_ended_and_says_so(folder: Folder) -> None:

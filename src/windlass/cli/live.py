@@ -54,7 +54,7 @@ def panel(
     lines += [click.style(visible(stale), fg="yellow")] if stale else []
     lines.append(_where(run))
     facts = {"time": time_line(run.ledger), "output": tilde(run.output_dir),
-             "checkpoint": checkpoint_words(run, now) if run.checkpoint is not None else ""}  # fmt: skip
+             "checkpoint": checkpoint_words(run, now)}  # fmt: skip
     lines += [line for label in ("time", "checkpoint", "output") for line in labelled(label, facts[label], styled)]
     title = Text.assemble((run.id, "bold"), "  ", (run.phase.value, colour), f"  {duration(run.elapsed(now))}")
     under = Text(question, style="bold yellow") if question else Text(hint, style="dim")

@@ -276,17 +276,22 @@ def attempt_word(run: RunSummary) -> str:
 
 
 def left_words(run: Run, now: float) -> str:
-    """The newest checkpoint of a run that ended before it was done; `none saved`."""
-    if run.checkpoint is None and run.checkpoint_find is not None:
+    """The newest checkpoint of a run that ended before it was done, else what its script has saved by itself."""
+    if run.checkpoint is not None:
+        return checkpoint_words(run, now)
+    if (save := run.own_save) is not None:
+        what = f"{visible(save.path)}, {duration(now - save.at)} ago, {size(save.bytes)}"
+        return f"saved by the script itself, not verified: {what}"
+    if run.checkpoint_find is not None:
         return f"those of the script itself: {visible(run.checkpoint_find)}"
-    return checkpoint_words(run, now)
+    return "none reported"
 
 
 def checkpoint_words(run: RunSummary, now: float) -> str:
-    """`step 120, 12s ago, 4.1 MiB (step-00000120-a2f3c1)`: the newest checkpoint; `none saved`."""
+    """`step 120, 12s ago, 4.1 MiB (step-00000120-a2f3c1)`: the newest checkpoint; empty without one."""
     saved = run.checkpoint
     if saved is None:
-        return "none saved"
+        return ""
     words = [f"step {saved.step or 0:,}"]
     words += [f"{duration(now - saved.at)} ago"] if saved.at is not None else []
     words += [size(saved.bytes)] if saved.bytes is not None else []
@@ -393,7 +398,7 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
     if not over and (unobserved := run.ledger.seconds.get(Spent.UNOBSERVED)):
         add("note", f"no supervisor for {duration(unobserved)}; reading what the nodes reported meanwhile", "yellow")
     add("progress", advance_lines(run, now) or importing_words(run))
-    add("checkpoint", checkpoint_words(run, now) if run.checkpoint is not None else "")
+    add("checkpoint", left_words(run, now) if run.checkpoint or run.own_save else "")
     add("warning", warning_lines(run.warnings, paint))
     add("metrics", "  ".join(f"{visible(str(name))} {number(one)}" for name, one in run.progress.metrics.items()))
     add("message", visible(run.progress.message))
@@ -420,7 +425,7 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
     lines = [f"{paint(run.id, bold=True)} {phase_word(run.phase, paint)} after {duration(run.elapsed(now))}", *why]
     if not why and run.cause is not None and run.phase is not Phase.STOPPED:
         lines += [f"  {line}" for line in cause_lines(run.cause, paint, verbose=verbose)]
-    keeps = run.phase is Phase.STOPPED or (run.phase is not Phase.SUCCEEDED and run.checkpoint is not None)
+    keeps = run.phase is Phase.STOPPED or (run.phase is not Phase.SUCCEEDED and bool(run.checkpoint or run.own_save))
     for label, text, colour in (
         ("time", time_line(run.ledger), None),
         ("output", output_words(run.output_dir, run.collected, run.id, is_over=run.phase.is_terminal), None),

@@ -259,6 +259,16 @@ class FileSize(Entry):
     bytes: int
 
 
+class SavedState(Entry):
+    """A file that the script has saved by itself, by its name a state of training: not verified."""
+
+    path: str
+    """In the code folder, else from the root."""
+    bytes: int
+    at: float
+    """When it was written, in unix seconds."""
+
+
 class CodeFiles(Entry):
     """The files of the code folder of a node that are new or changed since the run began, at the end of an attempt."""
 
@@ -277,6 +287,8 @@ class CodeFiles(Entry):
     """Whether the time to list them was over before all were found."""
     problems: tuple[str, ...] = ()
     """Why files are not copied that the job names."""
+    save: SavedState | None = None
+    """The newest state of training that the script has saved by itself, in the code folder or in those of the run."""
     has_none: bool = False
     """Whether nothing is what the job names, though all ranks of the node have succeeded."""
 
@@ -334,6 +346,10 @@ class CheckpointChanged(Entry):
     """How many names there are in all."""
     older: int = 0
     """How many match and are older than the run."""
+    absent: bool = False
+    """Whether that folder does not exist."""
+    saved: str = ""
+    """What the script has saved elsewhere, as far as it is known."""
     at_end: bool = False
     """Whether it was looked for after an attempt, and not before one."""
     at: float | None = None

@@ -89,7 +89,9 @@ def warnings_after(status: Status, entry: events.Entry) -> tuple[RunWarning, ...
         case events.CheckpointChanged(action="failed"):
             return _with(status, NOT_SAVED, *_not_saved(status, entry))
         case events.CheckpointChanged(action="missing"):
-            return _with(status, NOT_FOUND, not_found_words(entry), "correct the job's checkpoint.find")
+            has = f"; it has saved {entry.saved}" if entry.saved else ""
+            fix = f"let the script save in that folder, or correct the job's checkpoint.find{has}"
+            return _with(status, NOT_FOUND, not_found_words(entry), fix)
         case events.CheckpointChanged(action="saved"):
             return _without(status, _OF_CHECKPOINTS)
         case events.CheckpointChanged(action="none-verified"):
@@ -186,9 +188,9 @@ def not_found_words(missing: events.CheckpointChanged) -> str:
         matches = "1 match is" if missing.older == 1 else f"{missing.older} matches are"
         found = f"{matches} there, but older than this run"
     elif not missing.near:
-        found = "the folder is empty"
+        found = "it does not exist" if missing.absent else "it is empty"
     where = "a restart begins at step 0" if missing.at_end else "training begins at step 0"
-    return f"nothing matches {missing.find} in {missing.folder}: {found}; {where}"
+    return f"nothing matches {missing.find} in {missing.folder}, where saves are expected: {found}; {where}"
 
 
 def _incomplete(status: Status) -> tuple[str, str, tuple[int, ...]]:

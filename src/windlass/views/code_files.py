@@ -62,6 +62,12 @@ def changed_files(reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any])
     )  # fmt: skip
 
 
+def newest_save(reports: Sequence[Mapping[str, Any]]) -> events.SavedState | None:
+    """The newest state that the script has saved by itself, of all nodes."""
+    saves = [save for one in reports if (save := events.CodeFiles.from_json(one).save) is not None]
+    return max(saves, key=lambda one: one.at, default=None)
+
+
 def pattern_of(path: str) -> str:
     """The pattern that keeps a file and its like: `out/**` for one in a folder, `*.pt` for one that is in none."""
     folder, slash, _ = path.partition("/")

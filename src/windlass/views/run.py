@@ -17,7 +17,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import Attempt, Dropped, RankState, Status
 from windlass.runs.time_accounting import Tally
 from windlass.runs.warnings import RunWarning
-from windlass.views.code_files import ChangedFiles, changed_files
+from windlass.views.code_files import ChangedFiles, changed_files, newest_save
 from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
@@ -119,6 +119,9 @@ class Run(RunSummary):
     """Its outputs that were collected from the pods of a cluster; null where none were."""
     changed_files: ChangedFiles | None
     """The new and changed files of the code folder; null where there are none, or none are known."""
+    own_save: events.SavedState | None
+    """The newest state that the script has saved by itself, as its name shows; null for none, or where it is not
+    known."""
     outputs_left: bool
     """Whether its ranks have succeeded, so that `resume` only stores its outputs."""
     disk_full: bool
@@ -180,6 +183,7 @@ def run_of(
         data_differences=data_differences,
         outputs=None if status.outputs is None else events.OutputsUploaded.from_json(status.outputs),
         collected=None if status.collected is None else events.OutputsCollected.from_json(status.collected),
+        own_save=newest_save(status.code_files),
         changed_files=changed_files(status.code_files, plan),
         outputs_left=status.phase.is_terminal and status.ending is not None,
         disk_full=disk_full,

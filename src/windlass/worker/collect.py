@@ -11,6 +11,7 @@ A link that leads out of the code folder is not followed. Standard library of Py
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import re
@@ -21,7 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from windlass.worker.protocol import CodeFiles, CollectSpec, FileSize
+from windlass.worker.protocol import CodeFiles, CollectSpec, FileSize, SavedState
+from windlass.worker.resume import WEIGHTS
 
 MOST = 10
 """So many files are listed, the largest; all are counted."""
@@ -33,6 +35,10 @@ CACHES = re.compile(
     r"|\.(mypy|ruff|pytest)_cache|\.triton|torchinductor_.*|(models|datasets|spaces)--.*"
 )
 """Names of folders that hold no results: caches, environments, version control; the last are of Hugging Face's hub."""
+SAVES = (".pt", ".pth", ".ckpt", ".keras", ".h5", ".npz", ".safetensors")
+"""Ends of names of states of training, beside `WEIGHTS`."""
+MOST_FILES = 10_000
+"""So many files of the run's own folders are looked at."""
 MARKS = ("CACHEDIR.TAG", "pyvenv.cfg")
 """Files by which a cache and a virtual environment are known whatever they are called."""
 CACHE_VARIABLES = (
@@ -63,6 +69,8 @@ class Collection:
         self.output = output
         named = [env[name] for name in CACHE_VARIABLES if env.get(name)]
         folders = (output, env.get("WINDLASS_CHECKPOINT_DIR", ""), *request.skip, *named)
+        self._own = [one for one in folders[:2] if one and "://" not in one]
+        """The folders of the run, where a script may save too."""
         self._skipped = {os.path.realpath(os.path.join(code, one)) for one in folders if one and "://" not in one}
         self._problems: list[str] = []
         self.has_none = False
@@ -143,11 +151,12 @@ class Collection:
 
         Ranks that have failed may well have made no result.
         """
-        copied, left, is_cut = {one.path for one in self.copied}, list[File](), False
+        found, copied, is_cut = list[File](), {one.path for one in self.copied}, False
         try:
-            left += (one for one in self._changed("", time.monotonic() + seconds) if one.path not in copied)
+            found.extend(self._changed("", time.monotonic() + seconds))
         except _Late:
             is_cut = True
+        left = [one for one in found if one.path not in copied]
         left.sort(key=lambda one: (-one.status.st_size, one.path))
         return CodeFiles(
             now, self.code,
@@ -158,8 +167,24 @@ class Collection:
             largest=tuple(FileSize(one.path, one.status.st_size) for one in left[:MOST]),
             is_cut=is_cut,
             problems=tuple(self._problems[:MOST]),
+            save=self._newest_save([*found, *self.copied]),
             has_none=self.has_none and is_success,
         )  # fmt: skip
+
+    def _newest_save(self, found: Sequence[File]) -> SavedState | None:
+        """The newest of these files, and of those in the folders of the run, that is a state by its name."""
+        saves = [(one.status.st_mtime, one.path, one.status.st_size) for one in found if is_save(one.path)]
+        for folder in self._own:
+            files = ((base, name) for base, _, names in os.walk(folder) for name in names)
+            for base, name in itertools.islice(files, MOST_FILES):
+                with contextlib.suppress(OSError):
+                    status = os.stat(path := os.path.join(base, name))
+                    if is_save(name) and status.st_mtime > self.request.since:
+                        saves.append((status.st_mtime, path, status.st_size))
+        if not saves:
+            return None
+        at, path, size = max(saves, key=lambda one: one[0])  # of a file and its copy, the file
+        return SavedState(path, size, at)
 
     # -- the folder ---------------------------------------------------------------------------------------------------
 
@@ -202,6 +227,12 @@ class Collection:
     def _is_skipped(self, path: str) -> bool:
         real = os.path.realpath(os.path.join(self.code, path))
         return any(_is_below(real, one) for one in self._skipped)
+
+
+def is_save(path: str) -> bool:
+    """Whether the file with this name is a state of training, as far as names show that."""
+    name = os.path.basename(path)
+    return name.endswith(SAVES) or WEIGHTS.fullmatch(name) is not None
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -27,8 +27,8 @@ from windlass.worker.protocol import (
     STACKS_SIGNAL,
     STOP_NOW_SIGNAL,
     STOP_SIGNALS,
+    CodeFiles,
     CollectionBegan,
-    CollectSpec,
     NodeEnded,
     NodeSpec,
     NodeStarted,
@@ -147,20 +147,21 @@ class Node:
             self.heartbeat.close()
         self._drain_to_the_end()
         self.output.report_progress(at_once=True)
-        self.output.report_nothing_saved()
         failures = self.failures()
+        found = self._collect(is_success=not failures)
+        self.output.report_nothing_saved(found.save.path if found is not None and found.save is not None else "")
         facts = self._facts() if failures else {}
         alone = tuple(rank.number for rank in self.ranks if os.path.exists(rank.base + ALONE))
-        if self.spec.collect is not None:
-            self._collect(self.spec.collect, is_success=not failures)
         outputs = self._kept_outputs()
         self.events.add(NodeEnded(time.time(), tuple(failures), self.ranks.ended_by, facts, alone, outputs))
         self._write_end()
         self.reserve.release()
         return 1 if failures else 0
 
-    def _collect(self, request: CollectSpec, *, is_success: bool) -> None:
+    def _collect(self, *, is_success: bool) -> CodeFiles | None:
         """Copy the results of an unchanged script to the output, and report those that stay where they are."""
+        if (request := self.spec.collect) is None:
+            return None
         from windlass.worker.collect import Collection  # a failure that is reported meanwhile does not wait for it
 
         env = {**os.environ, **self.spec.env}
@@ -170,7 +171,9 @@ class Node:
             self.events.add(CollectionBegan(time.time(), len(wanted), sum(one.status.st_size for one in wanted)))
             is_first = self.spec.ranks[0].rank == 0
             found.copy(wanted, is_first=is_first, is_to_stop=lambda: self._is_to_end_now(0.0))
-        self.events.add(found.report(time.time(), is_success=is_success))
+        report = found.report(time.time(), is_success=is_success)
+        self.events.add(report)
+        return report
 
     def _is_to_end_now(self, seconds: float) -> bool:
         """Whether the node must end at once; waits for that at most so long."""

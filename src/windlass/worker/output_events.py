@@ -72,8 +72,11 @@ class OutputEvents:
         with contextlib.suppress(ShapeError):
             self._events.add(CheckpointReported.from_json({"at": time.time(), "rank": rank, **found}))
 
-    def report_nothing_saved(self) -> None:
-        """Report that no file matches the job's pattern for checkpoints: a restart would begin anew."""
+    def report_nothing_saved(self, saved: str) -> None:
+        """Report that no file matches the job's pattern for checkpoints: a restart would begin anew.
+
+        `saved` is what the script has saved by itself; empty for nothing.
+        """
         request, since = self._spec.resume, self._spec.since
         if request is None or self._spec.ranks[0].rank != 0:
             return
@@ -81,8 +84,9 @@ class OutputEvents:
             if resume.candidates(request, since):
                 return
             event = resume.missing(request, since)
-            if self._first_step_of is not None or event["entries"]:  # else it may not have come so far
-                self.report_checkpoint(0, {**event, "at_end": True})
+            if self._first_step_of is not None or event["entries"] or saved:  # else it may not have come so far
+                elsewhere = {"saved": saved} if saved else {}
+                self.report_checkpoint(0, {**event, **elsewhere, "at_end": True})
         except OSError:
             pass  # the folder can no longer be read, which the ranks have logged if it matters
 

@@ -388,6 +388,16 @@ class FileSize(Value):
     bytes: int
 
 
+class SavedState(Value):
+    """A file that the script has saved by itself, by its name a state of training: not verified."""
+
+    path: str
+    """In the code folder, else from the root."""
+    bytes: int
+    at: float
+    """When it was written, in unix seconds."""
+
+
 class CollectionBegan(NodeEvent):
     """All ranks have ended; files of the code folder are copied to the output, which may take long."""
 
@@ -413,6 +423,8 @@ class CodeFiles(NodeEvent):
     """Whether the time to list them was over before all were found."""
     problems: tuple[str, ...] = ()
     """Why files are not copied that are wanted."""
+    save: Optional[SavedState] = None
+    """The newest one, in the code folder or in those of the run; None for none."""
     has_none: bool = False
     """Whether no file is wanted, though the job names some and all ranks of the node have succeeded."""
 

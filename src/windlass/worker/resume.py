@@ -145,6 +145,7 @@ def missing(request: ResumeSpec, since: float) -> dict[str, Any]:
     wanted = os.path.basename(pattern)
     near = sorted(names, key=lambda name: (-difflib.SequenceMatcher(None, wanted, name).ratio(), _natural(name)))
     event = {"action": "missing", "find": request.find, "folder": folder, "near": near[:NEAR], "entries": len(names)}
+    event.update({} if os.path.isdir(folder) else {"absent": True})
     older = len(candidates(request.replace(own=()), 0.0)) if not candidates(request, since) else 0
     return {**event, "older": older} if older else event
 

@@ -159,7 +159,7 @@ def test_a_pattern_that_matches_nothing_is_a_warning_before_the_first_step(harne
     assert (event.data["find"], event.data["folder"]) == ("checkpoint-*.pt", folder)
     assert set(event.data["near"]) <= {path.name for path in Path(folder).iterdir()}
     assert event.data["near"]
-    words = f"nothing matches checkpoint-*.pt in {folder}: there "
+    words = f"nothing matches checkpoint-*.pt in {folder}, where saves are expected: there "
     view = run_of(status, {}, fold_ledger(run.events, 0.0), 0.0, is_here=True)
     views = (
         statustext.status_lines(view, 0.0, plain),
