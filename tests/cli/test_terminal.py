@@ -66,11 +66,23 @@ def test_a_list_of_runs_fits_the_terminal_and_is_whole_elsewhere(terminal: Start
     assert windlass("note", "finetune", note).code == 0
     code, shown = finish(terminal("ps", COLUMNS="100"))
     head, row, *rest = re.sub(r"\x1b\[[0-9;]*m", "", shown).strip().splitlines()
-    assert (code, rest) == (0, [])
+    assert (code, rest) == (0, ["not in 100 columns: NAME; -o yaml has all"])
     assert max(len(head), len(row)) <= 100
     assert re.search(r"LABELS +NOTE$", head)
     assert re.search(r"  team=vision sweep=\S*…  the best so…$", row)
     assert re.search(rf"finetune .* {' '.join(labels)}  {note}$", windlass("ps").out.splitlines()[1])
+
+
+@pytest.mark.parametrize(
+    ("command", "lost"), [("prices list p5.48xlarge g5.12xlarge", "GBIT/S, EFA, NVME"), ("targets", "FILE")]
+)
+def test_other_lists_lose_columns_too(terminal: Start, command: str, lost: str) -> None:
+    text = "a: {kind: kubernetes, context: 'arn:aws:eks:eu-central-1:012345678901:cluster/team'}\n"
+    Path("targets.yaml").write_text(text)
+    code, shown = finish(terminal(*command.split(), COLUMNS="80"))
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).strip().splitlines()
+    assert (code, lines.count(f"not in 80 columns: {lost}; -o yaml has all")) == (0, 1)
+    assert all(len(line.rstrip()) <= 80 for line in lines[:3])
 
 
 def test_the_panel_shows_phase_progress_rate_time_left_ranks_and_output(terminal: Start) -> None:

@@ -50,7 +50,7 @@ def lines(found: ArtifactList, paint: Paint) -> Iterator[str]:
     for one in found.artifacts:
         yield from labelled(one.kind, [where_words(one), *_more(one, paint)], paint)
     if found.files:
-        yield from titled(("FILE", "SIZE"), [[visible(one.name), size(one.bytes)] for one in found.files], paint)
+        yield from titled(("SIZE", "FILE"), [[size(one.bytes), visible(one.name)] for one in found.files], paint)
         [outputs] = [one for one in found.artifacts if one.kind == "outputs"]
         if (hidden := (outputs.files or 0) - len(found.files)) > 0:
             yield f"and {count(hidden, 'more file')}"

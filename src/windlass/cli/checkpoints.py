@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli import options
-from windlass.cli.formatting import Paint, count, duration, number, size, table, tilde, titled, visible
+from windlass.cli.formatting import Paint, columns_of, count, duration, fitting, number, size, table, tilde, visible
 from windlass.cli.render import print_data
 from windlass.train.checkpoint.faults import Fault, worst
 from windlass.train.checkpoint.storage import ASIDE
@@ -215,7 +216,8 @@ def list_lines(report: reports.CheckpointList, now: float, paint: Paint) -> list
         known = [size(one.bytes), duration(now - one.created_at)] if one.created_at else ["–", "–"]
         epoch = str(one.epoch) if one.complete else "–"
         rows.append([one.name, number(one.step), epoch, str(one.world_size or "–"), *known, _state(one, paint)])
-    return titled(("NAME", "STEP", "EPOCH", "RANKS", "SIZE", "AGE", "STATE"), rows, paint)
+    titles = ("NAME", "STEP", "EPOCH", "RANKS", "SIZE", "AGE", "STATE")
+    return fitting(titles, rows, [(title, 0) for title in ("EPOCH", "RANKS", "AGE")], paint, columns_of(sys.stdout))
 
 
 def verified_lines(report: reports.VerifiedCheckpoints, words: Mapping[str, str], paint: Paint) -> list[str]:

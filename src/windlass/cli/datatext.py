@@ -40,9 +40,9 @@ def verified_lines(done: DataVerified, paint: Paint) -> list[str]:
 
 def list_lines(found: DataList, paint: Paint) -> list[str]:
     """What `data ls` shows."""
-    rows = [[visible(one.name), size(one.bytes)] for one in found.files]
+    rows = [[size(one.bytes), visible(one.name)] for one in found.files]
     total = f"{count(len(rows), 'file')}, {size(sum(one.bytes for one in found.files))}"
-    shown = titled(("NAME", "SIZE"), rows, paint) if rows else []
+    shown = titled(("SIZE", "NAME"), rows, paint) if rows else []
     return [*shown, f"{found.address}: {total}, {found.digest or visible(found.problem) or 'without a manifest'}"]
 
 

@@ -200,13 +200,14 @@ def titled(titles: Iterable[str], rows: Iterable[Sequence[str]], paint: Paint) -
     return table([[paint(title, dim=True) for title in titles], *rows])
 
 
-def narrowed(
-    titles: Iterable[str], rows: Iterable[Sequence[str]], cuts: Iterable[tuple[str, int]], columns: int | None
-) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Titles and rows of a table that fits into so many columns of a terminal, if that is one.
+def fitting(
+    titles: Sequence[str], rows: Iterable[Sequence[str]], cuts: Iterable[tuple[str, int]], paint: Paint,
+    columns: int | None,
+) -> list[str]:  # fmt: skip
+    """A table below its titles that fits into so many columns of a terminal, if that is one.
 
-    Each of `cuts`, a title and how narrow its column may become, is made in turn until a line fits; one of 0 is left
-    out.
+    Each of `cuts`, a title and how narrow its column may become, is made in turn until a line fits. One of 0 is left
+    out as a whole, and a last line names those that are.
     """
     shown = {cells[0]: cells for cells in zip(titles, *rows, strict=True)}
     for title, least in cuts if columns is not None else ():
@@ -220,7 +221,10 @@ def narrowed(
             width = max(least, widths[title] - over)
             shown[title] = tuple(cut(cell, width) for cell in shown[title])
     head, *rest = zip(*shown.values(), strict=True)
-    return head, list(rest)
+    lines = titled(head, rest, paint)
+    if missing := [title for title in titles if title not in shown]:
+        lines.append(paint(f"not in {columns} columns: {', '.join(missing)}; -o yaml has all", dim=True))
+    return lines
 
 
 def cut(text: str, width: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from windlass.actions import runs
-from windlass.cli.formatting import Paint, columns_of, duration, narrowed, painter, titled, visible
+from windlass.cli.formatting import Paint, columns_of, duration, fitting, painter, visible
 from windlass.cli.interrupts import Choice, Interrupts
 from windlass.cli.render import CUTS, first_line, label_words, print_data, print_item, print_runs, warning_codes
 from windlass.cli.style import phase_word
@@ -138,4 +138,4 @@ def list_lines(
         *(["WARNINGS"] if warned else []),
         *(["WAITS FOR"] if waits else []),
     ]
-    return titled(*narrowed(titles, rows, CUTS, columns), paint)
+    return fitting(titles, rows, CUTS, paint, columns)

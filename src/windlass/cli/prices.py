@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from windlass.cli import options
-from windlass.cli.formatting import Paint, count, size, titled, visible
+from windlass.cli.formatting import Paint, columns_of, count, fitting, size, titled, visible
 from windlass.cli.render import print_data
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def list_lines(found: PriceList, paint: Paint) -> list[str]:
 
 def _instance_lines(instances: Iterable[InstanceView], paint: Paint) -> Iterator[str]:
     titles = ["TYPE", "VCPUS", "MEMORY", "ACCELERATORS", "GBIT/S", "EFA", "NVME", "USD/H", "SPOT USD/H", "AS OF"]
-    yield from titled(titles, [_row(one) for one in instances], paint)
+    cuts = [(title, 0) for title in ("NVME", "EFA", "GBIT/S", "VCPUS", "MEMORY")]
+    yield from fitting(titles, [_row(one) for one in instances], cuts, paint, columns_of(sys.stdout))
 
 
 def _row(one: InstanceView) -> list[str]:

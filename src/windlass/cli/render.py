@@ -15,10 +15,9 @@ from windlass.cli.formatting import (
     columns_of,
     duration,
     fitted,
+    fitting,
     harmless,
-    narrowed,
     painter,
-    titled,
     visible,
 )
 from windlass.cli.style import PHASE_COLOURS, interactive
@@ -30,10 +29,12 @@ if TYPE_CHECKING:
     from windlass.views.run import RunSummary
 
 CUTS = (
-    ("WAITS FOR", 24), ("NAME", 0), ("NOTE", 12), ("LABELS", 12), ("NOTE", 1), ("LABELS", 1), ("PROGRESS", 8),
-    ("NOTE", 0), ("LABELS", 0), ("WAITS FOR", 0),
+    ("WAITS FOR", 24), ("NAME", 0), ("NOTE", 12), ("LABELS", 12),
+    *((title, 0) for title in ("NOTE", "LABELS", "TIME", "USER", "RECORD", "HOST", "NAMESPACE", "TARGET", "CHECKPOINT",
+                               "ATTEMPT", "AGE", "PODS", "HOSTS", "WAITS FOR", "PROGRESS")),
 )  # fmt: skip
-"""Columns of a list of runs that a narrow terminal cuts, in turn, to so many letters; an id begins with the name."""
+"""What a list of runs loses on a narrow terminal, in turn: texts are cut to so many letters, other columns left out. An
+id begins with the name."""
 NAMED = 8
 """So many runs are named in a note on several."""
 
@@ -128,7 +129,7 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int 
     if any(run.waits_for for run in runs):
         shown.append(("WAITS FOR", lambda run: visible(run.waits_for or "–")))
     rows = ([cell(run) for _, cell in shown] for run in runs)
-    return titled(*narrowed((title for title, _ in shown), rows, CUTS, columns), paint)
+    return fitting([title for title, _ in shown], rows, CUTS, paint, columns)
 
 
 def warning_codes(warnings: Sequence[RunWarning], paint: Paint) -> str:

@@ -9,7 +9,7 @@ import click
 
 from windlass.actions.listing import Filter
 from windlass.cli import statustext
-from windlass.cli.formatting import Paint, duration, painter, titled, visible
+from windlass.cli.formatting import Paint, columns_of, duration, fitting, painter, visible
 from windlass.cli.interrupts import Choice, Interrupts
 from windlass.cli.render import emit, print_data, print_item
 from windlass.cli.statustext import advance_lines, clock_time, exit_words, labelled
@@ -122,4 +122,5 @@ def _pod_rows(run: RunOnClusterWithPods, paint: Paint) -> list[str]:
         state = "  ".join(word for word in (pod.state, ended, visible(why)) if word)
         rows.append([str(pod.node), pod.name, pod.machine or "–", state])
     hidden = len(run.pods) - POD_ROWS
-    return [*titled(("NODE", "POD", "MACHINE", "STATE"), rows, paint), *([f"and {hidden} more"] if hidden > 0 else [])]
+    shown = fitting(("NODE", "POD", "MACHINE", "STATE"), rows, [("MACHINE", 0)], paint, columns_of(sys.stdout))
+    return [*shown, *([f"and {hidden} more"] if hidden > 0 else [])]

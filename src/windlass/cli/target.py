@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from windlass.cli import options
-from windlass.cli.formatting import Paint, tilde, titled, visible
+from windlass.cli.formatting import Paint, columns_of, fitting, tilde, titled, visible
 from windlass.cli.render import print_data, to_yaml
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ def targets(form: str) -> int:
                    target.model_dump(mode="json", exclude_defaults=True, exclude={"name", "kind"}))
         for name, (target, path) in named_targets(here()).items()
     ]  # fmt: skip
-    print_data(found, form, lambda paint: titled(
+    print_data(found, form, lambda paint: fitting(
         ("NAME", "KIND", "WHERE", "FILE"),
         ([paint(one.name, bold=True), one.kind, visible(one.place), tilde(one.file or "–")] for one in found),
-        paint,
+        [("FILE", 0)], paint, columns_of(sys.stdout),
     ))  # fmt: skip
     return 0
 
