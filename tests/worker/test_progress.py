@@ -193,6 +193,19 @@ def test_a_loss_that_no_structured_line_has_is_read_from_what_the_script_prints(
     assert own.feed(b"it 3 of 16 err=0.25\n") == {"loss": 0.25}
 
 
+def test_a_loss_that_is_not_printed_any_more_is_not_shown_beside_later_steps() -> None:
+    recogniser = Recogniser()
+    assert recogniser.feed(checkpoint(action="counts") + b"epoch 0 step 1 loss 34.3\n") == {"epoch": 0, "loss": 34.3}
+    assert recogniser.feed(structured(step=6001)) == {"step": 6001}
+    assert recogniser.feed(structured(step=6030)) == {"step": 6030}
+    assert recogniser.feed(structured(step=6032)) == {"step": 6032, "loss": None}
+    assert recogniser.feed(structured(step=6050)) == {"step": 6050}
+    for step in range(6100, 6500, 100):  # one that is printed once in 100 steps
+        assert recogniser.feed(structured(step=step - 50)) == {"step": step - 50}
+        assert recogniser.feed(structured(step=step) + b"epoch 1 loss 0.5\n") == {"step": step, "epoch": 1, "loss": 0.5}
+    assert recogniser.feed(structured(step=6700)) == {"step": 6700}
+
+
 def test_a_loss_of_a_structured_line_is_not_replaced_by_another() -> None:
     recogniser = Recogniser()
     assert recogniser.feed(structured(step=1, loss=0.5)) == {"step": 1, "loss": 0.5}

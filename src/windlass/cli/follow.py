@@ -343,8 +343,8 @@ def follow(
     from windlass.cli.statustext import summary_lines
 
     paint = painter(stream)
-    run, why = recorded_run(status, engine.store, time.time()), explain(status, engine, paint)
-    emit(summary_lines(run, time.time(), paint, why, verbose=verbose), stream)
+    run, (verdict, why) = recorded_run(status, engine.store, time.time()), explain(status, engine, paint)
+    emit(summary_lines(run, time.time(), paint, why, verdict=verdict, verbose=verbose), stream)
     many, num_bytes = engine.kept_warm()
     if many and not quiet:
         kept = count(many, "warm process", "warm processes")
@@ -352,15 +352,17 @@ def follow(
     return EXIT_CODES[status.phase]
 
 
-def explain(status: Status, engine: Engine, paint: Paint) -> list[str]:
-    """The verdict on a run that failed or was lost; nothing for other ends, or where the traceback is enough."""
+def explain(status: Status, engine: Engine, paint: Paint) -> tuple[str, list[str]]:
+    """The code and the lines of the verdict on a run that failed or was lost; nothing for other ends, or where the
+    traceback is enough.
+    """
     if status.phase not in (Phase.FAILED, Phase.LOST):
-        return []
+        return "", []
     from windlass.actions.why import report
     from windlass.cli.whytext import verdict_lines
 
     why = report(status.id, engine)
-    return [] if why.verdict in ("exception", "unknown") else verdict_lines(why, paint)
+    return ("", []) if why.verdict in ("exception", "unknown") else (why.verdict, verdict_lines(why, paint))
 
 
 def watch(run_id: str, engine: Engine, *, form: str) -> int:

@@ -417,11 +417,14 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
     return lines
 
 
-def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *, verbose: int = 0) -> list[str]:
+def summary_lines(
+    run: Run, now: float, paint: Paint, why: Sequence[str] = (), *, verdict: str = "", verbose: int = 0
+) -> list[str]:
     """The end of `windlass run`: how the run ended, why, where the time went and where the results are.
 
-    `why` is the verdict of a diagnosis, in place of the root cause as the worker reported it.
+    `why` are the lines of a diagnosis, in place of the root cause as the worker reported it; `verdict` is its code.
     """
+    warnings = [one for one in run.warnings if one.code != verdict]
     lines = [f"{paint(run.id, bold=True)} {phase_word(run.phase, paint)} after {duration(run.elapsed(now))}", *why]
     if not why and run.cause is not None and run.phase is not Phase.STOPPED:
         lines += [f"  {line}" for line in cause_lines(run.cause, paint, verbose=verbose)]
@@ -432,7 +435,7 @@ def summary_lines(run: Run, now: float, paint: Paint, why: Sequence[str] = (), *
         ("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "", None),
         ("files", changed_files_lines(run.changed_files), None),
         ("checkpoint", left_words(run, now) if keeps else "", None),
-        ("warning", warning_lines(run.warnings, paint), None),
+        ("warning", warning_lines(warnings, paint), None),
         ("next", _next_lines(run, paint), None),
     ):
         lines += [f"  {line}" for line in labelled(label, text, paint, colour)]

@@ -27,6 +27,9 @@ _MOST_CHECKPOINTS = 256  # between two looks of the node
 GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 """What a job's own expression may name; `samples` is samples a second."""
 
+LOSS_GAPS, LOSS_STEPS = 3, 30
+"""A printed loss is out of date after three times the most steps between two, and these."""
+
 _PARTIAL_BYTES = 64 << 10
 _TAIL_BYTES = 16 << 10
 _LINES = 32
@@ -48,6 +51,9 @@ class Recogniser:
         self._only = ""
         self._reported: frozenset[str] = frozenset()
         """Fields that structured lines report: they are not read from other lines."""
+        self._step = self._loss_step = self._loss_gap = 0
+        """The newest step of structured lines; that at which a loss was last read; the most steps between two."""
+        self._has_loss = False
         self._evaluating = False
         self.checkpoints: list[dict[str, Any]] = []
         """Checkpoint events, each once and in order; the reader empties it."""
@@ -77,7 +83,23 @@ class Recogniser:
             found = self._unreported(self._of_tail(data, end, previous, was_read))
             if found:
                 self._follow_loss(found, data[:end])
-        return {**(found or {}), **(structured or {})} or None
+        return self._without_old_loss({**(found or {}), **(structured or {})}) or None
+
+    def _without_old_loss(self, found: Progress) -> Progress:
+        """The same, with None in place of a loss that has not been read for several times as many steps as usual: the
+        script prints none any more, while its steps are counted.
+        """
+        if "step" not in self._reported:
+            return found
+        self._step = found.get("step", self._step)
+        self._loss_step = self._loss_step or self._step
+        since = self._step - self._loss_step
+        if found.get("loss") is not None:
+            self._loss_gap, self._loss_step, self._has_loss = max(self._loss_gap, since), self._step, True
+        elif self._has_loss and since > LOSS_GAPS * self._loss_gap + LOSS_STEPS:
+            self._has_loss = False
+            return {**found, "loss": None}
+        return found
 
     def _unreported(self, printed: Progress | None) -> Progress:
         """What a printed line has that no structured line reports."""
