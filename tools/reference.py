@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from windlass import errors
 from windlass.errors import RunEnded, WindlassError
-from windlass.spec.schema import field_docstrings
+from windlass.spec.docstrings import field_docstrings
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 HEADER = "<!-- Made by `make docs` from the code. Edit the docstrings there, not this page. -->\n\n"

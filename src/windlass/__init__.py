@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from typing import Any
 
-    from windlass.actions.api import Run, get, list_runs, make_plan, run
+    from windlass.actions.api import Run, get, list_runs, make_plan, run, submit
     from windlass.diagnose.verdict import Diagnosis, Verdict
     from windlass.errors import (
         EngineError,
@@ -70,6 +70,7 @@ _HOMES = {
     "list_runs": "windlass.actions.api",
     "make_plan": "windlass.actions.api",
     "run": "windlass.actions.api",
+    "submit": "windlass.actions.api",
     **dict.fromkeys(
         ["EngineError", "JobFileError", "NoSuchRun", "PlanError", "Problem", "RunEnded", "RunFailed",
          "RunNotFinished", "RunStopped", "StoreError", "UsageError", "WindlassError"],
@@ -113,6 +114,7 @@ __all__ = [
     "list_runs",
     "make_plan",
     "run",
+    "submit",
 ]
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class WindlassError(Exception):
@@ -123,6 +124,14 @@ class NoSuchRun(WindlassError):
 
 class RunEnded(WindlassError):
     """A run that was waited for did not succeed."""
+
+    run: Any = None
+    """The `windlass.Run`; None where the error was not raised by one."""
+
+    @property
+    def diagnosis(self) -> Any:
+        """The `windlass.Diagnosis` of why it ended so, as `run.why()`. Raises NoSuchRun once the run was removed."""
+        return None if self.run is None else self.run.why()
 
 
 class RunFailed(RunEnded):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import inspect
 import multiprocessing
 import os
 import pickle
@@ -10,8 +12,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.until import until
@@ -97,6 +102,97 @@ def test_a_start_that_is_interrupted_names_the_run_that_goes_on(
     [status] = windlass.list_runs(context=context)
     assert interrupted.value.__notes__ == [f"{status.id} was started: windlass.get('{status.id}')"]
     windlass.get(status.id, context=context).wait()
+
+
+def test_runs_are_listed_by_what_they_have(context: Context) -> None:
+    good = windlass.run(job("true", labels={"team": "a"}), context=context)
+    good.wait()
+    bad = windlass.run({"name": "other", "command": ["false"]}, context=context)
+    bad.wait(check=False)
+
+    def listed(**filters: Any) -> list[str]:
+        return [status.id for status in windlass.list_runs(context=context, **filters)]
+
+    assert listed() == [bad.id, good.id]
+    assert listed(phase="failed") == listed(phase=["failed", "lost"]) == listed(name="oth*") == [bad.id]
+    assert listed(label="team=a") == listed(label={"team": "a"}) == listed(label=["team"]) == [good.id]
+    assert listed(label="team=b") == listed(target="lab") == listed(phase="queued") == []
+    now = time.time()
+    assert listed(since=now - 600) == listed(since="10min") == listed(since=timedelta(hours=1)) == [bad.id, good.id]
+    assert listed(since=datetime.fromtimestamp(now + 60, tz=UTC)) == []
+    assert listed(last=1, target="local") == [bad.id]
+    for wrong in ({"phase": "running"}, {"since": "yesterday"}, {"label": 3}, {"name": None}):
+        with pytest.raises(windlass.UsageError):
+            listed(**wrong)
+
+
+def test_a_run_that_failed_is_in_its_error_with_the_diagnosis(context: Context) -> None:
+    run = windlass.run(job("bash", "-c", "echo no luck; exit 3"), context=context)
+    with pytest.raises(windlass.RunFailed) as failed:
+        run.wait()
+    assert failed.value.run == pickle.loads(pickle.dumps(failed.value)).run == run
+    assert failed.value.diagnosis == run.why()
+    assert windlass.RunFailed("of another program").diagnosis is None
+
+
+def test_a_run_is_started_again_with_changes_and_after_another(context: Context) -> None:
+    first = windlass.run(job("true"), context=context)
+    again = first.rerun(changes={"env": {"WORD": "again"}, "command": ["bash", "-c", "echo $WORD"]}, after=[first])
+    assert again.wait().phase is Phase.SUCCEEDED
+    assert [line.text for line in again.logs()] == ["again"]
+    with pytest.raises(windlass.NoSuchRun):
+        windlass.run(job("true"), after=["nothing"], context=context)
+    with pytest.raises(windlass.UsageError, match="after is for runs of this machine alone"):
+        windlass.run(job("true"), FakeEngine(context.store(), lambda rank: None), after=[first], context=context)
+
+
+def test_a_run_behind_one_that_failed_is_stopped_with_the_reason(context: Context) -> None:
+    first = windlass.run(job("false"), context=context)
+    with pytest.raises(windlass.RunStopped, match=f"was stopped: {first.id}, after which .*, ended as failed"):
+        windlass.run(job("true"), after=first.id, context=context).wait()
+
+
+def test_a_note_is_read_and_written(context: Context) -> None:
+    run = windlass.run(job("true"), context=context)
+    assert run.note == ""
+    run.note = "the rate of the paper"
+    assert windlass.get(run.id, context=context).note == run.wait().note == "the rate of the paper"
+    with pytest.raises(windlass.UsageError, match="4,000 characters at most"):
+        run.note = "x" * 5000
+    run.note = ""
+    assert run.note == ""
+
+
+def test_what_a_notebook_shows_is_one_line_or_a_table(context: Context) -> None:
+    run = windlass.run(job("echo", "<b>"), context=context)
+    status = run.wait()
+    assert repr(run) == f"<windlass.Run {run.id} succeeded>"
+    assert repr(status) == f"<windlass.Status {run.id} succeeded>"
+    assert repr(dataclasses.replace(status, progress={"step": 90, "total": 500, "loss": 0.31234})) == (
+        f"<windlass.Status {run.id} succeeded, step 90 of 500, loss 0.3123>"
+    )
+    assert repr(run.why()) == "<windlass.Diagnosis none: the run succeeded; nothing is wrong>"
+    assert repr(job("true", nodes=2)) == "Job(name='words', command=('true',), nodes=NodeRange(min=2, max=2))"
+    made = windlass.make_plan(job("true", nodes=2), context=context)
+    assert repr(made) == f"<windlass.Plan {made.run_id} on local: 2 × 1 ranks, 3 steps>"
+    run.note = "<b>"
+    assert f"<th>run</th><td>{run.id}</td>" in run._repr_html_()
+    assert "<th>note</th><td>&lt;b&gt;</td>" in run._repr_html_()
+    run.delete()
+    assert repr(run) == f"<windlass.Run {run.id}, removed>"
+
+
+def test_a_job_has_a_signature_and_a_docstring_with_all_its_fields() -> None:
+    for _ in range(2):  # pydantic makes one of its own with the first job
+        parameters = inspect.signature(windlass.Job).parameters
+        assert list(parameters) == list(windlass.Job.model_fields)
+        assert parameters["name"].default is inspect.Parameter.empty
+        assert str(parameters["restarts"].annotation).startswith("int | ")
+        assert parameters["grace"].default == 30.0
+        windlass.Job(name="a", run="train.py")
+    text = str(inspect.getdoc(windlass.Job))
+    assert all(f"\n    {name}: " in text for name in parameters)
+    assert "Machines: a number, or `{min: 1, max: 4}`" in text
 
 
 def test_a_job_file_is_run_by_its_path(context: Context) -> None:
@@ -403,6 +499,7 @@ def test_what_is_public_is_pinned() -> None:
         "JobFileError", "Ledger", "LogLine", "NoSuchRun", "Note", "Phase", "Plan", "PlanError", "Problem", "RankState",
         "Run", "RunEnded", "RunFailed", "RunNotFinished", "RunStopped", "Spent", "Status", "Step", "StoreError",
         "UsageError", "Verdict", "WindlassError", "get", "list_runs", "make_plan", "run",
+        "submit",
     ]  # fmt: skip
     assert all(getattr(windlass, name) is not None for name in windlass.__all__)
     assert set(windlass.__all__) <= set(dir(windlass))

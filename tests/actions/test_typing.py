@@ -29,6 +29,8 @@ def test_scripts_of_users_pass_the_type_checker_and_wrong_fields_do_not(tmp_path
     guide = (SOURCE / "docs/guides/use-from-python.md").read_text()
     *snippets, _inside_a_rank = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (tmp_path / "script.py").write_text("\n".join([*snippets, SCRIPT]))
+    [module] = re.findall(r'```python title="training.py"\n(.*?)```', guide, re.DOTALL)
+    (tmp_path / "training.py").write_text(module)
     options = ["--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *options, "script.py"], cwd=tmp_path, capture_output=True, text=True,

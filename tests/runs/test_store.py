@@ -26,7 +26,7 @@ from tests.helpers.until import until
 from tests.runs.test_record import KINDS, times
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, StoreTooNew
-from windlass.runs.events import entry_of
+from windlass.runs.events import PhaseEntered, entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold
 from windlass.runs.store import VERSION, RunWriter, Store, default_home
@@ -762,3 +762,16 @@ def test_a_note_is_the_same_in_every_locale(tmp_path: Path) -> None:
     read = subprocess.check_output([sys.executable, "-c", NOTES, str(tmp_path), "grün"], env=ascii_only, text=True)
     assert read.strip() == ascii("größe")
     assert Store(tmp_path).status("digits-aaaaa").note == "grün"
+
+
+def test_a_note_that_was_removed_does_not_come_back_with_the_next_event(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.create("a-1", name="a", target="local", output_dir="", plan="{}", time=1.0).close()
+        store.write_note("a-1", "a note")
+        writer = store.writer("a-1")
+        assert writer is not None
+        writer.append(PhaseEntered(Phase.TRAINING))
+        store.write_note("a-1", "")
+        writer.append(PhaseEntered(Phase.CHECKPOINTING))
+        writer.close()
+        assert store.status("a-1").note == ""

@@ -1,4 +1,4 @@
-"""The Python API: `run`, `make_plan`, `get`, `list_runs`, and a `Run` to follow, await and stop."""
+"""The Python API: `run`, `submit`, `make_plan`, `get`, `list_runs`, and a `Run` to follow, await and stop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from subprocess import CompletedProcess
 from tempfile import TemporaryFile
@@ -18,13 +19,21 @@ from windlass.actions.feed import LOOK_SECONDS, Feed
 from windlass.actions.jobs import ReadyJob, read_job
 from windlass.actions.why import why
 from windlass.engines import engine_class
-from windlass.errors import NoSuchRun, RunFailed, RunNotFinished, RunStopped, UsageError
+from windlass.errors import (
+    NoSuchRun,
+    RunEnded,
+    RunFailed,
+    RunNotFinished,
+    RunStopped,
+    UsageError,
+    WindlassError,
+)
 from windlass.runs.context import Context, here
 from windlass.runs.events import Event
 from windlass.runs.logs import LogLine, RunLogs
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
-from windlass.runs.store import Store
+from windlass.runs.store import NOTE_CHARS, Store
 
 if TYPE_CHECKING:
     from windlass.diagnose.verdict import Diagnosis
@@ -51,7 +60,15 @@ class Run:
         self._home = engine.store.home
 
     def __repr__(self) -> str:
-        return f"<windlass.Run {self.id}>"
+        with contextlib.suppress(WindlassError), self._opened() as engine:
+            return f"<windlass.Run {engine.store.status(self.id).one_line}>"
+        return f"<windlass.Run {self.id}, removed>"
+
+    def _repr_html_(self) -> str:
+        from windlass.views.html import run_table
+
+        with self._opened() as engine:
+            return run_table(engine.status(self.id), time.time())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and (self.id, self._home) == (other.id, other._home)
@@ -72,6 +89,20 @@ class Run:
     def warnings(self) -> tuple[RunWarning, ...]:
         """What did not end the run and may spoil its result, such as checkpoints that could not be saved."""
         return self.status.warnings
+
+    @property
+    def note(self) -> str:
+        """What its user wants to remember of it, as `windlass note RUN`; empty for nothing. May be set."""
+        with self._opened() as engine:
+            return engine.note(self.id)
+
+    @note.setter
+    def note(self, text: str) -> None:
+        require(text, str, "a text as note", "an empty one removes it")
+        if len(text) > NOTE_CHARS:
+            raise UsageError(f"a note has {NOTE_CHARS:,} characters at most; this one has {len(text):,}")
+        with self._opened() as engine:
+            engine.write_note(self.id, text.strip())
 
     @property
     def output_dir(self) -> Path:
@@ -205,8 +236,29 @@ class Run:
         with self._opened() as engine:
             status = engine.wait(self.id, timeout)
         if check:
-            raise_unless_succeeded(status)
+            self._raise_unless_succeeded(status)
         return status
+
+    def result(self, *, rank: int = 0, timeout: float | None = None) -> Any:
+        """Block until the run has ended, and give what the function of `windlass.submit` returned in a rank.
+
+        Raises as `wait`, with the exception of the function in the message; UsageError for a run without results, or a
+        result that JSON does not hold.
+        """
+        from windlass.actions.functions import returned
+
+        rank = whole_number(rank, "the number of a rank", "they are counted from 0")
+        self.wait(timeout)
+        with self._opened() as engine:
+            return returned(engine, self.id, rank)
+
+    def results(self, *, timeout: float | None = None) -> list[Any]:
+        """The same of all ranks, in their order."""
+        from windlass.actions.functions import returned
+
+        status = self.wait(timeout)
+        with self._opened() as engine:
+            return [returned(engine, self.id, rank) for rank in range(status.attempts[-1].world_size)]
 
     def __await__(self) -> Generator[Any, None, Status]:
         """`await run`: as `wait()`, while other tasks go on. A task that is cancelled leaves the run as it is."""
@@ -221,8 +273,15 @@ class Run:
             yield status
 
         async for status in Feed(read):
-            raise_unless_succeeded(status)
+            self._raise_unless_succeeded(status)
         return status
+
+    def _raise_unless_succeeded(self, status: Status) -> None:
+        try:
+            raise_unless_succeeded(status)
+        except RunEnded as error:
+            error.run = self
+            raise
 
     def why(self) -> Diagnosis:
         """Why the run ended as it did: a verdict with evidence and a fix, and what else speaks for something."""
@@ -272,6 +331,22 @@ class Run:
             actions.resume(self.id, engine, here(), changes=fields, more=more, new_code=new_code, checkpoint=wanted)
         return self
 
+    def rerun(
+        self, on: str | None = None, *, changes: Mapping[str, Any] | None = None, arguments: Sequence[str] = (),
+        after: Sequence[Run | str] = (), context: Context | None = None,
+    ) -> Run:  # fmt: skip
+        """Start a new run of the job, on its target unless another is named, and return at once.
+
+        `changes` are fields of the job, each in place of the old value, `arguments` are added to those of its script,
+        and `after` is as for `run`. The code is what its folder has now. Raises as `run`.
+        """
+        more = words(arguments, "a list of arguments", 'write for example ["--epochs", "10"]')
+        require(changes, Mapping | None, "a mapping of job fields", 'write for example {"restarts": 3}')
+        context = _context(context)
+        with self._opened() as engine:
+            made = actions.rerun_plan(engine, self.id, on, changes or {}, more, context)
+            return _started(made, engine.store, context, after)
+
     def delete(self, *, force: bool = False) -> None:
         """Remove the ended run with its logs and results.
 
@@ -313,29 +388,61 @@ def _recorded_run(run_id: str, home: Path) -> Run:
         return Run(run_id, actions.engine_for(run_id, store))
 
 
-def run(job: AnyJob, on: str | Engine = "local", *, context: Context | None = None) -> Run:
+def run(
+    job: AnyJob, on: str | Engine = "local", *, after: Sequence[Run | str] = (), context: Context | None = None
+) -> Run:
     """Start a job and return at once: `windlass.run("job.yaml").wait()`.
 
     `job` is a `Job`, the path of a job file or script, or a mapping of job fields; its paths are relative to the
     working folder (to the file's own for a job file). `on` names a target, or is an engine with its own planner: the
-    fake engine, in the tests of your own programs. Raises JobFileError, PlanError, UsageError, EngineError, StoreError.
+    fake engine, in the tests of your own programs. On this machine the run starts once those of `after` have succeeded.
+    Raises JobFileError, PlanError, UsageError, EngineError, StoreError.
     """
     from windlass.engines.base import Engine
 
     context = _context(context)
     if isinstance(on, Engine):
+        if after:
+            raise UsageError("after is for runs of this machine alone", f"leave it out on engine {on.kind}")
         ready = _ready(job, context)
         status = on.submit(on.plan(ready.job, f"{ready.job.name}-{context.token()}"))
         return Run(status.id, on)
     with context.store() as store:
-        made = make_plan(job, on, context=context)
-        engine = engine_class(made.engine).connect(store)
-        try:
-            return Run(actions.submit(engine, made, context).id, engine)
-        except KeyboardInterrupt as interrupt:  # what was not submitted yet is undone by now
-            with contextlib.suppress(NoSuchRun):
-                interrupt.add_note(f"{store.status(made.run_id).id} was started: windlass.get({made.run_id!r})")
-            raise
+        return _started(make_plan(job, on, context=context), store, context, after)
+
+
+def _started(made: Plan, store: Store, context: Context, after: Sequence[Run | str]) -> Run:
+    """The run of a plan, submitted."""
+    if isinstance(after, str | Run):
+        after = (after,)
+    made.require_runnable()
+    named = [one.id if isinstance(one, Run) else path_text(one, "the id of a run") for one in after]
+    made = actions.after_runs(made, named, store, context)
+    engine = engine_class(made.engine).connect(store)
+    try:
+        return Run(actions.submit(engine, made, context).id, engine)
+    except KeyboardInterrupt as interrupt:  # what was not submitted yet is undone by now
+        with contextlib.suppress(NoSuchRun):
+            interrupt.add_note(f"{store.status(made.run_id).id} was started: windlass.get({made.run_id!r})")
+        raise
+
+
+def submit(
+    function: Callable[..., Any], /, *args: Any, job: Mapping[str, Any] | None = None, on: str | Engine = "local",
+    after: Sequence[Run | str] = (), context: Context | None = None, **kwargs: Any,
+) -> Run:  # fmt: skip
+    """Call a function of an importable module in every rank of a new run, and return at once: `run.result()` gives what
+    rank 0 returned.
+
+    `job` are fields of the job, such as `{"nodes": 2}`; the others are as for `run`. The name of the job is that of the
+    function and its code the folder from which the module is imported, unless `job` has others. Arguments and results
+    are JSON, and are recorded: no secrets, and no tensors. Raises UsageError for a lambda, for a function of another
+    one or of `__main__`, and for arguments that JSON does not hold; and as `run`.
+    """
+    from windlass.actions.functions import function_job
+
+    require(job, Mapping | None, "a mapping of job fields", 'write for example job={"nodes": 2}')
+    return run(function_job(function, args, kwargs, job or {}), on, after=after, context=context)
 
 
 def make_plan(job: AnyJob, on: str = "local", *, context: Context | None = None) -> Plan:
@@ -356,12 +463,57 @@ def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
         return Run(found, engine)
 
 
-def list_runs(last: int | None = None, *, context: Context | None = None) -> list[Status]:
-    """All runs, newest first; the unfinished ones and the `last` newest if a number is given."""
+def list_runs(
+    last: int | None = None, *, phase: str | Collection[str] = (),
+    label: str | Mapping[str, str] | Collection[str] = (), name: str = "", target: str = "",
+    since: float | str | timedelta | datetime = 0.0, context: Context | None = None,
+) -> list[Status]:  # fmt: skip
+    """All runs, newest first; the unfinished ones and the `last` newest if a number is given.
+
+    The others filter, as `windlass ps` does, and `last` then bounds what they leave: `phase` is one or several, `label`
+    `"team=vision"`, `"team"`, several of them or a mapping, `name` that of the job or a pattern (`"digits*"`), and
+    `since` a moment in Unix seconds or as a datetime, or an age (`"12h"` or a timedelta). Raises UsageError.
+    """
+    from windlass.actions.listing import Filter, labels_in
+
     if last is not None:
         last = whole_number(last, "a number of runs", "leave last out for all runs")
-    with _context(context).store() as store:
-        return actions.statuses(store, last=last)
+    context = _context(context)
+    labels = (
+        [f"{key}={value}" for key, value in label.items()] if isinstance(label, Mapping) else _texts(label, "label")
+    )
+    wanted = Filter(path_text(name, "the name of a job"), frozenset(map(_phase, _texts(phase, "phase"))),
+                    labels_in(tuple(labels)), path_text(target, "a target"), _moment(since, context.now()))  # fmt: skip
+    with context.store() as store:
+        found = actions.statuses(store, last=None if wanted else last)
+    return [one for one in found if wanted.matches(one)][: last if wanted else None]
+
+
+def _texts(value: str | Collection[str], what: str) -> list[str]:
+    return words([value] if isinstance(value, str) else value, f"a {what}, or a list", f"write for example {what}=[…]")
+
+
+def _phase(text: str) -> Phase:
+    try:
+        return Phase(text)
+    except ValueError:
+        raise UsageError(f"no phase is called '{text}'", f"known are {', '.join(Phase)}") from None
+
+
+def _moment(since: float | str | timedelta | datetime, now: float) -> float:
+    """In Unix seconds."""
+    from windlass.spec.units import parse_duration
+
+    if isinstance(since, datetime):
+        return since.timestamp()
+    if isinstance(since, timedelta):
+        return now - since.total_seconds()
+    if not isinstance(since, str):
+        return seconds(since)
+    try:
+        return now - parse_duration(since)
+    except ValueError as error:
+        raise UsageError(f"since: {error}", "write it as '12h' or '2d', or give a datetime") from error
 
 
 def raise_unless_succeeded(status: Status) -> None:
@@ -371,7 +523,8 @@ def raise_unless_succeeded(status: Status) -> None:
     if not status.phase.is_terminal:
         raise RunNotFinished(f"{status.id} is still {status.phase}", f"windlass status {status.id}")
     if status.phase is Phase.STOPPED:
-        raise RunStopped(f"{status.id} was stopped")
+        why = f": {status.cause['summary']}" if status.cause and not status.attempts else ""
+        raise RunStopped(f"{status.id} was stopped{why}")
     cause = status.cause or {}
     rank = f"rank {cause['rank']}: " if "rank" in cause else ""
     raise RunFailed(f"{status.id} {status.phase}: {rank}{cause.get('summary', '')}", f"windlass logs {status.id}")

@@ -20,6 +20,7 @@ class Filter:
     phases: frozenset[Phase] = frozenset()
     labels: Mapping[str, str | None] = field(default_factory=dict)
     """With their values; None for any value."""
+    target: str = ""
     since: float = 0.0
     """Unix seconds: created at this moment or later."""
 
@@ -32,6 +33,7 @@ class Filter:
             (not self.name or fnmatchcase(status.name, self.name))
             and (not self.phases or status.phase in self.phases)
             and all(key in status.labels and value in (None, status.labels[key]) for key, value in self.labels.items())
+            and self.target in ("", status.target)
             and status.created_at >= self.since
         )
 

@@ -85,7 +85,7 @@ def ps(
         raise click.UsageError("--watch shows the changes of one namespace, with their phases")
     context = here()
     after = context.now() - options.seconds(since, "--since", "write it as 12h or 2d") if since else 0.0
-    wanted = Filter(name, frozenset(map(Phase, phases)), labels_in(labels), after)
+    wanted = Filter(name, frozenset(map(Phase, phases)), labels_in(labels), since=after)
     with context.store() as store:
         if on is None:
             from windlass.cli.listtext import print_here

@@ -56,3 +56,6 @@ class Diagnosis:
     others: tuple[Verdict, ...] = ()
     not_seen: tuple[str, ...] = ()
     """What could not be looked at, and why: a run that goes on is judged without it."""
+
+    def __repr__(self) -> str:
+        return f"<windlass.Diagnosis {self.verdict.code}: {self.verdict.summary}>"

@@ -72,6 +72,11 @@ class Plan:
     revision: Revision | None = None
     """The commit that the folder of the code is at; null outside of a git work tree."""
 
+    def __repr__(self) -> str:
+        blocked = ", cannot be run" if any(note.blocks for note in self.notes) else ""
+        size = f"{self.num_nodes} × {self.procs_per_node} ranks"
+        return f"<windlass.Plan {self.run_id} on {self.target}: {size}, {len(self.steps)} steps{blocked}>"
+
     @property
     def world_size(self) -> int:
         """Number of ranks."""

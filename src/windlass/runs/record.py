@@ -153,6 +153,17 @@ class Status:
     """Whether it waits there now."""
 
     @property
+    def one_line(self) -> str:
+        """`digits-7f3k2 training, step 90 of 500, loss 0.31`."""
+        of = f" of {self.progress['total']}" if "total" in self.progress else ""
+        facts = [f"step {self.progress['step']}{of}" if "step" in self.progress else "", self.waits_for or ""]
+        facts += [f"loss {self.progress['loss']:.4g}" if isinstance(self.progress.get("loss"), int | float) else ""]
+        return ", ".join([f"{self.id} {self.phase}", *filter(None, facts)])
+
+    def __repr__(self) -> str:
+        return f"<windlass.Status {self.one_line}>"
+
+    @property
     def root_cause(self) -> events.RootCause | None:
         """`cause`, typed."""
         return None if self.cause is None else events.RootCause.from_json(self.cause)

@@ -349,8 +349,11 @@ class Store:
         """The status with its note, and the place of its outputs on this machine, if they were brought here."""
         # Not by Path: a list may have ten thousand runs, of which hardly one has a note.
         path = f"{self.home}/runs/{status.id}/{NOTE}"
+        note = ""
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-            status = replace(status, note=file.read().rstrip("\n"))
+            note = file.read().rstrip("\n")
+        if note != status.note:  # a supervisor has written the one that was there when it started
+            status = replace(status, note=note)
         if status.collected is None or not (self.run_dir(status.id) / OUTPUT_DIGEST).exists():
             return status
         return replace(status, output_dir=str(self.run_dir(status.id) / OUTPUT))

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -44,6 +44,7 @@ from windlass.spec.parts import (
     Data,
     Document,
     KubernetesOptions,
+    Launcher,
     LocalOptions,
     NodeRange,
     Nodes,
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
 
     from windlass.spec.job_fields import JobFields
 
-Launcher = Literal["torchrun", "pytorch", "tensorflow", "jax", "mpi", "plain"]
 MOST_LABELS = 20
 PROGRESS_GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 """Names that the groups of a `progress` pattern may have."""
@@ -167,6 +167,14 @@ class Job(Document):
     if TYPE_CHECKING:
         # Type checkers would take the types of the attributes for those of the keywords: no number of nodes, no "2h".
         def __init__(self, **fields: Unpack[JobFields]) -> None: ...
+
+    @classmethod
+    def model_rebuild(cls, **options: Any) -> bool | None:
+        """Builds the validator, and keeps the signature with the types that it accepts."""
+        built = super().model_rebuild(**options)
+        if cls is Job:
+            cls.__signature__ = _Lazy(_signature)  # type: ignore[assignment]
+        return built
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """The job with other fields, which are checked as those of a new one. Raises JobFileError."""
@@ -322,3 +330,29 @@ class Job(Document):
     def script_kind(self) -> Literal["script", "module", "program"]:
         """Whether `script_argv` wants Python in front of it (`script`, `module`) or stands alone (`program`)."""
         return "program" if self.run is None else kind_of(self.script_argv)
+
+
+class _Lazy:
+    """An attribute of a class that is made when it is read: no command needs those of `Job`."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __get__(self, _instance: object, _owner: type | None = None) -> Any:
+        return self._make()
+
+
+def _signature() -> Any:
+    from windlass.spec.job_fields import job_signature
+
+    return job_signature(Job)
+
+
+def _docs() -> str:
+    from windlass.spec.job_fields import job_docs
+
+    return job_docs(Job)
+
+
+Job.__signature__ = _Lazy(_signature)  # type: ignore[assignment]
+Job.__doc__ = _Lazy(_docs)  # type: ignore[assignment]

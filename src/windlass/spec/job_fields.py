@@ -1,15 +1,20 @@
-"""Types of the keywords of `windlass.Job(...)`, for type checkers alone: what its validators accept."""
+"""The keywords of `windlass.Job(...)` with the types that its validators accept, for type checkers and `inspect`."""
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Required, TypeAlias, TypedDict
+from typing import Any, Literal, Required, TypeAlias, TypedDict, get_type_hints
 
-from windlass.spec.job import Launcher
+from pydantic import BaseModel
+
+from windlass.spec.docstrings import field_docstrings
 from windlass.spec.parts import (
     Checkpoint,
     Data,
     KubernetesOptions,
+    Launcher,
     LocalOptions,
     NodeRange,
     Outputs,
@@ -59,3 +64,32 @@ class JobFields(TypedDict, total=False):
     local: Section | LocalOptions
     kubernetes: Section | KubernetesOptions
     sagemaker: Section | SageMakerOptions
+
+
+def job_signature(job: type[BaseModel]) -> inspect.Signature:
+    """The keywords of `Job` with what they accept, for `inspect.signature` and editors; `...` follows from others."""
+    hints = get_type_hints(JobFields)
+    fields = {name: job.model_fields[name] for name in JobFields.__annotations__}
+    defaults = {
+        name: inspect.Parameter.empty if field.is_required() else ... if field.default_factory else field.default
+        for name, field in fields.items()
+    } | {name: {} for name, field in fields.items() if field.default_factory is dict}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Signature(
+        [inspect.Parameter(name, keyword, default=defaults[name], annotation=hints[name]) for name in fields]
+    )
+
+
+def job_docs(job: type[BaseModel]) -> str:
+    """The docstring of `Job`: each field as the reference describes it."""
+    words = {
+        name: textwrap.indent(inspect.cleandoc(text), " " * 8).strip() for name, text in field_docstrings(job).items()
+    }
+    fields = "\n".join(f"    {name}: {words[name]}" for name in JobFields.__annotations__)
+    return f"""A training job, as its author wrote it. Keywords are the fields of a job file.
+
+Raises JobFileError with every problem in them.
+
+Args:
+{fields}
+"""

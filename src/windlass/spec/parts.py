@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 import types
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -35,6 +36,7 @@ Workload = Literal["auto", "job", "jobset", "trainjob", "pytorchjob", "mpijob"]
 
 _NO_PLUGINS = types.ModuleType("no_plugins")
 _NO_PLUGINS.get_plugins = tuple  # type: ignore[attr-defined]
+Launcher = Literal["torchrun", "pytorch", "tensorflow", "jax", "mpi", "plain"]
 
 
 class Part(BaseModel):
@@ -43,6 +45,10 @@ class Part(BaseModel):
     # Start-up time: validators of nested models are not built on import, and the descriptions of fields are read from
     # the source only by `schema.py`.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Shows the fields that were given, as pydantic's own shows all."""
+        return ((name, value) for name, value in super().__repr_args__() if name in self.model_fields_set)
 
     @classmethod
     def model_rebuild(cls, **options: Any) -> bool | None:

@@ -6,13 +6,11 @@ compile) are checked by the parser alone.
 
 from __future__ import annotations
 
-import ast
 import inspect
-import itertools
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from windlass.spec.docstrings import field_docstrings
 from windlass.spec.job import Job
 from windlass.spec.parts import Part
 from windlass.spec.targets import KINDS
@@ -111,15 +109,3 @@ def _all(part: type[Part]) -> Iterator[type[Part]]:
     for one in part.__subclasses__():
         yield one
         yield from _all(one)
-
-
-def field_docstrings(owner: type) -> dict[str, str]:
-    """The docstring under each field of a class, read from its source, without those of its bases."""
-    [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
-    for field, below in itertools.pairwise(tree.body):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = text
-    return found

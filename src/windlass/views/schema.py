@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from windlass.plan.plan import Plan, Step
-from windlass.spec.schema import field_docstrings
+from windlass.spec.docstrings import field_docstrings
 from windlass.views import cluster, cluster_pods, platform, prices, reports, rights, run
 from windlass.worker.values import REQUIRED, Value
 

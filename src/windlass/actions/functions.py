@@ -1,0 +1,127 @@
+"""Runs a function of an importable module: the job that calls it, and what it returned.
+
+Arguments are JSON on the command line of the ranks, and results are JSON in the outputs: both reach any target, and can
+be read in the record. Decision 0109 has the reasons.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.errors import UsageError
+from windlass.train.call import FOLDER
+
+if TYPE_CHECKING:
+    from windlass.engines.base import Engine
+    from windlass.spec.job import Job
+
+CALL: Final = "windlass.train.call"
+MAX_BYTES: Final = 64 << 10
+"""The longest arguments: a process can be given little more in one word."""
+
+
+def function_job(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], fields: Mapping[str, Any]
+) -> Job:
+    """The job that calls a function in each rank; `fields` are those of the job. Raises UsageError, JobFileError."""
+    from windlass.spec.job import Job
+    from windlass.spec.names import legal_name
+
+    for name in ("run", "command"):
+        if name in fields:
+            raise UsageError(f"{name} is a field of job, and the function is what runs", f"leave {name} out")
+    path = f"{function.__module__}:{function.__qualname__}" if not (why := _why_not(function)) else ""
+    if not path:
+        raise UsageError(f"a rank could not import this function: it is {why}",
+                         "define it in a module, such as train.py, and submit it from another file: "
+                         "from train import fit; windlass.submit(fit)")  # fmt: skip
+    run = shlex.join(["-m", CALL, path, _as_json(args, kwargs)])
+    known = {"name": legal_name(function.__name__), **({} if (root := _root(function)) is None else {"code": root})}
+    return Job(**{**known, **fields, "run": run})
+
+
+def returned(engine: Engine, run_id: str, rank: int) -> Any:
+    """What the function returned in a rank of an ended run. Raises UsageError, EngineError."""
+    status = engine.store.status(run_id)
+    name = f"{FOLDER}/rank-{rank}.json"
+    path = Path(status.output_dir, name)
+    try:
+        text = path.read_text(encoding="utf-8") if path.is_file() else _fetched(engine, run_id, name)
+        found = json.loads(text)
+    except (OSError, UsageError) as error:
+        why = error.message if isinstance(error, UsageError) else str(error.strerror)
+        raise UsageError(f"rank {rank} of {run_id} has left no result: {why}",
+                         "only runs of windlass.submit have results, one for each rank") from error  # fmt: skip
+    if found["attempt"] != len(status.attempts):
+        raise UsageError(f"rank {rank} of {run_id} has no result of attempt {len(status.attempts)}, which was the last")
+    if "refused" in found:
+        raise UsageError(f"rank {rank} of {run_id} returned what JSON does not hold: {found['refused']}",
+                         "return numbers, text, lists and dicts; write models to WINDLASS_OUTPUT_DIR")  # fmt: skip
+    return found["value"]
+
+
+def _fetched(engine: Engine, run_id: str, name: str) -> str:
+    """A file of the outputs that are not on this machine."""
+    from windlass.actions.exec_copy import copied
+
+    with TemporaryDirectory() as folder:
+        place = Path(folder, "result.json")
+        copied((run_id, f"output/{name}"), None, place, engine.store)
+        return place.read_text(encoding="utf-8")
+
+
+def _why_not(function: object) -> str:
+    """Why a rank could not import it; empty where it can."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not callable(function) or not isinstance(name, str) or not isinstance(module, str):
+        return f"a value of type {type(function).__name__}, which has no name in a module"
+    if "<lambda>" in name:
+        return "a lambda"
+    if "<locals>" in name:
+        return f"{name.rpartition('.')[2]}, defined inside another function"
+    if module in ("__main__", "__mp_main__"):
+        return f"{name}, defined in the script or notebook that runs now (__main__)"
+    try:
+        found: object = reduce(getattr, name.split("."), sys.modules[module])
+    except (KeyError, AttributeError):
+        found = None
+    return "" if found == function else f"{name}, and {module}.{name} is something else"
+
+
+def _root(function: Callable[..., Any]) -> str | None:
+    """The folder from which its module is imported; None for an installed one, which ranks have too."""
+    file = getattr(sys.modules[function.__module__], "__file__", None)
+    if file is None or {"site-packages", "dist-packages"} & {*Path(file).parts}:
+        return None
+    path, words = Path(file).absolute(), function.__module__.split(".")
+    root = path.parents[len(words) - (path.stem != "__init__")]
+    is_there = (root / Path(*words)).with_suffix(".py") == path or root / Path(*words, "__init__.py") == path
+    return str(root) if is_there and not path.is_relative_to(sys.base_prefix) else None
+
+
+def _as_json(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The arguments as JSON, which reads back as the same values. Raises UsageError."""
+    named = {**{str(place): value for place, value in enumerate(args, 1)}, **kwargs}
+    for name, value in named.items():
+        try:
+            is_same = json.loads(json.dumps(value, allow_nan=False)) == value
+        except (TypeError, ValueError, RecursionError):
+            is_same = False
+        if not is_same:
+            raise UsageError(f"argument {name} is of type {type(value).__name__}, and JSON does not hold it as it is",
+                             "pass numbers, text, lists and dicts with text as keys; for anything else, the path of a "
+                             "file")  # fmt: skip
+    # No name is filled in within the words of a run line.
+    text = json.dumps({"args": list(args), "kwargs": dict(kwargs)}).replace("$", "\\u0024")
+    if len(text) > MAX_BYTES:
+        raise UsageError(
+            f"the arguments take {len(text):,} bytes, and {MAX_BYTES:,} are the most", "pass the path of a file"
+        )
+    return text

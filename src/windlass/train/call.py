@@ -1,0 +1,59 @@
+"""`python -m windlass.train.call MODULE:FUNCTION JSON`: calls a function in a rank, and writes what it returns as JSON.
+
+`windlass.submit` starts ranks so. Standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from functools import reduce
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FOLDER = "windlass-result"
+"""In the folder of the outputs: a file for each rank whose function has returned."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Call the function with `{"args": […], "kwargs": {…}}`, and write what it returned."""
+    module, _, name = argv[0].partition(":")
+    given = json.loads(argv[1])
+    function = reduce(getattr, name.split("."), importlib.import_module(module))
+    write(function(*given["args"], **given["kwargs"]), argv[0])  # type: ignore[operator]
+
+
+def write(value: object, name: str) -> None:
+    """Write a value where the program that has submitted the function finds it, or why JSON does not hold it.
+
+    A result that cannot be written is no failure of the training that made it.
+    """
+    found = {"attempt": int(os.environ["WINDLASS_ATTEMPT"])}
+    try:
+        text = json.dumps({**found, "value": value}, default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        text = json.dumps({**found, "refused": str(error)})
+        print(f"{name} returned what JSON does not hold ({error}): run.result() will raise", file=sys.stderr)
+    path = Path(os.environ["WINDLASS_OUTPUT_DIR"], FOLDER, f"rank-{os.environ['WINDLASS_RANK']}.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
+def _plain(value: object) -> object:
+    """A scalar of NumPy or torch as a number, and a path as text."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

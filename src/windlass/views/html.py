@@ -1,0 +1,28 @@
+"""Shows a run as a table in a notebook."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from windlass.runs.record import Status
+
+
+def run_table(status: Status, now: float) -> str:
+    """HTML of a run: where it is, since when, how far, and where its results are."""
+    seconds = (now if status.ended_at is None else status.ended_at) - status.created_at
+    progress = {name: status.progress.get(name) for name in ("step", "total", "epoch", "loss")}
+    rows = {
+        "run": status.id,
+        "phase": status.phase.value,
+        "target": status.target,
+        "time": f"{seconds:,.0f} s",
+        "progress": ", ".join(f"{name} {value}" for name, value in progress.items() if value is not None),
+        "waits for": status.waits_for or "",
+        "cause": str((status.cause or {}).get("summary", "")),
+        "output": status.output_dir,
+        "note": status.note,
+    }
+    cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items() if text)
+    return f"<table>{''.join(cells)}</table>"

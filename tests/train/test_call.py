@@ -1,0 +1,43 @@
+"""A rank calls a function, and writes what it returned for the program that has submitted it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from windlass.train.call import FOLDER, main, write
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, value in {"OUTPUT_DIR": str(tmp_path), "RANK": "3", "ATTEMPT": "2"}.items():
+        monkeypatch.setenv(f"WINDLASS_{name}", value)
+    return tmp_path
+
+
+def written(folder: Path) -> dict[str, Any]:
+    [path] = (folder / FOLDER).iterdir()
+    assert path.name == "rank-3.json"
+    return dict(json.loads(path.read_text()))
+
+
+def test_a_function_is_called_with_its_arguments(folder: Path) -> None:
+    main(["os.path:join", '{"args": ["a", "b"], "kwargs": {}}'])
+    assert written(folder) == {"attempt": 2, "value": "a/b"}
+
+
+def test_scalars_of_numpy_and_paths_are_written_as_what_they_hold(folder: Path) -> None:
+    write({"loss": numpy.float32(0.5), "steps": numpy.int64(3), "one": numpy.array(2), "path": Path("/a")}, "a:f")
+    assert written(folder)["value"] == {"loss": 0.5, "steps": 3, "one": 2, "path": "/a"}
+
+
+def test_a_result_that_json_does_not_hold_is_no_failure_of_the_rank(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write([numpy.zeros(3)], "a:f")
+    assert written(folder) == {"attempt": 2, "refused": "a value of type ndarray"}
+    assert "a:f returned what JSON does not hold" in capsys.readouterr().err
