@@ -48,6 +48,14 @@ def test_a_run_is_followed_event_by_event_and_ends_with_its_status(context: Cont
     assert run.output_dir.is_dir()
 
 
+def test_a_run_has_its_warnings(context: Context) -> None:
+    run = windlass.run(job("bash", "-c", "sleep 60 & echo started"), context=context)
+    assert run.wait().phase is Phase.SUCCEEDED
+    [warning] = run.warnings
+    assert (warning.code, warning.ranks, warning.attempt) == ("processes-outlived", (0,), 1)
+    assert "sleep 60 (process " in warning.message
+
+
 def test_awaiting_a_run_lets_other_tasks_go_on(context: Context) -> None:
     async def both() -> tuple[windlass.Status, windlass.Status]:
         first = await asyncio.to_thread(windlass.run, job("sleep", "0.2"), context=context)

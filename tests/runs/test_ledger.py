@@ -522,6 +522,18 @@ def test_restarts_tell_why_how_long_and_what_was_redone() -> None:
     assert json.loads(json.dumps(to_json(restarts(told(story))[0])))["steps_redone"] == 4
 
 
+def test_a_step_below_that_of_the_checkpoint_is_not_where_the_attempt_failed() -> None:
+    story: Story = [
+        *BEGIN,
+        (3, "progress", {"step": 14, "epoch": 3}),
+        (4, "attempt-end", {"phase": "failed", "reason": "failure", "step": 14}),
+        (5, "attempt", attempt(2)),
+        (6, "checkpoint", {"action": "restored", "step": 60}),
+    ]
+    [restart] = restarts(told(story))
+    assert (restart.reached_step, restart.restored_step) == (None, 60)
+
+
 def test_an_old_record_tells_its_restarts_too() -> None:
     story: Story = [*BEGIN, *killed(10)[:1], (11, "attempt-end", {"phase": "failed"}), (12, "attempt", attempt(2))]
     assert restarts(told(story)) == [Restart(2, None, 2.0, None, None, None, None, None)]

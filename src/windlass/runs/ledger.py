@@ -155,7 +155,8 @@ def restarts(history: Iterable[Event]) -> list[Restart]:
             seconds=max(0, attempt.began - (before.died_at or before.failed_at or before.ended or 0)) / MICRO,
             wait_seconds=before.end.wait_seconds,
             restarts_left=before.end.restarts_left,
-            reached_step=attempt.highest_before or None,
+            # A checkpoint of a later step shows that the reported ones are no steps of the run, or not the last ones.
+            reached_step=attempt.highest_before if attempt.highest_before >= max(1, attempt.start.step or 0) else None,
             restored_step=attempt.start.step if attempt.start.origin is Origin.CHECKPOINT else None,
             steps_redone=attempt.steps_redone,
             start=attempt.start,

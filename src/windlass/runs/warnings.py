@@ -31,7 +31,7 @@ NAN_LOSS: Final = "nan-loss"
 LOG_INCOMPLETE: Final = "log-incomplete"
 NOT_COLLECTED: Final = "results-not-collected"
 KINDS: Final = {
-    RANKS_ALONE: "the ranks never made a process group, or each was alone in its MPI world: each trained alone",
+    RANKS_ALONE: "the ranks never made a process group, or each was alone in its own: each trained alone",
     "resumed-from-another-run": "the first attempt began from a checkpoint, which is that of another run",
     "no-steps": "the script succeeded and trained no step: it had loaded a finished training, or its loader was empty",
     NAN_LOSS: "the loss was NaN or infinite when it was last reported; ends with the next finite one",

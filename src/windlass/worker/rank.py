@@ -219,6 +219,8 @@ def _await_process_group(module: Any, done: str) -> None:
         if os.getpid() == pid:
             _has_group = True
             _mark_beside(done, ".met")
+            if args and getattr(args[0], "size", int)() == 1 != int(os.environ.get("WORLD_SIZE", "1")):
+                _mark_beside(done, ".alone-group")
             _begin_flight(module, done)
         return given
 

@@ -16,8 +16,14 @@ from windlass.worker.protocol import NodeSpec, NodeWarning
 from windlass.worker.ranks import Rank, Ranks
 from windlass.worker.resume import WEIGHTS, ZIPPED
 
-ALONE_IN_MPI = ".alone-mpi"
-"""End of the name of the file of a rank whose MPI world had no other rank; see `rank.py`."""
+ALONE_IN = {
+    ".alone-mpi": ("MPI world: COMM_WORLD had size 1", "launcher: mpi starts the ranks by mpirun"),
+    ".alone-group": (
+        "process group, which was made with world_size=1",
+        "leave rank and world_size out of init_process_group, which then takes them from the environment",
+    ),
+}
+"""By the end of the name of the file that `rank.py` leaves beside a rank: in what it was alone, and what to do."""
 LEAVE_SECONDS = 0.25
 """How long what a rank has started may take to end after it: helpers of Python notice a moment later."""
 MOST_FILES = 5000
@@ -140,13 +146,10 @@ class RunWarnings:
                 sorted({number for number, _ in left}),
             )  # fmt: skip
         self._no_steps(ranks)
-        if all(os.path.exists(rank.base + ALONE_IN_MPI) for rank in ranks):
-            self.add(
-                "ranks-alone",
-                f"each of the {self._spec.world_size} ranks was alone in its MPI world: COMM_WORLD had size 1",
-                "launcher: mpi starts the ranks by mpirun",
-                [rank.number for rank in ranks],
-            )
+        for end, (what, fix) in ALONE_IN.items():
+            if all(os.path.exists(rank.base + end) for rank in ranks):
+                message = f"each of the {self._spec.world_size} ranks was alone in its {what}"
+                self.add("ranks-alone", message, fix, [rank.number for rank in ranks])
 
     def _no_steps(self, ranks: Ranks) -> None:
         """No step was trained in the first attempt, though the script trains: it resumed, or has an empty loader."""
