@@ -44,7 +44,7 @@ class FakeRank:
 
     def __init__(self, folder: Path, pid: int = 0, code: int = 0, tail: str = "", **progress: Any) -> None:
         self.number, self.pid, self.code, self.base = 0, pid, code, str(folder / "rank-0")
-        self.capture = SimpleNamespace(progress=progress, tail=tail)
+        self.capture = SimpleNamespace(progress=progress, tail=tail, masked=str)
 
     def outcome(self) -> int:
         return self.code
@@ -132,7 +132,7 @@ def test_it_is_no_warning_where_it_went_on_or_nothing_was_saved(tmp_path: Path) 
     first.warnings.began({"step": 1}, {})
     later.warnings.began({"step": 60, "every": 10}, {})
     in_epoch.warnings.began({"step": 1, "every": 1}, {"epoch": 4})
-    told.warnings.restored(log("resumed"))
+    told.warnings.restored({"action": "none-verified", "step": 0, "reason": "all 2 are damaged"})
     told.warnings.began({"step": 1, "every": 1}, {})
     assert [*nothing.found, *first.found, *later.found, *in_epoch.found, *told.found] == []
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from windlass.worker import process
@@ -54,7 +54,7 @@ class RunWarnings:
         self._spec = spec
         self._events = events
         self._began_at = time.time()
-        self._has_restored = False
+        self._has_restored = self._is_refused = False
         self._left: list[tuple[int, Left]] = []
         """Processes that outlived a rank, with its number."""
 
@@ -66,6 +66,8 @@ class RunWarnings:
 
     def restored(self, found: Mapping[str, Any]) -> None:
         """A rank has restored a checkpoint: in the first attempt of a run that is one of another run."""
+        if found.get("action") == "none-verified":
+            self._is_refused = True  # that is a warning of its own
         if found.get("action") != "restored" or self._has_restored:
             return
         self._has_restored = True
@@ -95,7 +97,8 @@ class RunWarnings:
         """The first steps of a rank are known: a later attempt that begins anew has not used what was saved."""
         step, every = first.get("step"), first.get("every") or 1
         is_anew = isinstance(step, int) and step <= max(1, every) and not (progress.get("epoch") or 0) > 1
-        if self._spec.attempt == 1 or self._has_restored or not is_anew or self._spec.ranks[0].rank != 0:
+        is_known = self._has_restored or self._is_refused
+        if self._spec.attempt == 1 or is_known or not is_anew or self._spec.ranks[0].rank != 0:
             return
         saved = self._newest_saved()
         if saved:
@@ -138,6 +141,7 @@ class RunWarnings:
         orphans = _staying(lambda line: line.parent == me and line.pid not in own) if _has_children() else []
         if left := [*self._left, *((number, one) for one in orphans)]:
             some = ", ".join(f"{one.command} (process {one.pid})" for _, one in left[:NAMED])
+            some = ranks[0].capture.masked(some)
             many = "a process that a rank had started" if len(left) == 1 else f"{len(left)} processes of ranks"
             self.add(
                 "processes-outlived",
@@ -166,7 +170,7 @@ class RunWarnings:
             )  # fmt: skip
 
 
-def _staying(is_wanted: Any) -> list[Left]:
+def _staying(is_wanted: Callable[[ProcessStat], bool]) -> list[Left]:
     """The live processes of these that do not end by themselves within a moment."""
     give_up = time.monotonic() + LEAVE_SECONDS
     while True:
@@ -185,9 +189,10 @@ def _has_children() -> bool:
 
 
 def _command(line: ProcessStat) -> str:
+    """Its program and the first argument: later ones may be secrets of the script's own."""
     words = process.read_text(f"/proc/{line.pid}/cmdline").split("\0")
-    shown = " ".join(word for word in words if not word.endswith("/worker/rank.py")).strip()
-    return shown.rpartition("/bin/")[2][:COMMAND_CHARS] or "a process"
+    shown = [os.path.basename(words[0]), *(word for word in words[1:] if not word.endswith("/worker/rank.py"))]
+    return " ".join(shown[:2])[:COMMAND_CHARS].strip() or "a process"
 
 
 def _files(folder: str) -> Iterator[str]:
