@@ -235,9 +235,9 @@ def test_fields_that_are_often_changed_are_options(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("")
     Path("run.env").write_text("# of the cluster\n\nNCCL_DEBUG=WARN\nexport LR='0.5'\nA=1\n")
-    words = ("--restarts", "2", "--gpus", "3", "--env-file", "run.env", "-e", "A=2", "-o", "json")
+    words = ("--restarts", "2", "--gpus", "3", "--env-file", "run.env", "-e", "A=2", "--queue", "q", "-o", "json")
     job = json.loads(windlass("plan", "train.py", *words).out)["job"]
-    assert (job["restarts"]["max"], job["resources"]["gpus"], job["procs_per_node"]) == (2, 3, 3)
+    assert (job["restarts"]["max"], job["resources"]["gpus"], job["procs_per_node"], job["queue"]) == (2, 3, 3, "q")
     assert job["env"] == {"NCCL_DEBUG": "WARN", "LR": "0.5", "A": "2"}
     fewer = json.loads(windlass("plan", "train.py", "--gpus", "2", "--procs-per-node", "1", "-o", "json").out)["job"]
     assert (fewer["resources"]["gpus"], fewer.get("procs_per_node", 1)) == (2, 1)

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -173,7 +173,7 @@ class Job(Document):
         """Builds the validator, and keeps the signature with the types that it accepts."""
         built = super().model_rebuild(**options)
         if cls is Job:
-            cls.__signature__ = _Lazy(_signature)  # type: ignore[assignment]
+            cls.__signature__ = _Lazy("job_signature")  # type: ignore[assignment]
         return built
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -333,26 +333,16 @@ class Job(Document):
 
 
 class _Lazy:
-    """An attribute of a class that is made when it is read: no command needs those of `Job`."""
+    """An attribute of `Job` that a function of `job_fields.py` makes when it is read: no command needs it."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, function: str) -> None:
+        self._function = function
 
-    def __get__(self, _instance: object, _owner: type | None = None) -> Any:
-        return self._make()
+    def __get__(self, _instance: object, owner: type[Job]) -> Any:
+        from windlass.spec import job_fields
 
-
-def _signature() -> Any:
-    from windlass.spec.job_fields import job_signature
-
-    return job_signature(Job)
+        return getattr(job_fields, self._function)(owner)
 
 
-def _docs() -> str:
-    from windlass.spec.job_fields import job_docs
-
-    return job_docs(Job)
-
-
-Job.__signature__ = _Lazy(_signature)  # type: ignore[assignment]
-Job.__doc__ = _Lazy(_docs)  # type: ignore[assignment]
+Job.__signature__ = _Lazy("job_signature")  # type: ignore[assignment]
+Job.__doc__ = _Lazy("job_docs")  # type: ignore[assignment]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.machine import Machine, kill
@@ -11,6 +13,8 @@ from tests.helpers.until import until
 
 from windlass.engines.local.admission import queue_folder
 from windlass.engines.local.slots import SlotQueue
+
+pytestmark = pytest.mark.slow
 
 WAITS = """
 import os, sys, time
@@ -35,14 +39,20 @@ def start(machine: Machine, name: str, *options: str, code: int = 0) -> str:
     return done.stdout.strip()
 
 
+def waiting(machine: Machine, name: str) -> list[str]:
+    """The ids of the runs of a job that wait."""
+    listed: list[dict[str, Any]] = json.loads(machine.windlass("ps", "-o", "json").stdout)
+    return [one["id"] for one in listed if one["name"] == name and one["waits_for"]]
+
+
 def phase(machine: Machine, run: str) -> str:
     return str(machine.status(run)["phase"])
 
 
 def holders(machine: Machine) -> dict[str, tuple[int, ...]]:
     """Which runs hold slots, as another run would see it."""
-    tickets = SlotQueue(queue_folder(machine.home, "local"), "probe").tickets(2)
-    return {one.run_id: one.slots for one in tickets if one.slots}
+    others = SlotQueue(queue_folder(machine.home, "local"), "probe").others(2)
+    return {one.run_id: one.slots for one in others if one.slots}
 
 
 def end_processes(machine: Machine, run: str, *, supervisor: bool = True, nodes: bool = True) -> None:
@@ -63,7 +73,6 @@ def test_a_killed_run_gives_its_slots_back_once_its_nodes_are_gone_too(queue: Ma
     why = json.loads(queue.windlass("why", second, "-o", "json").stdout)
     assert why["verdict"] == "queue-slots"
     assert f"none is free: {first} holds 2" in why["summary"]
-    assert why["evidence"] == [f"{first} holds 2: training"]
     end_processes(queue, first, nodes=False)
     until(lambda: not [one for one in queue.supervisors() if f" {first} " in one.command], queue.supervisors)
     assert holders(queue) == {first: (0, 1)}
@@ -80,7 +89,12 @@ def test_a_waiting_run_is_stopped_resumed_and_passed_by_others_once_it_was_kille
     until(lambda: len(queue.ranks()) == 2, queue.processes)
     stopped, killed, last = start(queue, "b"), start(queue, "c"), start(queue, "d", "--nodes", "2")
     until(lambda: all(queue.status(run)["waits_for"] for run in (stopped, killed, last)), queue.supervisors)
-    assert queue.windlass("stop", stopped).returncode == 0
+    follower = queue.start("run", "waits.py", "--name", "e", "--", "e", "0")
+    left = until(lambda: waiting(queue, "e"), queue.supervisors)
+    follower.send_signal(signal.SIGINT)
+    assert (follower.communicate()[0], follower.returncode) == ("", 130)
+    assert phase(queue, left[0]) == "queued"  # Ctrl-C without a terminal detaches
+    assert queue.windlass("stop", stopped, left[0]).returncode == 0
     assert phase(queue, stopped) == "stopped"
     end_processes(queue, killed)
     (queue.folder / "a").touch()

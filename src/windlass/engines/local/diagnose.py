@@ -15,13 +15,12 @@ def waits(case: Observations) -> Iterator[Verdict]:
     seen = case.last(QueueChanged)
     if seen is None or not seen.is_of_machine or case.status.phase is not Phase.QUEUED:
         return
-    others = tuple(case.facts.get("queue", ()))
     if seen.reason == FOR_SLOTS:
         fix = (
             "it starts when enough of them end; ask for less (nodes:, procs_per_node:, resources.gpus), use a higher "
             f"priority:, or raise slots: of target {seen.queue} in targets.yaml, which counts for runs started later"
         )
-        yield Verdict("queue-slots", f"the run waits for slots: {seen.message}", None, others, fix, 108.5)
+        yield Verdict("queue-slots", f"the run waits for slots: {seen.message}", None, (), fix, 108.5)
     else:
         fix = f"nothing to do; windlass rerun {case.status.id} starts its job without waiting"
-        yield Verdict("queue-after", f"the run waits: {seen.message}", None, others, fix, 108.5)
+        yield Verdict("queue-after", f"the run waits: {seen.message}", None, (), fix, 108.5)

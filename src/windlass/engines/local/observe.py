@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,7 @@ from typing import Any
 from windlass.diagnose import observe as diagnose
 from windlass.diagnose.nccl_dumps import read_watchdogs
 from windlass.diagnose.observations import Observations
-from windlass.engines.local.admission import queue_folder
 from windlass.engines.local.diagnose import waits
-from windlass.engines.local.slots import SlotQueue
-from windlass.errors import WindlassError
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -32,31 +27,7 @@ def observe(store: Store, status: Status) -> Observations:
     facts["record_disk_full"] = not store.reserve.has_room()
     seen = Observations(status, store.plan(status.id))
     facts["environment"] = environment(seen.python, seen.code_dir)
-    if status.phase is Phase.QUEUED:
-        facts["queue"] = list(_before(store, status))
     return replace(diagnose.observe(store, status, facts=facts), rules=(waits,))
-
-
-def _before(store: Store, status: Status) -> Iterator[str]:
-    """How far the runs are that a queued run waits for."""
-    steps = store.plan(status.id).get("steps", ())
-    for request in (step["request"] for step in steps if step["kind"] == "queue"):
-        queue = SlotQueue(queue_folder(store.home, status.target), status.id)
-        with contextlib.suppress(OSError):
-            for ticket in sorted(queue.tickets(request["of"]), key=lambda one: (not one.slots, one.order)):
-                what = f"holds {len(ticket.slots)}" if ticket.slots else f"waits for {ticket.takes}"
-                yield f"{ticket.run_id} {what}: {_so_far(store, ticket.run_id)}"
-    for request in (step["request"] for step in steps if step["kind"] == "after"):
-        yield f"{request['run']}: {_so_far(store, request['run'])}"
-
-
-def _so_far(store: Store, run_id: str) -> str:
-    try:
-        status = store.status(run_id)
-    except WindlassError as error:
-        return error.message
-    step = "".join(f", step {status.progress[key]}" for key in ("step",) if key in status.progress)
-    return f"{status.phase}{step}"
 
 
 def environment(python: str, code_dir: str) -> dict[str, str]:

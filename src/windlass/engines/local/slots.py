@@ -92,7 +92,7 @@ class SlotQueue:
             before = None if self.lock is None else _read(self.lock)
             if before is not None and before.slots:
                 return before.slots, "", 0
-            others = list(self._others(total))
+            others = list(self.others(total))
             slots = free_slots(mine, others, total)
             if self.lock is None:
                 self.lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -124,13 +124,6 @@ class SlotQueue:
             os.close(self.lock)
             self.lock = None
 
-    def tickets(self, total: int) -> list[Ticket]:
-        """The other runs that wait or hold slots; none where no run has used the queue."""
-        if not self._folder.exists():
-            return []
-        with locked(self._folder / LOCK):
-            return list(self._others(total))
-
     def _keep(self) -> None:
         if self.lock is not None or not self._path.exists():
             return
@@ -142,7 +135,8 @@ class SlotQueue:
             self._path.unlink()
             os.close(lock)
 
-    def _others(self, total: int) -> Iterator[Ticket]:
+    def others(self, total: int) -> Iterator[Ticket]:
+        """The other runs that wait or hold slots; for the holder of the queue's lock."""
         for path in sorted(self._folder.iterdir()):
             if path == self._path or path.name == LOCK:
                 continue
