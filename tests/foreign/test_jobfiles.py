@@ -43,14 +43,14 @@ IMPORTED: dict[str, dict[str, Any]] = {
     },
     "pytorchjob-login-then-accelerate": {
         "run": "/opt/distil.py --epochs 2", "launcher": "torchrun", "nodes": 2, "procs": 2, "gpus": 2,
-        "left": ["OnFailure", "`huggingface-cli login …` with a token", "--nnodes 2 in a manifest for 1:64"],
+        "left": ["--nnodes 2 in a manifest for 1:64", "OnFailure", "`huggingface-cli login --token …` with a token"],
     },
     "pytorchjob-elastic-run": {
         "run": "./echo.py", "launcher": "torchrun", "nodes": (1, 2),
         "left": ["a rank for each core", "it begins with 2 nodes, and may be given up to 3", "was found in the image"],
     },
     "pytorchjob-profiled": {
-        "launcher": "pytorch", "nodes": 2, "gpus": 2, "left": ["torchrun stays", "--nnodes 2 in a manifest for 1:64"],
+        "launcher": "pytorch", "nodes": 2, "gpus": 2, "left": ["--nnodes 2 in a manifest for 1:64", "torchrun stays"],
     },
     "tfjob-workers": {"run": FIT, "launcher": "tensorflow", "nodes": 3},
     "tfjob-one-worker": {"run": FIT, "launcher": "plain", "nodes": 1},

@@ -38,3 +38,20 @@ def test_what_was_imported_runs(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         said = {line.partition("] ")[2] for line in done.stdout.splitlines() if line.endswith("hello world")}
     assert said == {f"{rank} 4 {rank % 2} {rank // 2} hello world" for rank in range(4)}
+
+
+def test_a_variable_that_is_given_reaches_the_script_after_a_command_that_failed(tmp_path: Path) -> None:
+    with machine_in(tmp_path) as machine:
+        line = "torchrun --nproc_per_node=2 train.py --lr $LR --start ${START} --end 5"
+        machine.write("task.yaml", f'envs: {{LR: "0.1", START: ""}}\nrun: {line}\n')
+        machine.write(
+            "again.yaml", f'envs: {{LR: "0.1", START: ""}}\nrun: |\n  pkill -f leftover-of-nobody\n  {line}\n'
+        )
+        machine.write("train.py", "import sys\nprint(*sys.argv[1:])\n")
+        said = []
+        for file in ("task.yaml", "again.yaml"):
+            assert machine.windlass("import", "--sky", "--force", file).returncode == 0
+            done = machine.windlass("run", "--env", "LR=0.5", "--env", "START=3")
+            assert done.returncode == 0, done.stdout + done.stderr
+            said.append([line.partition("] ")[2] for line in done.stdout.splitlines() if "--end 5" in line])
+    assert said == [["--lr 0.5 --start 3 --end 5"] * 2] * 2

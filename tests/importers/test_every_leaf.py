@@ -1,6 +1,7 @@
 """Each value of a written job is in its job file, in a note that names it, or the import is refused.
 
-`written/` has the shapes, as people write them: one after the other, each below a line `#== NAME`.
+`written/` has shapes as people write them, one after the other, each below a line `#== NAME`. The manifests of this
+folder and the small equivalents of public files in `tests/foreign/jobfiles` are walked too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.importers.shapes import fields
+from tests.importers.shapes import FILES, fields
 from tests.importers.test_shapes import leaves, spelled, with_another
 
 from windlass.errors import JobFileError
@@ -21,11 +22,14 @@ from windlass.importers.convert import Format, Imported, import_text
 from windlass.importers.documents import JOBS, split
 
 FOLDER = Path(__file__).parent / "written"
-FORMS: dict[str, Format] = {"sky": "sky", "torchx": "torchx"}
+FOREIGN = Path(__file__).parents[1] / "foreign" / "jobfiles"
 SHAPES = {
     f"{path.stem}/{part.partition(chr(10))[0].strip()}": part.partition("\n")[2]
     for path in sorted(FOLDER.glob("*.yaml"))
     for part in re.split(r"^#== ", path.read_text(), flags=re.MULTILINE)[1:]
+}
+WALKED = SHAPES | {
+    path.stem: path.read_text() for path in sorted((*FILES, *FOREIGN.glob("*.*"))) if "-refused-" not in path.stem
 }
 REFUSED = {
     name: message
@@ -54,7 +58,7 @@ REFUSED = {
     for name in names
 }
 NAMES: Final = re.compile(
-    r"apiVersion|kind|metadata\.name"  # how a document is found
+    r"apiVersion|kind|metadata\.name|spec\.runtimeRef\.apiGroup"  # how a document is found
     # how one value refers to another
     r"|.*(?:containers|volumes|volumeMounts|replicatedJobs|roles|targetJobs)\[\d+\]\.name"
     r"|.*InstanceGroupName"
@@ -63,7 +67,8 @@ NAMES: Final = re.compile(
 
 
 def form_of(name: str) -> Format:
-    return FORMS.get(name.partition("/")[0], "kubernetes")
+    forms: dict[str, Format] = {"sky": "sky", "torchx": "torchx"}
+    return forms.get(re.split(r"[/-]", name)[0], "kubernetes")
 
 
 def imported(name: str, documents: list[Any]) -> Imported:
@@ -82,21 +87,31 @@ def fate(name: str, documents: list[Any], at: int, leaf: tuple[str | int, ...], 
         return "note"
     if len(str(value)) > 2 and named.search(re.sub(r"^#.*\n", "", made.text) + made.target):
         return "job"
+    outcomes = [outcome(name, documents, at, leaf, made, f"{label}{spelled(leaf[:-1])}", above)]
+    if type(value) is int and value > 0:  # a minimum above its maximum is none
+        outcomes.append(outcome(name, documents, at, leaf, made, f"{label}{spelled(leaf[:-1])}", above, value - 1))
+    return max(outcomes)
+
+
+def outcome(
+    name: str, documents: list[Any], at: int, leaf: tuple[str | int, ...], made: Imported, beside: str,
+    above: set[str], other_value: int | None = None,
+) -> str:  # fmt: skip
+    """What another value changes: the `job`, or the notes on it, as one that a job has anyway; empty for nothing."""
     changed = copy.deepcopy(documents)
-    changed[at] = with_another(changed[at], leaf)
+    changed[at] = with_another(changed[at], leaf, other_value)
     try:
         other = imported(name, changed)
     except JobFileError:
         return "job"  # it is read, and this value is not legal
     if (fields(other), other.target) != (fields(made), made.target):
         return "job"
-    beside = f"{label}{spelled(leaf[:-1])}"
     new = {one.field for one in {*other.left} - {*made.left}}
     return "default" if above & new or any(field.startswith(beside) for field in new) else ""
 
 
 def is_job(name: str, document: Any) -> bool:
-    return name.partition("/")[0] not in ("kubeflow", "batch") or document["kind"] in JOBS
+    return "kind" not in document or document["kind"] in JOBS
 
 
 def options(value: Any) -> Iterator[str]:
@@ -109,20 +124,21 @@ def options(value: Any) -> Iterator[str]:
 
 
 FIELDS: Final = re.compile(
-    r"--(nnodes|nproc[-_]per[-_]node|max[-_]restarts|num_(?:machines|processes)|mixed_precision|standalone|module)"
+    r"--(nnodes|nproc[-_]per[-_]node|max[-_]restarts|num_(?:machines|processes)|mixed_precision|standalone|module|no-python)"
     r"|-(np?|x|mca|u|m|[a-z]*c|De|f|H|y|p|lc)|--allow-run-as-root|--tail|--port"
 )
 """Options whose values are fields of the job, and those of programs whose container is listed as a whole."""
 
 
-def test_there_are_sixty_shapes_of_which_each_has_a_name() -> None:
-    assert len(SHAPES) >= 60
+def test_there_are_more_than_sixty_shapes_of_each_kind_that_is_read() -> None:
+    assert len(WALKED) - len(REFUSED) >= 60
     assert REFUSED.keys() <= SHAPES.keys()
+    assert {re.split(r"[/-]", name)[0] for name in SHAPES} == {"batch", "kubeflow", "sagemaker", "sky", "torchx"}
 
 
-@pytest.mark.parametrize("name", [name for name in SHAPES if name not in REFUSED])
+@pytest.mark.parametrize("name", [name for name in WALKED if name not in REFUSED])
 def test_each_value_is_in_the_job_or_in_a_note_that_names_it(name: str) -> None:
-    documents = [source.value for source in split(SHAPES[name], "file.yaml")]
+    documents = [source.value for source in split(WALKED[name], "file.yaml")]
     made = imported(name, documents)
     lost = [
         spelled(leaf)
@@ -133,9 +149,9 @@ def test_each_value_is_in_the_job_or_in_a_note_that_names_it(name: str) -> None:
     assert lost == []
 
 
-@pytest.mark.parametrize("name", [name for name in SHAPES if name not in REFUSED])
+@pytest.mark.parametrize("name", [name for name in WALKED if name not in REFUSED])
 def test_each_option_of_a_command_is_a_field_an_argument_or_in_a_note(name: str) -> None:
-    documents = [source.value for source in split(SHAPES[name], "file.yaml")]
+    documents = [source.value for source in split(WALKED[name], "file.yaml")]
     made = imported(name, documents)
     said = "\n".join([made.text, *(one.meaning for one in made.left)])
     assert [one for one in options(documents) if not FIELDS.fullmatch(one) and one not in said] == []

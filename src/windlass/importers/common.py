@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from windlass.importers.container_command import Start
 from windlass.importers.draft import Draft
@@ -17,6 +17,17 @@ _COUNTED: Final = re.compile(r"nnodes|num[-_](?:machines|nodes)\b")
 """In a command: the number of nodes, which its launcher waits for."""
 RESTARTS: Final = 3
 """Restarts of a job whose pods are restarted without limit."""
+
+
+class Elastic(NamedTuple):
+    """How an elastic job begins."""
+
+    at_start: int
+    """Nodes at the start."""
+    replicas: View
+    """The field that says so."""
+    most: View
+    """The field with their maximum."""
 
 
 def metadata(view: View, draft: Draft) -> None:
@@ -74,14 +85,14 @@ def put_start(
     *,
     has_group: bool = True,
     given: Sequence[Given] = (),
-    at_start: tuple[int, View] | None = None,
+    elastic: Elastic | None = None,
 ) -> None:
     """Set what is started, `nodes` and `procs_per_node`, and report the findings on the command.
 
     `named` is the number of ranks of a node that the manifest has at `per_node`. `has_group` is whether the operator
     sets RANK, WORLD_SIZE and MASTER_ADDR in each pod, as `launcher: pytorch` does: without them, programs of several
     pods know nothing of each other. `given` is what else it sets there, which a command that stays a command may use.
-    `at_start` is how many of a range of nodes the original begins with, and the field with their maximum.
+    `elastic` is how many of a range of nodes the original begins with.
     """
     start, view = started
     if start.by in ("python", "program") and "launcher" not in draft.fields:
@@ -115,17 +126,19 @@ def put_start(
         said_nodes = int(within[1])
     if isinstance(said_nodes, int) and isinstance(nodes, dict) and nodes["min"] <= said_nodes <= nodes["max"]:
         if nodes["min"] != nodes["max"]:
-            view.remark(
+            (elastic.most if elastic is not None else view).remark(
                 f"--nnodes {said_nodes} in a manifest for {_shown(nodes)} nodes: torchrun waits for just so many",
                 f"nodes: {said_nodes} is written; {{min: {nodes['min']}, max: {nodes['max']}}} makes the job elastic",
             )
+        if elastic is not None and elastic.at_start != said_nodes:
+            elastic.replicas.remark(f"{elastic.at_start} pods, and --nnodes {said_nodes}", "that of torchrun is taken")
         nodes = said_nodes
     if said_nodes is not None and nodes is not None and said_nodes not in (nodes, {"min": nodes, "max": nodes}):
         view.remark(
             f"--nnodes {_shown(said_nodes)}, and the manifest makes {_shown(nodes)}", "the manifest's number is taken"
         )
-    if isinstance(nodes, dict) and at_start is not None:
-        nodes = _begun(nodes, *at_start)
+    if isinstance(nodes, dict) and elastic is not None:
+        nodes = _begun(nodes, elastic)
     nodes = nodes if nodes is not None else said_nodes or 1
     least, most = (nodes["min"], nodes["max"]) if isinstance(nodes, dict) else (nodes, nodes)
     is_told = "torchrun" in given or "PET_NNODES" in (draft.get("env") or {}) or _COUNTED.search(start.text)
@@ -138,14 +151,15 @@ def put_start(
     draft.put("procs_per_node", _ranks(start, per_node, draft, most, named, given) if procs is None else procs, view)
 
 
-def _begun(nodes: dict[str, int], at_start: int, view: View) -> dict[str, int]:
+def _begun(nodes: dict[str, int], elastic: Elastic) -> dict[str, int]:
     """A range of nodes that ends with those at the start: a run begins with the most that it may have."""
     least, most = nodes["min"], nodes["max"]
-    begun = max(least, min(at_start, most))
-    if begun != at_start:
-        view.remark(f"{at_start} pods at the start, outside of {_shown(nodes)}", f"it begins with {begun} nodes")
+    begun = max(least, min(elastic.at_start, most))
+    if begun != elastic.at_start:
+        meaning = f"{elastic.at_start} pods at the start, outside of {_shown(nodes)}"
+        elastic.replicas.remark(meaning, f"it begins with {begun} nodes")
     if begun < most:
-        view.remark(
+        elastic.most.remark(
             f"it begins with {begun} nodes, and may be given up to {most}",
             f"{begun} is the most that is written: windlass resume RUN --nodes {most} continues with {most}, and "
             f"nodes: {{min: {least}, max: {most}}} begins with {most}",

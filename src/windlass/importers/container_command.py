@@ -28,7 +28,8 @@ _INITS: Final = ("tini", "dumb-init", "catatonit", "nohup", "time")
 _IN_IMAGE: Final = "put job.yaml into the folder that has it, or write its path in the image, from the root"
 _MPI: Final = (MPIRUN, HOROVOD)
 _STARTERS: Final = re.compile(
-    r"\b(torchrun|torch\.distributed\.(?:run|launch)|accelerate launch|deepspeed|mpirun|horovodrun|tune run|composer)\b"
+    r"\b(torchrun|torch\.distributed\.(?:run|launch)|accelerate launch|deepspeed|mpirun|horovodrun|tune run|composer"
+    r"|ft_launcher)\b"
 )
 _LOGIN: Final = re.compile(r"\s(?:--?(?:token|password|api[-_]?key)\b|\blogin\s+[A-Za-z0-9_]{12,})")
 _QUOTED: Final = re.compile(r'"[^"\n]*"')
@@ -153,8 +154,9 @@ def _scripted(
         return None
     elif line.before:
         for login in (other for other, _ in line.before if _LOGIN.search(other)):
+            named = [word.partition("=")[0] for word in login.split()[2:] if word.startswith("-")]
             made.leave(
-                f"`{' '.join(login.split()[:2])} …` with a token, which a job file does not hold",
+                f"`{' '.join([*login.split()[:2], *named])} …` with a token, which a job file does not hold",
                 secret_hint("WANDB_API_KEY" if "wandb" in login else "HF_TOKEN"),
             )
         line.before = [(other, is_needed) for other, is_needed in line.before if not _LOGIN.search(other)]
@@ -249,8 +251,8 @@ def _direct(
         made.left += map(_finding, parsed.problems)
         made.left += (Hint(remark.message, remark.fix or "nothing to do", not remark.fix) for remark in parsed.remarks)
         parsed.problems.clear()
-        if parsed.dropped:
-            made.leave(f"{', '.join(parsed.dropped)} of the launcher", "Windlass starts the ranks itself", is_ours=True)
+        if dropped := [*parsed.dropped, *(f"--{name}" for name in parsed.settings if name.endswith("_port"))]:
+            made.leave(f"{', '.join(dropped)} of the launcher", "Windlass starts the ranks itself", is_ours=True)
         made.by = "torchrun"
         if launcher.options in _MPI:
             made.by, made.ranks = "mpi", parsed.fields.get("procs_per_node")

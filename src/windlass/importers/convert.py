@@ -53,10 +53,6 @@ _KEPT_OUT: Final = Hint(
     "this file holds a value of a secret, and all files beside the job file travel with the job",
     "move it to another folder, or name it in .windlassignore",
 )
-_NO_EFA: Final = Hint(
-    "FI_PROVIDER=efa, and pods of a run get no EFA devices",
-    "take it out of env:, so that NCCL uses TCP, or run the job as it is where EFA is needed",
-)
 _OTHER: Final = Hint("another object in the file", "kubectl apply it, if the job needs it")
 
 
@@ -105,8 +101,6 @@ def import_text(
         found = Documents(_only(split(text, where), where, form, document))
     read(found, draft)
     _pod_names(found.job.view.at("metadata", "name"), draft)
-    if str((draft.get("env") or {}).get("FI_PROVIDER", "")).lower() == "efa":
-        found.job.view.remark(*_NO_EFA)
     if draft.target:
         report_missing(found.job.view, draft)
     for other in found.others:

@@ -72,6 +72,11 @@ class Draft:
         if problem is None:
             self.fields = {**self.fields, "env": {**had, name: value}}
             view.take()
+            if name == "FI_PROVIDER" and value.lower() == "efa":
+                view.remark(
+                    "FI_PROVIDER=efa, and pods of a run get no EFA devices",
+                    "take it out of env:, so that NCCL uses TCP, or run the job as it is where EFA is needed",
+                )
             return True
         message, hint = problem
         if message.startswith("set by Windlass"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from windlass.importers.common import (
+    Elastic,
     compare,
     put_start,
     ranks_named,
@@ -39,8 +40,8 @@ def pytorchjob(found: Documents, draft: Draft) -> None:
     per_node = spec.at("nprocPerNode")
     named = ranks_named(elastic.at("nProcPerNode"), draft) or ranks_named(per_node, draft)
     start = started(pods, template)
-    at_start = (replicas, elastic.at("maxReplicas"))
-    put_start(draft, start, nodes or replicas or None, per_node, named, given=("torchrun",), at_start=at_start)
+    begun = Elastic(replicas, specs.at("Worker", "replicas"), elastic.at("maxReplicas"))
+    put_start(draft, start, nodes or replicas or None, per_node, named, given=("torchrun",), elastic=begun)
 
 
 def tfjob(found: Documents, draft: Draft) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem
+from windlass.importers.secret_words import is_blank
 from windlass.importers.shell import SHELLS
 from windlass.importers.source import STDIN, Source, argument
+from windlass.spec.names import looks_secret
 from windlass.spec.places import Path
 
 _ENVSUBST: Final = re.compile(r"\$\{([A-Za-z_]\w*)\}|(?<![\w$])\$([A-Za-z_]\w*)")
@@ -82,7 +84,8 @@ def _placeholders(value: Any, path: Path, *, is_command: bool = False) -> Iterat
         for key, below in value.items():
             for match in _ENVSUBST.finditer(str(key)):  # `${GPU_RESOURCE}: 8`
                 yield (*path, key), f"${{{match[1] or match[2]}}}", "envsubst"
-            if key not in _TEMPLATED and not (container and key in _SCRIPT_ARGUMENTS):
+            is_secret = key == "value" and is_blank(str(below)) and looks_secret(str(value.get("name")), "value")
+            if key not in _TEMPLATED and not (container and key in _SCRIPT_ARGUMENTS) and not is_secret:
                 yield from _placeholders(below, (*path, key), is_command=key in _SCRIPT_ARGUMENTS)
     elif isinstance(value, list):
         for place, below in enumerate(value):

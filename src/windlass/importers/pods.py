@@ -49,6 +49,8 @@ class Pods:
     """What the main container starts, and the field with its command; None until one was found."""
     of_operator: tuple[str, ...] = ()
     """Variables that the operator of the job sets in each container, as $(WORLD_SIZE) in a command expects."""
+    container: View | None = None
+    """The main container, once it was found."""
     words: list[View] = field(default_factory=list)
     """The fields with the command of the main container: `command` and `args`."""
     command_words: list[str] = field(default_factory=list)
@@ -105,6 +107,7 @@ class Pods:
     # -- the container ------------------------------------------------------------------------------------------------
 
     def _container(self, view: View) -> None:
+        self.container = view
         view.text("name")
         if (image := view.text("image")) is not None:
             self.draft.put("image", image, view.at("image"))
@@ -317,7 +320,9 @@ def labels(draft: Draft, view: View) -> None:
         elif key in hints("field") and ("/" in key or key in _OF_CONTROLLERS):
             value.leave(*hints("field")[key])
         elif is_reserved(key):
-            value.leave("a label of Kubernetes' own programs", "leave it out: Windlass sets those that it needs")
+            value.leave(
+                "a label of Kubernetes' own programs", "queue: and priority: say what Kueue reads; leave others out"
+            )
         elif had != value.value:
             value.leave(f"another value of this label than {had}", "a run has one: change it under labels:")
         else:

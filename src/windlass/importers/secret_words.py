@@ -20,7 +20,7 @@ _NAMED: Final = re.compile(r"([A-Z][A-Z0-9_]*)=")
 _EXPRESSION: Final = re.compile(r"[A-Za-z_][\w.]*\[")
 """`os.environ[` in a program of Python."""
 _BLANK: Final = re.compile(
-    r"\[[^\]]*\]|<[^>]*>|\{[^{}]*\}|(?:your|insert|replace|todo|change[-_ ]?me)[-_ \w]*|x{3,}|\.{3,}|…|\*{3,}",
+    r"\$\w+|\$?\{[^{}]*\}|\[[^\]]*\]|<[^>]*>|(?:your|insert|replace|todo|change[-_ ]?me)[-_ \w]*|x{3,}|\.{3,}|…|\*{3,}",
     re.IGNORECASE,
 )
 """`[YOUR-KEY]`, `<token>`, `your_api_key`, `xxx`."""

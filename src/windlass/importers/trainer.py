@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from windlass.importers.common import put_start, ranks_named, started
 from windlass.importers.container_command import Start, start_of
@@ -32,9 +32,13 @@ def trainjob(found: Documents, draft: Draft) -> None:
     draft.absorb(own.draft)
     for patch in _patches(spec):
         pods.read(patch, NODE, is_patch=True)
+    if (container := pods.container) is not None and (names := [*_overridden(draft.fields, base.fields)]):
+        container.remark(f"{', '.join(names)} of the runtime", "the job has its own, which is taken", is_ours=True)
     draft.absorb(base)
     if own.start is None and trainer.at("args"):
         _args_alone(trainer, pods, own)
+    for words in pods.words if own.start is not None else ():
+        words.remark("the command of the runtime", "the job has its own, which is taken", is_ours=True)
     start = started(own if own.start is not None else pods, trainer or spec)
     _of_policy(policy, start, draft)
     own_nodes, runtime_nodes = trainer.whole("numNodes"), policy.whole("numNodes")
@@ -49,6 +53,16 @@ def trainjob(found: Documents, draft: Draft) -> None:
     has_group = pods.has_group or own.has_group
     of_node = said[0] or said[1] or said[2]
     put_start(draft, start, nodes, per_node, of_node, has_group=has_group, given=("torchrun", "index"))
+
+
+def _overridden(own: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
+    """The fields of a runtime that its job has too, with another value: `resources.gpus`."""
+    for name in sorted(own.keys() & base.keys()):
+        mine, theirs = own[name], base[name]
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            yield from (f"{name}.{below}" for below in _overridden(mine, theirs))
+        elif mine != theirs:
+            yield name
 
 
 def _of_policy(policy: View, started: tuple[Start, View], draft: Draft) -> None:

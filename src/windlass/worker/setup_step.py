@@ -36,6 +36,7 @@ class SetupStep:
         self._rank = node.spec.ranks[0]
         base = os.path.join(os.path.dirname(os.path.abspath(node.spec.folder)), "setup")
         self._done = f"{base}.done"
+        self._script = f"{base}.sh"
         self._lock = os.open(f"{base}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def run(self) -> bool:
@@ -60,8 +61,12 @@ class SetupStep:
         node, spec = self._node, self._node.spec
         read, write = os.pipe()
         try:
+            # From a file: a shell with the script on its command line is ended by `pkill -f train.py` in it.
+            script = os.open(self._script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(script, "w", encoding="utf-8") as file:
+                file.write(spec.setup)
             popen = subprocess.Popen(
-                [SHELL, "-c", spec.setup], cwd=spec.cwd, env={**os.environ, **spec.node_env()},
+                [SHELL, self._script], cwd=spec.cwd, env={**os.environ, **spec.node_env()},
                 stdin=subprocess.DEVNULL, stdout=write, stderr=write, preexec_fn=process.Birth(),
             )  # fmt: skip
         except OSError as error:
