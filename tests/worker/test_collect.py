@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.helpers.deep import deep_tree
 
 from windlass.worker.collect import Collection, matches
 from windlass.worker.protocol import CodeFiles, CollectSpec, SavedState
@@ -192,6 +193,15 @@ def test_the_newest_saved_state_is_reported_wherever_the_script_has_saved_it(fol
     found = folder.collect("out/**").save
     assert found is not None
     assert found.path == "out/b.ckpt", "not its copy in the output"
+
+
+def test_folders_that_are_nested_deeply_are_looked_into(folder: Folder) -> None:
+    with deep_tree(folder.code) as inner:
+        (inner / "x.pt").touch()
+        found = folder.collection("**/x.pt")
+        assert [Path(one.path).name for one in found.wanted()] == ["x.pt"]
+        assert found.report(0.0).left == 1
+        (inner / "x.pt").unlink()
 
 
 def test_a_list_that_takes_too_long_is_ended_and_says_so(folder: Folder) -> None:

@@ -23,22 +23,16 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from windlass.worker.protocol import CodeFiles, CollectSpec, FileSize, SavedState
-from windlass.worker.resume import WEIGHTS
+from windlass.worker.run_warnings import MOST_FILES, is_saved_state, saved_states
 
 MOST = 10
 """So many files are listed, the largest; all are counted."""
 SCAN_SECONDS = 2.0
 """How long files are listed; what `collect` names is looked for and copied without a limit."""
 PIECE_BYTES = 4 << 20
-CACHES = re.compile(
-    r"__pycache__|\.git|\.hg|\.svn|\.cache|\.venv|venv|node_modules|\.ipynb_checkpoints|\.tox|\.nox|\.eggs|.*\.egg-info"
-    r"|\.(mypy|ruff|pytest)_cache|\.triton|torchinductor_.*|(models|datasets|spaces)--.*"
-)
-"""Names of folders that hold no results: caches, environments, version control; the last are of Hugging Face's hub."""
-SAVES = (".pt", ".pth", ".ckpt", ".keras", ".h5", ".npz", ".safetensors")
-"""Ends of names of states of training, beside `WEIGHTS`."""
-MOST_FILES = 10_000
-"""So many files of the run's own folders are looked at."""
+CACHES = re.compile(r"\..*|__pycache__|venv|node_modules|.*\.egg-info|torchinductor_.*|(models|datasets|spaces)--.*")
+"""Names of folders that hold no results: hidden ones such as `.git` and `.cache`, caches and environments; the last are
+those of Hugging Face's hub."""
 MARKS = ("CACHEDIR.TAG", "pyvenv.cfg")
 """Files by which a cache and a virtual environment are known whatever they are called."""
 CACHE_VARIABLES = (
@@ -173,14 +167,12 @@ class Collection:
 
     def _newest_save(self, found: Sequence[File]) -> SavedState | None:
         """The newest of these files, and of those in the folders of the run, that is a state by its name."""
-        saves = [(one.status.st_mtime, one.path, one.status.st_size) for one in found if is_save(one.path)]
-        for folder in self._own:
-            files = ((base, name) for base, _, names in os.walk(folder) for name in names)
-            for base, name in itertools.islice(files, MOST_FILES):
-                with contextlib.suppress(OSError):
-                    status = os.stat(path := os.path.join(base, name))
-                    if is_save(name) and status.st_mtime > self.request.since:
-                        saves.append((status.st_mtime, path, status.st_size))
+        saves = [(one.status.st_mtime, one.path, one.status.st_size) for one in found if is_saved_state(one.path)]
+        for path in itertools.chain.from_iterable(itertools.islice(saved_states(one), MOST_FILES) for one in self._own):
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                if status.st_mtime > self.request.since:
+                    saves.append((status.st_mtime, path, status.st_size))
         if not saves:
             return None
         at, path, size = max(saves, key=lambda one: one[0])  # of a file and its copy, the file
@@ -190,11 +182,13 @@ class Collection:
 
     def _changed(self, start: str, give_up: float = math.inf) -> Iterator[File]:
         """Regular files below `start`, and links to such in the code folder. Raises _Late."""
-        waiting = [start] if not self._is_skipped(start) else []
+        waiting = [(start, self._real(start))]
         while waiting:
-            folder = waiting.pop()
+            folder, real = waiting.pop()
+            if any(_is_below(real, one) for one in self._skipped):
+                continue
             try:
-                with os.scandir(os.path.join(self.code, folder)) as entries:
+                with os.scandir(real) as entries:
                     listed = list(entries)
             except OSError:
                 continue  # it was removed meanwhile, or is not ours to look into
@@ -206,8 +200,8 @@ class Collection:
                 path = os.path.join(folder, entry.name)
                 try:
                     if entry.is_dir(follow_symlinks=False):
-                        if not CACHES.fullmatch(entry.name) and not self._is_skipped(path):
-                            waiting.append(path)
+                        if not CACHES.fullmatch(entry.name):
+                            waiting.append((path, entry.path))
                     elif (one := self._file(entry, path)) is not None:
                         yield one
                 except OSError:
@@ -221,18 +215,11 @@ class Collection:
         status = entry.stat()
         return File(path, status) if stat.S_ISREG(status.st_mode) else None
 
+    def _real(self, path: str) -> str:
+        return os.path.realpath(os.path.join(self.code, path))
+
     def _is_inside(self, path: str) -> bool:
-        return _is_below(os.path.realpath(os.path.join(self.code, path)), self.code)
-
-    def _is_skipped(self, path: str) -> bool:
-        real = os.path.realpath(os.path.join(self.code, path))
-        return any(_is_below(real, one) for one in self._skipped)
-
-
-def is_save(path: str) -> bool:
-    """Whether the file with this name is a state of training, as far as names show that."""
-    name = os.path.basename(path)
-    return name.endswith(SAVES) or WEIGHTS.fullmatch(name) is not None
+        return _is_below(self._real(path), self.code)
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -246,8 +233,13 @@ class _Late(Exception):
 def matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
     """Whether the parts of a path match those of a pattern, or lie in a folder that does; `**` is any number of
     folders."""
-    if not pattern or not path:
-        return not pattern
-    if pattern[0] == "**":
-        return matches(path, pattern[1:]) or matches(path[1:], pattern)
-    return fnmatchcase(path[0], pattern[0]) and matches(path[1:], pattern[1:])
+    places = {0}  # in the pattern, for the parts of the path so far
+    for part in path:
+        for at in range(len(pattern)):
+            if at in places and pattern[at] == "**":
+                places.add(at + 1)
+        if len(pattern) in places:
+            return True
+        stays = {at for at in places if pattern[at] == "**"}
+        places = stays | {at + 1 for at in places - stays if fnmatchcase(part, pattern[at])}
+    return len(pattern) in places

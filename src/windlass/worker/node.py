@@ -167,11 +167,14 @@ class Node:
         env = {**os.environ, **self.spec.env}
         request = request.replace(since=request.since or self.spec.since)
         found = Collection(request, self.spec.cwd, env["WINDLASS_OUTPUT_DIR"], env)
-        if wanted := found.wanted():
-            self.events.add(CollectionBegan(time.time(), len(wanted), sum(one.status.st_size for one in wanted)))
-            is_first = self.spec.ranks[0].rank == 0
-            found.copy(wanted, is_first=is_first, is_to_stop=lambda: self._is_to_end_now(0.0))
-        report = found.report(time.time(), is_success=is_success)
+        try:
+            if wanted := found.wanted():
+                self.events.add(CollectionBegan(time.time(), len(wanted), sum(one.status.st_size for one in wanted)))
+                is_first = self.spec.ranks[0].rank == 0
+                found.copy(wanted, is_first=is_first, is_to_stop=lambda: self._is_to_end_now(0.0))
+            report = found.report(time.time(), is_success=is_success)
+        except (OSError, ValueError, RuntimeError) as error:  # such as folders too deep: the run is not lost for it
+            report = CodeFiles(time.time(), self.spec.cwd, problems=(f"{type(error).__name__}: {error}",))
         self.events.add(report)
         return report
 

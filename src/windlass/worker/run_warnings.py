@@ -114,7 +114,7 @@ class RunWarnings:
         found: tuple[float, str] = (0.0, "")
         for variable in ("WINDLASS_CHECKPOINT_DIR", "WINDLASS_OUTPUT_DIR"):
             folder = self._spec.env.get(variable, "")
-            for path in itertools.islice(_files(folder), MOST_FILES) if folder.startswith("/") else ():
+            for path in itertools.islice(saved_states(folder), MOST_FILES) if folder.startswith("/") else ():
                 try:
                     at = os.path.getmtime(path)
                 except OSError:
@@ -195,9 +195,19 @@ def _command(line: ProcessStat) -> str:
     return " ".join(shown[:2])[:COMMAND_CHARS].strip() or "a process"
 
 
-def _files(folder: str) -> Iterator[str]:
+def saved_states(folder: str) -> Iterator[str]:
     """Files in a folder whose names are those of saved states."""
-    for path, _, names in os.walk(folder):
-        for name in names:
-            if name.endswith(SAVED) or WEIGHTS.fullmatch(name):
-                yield os.path.join(path, name)
+    waiting = [folder]  # os.walk calls itself for each level until Python 3.12
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                entries = list(found)
+        except OSError:
+            continue
+        waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        yield from (entry.path for entry in entries if is_saved_state(entry.name) and not entry.is_dir())
+
+
+def is_saved_state(name: str) -> bool:
+    """Whether the file with this name is a saved state, as far as names show that."""
+    return name.endswith(SAVED) or WEIGHTS.fullmatch(os.path.basename(name)) is not None
