@@ -10,6 +10,7 @@ from windlass.actions import checkpoints
 from windlass.errors import EngineError
 from windlass.runs.events import OutputsUploaded
 from windlass.train.checkpoint.storage import is_address
+from windlass.views.code_files import changed_files
 from windlass.views.reports import Artifact, ArtifactList, OutputFile
 from windlass.worker import file_list
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from windlass.runs.record import Status
 
 Listing = Mapping[str, Any]
+NAMED = 3
 FOLDER = "FOLDER"
 """Stands in commands for the folder that the user chooses."""
 
@@ -36,6 +38,7 @@ def look(engine: Engine, run_id: str, *, reach: bool = False) -> ArtifactList:
         _outputs(status, place, outputs),
         *_checkpoints(engine, status, place, saved, reach=reach),
         *_uploaded(status, plan),
+        *_in_the_code(status, plan),
     )
     return ArtifactList(run_id, status.phase, found, _named(outputs) if reach else None)
 
@@ -111,6 +114,15 @@ def _checkpoints(
         num_bytes = sum(one.bytes for one in seen.complete)
         yield Artifact("checkpoints", kind, folder, claim, bytes=num_bytes, steps=steps, others=seen.others, copy=copy,
                        newest_step=steps[0] if steps else None, note=note)  # fmt: skip
+
+
+def _in_the_code(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
+    """The files that a script has left in its own folder, where that is one of this machine."""
+    found = changed_files(status.code_files, plan)
+    if found is not None and found.left and found.is_kept:
+        largest = ", ".join(one.path for one in found.largest[:NAMED])
+        yield Artifact("code", "folder", found.folder, files=found.left, bytes=found.left_bytes,
+                       note=f"not with the run, another run may overwrite them: {largest}")  # fmt: skip
 
 
 def _uploaded(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:

@@ -357,7 +357,7 @@ class Artifact:
     """One thing that a run has made."""
 
     kind: str
-    """`outputs`, `checkpoints`, or `uploaded`: outputs in a store."""
+    """`outputs`, `checkpoints`, `uploaded`: outputs in a store, or `code`: what a script has left in its own folder."""
     place: str
     """`folder` of this machine, `claim` or `pods` of a cluster, or `store`."""
     where: str

@@ -10,6 +10,7 @@ from tests.engines.harness import Can, Case, Harness, Run, Way
 from tests.engines.local.planning import plan_local
 from tests.engines.local.test_staging import kill_supervisor
 
+from windlass.actions.artifacts import look
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.phase import Phase
 
@@ -58,6 +59,14 @@ class TestCollect(Case):
         assert warning.code == "results-not-collected"
         failed = harness.start("write.py", "1", **job)
         assert (failed.wait().phase, failed.status.warnings) == (Phase.FAILED, ())
+
+    def test_what_is_not_copied_is_an_artifact_that_another_run_may_overwrite(
+        self, harness: Harness, job: dict[str, Any]
+    ) -> None:
+        run = harness.start("write.py", "0", base=job["base"]).succeeded()
+        [left] = [one for one in look(harness.engine, run.id).artifacts if one.kind == "code"]
+        assert (left.where, left.files, left.bytes) == (str(job["base"]), 1, 100_000)
+        assert left.note == "not with the run, another run may overwrite them: out/model-0.pt"
 
     def test_nodes_that_share_the_folder_copy_what_any_of_them_has_written(
         self, harness: Harness, job: dict[str, Any]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.engines.cases.setup import StoppedSetup
 from tests.engines.contract import Contract
-from tests.engines.harness import Aspect, Can, Harness, Way
+from tests.engines.harness import SCRIPTS, Aspect, Can, Harness, Way
 from tests.engines.sagemaker.emulated import emulated
 from tests.engines.sagemaker.planning import plan_emulated, plan_here
 
@@ -28,6 +29,14 @@ class TestHere(Contract):
         # How ranks end is said of the same hosts by `TestEmulated`; that they meet, by `test_folders.py` and training.
         differs_in=frozenset({Aspect.START, Aspect.SIGNALS, Aspect.OUTPUT}),
     )
+
+    def test_results_that_a_script_leaves_in_its_folder_come_home_with_the_model(
+        self, harness: Harness, tmp_path: Path
+    ) -> None:
+        (tmp_path / "unchanged.py").write_text((SCRIPTS / "unchanged.py").read_text())
+        run = harness.start("unchanged.py", base=tmp_path, outputs={"collect": ["out/**"]}).succeeded()
+        found = [path for path in Path(run.status.output_dir).rglob("*") if path.is_file()]
+        assert [str(path.relative_to(run.status.output_dir)) for path in found] == ["out/deep/model.bin"]
 
 
 @pytest.mark.slow
