@@ -27,7 +27,7 @@ NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "venv",
 """Names that are never selected, whether or not an ignore file lists them."""
 HOME: Final = frozenset({"record.db", "record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve",
                          "reserve.new", "runs", "warm", "travel", "trash", "clusters", "prices.json", "transfers",
-                         "sagemaker-local", "sagemaker-storage"})  # fmt: skip
+                         "slots", "sagemaker-local", "sagemaker-storage"})  # fmt: skip
 """What Windlass keeps in a folder with records of runs, which is never selected. It is not even opened: a process that
 closes a file of an SQLite database gives up its locks on it, and another one truncates what this one has mapped."""
 RECORD: Final = frozenset({"record.db", "runs"})

@@ -13,6 +13,7 @@ from tests.helpers.until import until
 
 from windlass.engines.local.admission import queue_folder
 from windlass.engines.local.slots import SlotQueue
+from windlass.runs.private import BESIDE_RECORD, FOLDERS, RECORD
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +83,7 @@ def test_a_killed_run_gives_its_slots_back_once_its_nodes_are_gone_too(queue: Ma
     (queue.folder / "b").touch()
     assert queue.ended(second)["phase"] == "succeeded"
     assert holders(queue) == {}
+    assert {path.name for path in queue.home.iterdir()} <= {RECORD, *BESIDE_RECORD, *FOLDERS}
 
 
 def test_a_waiting_run_is_stopped_resumed_and_passed_by_others_once_it_was_killed(queue: Machine) -> None:
