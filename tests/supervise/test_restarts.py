@@ -147,6 +147,42 @@ def test_a_failure_ends_the_other_nodes_with_a_short_grace_and_kills_what_is_lef
     assert run.data("lost-node") == [], "we killed it"
 
 
+def test_after_a_failure_a_node_with_ranks_that_save_has_the_grace_period_as_long_as_they_do(make_run: MakeRun) -> None:
+    run = make_run(nodes=3, grace_seconds=60.0)
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        for node in attempt.nodes[1:]:
+            del node.obeys[Intent.STOP]
+            run.clock.at(2, lambda node=node: node.report("at-work", ranks=[node.ranks[0]]))  # type: ignore[misc]
+        attempt.nodes[2].obeys = {Intent.KILL: attempt.nodes[2].die}
+        run.clock.at(20, lambda: attempt.nodes[1].report("at-work", ranks=[]))
+        attempt.nodes[0].end(3, tail="ValueError: loss is nan")
+
+    assert run.run(script).phase is Phase.FAILED
+    _, saved, saves = run.backend.attempts[0].nodes
+    assert saved.intents == [Intent.STOP, Intent.STOP_NOW]
+    assert 19 < saved.sent[1][0] < 21, "its ranks that save have exited, and the others wait"
+    assert (saves.intents[0], saves.intents[-1]) == (Intent.STOP, Intent.KILL)
+    assert saves.sent[1][0] - saves.sent[0][0] == pytest.approx(60 + LAST_RESORT_SECONDS, abs=0.6)
+    assert run.data("lost-node") == [], "we killed it"
+
+
+def test_a_node_that_is_lost_while_its_ranks_save_was_not_killed_by_us(make_run: MakeRun) -> None:
+    run = make_run(nodes=2, grace_seconds=60.0)
+
+    def script(attempt: FakeAttempt) -> None:
+        begun(attempt)
+        node = attempt.nodes[1]
+        del node.obeys[Intent.STOP]
+        run.clock.at(2, lambda: node.report("at-work", ranks=[1]))
+        run.clock.at(30, node.die)
+        attempt.nodes[0].end(3, tail="ValueError: loss is nan")
+
+    run.run(script)
+    assert [lost["node"] for lost in run.data("lost-node")] == [1]
+
+
 def test_a_stop_request_gives_the_grace_period_to_the_nodes_and_kills_those_that_do_not_end(run: FakeRun) -> None:
     run.clock.at(2, lambda: write_stop_request(run.dir, StopRequest()))
 
@@ -390,7 +426,7 @@ def test_an_elastic_run_goes_on_without_the_nodes_that_find_no_capacity(
         assert 30 <= begun_at[2] - begun_at[1] < 60
 
 
-def test_the_smaller_side_of_a_cut_is_killed_at_once(make_run: MakeRun) -> None:
+def test_the_smaller_side_of_a_cut_is_killed_at_once_and_the_others_may_save(make_run: MakeRun) -> None:
     run = make_run(nodes=3, min_nodes=2, node_back_seconds=1e6)
 
     def script(attempt: FakeAttempt) -> None:
@@ -403,7 +439,7 @@ def test_the_smaller_side_of_a_cut_is_killed_at_once(make_run: MakeRun) -> None:
     kept, _, cut = run.backend.attempts[0].nodes
     assert cut.intents[0] is Intent.KILL
     assert kept.intents == [Intent.STOP, Intent.STOP_NOW], "in a collective they would wait for half an hour"
-    assert kept.sent[1][0] - kept.sent[0][0] < 1
+    assert kept.sent[1][0] - kept.sent[0][0] == pytest.approx(FAILURE_GRACE_SECONDS, abs=0.1)
     assert run.data("lost-node") == [{"node": 2, "why": "node 2 cannot be reached by the others"}]
     assert run.status.attempts[1].members == (0, 1)
     [cause] = run.data("cause")

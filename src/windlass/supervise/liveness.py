@@ -36,9 +36,9 @@ class Liveness:
         self._silent.clear()
         self.cut.clear()
 
-    def take_unreachable(self, attempt: Attempt, node: Node, silent: Sequence[int], *, is_ending: bool) -> bool:
+    def take_unreachable(self, attempt: Attempt, node: Node, silent: Sequence[int], *, is_ending: bool) -> None:
         """A node does not receive the heartbeat of others: kills the lost side of that cut, unless all nodes are being
-        ended. Returns whether any node was declared lost.
+        ended.
         """
         self._silent[node.number] = tuple(silent)
         live = {one.number: one for one in attempt.training_nodes()}  # the others send none any more
@@ -47,7 +47,6 @@ class Liveness:
             self.cut.add(number)
             live[number].send(Intent.KILL)
             live[number].sweep()
-        return bool(self.cut)
 
     def rejoin(self, *, between: bool) -> list[int]:
         """Let lost nodes rejoin that were away for long enough and can be reached; returns these.

@@ -26,6 +26,7 @@ from windlass.worker.protocol import (
     RankFailing,
     RankFailure,
     RanksAlone,
+    RanksAtWork,
     StacksTaken,
 )
 from windlass.worker.ranks import read_mark
@@ -178,6 +179,8 @@ class AttemptMonitor:
             self.hangs.take_stacks(node, event)
         elif isinstance(event, RanksAlone):
             self.warn_if_alone()
+        elif isinstance(event, RanksAtWork):
+            self.shutdown.spare(node, event.ranks)
         elif isinstance(event, PeersUnreachable):
             self._take_unreachable(node, event)
         elif isinstance(event, RankFailing):
@@ -189,8 +192,7 @@ class AttemptMonitor:
 
     def _take_unreachable(self, node: Node, event: PeersUnreachable) -> None:
         is_ending = self.shutdown.reason is not None
-        if self._run.liveness.take_unreachable(self.attempt, node, event.nodes, is_ending=is_ending):
-            self.shutdown.end_grace()  # the others wait for it in a collective, and would do so for half an hour
+        self._run.liveness.take_unreachable(self.attempt, node, event.nodes, is_ending=is_ending)
 
     def _handle_notices(self) -> None:
         """Begin its shutdown at a preemption notice. SIGTERM to a node during a shutdown is our own, or was that of the
@@ -252,11 +254,13 @@ class AttemptMonitor:
                     continue
                 is_ours = self.shutdown.reason is not None
                 if exit_code is None and self.shutdown.reason == "failure":
-                    is_ours = self.shutdown.is_killing  # a target may report a loss after the failures that it causes
+                    is_ours = self.shutdown.is_killing(
+                        node
+                    )  # a target may report a loss after the failures that it causes
                 node.failures.append(RankFailure(rank, code, self._run.clock.time(), words, ended_by_us=is_ours))
         if node.failures:
             # A node that we stop reports its end: one that does not was lost, unless we killed it.
-            if is_cut or not self.shutdown.is_killing:
+            if is_cut or not self.shutdown.is_killing(node):
                 self._lost.append(node.number)
                 # What a node reported to a supervisor that was lost with it is known from the record alone.
                 since = node.last_sign_of_life() or (self._record.history.observed_until if self.adopted else 0.0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from windlass.supervise.backend import Attempt, Intent
+from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.supervise.clock import Clock
 
 FAILURE_GRACE_SECONDS: Final = 3.0
-"""Grace of ranks whose peer has failed: they cannot train on, and the next attempt waits for them."""
+"""Grace of ranks that wait for a peer that has failed: the next attempt waits for them."""
 LAST_RESORT_SECONDS: Final = 5.0
 """How long after the grace period a node that has not ended is killed with all its processes."""
 OVERRULING: Final = ("stop", "timeout", "upload")
@@ -28,11 +29,24 @@ class Shutdown:
         """When the grace period of its ranks ends, where the nodes do not enforce it."""
         self._kill_at: float | None = None
         self._is_hurried = False
+        self._spared: set[Node] = set()
+        """Nodes with ranks that work by themselves."""
+        self._spared_until = 0.0
+        """Until when that counts, by the monotonic clock."""
+        self._kept_until: dict[Node, float] = {}
+        """Until when nodes whose ranks have worked are not killed, by the monotonic clock."""
+        self._ended: set[Node] = set()
+        """Nodes whose grace period was ended before its time."""
 
-    @property
-    def is_killing(self) -> bool:
-        """Whether nodes that end now without reporting were killed by us."""
-        return self._kill_at is not None and self._clock.monotonic() >= self._kill_at
+    def is_killing(self, node: Node) -> bool:
+        """Whether this node, if it ends now without reporting, was killed by us."""
+        if self._kill_at is None or self._is_spared(node):
+            return False
+        return self._clock.monotonic() >= max(self._kill_at, self._kept_until.get(node, 0.0))
+
+    def _is_spared(self, node: Node) -> bool:
+        is_in_time = not self._is_hurried and self._clock.monotonic() < self._spared_until
+        return is_in_time and node in self._spared
 
     def is_news(self, reason: str) -> bool:
         """Whether this begins it, or replaces the reason of one in progress."""
@@ -47,15 +61,21 @@ class Shutdown:
             return
         grace = 0.0 if reason == "hang" else self._grace_seconds
         self._attempt.send(Intent.STOP_NOW if reason == "hang" else Intent.STOP)
+        self._spared_until = self._clock.monotonic() + grace + LAST_RESORT_SECONDS
         if reason == "failure":
             grace = min(grace, FAILURE_GRACE_SECONDS)
-            ends_at = self._clock.monotonic() + grace
-            self._now_at = ends_at if self._now_at is None else min(self._now_at, ends_at)
+            self._now_at = self._clock.monotonic() + grace
         self._kill_at = self._clock.monotonic() + grace + LAST_RESORT_SECONDS
 
-    def end_grace(self) -> None:
-        """End the grace period at the next iteration, also where the shutdown begins only then."""
-        self._now_at = self._clock.monotonic()
+    def spare(self, node: Node, ranks: Sequence[int]) -> None:
+        """A node has reported which ranks work by themselves: after a failure it has the grace period as long as any
+        does.
+        """
+        if ranks:
+            self._spared.add(node)
+        else:
+            self._spared.discard(node)
+            self._kept_until[node] = self._clock.monotonic() + LAST_RESORT_SECONDS
 
     def hurry(self) -> None:
         """The user requested no grace period; repeated every iteration, since a signal may be lost."""
@@ -67,12 +87,14 @@ class Shutdown:
         """Do what is due. A node that copies results has no rank to wait for: only `stop --now` cuts it short."""
         nodes = self._attempt.live_nodes() if self._is_hurried else self._attempt.training_nodes()
         if self._now_at is not None and self._clock.monotonic() >= self._now_at:
-            self._now_at = None
             for node in nodes:
-                node.send(Intent.STOP_NOW)
-        if self.is_killing:
-            self._attempt.kill(nodes)
+                if node not in self._ended and not self._is_spared(node):
+                    self._ended.add(node)
+                    node.send(Intent.STOP_NOW)
+        if killed := [node for node in nodes if self.is_killing(node)]:
+            self._attempt.kill(killed)
 
     def due_in(self, seconds: float) -> float:
         """The seconds until something is due, at most `seconds`."""
-        return seconds if self._now_at is None else max(0.0, min(seconds, self._now_at - self._clock.monotonic()))
+        now = self._clock.monotonic()
+        return seconds if self._now_at is None or now >= self._now_at else min(seconds, self._now_at - now)

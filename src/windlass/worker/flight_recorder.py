@@ -7,6 +7,7 @@ begins with the script's first process group, for a fork would lose it.
 | file | what |
 |---|---|
 | `rank-N.ask` | the FIFO; a process that opens it to write, and closes it, has asked; by `s`, for all stacks too |
+| `rank-N.work.json` | the answer to `w`: `waits`, whether the script waits for other ranks |
 | `rank-N.flight.json` | `at`, `why` (`asked`, `failed`, `ended`), and for each process group its last collectives |
 
 The recorder is torch's own: since 2.5 of what goes through NCCL, and in newer ones of gloo too. Where there is none,
@@ -22,7 +23,7 @@ import sys
 import time
 from typing import Any, Callable  # noqa: UP035 - ranks may run on Python 3.9
 
-ASK, ANSWER, STACKS = ".ask", ".flight.json", b"s"
+ASK, ANSWER, STATE, STACKS, WORK = ".ask", ".flight.json", ".work.json", b"s", b"w"
 MAX_CALLS = 32
 """Newest collectives that are kept of a process group."""
 MAX_GROUPS = 16
@@ -39,11 +40,14 @@ class Flight:
         self.base = base
         self.module = module
         self.pid = os.getpid()
+        self.thread = 0
+        """The one that made the first process group."""
 
     def listen(self, write_stacks: Callable[[], object]) -> None:
         """Answer requests from now on. Raises OSError where there can be no FIFO."""
         import _thread  # not `threading`: the script is not to find one thread more than it has started
 
+        self.thread = _thread.get_ident()
         try:
             os.mkfifo(self.base + ASK, 0o600)
         except FileExistsError:
@@ -56,13 +60,16 @@ class Flight:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             while True:
                 asked = os.open(self.base + ASK, os.O_RDONLY | os.O_CLOEXEC)
-                wants_stacks = False
+                words = b""
                 while data := os.read(asked, 64):
-                    wants_stacks = wants_stacks or STACKS in data
+                    words += data
                 os.close(asked)
-                if wants_stacks:
+                if STACKS in words:
                     write_stacks()
-                self.write("asked")
+                if WORK in words:
+                    self._put("work", STATE, {"waits": self._waits()})
+                else:
+                    self.write("asked")
         except BaseException:
             return  # the rank must not notice
 
@@ -73,13 +80,30 @@ class Flight:
                 return  # a child of the script's, which has inherited us
             found = self._ended() if why == "ended" else self._groups(failed_in)
             if found:
-                text = json.dumps({"at": time.time(), "why": why, "failed_in": failed_in, "groups": found})
-                path = f"{self.base}.flight.{why}"  # two threads may write at once
-                with open(path, "w") as file:
-                    file.write(text)
-                os.replace(path, self.base + ANSWER)
+                data = {"at": time.time(), "why": why, "failed_in": failed_in, "groups": found}
+                self._put(f"flight.{why}", ANSWER, data)  # two threads may write at once
         except BaseException:
             return
+
+    def _put(self, part: str, kind: str, data: dict[str, Any]) -> None:
+        text, path = json.dumps(data), f"{self.base}.{part}"
+        with open(path, "w") as file:
+            file.write(text)
+        os.replace(path, self.base + kind)
+
+    def _waits(self) -> bool:
+        """Whether the script is in a collective, or has begun one that has not ended."""
+        frame = sys._current_frames().get(self.thread)
+        while (
+            frame is not None and "/torch/" in frame.f_code.co_filename
+        ):  # up to the script, or its handler of a signal
+            file = frame.f_code.co_filename
+            if "/torch/distributed/checkpoint/" not in file and "/torch/distributed/" in file:
+                return True
+            if frame.f_code.co_name == "_engine_run_backward":
+                return True
+            frame = frame.f_back
+        return any(call["state"] != "ended" for group in self._groups("") for call in group["calls"])
 
     def _ended(self) -> list[dict[str, Any]]:
         """How far a rank came that has ended well: its counts alone, which cost a tenth of a millisecond."""

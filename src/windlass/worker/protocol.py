@@ -346,6 +346,13 @@ class RankFailing(NodeEvent):
     """Whether its last output reports a timeout in a collective."""
 
 
+class RanksAtWork(NodeEvent):
+    """Which ranks of a node that is being ended do something of their own, such as a save; again when that changes."""
+
+    kind = "at-work"
+    ranks: tuple[int, ...]
+
+
 class PreemptionNotice(NodeEvent):
     """Preemption notice of the machine."""
 
@@ -515,8 +522,8 @@ EVENTS: Mapping[str, type[NodeEvent]] = {
     event.kind: event
     for event in (
         NodeStarted, RankChanged, OutputBegan, ProgressMade, FirstStep, CheckpointReported, LossNotFinite,
-        PeersUnreachable, RankFailing, PreemptionNotice, NodeWarning, StacksTaken, RanksAlone, NodeEnded, LinesCounted,
-        WorkerFailed, CollectionBegan, CodeFiles,
+        PeersUnreachable, RankFailing, RanksAtWork, PreemptionNotice, NodeWarning, StacksTaken, RanksAlone, NodeEnded,
+        LinesCounted, WorkerFailed, CollectionBegan, CodeFiles,
     )
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from windlass.worker import process
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TAIL_CHARS = 16384
 """How much of its last output a failure of a rank carries."""
 FAILURE_GRACE_SECONDS = 3.0
-"""What is left to ranks whose peer has failed: they cannot train on, and the next attempt waits for them."""
+"""What is left to ranks that wait for one that has failed; those that save alone have the job's grace period."""
 
 
 class Rank:
@@ -84,7 +84,9 @@ class Ranks(list[Rank]):
     def __init__(self, grace_seconds: float) -> None:
         super().__init__()
         self.grace_seconds = grace_seconds
-        """From SIGTERM to SIGKILL; less after a failure."""
+        """From SIGTERM to SIGKILL."""
+        self.ended_at: float | None = None
+        """When they were sent SIGTERM, by the monotonic clock; None before."""
         self.ended_by = "itself"
         """`itself`, `failure` or `stop`."""
         self.kill_at: float | None = None
@@ -106,8 +108,7 @@ class Ranks(list[Rank]):
             self.ended_by = by
         if self.kill_at is None:
             self._send(process.send, signal.SIGTERM)
-            if by == "failure":
-                self.grace_seconds = min(self.grace_seconds, FAILURE_GRACE_SECONDS)
+            self.ended_at = time.monotonic()
             self.kill_at = time.monotonic() + self.grace_seconds
 
     def kill(self) -> None:
@@ -115,8 +116,14 @@ class Ranks(list[Rank]):
         self.kill_at = None
         self._send(process.send_group, signal.SIGKILL)
 
-    def _send(self, send: Callable[[int, int], object], number: int) -> None:
+    def kill_others(self, spared: Sequence[Rank]) -> None:
+        """The same to those that are not `spared`."""
+        self._send(process.send_group, signal.SIGKILL, spared)
+
+    def _send(self, send: Callable[[int, int], object], number: int, spared: Sequence[Rank] = ()) -> None:
         for rank in self.live:
+            if rank in spared:
+                continue
             rank.ended_by_us |= rank.failed_at() is None  # else it is on its way out for a failure of its own
             send(rank.pid, number)
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 from windlass.worker import process
-from windlass.worker.flight_recorder import ANSWER, ASK, STACKS
+from windlass.worker.flight_recorder import ANSWER, ASK, STACKS, STATE, WORK
 from windlass.worker.protocol import RankStack
 from windlass.worker.rank import FORCED_STACK_SIGNAL, STACK_SIGNAL
 
@@ -76,16 +76,19 @@ def _sent(rank: Rank, number: int) -> bool:
     return _handles(rank.pid, number) and process.send(rank.pid, number)
 
 
-def ask_flight(base: str, words: bytes = b"") -> bool:
-    """Ask a rank for its last collectives, by where its files lie, and with `STACKS` for them; gives if it listens."""
+def ask_flight(base: str, words: bytes = b"", kind: str = ANSWER) -> bool:
+    """Ask a rank for its last collectives, by where its files lie, and with `STACKS` for them; gives if it listens.
+
+    For the `kind` `STATE` it is asked whether it waits for others.
+    """
     try:
         asked = os.open(base + ASK, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False  # it has no process group, or is gone
     with contextlib.suppress(OSError):
-        os.unlink(base + ANSWER)  # an older one
+        os.unlink(base + kind)  # an older one
     try:
-        os.write(asked, words)
+        os.write(asked, WORK if kind == STATE else words)
     except OSError:
         return False  # it has ended meanwhile
     finally:
@@ -93,22 +96,22 @@ def ask_flight(base: str, words: bytes = b"") -> bool:
     return True
 
 
-def take_flights(bases: list[str]) -> dict[str, dict[str, Any]]:
+def take_flights(bases: list[str], kind: str = ANSWER) -> dict[str, dict[str, Any]]:
     """What the ranks that were asked have written, by where their files lie; those that do not answer are left out."""
     found: dict[str, dict[str, Any]] = {}
     give_up = time.monotonic() + PATIENCE_SECONDS
     while len(found) < len(bases):
-        found.update({base: flight for base in bases if base not in found and (flight := read_flight(base))})
+        found.update({base: flight for base in bases if base not in found and (flight := read_flight(base, kind))})
         if len(found) == len(bases) or time.monotonic() >= give_up:
             break
         time.sleep(0.005)
     return found
 
 
-def read_flight(base: str) -> dict[str, Any]:
+def read_flight(base: str, kind: str = ANSWER) -> dict[str, Any]:
     """The last collectives of a rank, as it wrote them down; empty where it has not."""
     try:
-        with open(base + ANSWER) as file:
+        with open(base + kind) as file:
             flight = json.load(file)
     except (OSError, ValueError):
         return {}

@@ -246,3 +246,21 @@ def test_ranks_that_had_not_exited_when_their_grace_ended_are_named(harness: Har
     assert [event.data["code"] for event in run.events if event.kind == "warning"] == ["grace-over"]
     [message] = [event.data["message"] for event in run.events if event.kind == "warning"]
     assert message == "rank 0 had not exited 0.5 s after SIGTERM (grace), and was killed"
+
+
+@pytest.mark.slow
+def test_a_rank_that_saves_alone_has_its_grace_after_a_peer_failed(harness: Harness) -> None:
+    run = harness.finish("last_words_or_fail", "1", "5", procs_per_node=2, grace=60)
+    assert run.text(ranks=[0]).endswith("saving\nsaved\n")
+    assert "warning" not in kinds(run, "warning")
+
+
+@pytest.mark.slow
+def test_a_rank_that_saves_alone_has_its_grace_when_the_world_shrinks(harness: Harness) -> None:
+    fields: dict[str, Any] = {"nodes": {"min": 1, "max": 2}, "restarts": 1, "grace": 60, "local": {"back_after": 600}}
+    run = harness.start("last_words", "5", **fields).until_ready(2)
+    kill(run, node_pid(run, 1))
+    run.until(lambda run: len(run.status.attempts) == 2)
+    assert run.text(ranks=[0], attempt=1).endswith("saving\nsaved\n")
+    harness.engine.stop(run.id)
+    run.wait()
