@@ -297,7 +297,10 @@ def python_api_page() -> str:
     for name in functions:
         parts += [f"## {name}\n", f"```python\n{call(name, offered[name])}\n```\n", documentation(offered[name]) + "\n"]
     for name in classes:
-        parts += [f"## {name}\n", documentation(offered[name]) + "\n", *members(offered[name]), ""]
+        text = documentation(offered[name]).partition("\n\nArgs:\n")[
+            0
+        ]  # those of a Job are on the page of the job file
+        parts += [f"## {name}\n", text + "\n", *members(offered[name]), ""]
     links = ", ".join(f"[{name}](errors.md#{name.lower()})" for name in raised)
     return "\n".join([*parts, f"## Errors\n\n{links}.\n"])
 
@@ -359,7 +362,7 @@ def members(owner: type[Any]) -> Iterator[str]:
             yield f"- {anchored(f'{owner.__name__}.{field.name}', f'{field.name}: {field.type}')}{note}"
     inherited = {name for base in (enum.Enum, str, BaseModel) if issubclass(owner, base) for name in dir(base)}
     for name, member in inspect.getmembers(owner):
-        if name.startswith("_") or (name in inherited and name not in vars(owner)):
+        if name.startswith("_") or name == "model_rebuild" or (name in inherited and name not in vars(owner)):
             continue
         if isinstance(member, property) and member.fget:
             written = f"{name}: {inspect.signature(member.fget).return_annotation}"
@@ -376,7 +379,7 @@ def call(name: str, value: Callable[..., Any]) -> str:
     whole, (inner, end) = f"def {name}{words}: ...", words[1:].rsplit(") ->", 1)
     if len(whole) <= CALL_WIDTH:
         return whole
-    parameters = re.split(r", (?=\*|\w+: )", inner)
+    parameters = re.split(r", (?=[*/]|\w+: )", inner)
     return "\n".join([f"def {name}(", *(f"    {one}," for one in parameters), f") ->{end}: ..."])
 
 

@@ -109,6 +109,6 @@ def test_what_users_search_for_is_among_the_first_three_pages(site: Site) -> Non
     assert {text: pages for text, pages in found.items() if SEARCHES[text] not in pages} == {}
 
 
-def test_decisions_are_pages_and_no_results(site: Site) -> None:
-    assert [one for one in site.locations if one.startswith("decisions/")] == []
+def test_pages_for_contributors_are_no_results(site: Site) -> None:
+    assert [one for one in site.locations if one.startswith(("decisions/", "reference/tested-verdicts"))] == []
     assert "index.html" in site.locations
