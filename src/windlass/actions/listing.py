@@ -28,7 +28,7 @@ class Filter:
         return self != Filter()
 
     def matches(self, status: Status) -> bool:
-        """Whether a run has all of it."""
+        """Whether a run matches every filter."""
         return (
             (not self.name or fnmatchcase(status.name, self.name))
             and (not self.phases or status.phase in self.phases)

@@ -1,4 +1,4 @@
-"""Which run an argument stands for: that of this id, the only one whose id begins so, or the newest of a job's name."""
+"""Finds the run that an argument names: by id, by a unique prefix of it, or by job name (its newest run)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error to tell of, where several came at once."""
+"""Picks the error to report from an exception group."""
 
 from __future__ import annotations
 

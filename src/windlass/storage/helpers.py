@@ -82,7 +82,7 @@ class Told(NamedTuple):
     """One answer of a helper."""
 
     outcomes: list[Outcome]
-    """Of the first files: none is begun after one for which the store was busy."""
+    """Of the first files, up to the first throttled one."""
     cpu_seconds: float
     """That its process has taken since its last answer, by whichever thread."""
 

@@ -205,7 +205,7 @@ class ClusterAudit:
     kept: tuple[LeftObject, ...]
     """Left on purpose."""
     possible: tuple[LeftObject, ...]
-    """What may belong to it: a person has to look."""
+    """Objects that may belong to the cluster; check them by hand."""
     unknown: tuple[Unanswered, ...]
     usd_per_month: float
     """Of all rows with a known price."""

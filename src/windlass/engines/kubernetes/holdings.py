@@ -103,7 +103,7 @@ READERS: Final = {"services": of_services, "claims": of_claims, "nodes": of_node
 
 
 def of_stage(resources: Resources, stage: Stage) -> tuple[Holding, ...]:
-    """All of one stage. Raises Refused, Unreachable."""
+    """Objects to remove in one stage of the drain. Raises Refused, Unreachable."""
     return tuple(READERS[stage](resources))
 
 

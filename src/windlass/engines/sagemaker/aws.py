@@ -90,7 +90,7 @@ class Aws(Service):
         return self._client("logs")
 
     def _client(self, service: str) -> Any:
-        """Of botocore: boto3 imports and reads what S3 and its own objects need first."""
+        """Uses botocore: importing boto3 takes longer."""
         return answered(lambda: self._session.create_client(service, region_name=self._region, config=self._config))
 
     def create(self, request: Request) -> None:

@@ -406,7 +406,7 @@ class Client:
         """One request, one JSON answer. Raises Refused, Unreachable.
 
         A GET whose connection breaks is sent once more, over a new one: an idle one may have been closed meanwhile.
-        What a busy server did not process, it says, is sent again when it asks for that.
+        429 responses are retried after Retry-After.
         """
         give_up, is_new = time.monotonic() + BUSY_SECONDS, False
         while True:

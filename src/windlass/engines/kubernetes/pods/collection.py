@@ -126,7 +126,7 @@ class OutputsCollection:
         return True
 
     def end(self) -> None:
-        """Go on with nothing that has not begun."""
+        """Do not start pending collections."""
         self._closed.set()
 
     # -- the thread ---------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class AttemptPods:
     taken: Mapping[PodId, NodeSpec] = field(default_factory=dict)
     """Of nodes that spares of earlier attempts begin to run."""
     ahead: NodeSpec | None = None
-    """Of any node, for spares alone: they import ahead what it imports."""
+    """Spec of any node; spares import its modules in advance."""
 
 
 class Spares:

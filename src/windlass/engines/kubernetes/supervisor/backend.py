@@ -33,7 +33,7 @@ LEAVE_SECONDS: Final = 5.0
 """How long pods of an earlier attempt may take to end, until they are deleted with what they have printed."""
 LEAVE_PAUSE_SECONDS: Final = 0.2
 END_SECONDS: Final = 600.0
-"""How long the end waits for it: a supervisor that gives up is started again, and finds out how the run ended."""
+"""Time limit for writing the record at the end; a supervisor that gives up is started again, and reads how it ended."""
 
 
 class InClusterBackend(KubernetesBackend):

@@ -47,7 +47,7 @@ def data_path(data: Data, shape: Shape) -> str:
 
 
 def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
-    """What comes before the first attempt, and the program of what comes after the last one."""
+    """Staging steps, and the program that uploads outputs."""
     claim = wanted_claim(job, target)
     is_there = claim is not None and facts.cluster is not None and facts.cluster.has_claim(claim.claim)
     if claim is not None and claim.size is not None and not is_there:
