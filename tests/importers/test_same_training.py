@@ -155,6 +155,12 @@ def test_pods_of_torchrun_that_trained_alone_are_said_to(form: Format, text: str
     assert "trained alone" not in meanings(counted)
 
 
+def test_pods_of_an_operator_that_each_start_a_standalone_torchrun_are_said_to_have_trained_alone() -> None:
+    template = POD % "torchrun, --standalone, --nproc_per_node=2, /a/train.py"
+    spec = f"{{pytorchReplicaSpecs: {{Worker: {{replicas: 2, template: {{spec: {template}}}}}}}}}"
+    assert "each node trained alone" in meanings(import_text(manifest("PyTorchJob", "kubeflow.org/v1", spec), "a.yaml"))
+
+
 # -- commands before the ranks ----------------------------------------------------------------------------------------
 
 

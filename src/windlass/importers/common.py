@@ -124,31 +124,36 @@ def put_start(
             )
     if said_nodes is None and (within := _NNODES.search(" ".join(draft.get("command") or ()))) is not None:
         said_nodes = int(within[1])
-    if isinstance(said_nodes, int) and isinstance(nodes, dict) and nodes["min"] <= said_nodes <= nodes["max"]:
-        if nodes["min"] != nodes["max"]:
-            (elastic.most if elastic is not None else view).remark(
-                f"--nnodes {said_nodes} in a manifest for {_shown(nodes)} nodes: torchrun waits for just so many",
-                f"nodes: {said_nodes} is written; {{min: {nodes['min']}, max: {nodes['max']}}} makes the job elastic",
-            )
-        if elastic is not None and elastic.at_start != said_nodes:
-            elastic.replicas.remark(f"{elastic.at_start} pods, and --nnodes {said_nodes}", "that of torchrun is taken")
-        nodes = said_nodes
-    if said_nodes is not None and nodes is not None and said_nodes not in (nodes, {"min": nodes, "max": nodes}):
-        view.remark(
-            f"--nnodes {_shown(said_nodes)}, and the manifest makes {_shown(nodes)}", "the manifest's number is taken"
-        )
-    if isinstance(nodes, dict) and elastic is not None:
-        nodes = _begun(nodes, elastic)
-    nodes = nodes if nodes is not None else said_nodes or 1
+    nodes = _nodes(nodes, said_nodes, view, elastic)
     least, most = (nodes["min"], nodes["max"]) if isinstance(nodes, dict) else (nodes, nodes)
     is_told = "torchrun" in given or "PET_NNODES" in (draft.get("env") or {}) or _COUNTED.search(start.text)
-    if most > 1 and start.by == "torchrun" and not is_told:
+    if most > 1 and start.by == "torchrun" and (not is_told or "--standalone" in start.text):
         view.remark(
             f"the launcher is started on each of {most} nodes without their number, so that each node trained alone",
             f"nodes: {_shown(nodes)} is written, and they train together; nodes: 1 trains on one",
         )
     draft.put("nodes", most if least == most else nodes, view)
     draft.put("procs_per_node", _ranks(start, per_node, draft, most, named, given) if procs is None else procs, view)
+
+
+def _nodes(nodes: Any, said: Any, view: View, elastic: Elastic | None) -> Any:
+    """How many nodes there are, or a range of them, by the manifest and by what the command says; 1 by neither."""
+    if isinstance(said, int) and isinstance(nodes, dict) and nodes["min"] <= said <= nodes["max"]:
+        if nodes["min"] != nodes["max"]:
+            (elastic.most if elastic is not None else view).remark(
+                f"--nnodes {said} in a manifest for {_shown(nodes)} nodes: torchrun waits for just so many",
+                f"nodes: {said} is written; {{min: {nodes['min']}, max: {nodes['max']}}} makes the job elastic",
+            )
+        if elastic is not None and elastic.at_start != said:
+            elastic.replicas.remark(f"{elastic.at_start} pods, and --nnodes {said}", "that of torchrun is taken")
+        return said
+    if said is not None and nodes is not None and said not in (nodes, {"min": nodes, "max": nodes}):
+        view.remark(
+            f"--nnodes {_shown(said)}, and the manifest makes {_shown(nodes)}", "the manifest's number is taken"
+        )
+    if isinstance(nodes, dict) and elastic is not None:
+        return _begun(nodes, elastic)
+    return nodes if nodes is not None else said or 1
 
 
 def _begun(nodes: dict[str, int], elastic: Elastic) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -155,30 +156,31 @@ class Pods:
 
         Raises JobFileError for other programs that are in a ConfigMap: no pod of a run mounts it.
         """
+        for path, config, text in self._files_of_configs(view, " ".join(words)):
+            is_shell, script = words[0].rpartition("/")[2] in SHELLS, words[words[0] != path :]
+            if script[:1] == [path] and isinstance(text.value, str) and (is_shell or _SHEBANG.match(text.value)):
+                config.leave("a script, which is in the command", "nothing to do", is_ours=True)
+                start = [words[0] if is_shell else "bash", "-c", text.take()]
+                self._with_scripts(view, [*start, *script[1:]], at)
+                return [*start, *(script if script[1:] else ())]
+            if path.endswith((".py", ".sh")) or path == words[0]:
+                message = f"starts {path}, which is in ConfigMap {config.at('name').value}: no pod of a run mounts it"
+                hint = "write it into a file beside the job file, name that in the command, and import it again"
+                raise at.refused(message, hint)
+        return words
+
+    def _files_of_configs(self, view: View, text: str) -> Iterator[tuple[str, View, View]]:
+        """The files of ConfigMaps that a text names: path, volume, and what is in the file, if that is known."""
         for mount in view.at("volumeMounts").each():
             volume, folder = self.volumes.get(str(mount.at("name").value)), mount.at("mountPath").value
             if volume is None or not volume.at("configMap") or not isinstance(folder, str):
                 continue
-            config, key = volume.at("configMap"), mount.at("subPath").value
-            file = re.escape(folder.rstrip("/")) + ("" if key else r"/([\w./-]+)")
-            for found in re.finditer(rf"(?<![\w./-]){file}(?![\w/-])", " ".join(words)):
-                path, name = found[0], key or found[1]
-                key_of = {str(item.at("path").value): str(item.at("key").value) for item in config.at("items").each()}
-                text = self._config(config.at("name").value).at(key_of.get(name, name))
-                is_shell, script = words[0].rpartition("/")[2] in SHELLS, words[words[0] != path :]
-                if script[:1] == [path] and isinstance(text.value, str) and (is_shell or _SHEBANG.match(text.value)):
-                    config.leave("a script, which is in the command", "nothing to do", is_ours=True)
-                    shell = words[0] if is_shell else "bash"
-                    text.take()
-                    self._with_scripts(view, [shell, "-c", text.value, *script[1:]], at)
-                    return [shell, "-c", text.value, *(script if script[1:] else ())]
-                if path.endswith((".py", ".sh")) or path == words[0]:
-                    message = (
-                        f"starts {path}, which is in ConfigMap {config.at('name').value}: no pod of a run mounts it"
-                    )
-                    hint = "write it into a file beside the job file, name that in the command, and import it again"
-                    raise at.refused(message, hint)
-        return words
+            config, part = volume.at("configMap"), mount.at("subPath").value
+            key_of = {str(item.at("path").value): str(item.at("key").value) for item in config.at("items").each()}
+            file = re.escape(folder.rstrip("/")) + ("" if part else r"/([\w./-]+)")
+            for found in re.finditer(rf"(?<![\w./-]){file}(?![\w/-])", text):
+                name = str(part or found[1])
+                yield found[0], config, self._config(config.at("name").value).at(key_of.get(name, name))
 
     def amounts(self, view: View) -> None:
         """Read `limits` and `requests`."""
