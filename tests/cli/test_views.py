@@ -255,7 +255,7 @@ def test_an_unfinished_run_names_the_newest_state_that_its_script_saved_by_itsel
     reports = [{"node": node, "folder": "/code", "save": {"path": path, "bytes": 1024, "at": at}}
                for node, path, at in ((0, "out/last.pt", 118.0), (1, "out/old.pt", 110.0))]  # fmt: skip
     text = summed(training(phase=phase, ended_at=130.0, code_files=tuple(reports)), 130.0)
-    assert "checkpoint  saved by the script itself, not verified: out/last.pt, 12s ago, 1.0 KiB" in text
+    assert "checkpoint  none reported; newest saved state: out/last.pt, 12s ago, 1.0 KiB, not verified" in text
 
 
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.FAILED])

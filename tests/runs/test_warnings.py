@@ -117,7 +117,8 @@ def test_a_pattern_without_a_match_names_where_saves_are_expected_and_what_was_s
         "a restart begins at step 0"
     )
     assert warning.fix == (
-        "let the script save in that folder, or correct the job's checkpoint.find; it has saved out/ck-5.pt"
+        "let the script save in that folder, or correct the job's checkpoint.find; "
+        "the newest saved state is out/ck-5.pt"
     )
 
 

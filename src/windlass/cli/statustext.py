@@ -276,12 +276,12 @@ def attempt_word(run: RunSummary) -> str:
 
 
 def left_words(run: Run, now: float) -> str:
-    """The newest checkpoint of a run that ended before it was done, else what its script has saved by itself."""
+    """The newest checkpoint of a run that ended before it was done, else what its script may have saved by itself."""
     if run.checkpoint is not None:
         return checkpoint_words(run, now)
     if (save := run.own_save) is not None:
         what = f"{visible(save.path)}, {duration(now - save.at)} ago, {size(save.bytes)}"
-        return f"saved by the script itself, not verified: {what}"
+        return f"none reported; newest saved state: {what}, not verified"
     if run.checkpoint_find is not None:
         return f"those of the script itself: {visible(run.checkpoint_find)}"
     return "none reported"

@@ -260,7 +260,7 @@ class FileSize(Entry):
 
 
 class SavedState(Entry):
-    """A file that the script has saved by itself, by its name a state of training: not verified."""
+    """A file that is a saved state by its name, not verified. Another run in the same folder may have written it."""
 
     path: str
     """In the code folder, else from the root."""
@@ -288,7 +288,7 @@ class CodeFiles(Entry):
     problems: tuple[str, ...] = ()
     """Why files are not copied that the job names."""
     save: SavedState | None = None
-    """The newest state of training that the script has saved by itself, in the code folder or in those of the run."""
+    """The newest saved state that is no checkpoint of windlass.train, in the code folder or in those of the run."""
     has_none: bool = False
     """Whether nothing is what the job names, though all ranks of the node have succeeded."""
 
@@ -349,7 +349,7 @@ class CheckpointChanged(Entry):
     absent: bool = False
     """Whether that folder does not exist."""
     saved: str = ""
-    """What the script has saved elsewhere, as far as it is known."""
+    """The newest saved state elsewhere, as far as it is known."""
     at_end: bool = False
     """Whether it was looked for after an attempt, and not before one."""
     at: float | None = None

@@ -89,8 +89,8 @@ def warnings_after(status: Status, entry: events.Entry) -> tuple[RunWarning, ...
         case events.CheckpointChanged(action="failed"):
             return _with(status, NOT_SAVED, *_not_saved(status, entry))
         case events.CheckpointChanged(action="missing"):
-            has = f"; it has saved {entry.saved}" if entry.saved else ""
-            fix = f"let the script save in that folder, or correct the job's checkpoint.find{has}"
+            newest = f"; the newest saved state is {entry.saved}" if entry.saved else ""
+            fix = f"let the script save in that folder, or correct the job's checkpoint.find{newest}"
             return _with(status, NOT_FOUND, not_found_words(entry), fix)
         case events.CheckpointChanged(action="saved"):
             return _without(status, _OF_CHECKPOINTS)

@@ -63,7 +63,7 @@ def changed_files(reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any])
 
 
 def newest_save(reports: Sequence[Mapping[str, Any]]) -> events.SavedState | None:
-    """The newest state that the script has saved by itself, of all nodes."""
+    """The newest saved state, of all nodes."""
     saves = [save for one in reports if (save := events.CodeFiles.from_json(one).save) is not None]
     return max(saves, key=lambda one: one.at, default=None)
 

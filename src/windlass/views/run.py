@@ -120,8 +120,8 @@ class Run(RunSummary):
     changed_files: ChangedFiles | None
     """The new and changed files of the code folder; null where there are none, or none are known."""
     own_save: events.SavedState | None
-    """The newest state that the script has saved by itself, as its name shows; null for none, or where it is not
-    known."""
+    """The newest file in the code folder or in those of the run that is a saved state by its name; null for none, or
+    where it is not known."""
     outputs_left: bool
     """Whether its ranks have succeeded, so that `resume` only stores its outputs."""
     disk_full: bool

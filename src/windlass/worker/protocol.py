@@ -396,7 +396,7 @@ class FileSize(Value):
 
 
 class SavedState(Value):
-    """A file that the script has saved by itself, by its name a state of training: not verified."""
+    """A file that is a saved state by its name, not verified. Another run in the same folder may have written it."""
 
     path: str
     """In the code folder, else from the root."""

@@ -85,6 +85,17 @@ class TestCollect(Case):
         assert copied(run) == ["out/model-0.pt"]
         assert run.status.code_files[-1]["copied"] == 1
 
+    def test_a_supervisor_that_is_killed_during_the_copy_loses_nothing(
+        self, harness: Harness, job: dict[str, Any]
+    ) -> None:
+        (job["base"] / "write.py").write_text("open('out/big.pt', 'wb').truncate(300 << 20)\n")
+        run = harness.start("write.py", **job)
+        run.until(lambda run: [one for one in run.events if one.kind == "collecting"])
+        kill_supervisor(run)
+        assert run.wait().phase is Phase.SUCCEEDED
+        assert copied(run) == ["out/big.pt"]
+        assert Path(run.status.output_dir, "out", "big.pt").stat().st_size == 300 << 20
+
     def test_outputs_that_are_uploaded_have_them_too(
         self, harness: Harness, job: dict[str, Any], tmp_path: Path
     ) -> None:
