@@ -32,7 +32,7 @@ LOG_INCOMPLETE: Final = "log-incomplete"
 NOT_COLLECTED: Final = "results-not-collected"
 KINDS: Final = {
     RANKS_ALONE: "the ranks never made a process group, or each was alone in its own: each trained alone",
-    "resumed-from-another-run": "the first attempt began from a checkpoint, which is that of another run",
+    "resumed-from-another-run": "the first attempt began from a checkpoint of another run",
     "no-steps": "the script succeeded and trained no step: it had loaded a finished training, or its loader was empty",
     NAN_LOSS: "the loss was NaN or infinite when it was last reported; ends with the next finite one",
     "saves-not-used": "a later attempt began at the first step, though the script had saved its state",
