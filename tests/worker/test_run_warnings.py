@@ -124,6 +124,24 @@ def test_a_later_attempt_that_begins_anew_names_the_newest_save(tmp_path: Path) 
     assert "checkpoint: {find: …, resume: …}" in warning.fix
 
 
+def test_so_does_one_that_reports_epochs_alone(tmp_path: Path) -> None:
+    saves(tmp_path)
+    anew, later = Node(tmp_path, attempt=2), Node(tmp_path, attempt=2)
+    for epoch in (0, 1, 0):
+        anew.warnings.began_epoch(epoch)
+    assert anew.found[0].message == "attempt 2 began again at epoch 0, though step_15/model.pt had been saved"
+    for epoch in (1, 0):
+        later.warnings.began_epoch(epoch)
+    assert (anew.codes, later.codes) == (["saves-not-used"], [])
+
+
+def test_a_save_of_an_earlier_step_than_the_first_report_may_have_been_used(tmp_path: Path) -> None:
+    saves(tmp_path)
+    node = Node(tmp_path, attempt=2)
+    node.warnings.began({"step": 20, "every": 20}, {})
+    assert node.found == []
+
+
 def test_it_is_no_warning_where_it_went_on_or_nothing_was_saved(tmp_path: Path) -> None:
     nothing = Node(tmp_path, attempt=2)
     nothing.warnings.began({"step": 1}, {})

@@ -54,7 +54,7 @@ class RunWarnings:
         self._spec = spec
         self._events = events
         self._began_at = time.time()
-        self._has_restored = self._is_refused = False
+        self._has_restored = self._is_refused = self._has_epoch = False
         self._left: list[tuple[int, Left]] = []
         """Processes that outlived a rank, with its number."""
 
@@ -95,16 +95,27 @@ class RunWarnings:
 
     def began(self, first: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
         """The first steps of a rank are known: a later attempt that begins anew has not used what was saved."""
-        step, every = first.get("step"), first.get("every") or 1
-        is_anew = isinstance(step, int) and step <= max(1, every) and not (progress.get("epoch") or 0) > 1
+        step, every = int(first["step"]), int(first.get("every") or 1)
+        is_anew = step <= max(1, every) and not (progress.get("epoch") or 0) > 1
         is_known = self._has_restored or self._is_refused
         if self._spec.attempt == 1 or is_known or not is_anew or self._spec.ranks[0].rank != 0:
             return
+        self._began_again("step", step)
+
+    def began_epoch(self, epoch: object) -> None:
+        """A rank that reports no step is in its first epoch: number 0 is that of a training from the beginning."""
+        is_known = self._has_restored or self._is_refused or self._has_epoch
+        self._has_epoch = True
+        if self._spec.attempt > 1 and not is_known and epoch == 0 and self._spec.ranks[0].rank == 0:
+            self._began_again("epoch", 0)
+
+    def _began_again(self, unit: str, number: int) -> None:
         saved = self._newest_saved()
-        if saved:
+        numbers = re.findall(r"\d{1,15}", saved)
+        if saved and not (numbers and int(numbers[-1]) < number):  # it may have gone on from there
             self.add(
                 "saves-not-used",
-                f"attempt {self._spec.attempt} began again at step {step}, though {saved} had been saved",
+                f"attempt {self._spec.attempt} began again at {unit} {number}, though {saved} had been saved",
                 "let the script load the newest of its files as it starts, by their names and not by a pointer that is "
                 "written later; or name them by checkpoint: {find: …, resume: …}",
             )
