@@ -13,9 +13,9 @@ from windlass.importers.convert import Imported, import_text
 POD = "{containers: [{name: a, image: example/a:1, command: [torchrun, /a/train.py]%s}]%s}"
 
 
-def job(container: str = "", pod: str = "", meta: str = "") -> Imported:
-    template = POD % (container, pod)
-    text = f"apiVersion: batch/v1\nkind: Job\nmetadata: {{name: a{meta}}}\nspec: {{template: {{spec: {template}}}}}\n"
+def job(container: str = "", pod: str = "", meta: str = "", spec: str = "backoffLimit: 0, ") -> Imported:
+    spec += f"template: {{spec: {POD % (container, pod)}}}"
+    text = f"apiVersion: batch/v1\nkind: Job\nmetadata: {{name: a{meta}}}\nspec: {{{spec}}}\n"
     return import_text(text, "job.yaml")
 
 
@@ -67,6 +67,14 @@ def test_the_size_of_a_disk_is_that_of_the_original(disk: str, size: str) -> Non
 def test_advice_on_restarts_names_no_number_that_the_original_does_not_have(text: str) -> None:
     [instead] = lost(sky(text)).values()
     assert "max: N" in instead
+
+
+def test_restarts_that_a_cluster_makes_and_the_job_does_not_are_to_be_decided() -> None:
+    made = job(spec="")
+    assert (made.job.restarts.max, "spec.backoffLimit" in lost(made)) == (0, True)
+    again = job(pod=", restartPolicy: OnFailure", spec="")
+    assert "restarts: N" in lost(again)["spec.template.spec.restartPolicy"]
+    assert "spec.template.spec.restartPolicy" not in lost(job(pod=", restartPolicy: OnFailure"))
 
 
 def test_restarts_of_a_launcher_that_differ_from_the_manifests_are_said() -> None:

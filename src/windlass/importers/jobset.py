@@ -37,8 +37,12 @@ def of_job(spec: View, draft: Draft, pods: Pods, *, is_alone: bool = True) -> in
     if is_alone and spec.at("backoffLimit").value is None:
         spec.at("backoffLimit").remark(
             f"not set: the default is {RETRIES} more pods after failures",
-            f"restarts: {RETRIES} does the same",
-            is_ours=True,
+            f"no restarts are written: restarts: {RETRIES} does the same",
+        )
+    again = spec.at("template", "spec", "restartPolicy")
+    if again.value == "OnFailure" and draft.get("restarts") is None:
+        again.leave(
+            "failed containers are started again", "no restarts are written: restarts: N starts all ranks again"
         )
     pods.read(spec.at("template"), TRAINING)
     parallel, completions = spec.whole("parallelism"), spec.whole("completions")
