@@ -37,13 +37,13 @@ KINDS: Final = {
     NAN_LOSS: "the loss was NaN or infinite when it was last reported; ends with the next finite one",
     "saves-not-used": "a later attempt began at the first step, though the script had saved its state",
     DAMAGED: "no checkpoint was verified: training began at step 0 again",
-    "processes-outlived": "what a rank had started outlived it and was ended, as where a script goes to the background",
+    "processes-outlived": "processes that a rank had started were still running when it ended, and were ended too",
     NOT_SAVED: "the newest saves of checkpoints failed; ends with the next one that is saved",
     NOT_FOUND: "nothing matches the job's `checkpoint.find`; ends once a checkpoint is restored or saved",
     GRACE_OVER: "ranks had not exited when their grace period ended, and were killed",
     LOG_INCOMPLETE: "lines that ranks wrote are missing from their logs",
-    NOT_COLLECTED: "files that the job's `outputs.collect` names are not in the output, or no file is what it names",
-    events.MODEL_AWAY: "what the ranks have written is at the target alone",
+    NOT_COLLECTED: "files that match the job's `outputs.collect` were not copied, or no file matches it",
+    events.MODEL_AWAY: "the files that the ranks wrote are at the target only",
 }
 """Every kind of warning, by its code."""
 _OF_ATTEMPT: Final = frozenset({RANKS_ALONE, NAN_LOSS, NOT_COLLECTED})
