@@ -223,6 +223,10 @@ RuntimeError:
         An attempt has been made to start a new process before the
         current process has finished its bootstrapping phase.
 """  # noqa: W291
+METHOD = GUARD.replace("    worker.start()\n", "    set_start_method('spawn')\n").replace(
+    'File "<string>", line 1, in <module>', 'File "/p/multiprocessing/spawn.py", line 9, in _fixup_main_from_path'
+)
+METHOD = METHOD.partition("RuntimeError: ")[0] + "RuntimeError: context has already been set\n"
 STEP = ("progress", {"step": 3, "rank": 0})
 
 
@@ -244,11 +248,15 @@ def test_a_missing_main_guard_is_named_whatever_the_script_makes_of_it(
 
 
 @pytest.mark.parametrize("phase", [Phase.TRAINING, Phase.FAILED])
-def test_a_missing_main_guard_explains_a_script_that_starts_processes_for_ever(phase: Phase) -> None:
-    ranks = [RankSeen(0, tail=GUARD * 9)]
+@pytest.mark.parametrize("error", [GUARD, METHOD])
+def test_a_missing_main_guard_explains_a_script_that_starts_processes_or_waits_for_ever(
+    phase: Phase, error: str
+) -> None:
+    ranks = [RankSeen(0, tail=error * 9)]
     verdict = diagnose(seen(phase, ranks=ranks, cause={"summary": "the timeout"} if phase is Phase.FAILED else None,
                             exit_code=124, reason="timeout")).verdict  # fmt: skip
-    assert verdict.code == "main-guard-missing"
+    assert (verdict.code, "train.py:12" in verdict.summary) == ("main-guard-missing", True)
+    assert " ".join(error.strip().splitlines()[-1].split()[-4:]).rstrip(".") in verdict.evidence[0]
 
 
 def test_sigkill_is_want_of_memory_only_where_the_kernel_counted_it() -> None:

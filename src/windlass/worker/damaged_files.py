@@ -18,6 +18,7 @@ _ZIPPED = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 _LOADERS = (
     (r"SafetensorError|/safetensors/", (".safetensors",)),
     (r"/torch/distributed/checkpoint/", (".distcp", ".metadata")),
+    (r"/joblib/", (".joblib", ".pkl")),
     (r"/numpy/lib/", (".npz",)),
     (r"/torch/serialization\.py|/torch/_weights_only_unpickler\.py", _ZIPPED),
     (r"BadZipFile|/zipfile(?:\.py|/)", (*_ZIPPED, ".npz", ".keras", ".zip")),

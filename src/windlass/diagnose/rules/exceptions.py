@@ -76,9 +76,10 @@ KNOWN: Final = (
            "run once with env: {{CUDA_LAUNCH_BLOCKING: '1'}} to see the line; an index out of range is the usual "
            "reason")),
     # -- what was not found, may not be used or is broken --
-    (r"failed finding central directory|PytorchStreamReader failed|Ran out of input|"
-     r"invalid load key|pickle data was truncated|BadZipFile|Not a gzipped file|CRC check failed|"
-     r"Compressed file ended before|unexpected end of data|cannot identify image file|image file is truncated",
+    (r"failed finding central directory|PytorchStreamReader failed|Ran out of input|Error while deserializing header|"
+     r"invalid load key|pickle data was truncated|BadZipFile|Not a gzipped file|CRC check failed|unexpected EOF, exp|"
+     r"Compressed file ended before|unexpected end of data|cannot identify image file|image file is truncated|"
+     r"EOF: reading array|file seems not fully written|magic bytes not found|Either the file is corrupted",
      Advice("file-corrupt", "{who} read a file that is damaged or cut short",
            "fetch or write that file again; write checkpoints under another name and rename them when whole")),
     (r"UnreadableCheckpoint: (\w+://\S+) cannot be read, also after retries \((.*?)\)\. No",
@@ -152,8 +153,10 @@ def _advised(case: Observations, error: Raised, advice: Advice, found: list[str]
     return replace(verdict, summary=verdict.summary + more + case.at_place)
 
 
-_BOOTSTRAPPING: Final = re.compile(
-    r"start a new process before the\s+current process has finished its\s+bootstrapping phase"
+_IMPORTED_AGAIN: Final = re.compile(
+    r"start a new process before the\s+current process has finished its\s+bootstrapping phase|"
+    r"(?<=in _fixup_main_from_)(?:path|name)\n.{0,4000}?context has already been set",
+    re.DOTALL,
 )
 
 
@@ -166,16 +169,17 @@ def main_guard(case: Observations) -> Iterator[Verdict]:
         return
     for seen in case.ranks if case.first is None else [case.first]:
         text = own_words(seen.tail)
-        found = _BOOTSTRAPPING.search(text)
+        found = _IMPORTED_AGAIN.search(text)
         if found is None:
             continue
-        place = case.at(own_frame(frames(text[: found.start()]), case.code_dir, innermost_first=False))
-        message = " ".join(f"RuntimeError: An attempt has been made to {found[0]}".split())
+        place = case.at(own_frame(frames(text[: found.end()]), case.code_dir, innermost_first=False))
+        is_method = found[0].endswith("already been set")
+        message = found[0][-28:] if is_method else f"An attempt has been made to {' '.join(found[0].split())}"
         yield Verdict(
             "main-guard-missing",
             f"a process that {case.name(seen.rank)} started imports its main file, and starts processes there itself"
             + (f", at {place_alone(place)}" if place else ""),
-            seen.rank, (message, *([place] if place else [])),
+            seen.rank, (f"RuntimeError: {message}", *([place] if place else [])),
             "put what the script does under if __name__ == '__main__':, which processes of spawn and forkserver skip",
             97 if case.first else 110,
         )  # fmt: skip
