@@ -166,4 +166,4 @@ def test_lines_and_commands_of_standard_input_name_it_as_commands_do(
 
     assert "  standard input:8  spec.template.spec.hostNetwork" in given(MANIFEST)
     assert "windlass import --document Job/digits -, and" in given(f"{MANIFEST}---\n{MANIFEST}")
-    assert "envsubst | windlass import -" in given(MANIFEST.replace("digits", "${NAME}", 1))
+    assert "envsubst '${NAME}' | windlass import -" in given(MANIFEST.replace("digits", "${NAME}", 1))
