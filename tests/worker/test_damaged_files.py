@@ -81,3 +81,15 @@ def test_a_rank_that_failed_in_another_way_has_none(tmp_path: Path) -> None:
     write(tmp_path / "model.pt", 0.5)
     assert damaged_files(output("ValueError: bad batch"), [str(tmp_path)]) == []
     assert damaged_files("killed\n", [str(tmp_path)]) == []
+
+
+def test_the_part_of_a_file_that_could_not_be_saved_is_no_cause(tmp_path: Path) -> None:
+    write(tmp_path / "model.pt", 0.5)
+    place = '  File "/env/site-packages/torch/serialization.py", line 943, in save\n'
+    for error in (
+        "RuntimeError: inline_container.cc:671] . unexpected pos 704 vs 598",
+        "RuntimeError: basic_ios::clear",
+    ):
+        said = output(f"{place}{error}")
+        assert "in save" in said
+        assert damaged_files(said, [str(tmp_path)]) == []

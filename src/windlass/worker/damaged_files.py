@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 
+from windlass.worker.file_systems import is_of_space
 from windlass.worker.resume import TORN, problem_of_safetensors
 from windlass.worker.tracebacks import plain, traceback_of
 
@@ -25,6 +26,8 @@ _LOADERS = (
     (r"pickle data was truncated|Ran out of input", (".pkl", ".pickle", ".joblib", *_ZIPPED)),
 )
 """What a traceback shows of the library that loads a file, and endings of its files; the first that matches counts."""
+_SAVES = re.compile(r'/torch/serialization\.py", line \d+, in (?:_?save|_legacy_save)$', re.MULTILINE)
+"""A file that could not be saved is damaged by that, and is no cause."""
 _PICKLED = (".metadata", ".pkl", ".pickle", ".joblib")
 _PATH = re.compile(r"/[\w.,=+@%/-]+")
 _END_OF_ZIP = b"PK\x05\x06"
@@ -42,7 +45,7 @@ def damaged_files(tail: str, folders: Iterable[str]) -> list[dict[str, str]]:
     """
     trace = traceback_of(tail)
     endings = next((names for loader, names in _LOADERS if re.search(loader, trace)), ())
-    if not endings:
+    if not endings or is_of_space(tail) or _SAVES.search(trace):
         return []
     words = plain(tail).replace(plain(trace), "")
     named = [path for path in dict.fromkeys(_PATH.findall(words)) if os.path.exists(path)]

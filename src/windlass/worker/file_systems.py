@@ -27,7 +27,7 @@ def without_space(tail: str, folder: str) -> list[dict[str, Any]]:
 
     `tail` is the last output of the rank that failed, `folder` where relative paths of it begin.
     """
-    if not (_NO_SPACE.search(tail) or WRITE_FAILED.search(tail)):
+    if not is_of_space(tail):
         return []
     if named := _PATH.findall(tail):
         found = _read(_mount_of(os.path.join(folder, named[-1])))
@@ -43,6 +43,11 @@ def without_space(tail: str, folder: str) -> list[dict[str, Any]]:
         if (one := _read(point)) and _is_full(one):
             full.setdefault(os.stat(point).st_dev, one)
     return list(full.values())[:8]
+
+
+def is_of_space(tail: str) -> bool:
+    """Whether the last output of a rank is that a file could not be written for lack of space."""
+    return _NO_SPACE.search(tail) is not None or WRITE_FAILED.search(tail) is not None
 
 
 def _mount_of(path: str) -> str:
