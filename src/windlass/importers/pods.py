@@ -24,6 +24,7 @@ GROUP: Final = ("MASTER_ADDR", "RANK", "WORLD_SIZE")
 OF_TORCH: Final = (*GROUP, "MASTER_PORT", *VALUES["torchrun"], RANKS_OF_A_NODE)
 """What the training operator sets in the pods of a PyTorchJob."""
 _SHEBANG: Final = re.compile(rf"#!\S*(?:/|env ){'(?:' + '|'.join(SHELLS) + ')'}\b")
+_OF_WINDLASS: Final = "/windlass/"
 _ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|neuron\w*|gaudi|mig-.*|gcu|npu)$|^habana\.ai/")
 """Devices that ranks compute with: a job without them is not the same job."""
 _OF_CONTROLLERS: Final = ("controller-uid", "job-name")
@@ -174,6 +175,8 @@ class Pods:
         for mount in view.at("volumeMounts").each():
             volume, folder = self.volumes.get(str(mount.at("name").value)), mount.at("mountPath").value
             if volume is None or not volume.at("configMap") or not isinstance(folder, str):
+                continue
+            if folder.startswith(_OF_WINDLASS):  # of a manifest that `windlass plan` wrote: the list has its files
                 continue
             config, part = volume.at("configMap"), mount.at("subPath").value
             key_of = {str(item.at("path").value): str(item.at("key").value) for item in config.at("items").each()}
