@@ -277,7 +277,7 @@ def errors_page() -> str:
         base = error.__bases__[0].__name__
         parts += [
             f"## {error.__name__}\n",
-            f"Is a `{base}`. Exit code {error.exit_code}.\n",
+            f"Subclass of `{base}`. Exit code {error.exit_code}.\n",
             documentation(error) + "\n",
         ]
     return "\n".join(parts)
