@@ -400,15 +400,16 @@ def test_a_run_that_a_rank_starts_has_none_of_the_variables_of_that_rank(
 
 def test_a_task_that_gives_up_waiting_leaves_the_run_and_no_thread(context: Context) -> None:
     before = set(threading.enumerate())
-    run = windlass.run(job("sleep", "60"), context=context)
+    run = windlass.run(job("sleep", "600"), context=context)
 
     async def impatient() -> None:
         await asyncio.wait_for(run, 0.1)
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError) as kept:  # whose traceback has the frames that waited
         asyncio.run(impatient())  # which would wait for a thread of its executor
     assert not run.status.phase.is_terminal
     until(lambda: set(threading.enumerate()) <= before)
+    assert kept.value.__traceback__ is not None
     run.stop(now=True).wait(check=False)
 
 

@@ -272,8 +272,12 @@ class Run:
                         return
             yield status
 
-        async for status in Feed(read):
-            self._raise_unless_succeeded(status)
+        feed = Feed(read)
+        try:
+            async for status in feed:
+                self._raise_unless_succeeded(status)
+        finally:
+            feed.close()  # the traceback of a cancellation keeps the frame, and with it the feed, until it is collected
         return status
 
     def _raise_unless_succeeded(self, status: Status) -> None:

@@ -35,6 +35,11 @@ class Feed(Generic[Item]):
             self._iterator = self._read(threading.Event())
         return next(self._iterator)
 
+    def close(self) -> None:
+        """End its thread, if it has one, whatever still refers to it."""
+        if self._ahead is not None:
+            self._ahead.close()
+
     def __aiter__(self) -> AsyncIterator[Item]:
         return self
 
@@ -57,8 +62,12 @@ class _Ahead(Generic[Item]):
         arguments = (read, self._arrived, wake, self._unwanted, self._room)
         threading.Thread(target=_read_ahead, args=arguments, name="windlass-feed", daemon=True).start()
 
-    def __del__(self) -> None:
+    def close(self) -> None:
+        """End the thread."""
         self._unwanted.set()
+
+    def __del__(self) -> None:
+        self.close()
 
     async def take(self) -> Item:
         """The next item. A task that is cancelled meanwhile takes none. Raises StopAsyncIteration at the end."""
