@@ -322,6 +322,61 @@ def test_a_server_that_is_not_reached_is_no_rendezvous(line: str) -> None:
     assert failed(in_torch + "RuntimeError: The client socket has timed out").verdict.code == "rendezvous-timeout"
 
 
+@pytest.mark.parametrize(
+    ("tail", "code", "said"),
+    [
+        ("huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/x",
+         "hub-rate-limited", "setup:"),
+        ("urllib.error.HTTPError: HTTP Error 429: Too Many Requests", "hub-rate-limited", "setup:"),
+        ("httpx.HTTPStatusError: Client error '429 Too Many Requests' for url 'https://hub.example/x'",
+         "hub-rate-limited", "setup:"),
+        ("huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/x\n"
+         "\nThe above exception was the direct cause of the following exception:\n\n" + TRACE +
+         "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the "
+         "cached files.", "hub-rate-limited", "setup:"),
+        ("huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files in the disk cache and "
+         "outgoing traffic has been disabled.", "hub-file-missing", "no request is made"),
+        ("huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub "
+         "and we cannot find the requested files in the local cache.", "hub-file-missing", "could not be reached"),
+        ("OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the "
+         "cached files.", "hub-file-missing", "could not be reached"),
+        ("EOFError: EOF when reading a line", "no-terminal", "asks for input"),
+        ('  File "/usr/lib/python3.11/getpass.py", line 9, in _raw_input\nEOFError', "no-terminal", "secrets:"),
+        ("wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
+         "no-terminal", "WANDB_API_KEY"),
+        ("bdb.BdbQuit", "no-terminal", "PYTHONBREAKPOINT"),
+        ("EOFError: Ran out of input", "file-corrupt", "damaged"),
+        ("EOFError", "exception", "EOFError"),
+    ],
+)  # fmt: skip
+def test_hubs_and_prompts_are_told_with_what_to_do_before_the_ranks_start(tail: str, code: str, said: str) -> None:
+    verdict = failed(f"{TRACE}{tail}\n").verdict
+    assert verdict.code == code
+    assert said in f"{verdict.summary} {verdict.fix}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There are not enough slots available in the system to satisfy the 64\nslots that were requested by",
+        "All nodes which are allocated for this job are already filled.",
+    ],
+)
+def test_mpirun_without_slots_is_told_to_be_started_by_windlass(text: str) -> None:
+    verdict = failed(f"----\n{text}\n----\n").verdict
+    assert (verdict.code, "windlass run -- mpirun" in verdict.fix) == ("mpi-no-slots", True)
+
+
+def test_a_port_that_a_process_of_the_rank_itself_has_is_in_use_by_that_process() -> None:
+    tail = (
+        TRACE + "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 7): address already in use"
+    )
+    for group, said in ((5, "python (pid 9), which the script has started"), (6, "in use by python (pid 9)")):
+        facts = {"listeners": [{"port": 7, "pid": 9, "group": group, "name": "python"}]}
+        verdict = failed(tail, facts=facts, more=[("rank", {"rank": 0, "pid": 5})]).verdict
+        assert verdict.summary.endswith(said)
+
+
 IN_USE = TRACE + "OSError: [Errno 98] Address already in use\n"
 
 
@@ -378,6 +433,28 @@ def test_stacks_say_who_is_missing(stacks: tuple[str, ...], states: str, code: s
     ranks = [RankSeen(number, last_output_at=40.0) for number in range(len(stacks))]
     verdict = diagnose(seen(Phase.TRAINING, ranks=ranks, more=[hang(*stacks, states=states)])).verdict
     assert (verdict.code, verdict.rank) == (code, rank)
+
+
+FILE_LOCK = "/venv/site-packages/filelock/_api.py"
+
+
+def test_a_rank_that_waits_for_a_file_lock_is_told_with_those_that_wait_for_it() -> None:
+    in_lock = stack((FILE_LOCK, 9, "acquire"), (FILE_LOCK, 20, "__enter__"), ("/job/train.py", 4, "main"))
+    for stacks, said in (
+        ((IN_ALL_REDUCE, in_lock), "rank 1 waits for a file lock at train.py:4, and rank 0 waits for it in all_reduce"),
+        ((in_lock, in_lock), "ranks 0, 1 wait for a file lock at train.py:4, and no rank goes on"),
+    ):
+        ranks = [RankSeen(number, last_output_at=40.0) for number in range(2)]
+        verdict = diagnose(seen(Phase.TRAINING, ranks=ranks, more=[hang(*stacks)])).verdict
+        assert (verdict.code, verdict.summary) == ("lock-held", said)
+
+
+def test_a_call_that_locks_a_file_is_known_by_its_source_line() -> None:
+    ranks = [RankSeen(number, last_output_at=40.0) for number in range(2)]
+    case = seen(Phase.TRAINING, ranks=ranks, more=[hang(IN_ALL_REDUCE, IN_LOADING)])
+    assert diagnose(case).verdict.code == "collective-not-joined"
+    locks = replace(case, sources={"/job/data.py:3": "    fcntl.flock(file, fcntl.LOCK_EX)"})
+    assert diagnose(locks).verdict.code == "lock-held"
 
 
 def test_a_silence_that_ended_is_no_hang() -> None:

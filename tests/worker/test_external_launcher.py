@@ -24,13 +24,30 @@ sys.exit(subprocess.call([sys.executable, *sys.argv[1:]], env={**os.environ, **o
 """
 
 
+SPAWNS_A_CHILD = """
+import os, subprocess, sys, time
+ranks = [subprocess.Popen([sys.executable, *sys.argv[1:]], env={**os.environ, "INDEX": n}) for n in "01"]
+while not all(os.path.exists(os.path.join(os.environ["FOLDER"], f"started-{n}")) for n in "01"):
+    time.sleep(0.01)
+print("-" * 74, "a message of the launcher", "-" * 74, "[host:12] one more", "the child speaks", sep="\\n", flush=True)
+sys.exit(max(one.wait() for one in ranks))
+"""
+WAITS_FOR_THE_CHILD = """
+import os, time
+folder = os.environ["FOLDER"]
+open(os.path.join(folder, "started-" + os.environ["INDEX"]), "w")
+while "speaks" not in open(os.path.join(folder, "rank-0.log")).read():
+    time.sleep(0.01)
+"""
+
+
 PRINTS_A_SECRET = "import os, sys; sys.exit(f'no host takes {os.environ[\"TOKEN\"]}')"
 
 
-def end_of(program: str, folder: Path, world_size: int = 2, **env: str) -> dict[str, Any]:
+def end_of(program: str, folder: Path, world_size: int = 2, script: str = "", **env: str) -> dict[str, Any]:
     """How a node of two ranks ends whose launcher runs this program."""
     launch = LauncherSpec("launcher", (sys.executable, "-c", program, rank_proxy.__file__), "INDEX", 5.0)
-    trains = (sys.executable, "-c", f"open({str(folder / 'trained')!r}, 'w')")
+    trains = (sys.executable, "-c", script or f"open({str(folder / 'trained')!r}, 'w')")
     ranks = tuple(RankSpec(number, number, trains, {}) for number in range(2))
     spec = NodeSpec(
         0, "", sys.executable, "/", env, ranks, 1.0, world_size=world_size, launch=launch, folder=str(folder)
@@ -61,3 +78,10 @@ def test_a_secret_that_the_launcher_prints_is_masked_where_it_is_quoted(tmp_path
     end = end_of(PRINTS_A_SECRET, tmp_path, TOKEN="hunter2-hunter2", WINDLASS_SECRET_VARIABLES="TOKEN")
     assert "no host takes ***" in end["failures"][0]["tail"]
     assert "hunter2" not in json.dumps(end)
+
+
+def test_what_a_process_prints_that_a_rank_has_spawned_is_in_the_log_of_the_first_rank(tmp_path: Path) -> None:
+    assert end_of(SPAWNS_A_CHILD, tmp_path, script=WAITS_FOR_THE_CHILD, FOLDER=str(tmp_path))["failures"] == []
+    assert (tmp_path / "rank-0.log").read_text() == "the child speaks\n"
+    assert (tmp_path / "rank-1.log").read_text() == ""
+    assert "a message of the launcher" in (tmp_path / "node-0.out").read_text()

@@ -63,6 +63,11 @@ class Capture(LogFile):
                 self.stamp(now_ns)
         return True
 
+    def add(self, data: bytes, now_ns: int) -> None:
+        """Take whole lines of a process that is no child of the rank."""
+        self._take(masked(data, self._secrets), now_ns)
+        self.stamp(now_ns)
+
     def _take(self, data: bytes, now_ns: int) -> None:
         if data:
             self.keep(data, now_ns)

@@ -7,7 +7,9 @@ itself is a child of the node, started like any other, so its log, exit code, si
 cause are the same. A proxy exits as its rank did. The proxy of a failed rank exits only when all ranks of the node have
 ended: until then the launcher sees nothing to act upon, and a rank that saves a last checkpoint is not cut off by it.
 
-The launcher's output goes into the node's own, `node-K.out`, and is quoted where it is the cause of a failure.
+The launcher's output goes into the node's own, `node-K.out`, and is quoted where it is the cause of a failure. While
+ranks run, what is no message of Open MPI goes into the log of the first of them too: processes that ranks have started
+by `MPI_Comm_spawn` print it, which are children of the launcher.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import shlex
 import signal
@@ -23,7 +26,7 @@ import sys
 import time
 
 from windlass.worker import cleanup, process, rsh_agent
-from windlass.worker.capture import Echo
+from windlass.worker.capture import READ_BYTES, Echo
 from windlass.worker.masking import masked
 from windlass.worker.node import Node
 from windlass.worker.protocol import NodeSpec, RankFailure
@@ -37,6 +40,8 @@ END_SECONDS = 3.0
 """How long a launcher may take to end after its ranks failed or were stopped; less than the supervisor's patience."""
 WORLD_SIZE = "OMPI_COMM_WORLD_SIZE"
 """The variable in which Open MPI gives each process the number of all."""
+OWN_FRAME, OWN_PREFIX = b"-" * 74, re.compile(rb"\[[\w.-]+:\d+\] ")
+"""How Open MPI marks its own messages among what it forwards of the processes."""
 QUOTED_BYTES = 16 << 10
 ERROR_CHARS = 300
 
@@ -70,6 +75,12 @@ class LaunchedNode(Node):
         self.cleanup_path = spec.path("leftovers")
         self.launcher_pid = 0
         self.launcher_code: int | None = None
+        self.launcher_output = -1
+        """The read end of the launcher's pipe; -1 where it is closed."""
+        self.launcher_line = b""
+        """What it has printed of a line that has not ended."""
+        self.is_in_frame = False
+        """Whether it is in the middle of a message of its own."""
         self.proxies: list[RankProxy] = []
         self.starters: set[int] = set()
         """Process ids of what has started proxies: a daemon of Open MPI, which leaves the session that started it."""
@@ -88,7 +99,13 @@ class LaunchedNode(Node):
             if self.launch.networks:
                 environ["PATH"] = f"{self._make_rsh_agent()}{os.pathsep}{environ.get('PATH', os.defpath)}"
             spec_path = self.launch.guest_of or self.spec.path("json")
-            self.launcher_pid = ColdStart()([*self.launch.argv, spec_path], "/", environ, STDOUT)
+            self.launcher_output, write = os.pipe()
+            os.set_blocking(self.launcher_output, False)
+            self.selector.register(self.launcher_output, selectors.EVENT_READ, self._read_launcher)
+            try:
+                self.launcher_pid = ColdStart()([*self.launch.argv, spec_path], "/", environ, write)
+            finally:
+                os.close(write)
         except OSError as error:
             self._fail_to_start(self.spec.ranks[0].rank, error, self.launch.argv[0])
 
@@ -157,6 +174,7 @@ class LaunchedNode(Node):
         return None if found is None or found.is_live else found.outcome()
 
     def _drain_to_the_end(self) -> None:
+        self._read_launcher()
         super()._drain_to_the_end()
         for proxy in self.proxies:
             proxy.connection.close()
@@ -167,6 +185,30 @@ class LaunchedNode(Node):
         self.kill_launcher_at = min(self.kill_launcher_at, time.monotonic() + END_SECONDS)
 
     # -- the launcher -------------------------------------------------------------------------------------------------
+
+    def _read_launcher(self) -> None:
+        """Carry what the launcher has printed into the node's output, and whole lines into the log of a rank."""
+        data = b""
+        if self.launcher_output >= 0:
+            with contextlib.suppress(BlockingIOError):
+                data = os.read(self.launcher_output, READ_BYTES)
+                if not data:
+                    self.selector.unregister(self.launcher_output)
+                    os.close(self.launcher_output)
+                    self.launcher_output = -1
+        with open(STDOUT, "wb", closefd=False) as out:
+            out.write(data)
+        *lines, self.launcher_line = (self.launcher_line + data).split(b"\n")
+        of_children = b"".join(line + b"\n" for line in lines if not self._is_of_launcher(line))
+        if of_children and self._is_complete() and not (self.are_released or self.ranks.are_ending):
+            min(self.ranks, key=lambda rank: rank.number).capture.add(of_children, time.time_ns())
+
+    def _is_of_launcher(self, line: bytes) -> bool:
+        """Whether Open MPI itself prints this line: it puts its messages between lines of dashes, or has a prefix."""
+        if line.rstrip() == OWN_FRAME:
+            self.is_in_frame = not self.is_in_frame
+            return True
+        return self.is_in_frame or OWN_PREFIX.match(line) is not None
 
     def _launcher_ended(self) -> None:
         if self.ranks.live or not self._is_complete():
@@ -200,6 +242,7 @@ class LaunchedNode(Node):
 
     def _quote(self) -> str:
         """The end of what the launcher has printed."""
+        self._read_launcher()
         try:
             with open(self.spec.path("out"), "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - QUOTED_BYTES))

@@ -23,16 +23,22 @@ class HostFacts:
         self._without_space: list[dict[str, Any]] = []
         self._tail = ""
 
-    def see_failure(self, tail: str, groups: set[int], folder: str) -> None:
-        """Note who listens, if the first rank that failed found its port in use: it may be a rank that ends next. Note
-        which file system is full, if it found no space: files may be removed next.
+    def see_listeners(self, tail: str, groups: set[int]) -> None:
+        """Note who listens, if the first rank that failed found its port in use: it may be a rank that ends next, or a
+        process that the rank has started, which ends with it.
 
-        `tail` is its output, `groups` are the process groups of all ranks, and `folder` is the rank's.
+        `tail` is its output, `groups` are the process groups of all ranks.
+        """
+        if not self._listeners and IN_USE.search(tail):
+            self._listeners = listeners(groups)
+
+    def see_failure(self, tail: str, folder: str) -> None:
+        """Note which file system is full, if the first rank that failed found no space: files may be removed next.
+
+        `tail` is its output, and `folder` is the rank's.
         """
         self._tail = tail
         self._without_space = without_space(tail, folder)
-        if IN_USE.search(tail):
-            self._listeners = listeners(groups)
 
     def facts(self, pids: list[int], folders: list[str], saved_in: list[str]) -> dict[str, Any]:
         """What may explain the end of ranks with these pids; `folders` are where they write, `saved_in` where they may

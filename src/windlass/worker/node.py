@@ -457,6 +457,9 @@ class Node:
         for rank in dead:
             if rank.outcome() == 0 and not self.ranks.are_ending:
                 self.output.warnings.outlived(rank)
+            elif not self.ranks.are_ending:
+                self._drain(rank, time.time_ns())
+                self._see_listeners(rank)
             process.send_group(rank.pid, signal.SIGKILL)  # what the rank has started ends with it
             self._drain(rank, time.time_ns())
             self.events.add(RankChanged(time.time(), rank.number, exit_code=rank.outcome()))
@@ -489,9 +492,13 @@ class Node:
                 self._fail_by(rank)
                 return
 
+    def _see_listeners(self, failed: Rank) -> None:
+        self.host_facts.see_listeners(failed.capture.tail, {rank.pid for rank in self.ranks})
+
     def _fail_by(self, failed: Rank) -> None:
         """The first rank of this node has failed: take what explains it, report it, and end the others."""
-        self.host_facts.see_failure(failed.capture.tail, {rank.pid for rank in self.ranks}, self.spec.cwd)
+        self._see_listeners(failed)
+        self.host_facts.see_failure(failed.capture.tail, self.spec.cwd)
         waited = waited_in_vain(failed.capture.tail)
         if waited:
             self._dump_stacks()

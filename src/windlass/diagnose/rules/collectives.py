@@ -48,6 +48,8 @@ def silent(case: Observations) -> Iterator[Verdict]:
         found = _waiting(case, stacks, calls, list(kept))
     if found is None and kept:
         found = _kept(case, kept)
+    if found is None and (locked := [rank for rank, stack in sorted(stacks.items()) if _waits_for_lock(stack, case)]):
+        found = _locked(case, stacks, locked, "no rank goes on")
     if found is None and silence.reason == "silence":
         found = Verdict(
             "hang", "nothing is printed any more", min(stacks, default=None) if len(case.status.ranks) == 1 else None,
@@ -121,6 +123,10 @@ def _waiting(
             fix="the ranks may have come there in different order or for different tensors: run once with "
             "env: {TORCH_DISTRIBUTED_DEBUG: DETAIL}; or the network between the nodes is cut", score=-5, is_effect=True,
         )  # fmt: skip
+    if locked := [rank for rank in missing if _waits_for_lock(stacks[rank], case)]:
+        return _locked(
+            case, stacks, locked, f"{named(joined)} {verb(joined, 'waits', 'wait')} for it in {label(case, call)}"
+        )
     is_init = call == "init_process_group"
     place = own_frame(stacks[missing[0]], case.code_dir, innermost_first=True)
     at = f"it is at {place_alone(case.at(place))}" if place else "it has no Python stack"
@@ -128,6 +134,31 @@ def _waiting(
         "rendezvous-timeout" if is_init else "collective-not-joined",
         f"{named(missing)} did not {'come to' if is_init else 'join'} {label(case, call)}, in which {named(joined)} "
         f"{verb(joined, 'waits', 'wait')}; {at}", missing[0], fix=ABSENT_FIX.format(missing[0], call),
+    )  # fmt: skip
+
+
+_LOCK_FILES: Final = re.compile(r"/filelock/|/file_baton\.py$|/portalocker/")
+_LOCK_CALLS: Final = re.compile(r"\b(?:flock|lockf)\(")
+
+
+def _waits_for_lock(stack: tuple[Frame, ...], case: Observations) -> bool:
+    """Whether the innermost frame is in a library of file locks, or in a call that locks a file."""
+    inner = next((frame for frame in stack if not frame.file.endswith("/contextlib.py")), None)
+    if inner is None:
+        return False
+    return bool(_LOCK_FILES.search(inner.file) or _LOCK_CALLS.search(case.sources.get(inner.key, "")))
+
+
+def _locked(case: Observations, stacks: Mapping[int, tuple[Frame, ...]], locked: Sequence[int], others: str) -> Verdict:
+    """Ranks that wait for a file lock. Its score is added to that of the silence."""
+    place = own_frame(stacks[locked[0]], case.code_dir, innermost_first=True)
+    at = f" at {place_alone(case.at(place))}" if place else ""
+    who = named(locked) if len(locked) > 1 else case.name(locked[0])
+    return Verdict(
+        "lock-held", f"{who} {verb(locked, 'waits', 'wait')} for a file lock{at}, and {others}", locked[0],
+        fix="let the rank that has the lock release it before it waits for others (with lock: around the download, the "
+        "barrier after it); a killed process may have left the file of a lock, such as that of a torch extension: "
+        "delete it", score=1,
     )  # fmt: skip
 
 

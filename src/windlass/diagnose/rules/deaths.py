@@ -42,6 +42,10 @@ _WATCHDOG: Final = re.compile(
 )
 """Of `faulthandler.dump_traceback_later`; without `exit=True` the script would go on, and write more."""
 _OTHER_WORLD: Final = re.compile(r"started a world of (\d+) ranks, and the job has (\d+)$", re.MULTILINE)
+_NO_SLOTS: Final = re.compile(
+    r"There are not enough slots available in the system to satisfy the \d+\s+slots|"
+    r"All nodes which are allocated for this job are already filled"
+)
 _NOT_FINALIZED: Final = re.compile(
     r"\w+ has exited due to process rank (?P<rank>\d{1,9}) with PID \d+ on\s+node \S+ exiting\s+improperly"
 )
@@ -221,6 +225,12 @@ def of_mpi(case: Observations) -> Iterator[Verdict]:
             last_lines(case.text),
             "look for options of mpirun in env: and in the image; Open MPI 4 reads the list of hosts from "
             "OMPI_MCA_orte_default_hostfile, 5 from PRTE_MCA_prte_default_hostfile", 95,
+        )  # fmt: skip
+    if found := _NO_SLOTS.search(case.text):
+        yield case.of_first(
+            "mpi-no-slots", "mpirun has fewer slots than processes to start", [" ".join(found[0].split())],
+            "let Windlass start it: windlass run -- mpirun -np N PROGRAM (launcher: mpi, procs_per_node: N); or "
+            "mpirun --oversubscribe", 94,
         )  # fmt: skip
     if found := _NOT_FINALIZED.search(case.text):
         rank, log = _rank_of_mpi(case, int(found["rank"]))

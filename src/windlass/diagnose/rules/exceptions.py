@@ -137,7 +137,7 @@ def known(case: Observations) -> Iterator[Verdict]:
     if error is None or case.first is None:
         return
     text = f"{error.kind}: {error.message}"
-    for special in (_imports, _files, _syntax, _worker_killed, _environment):
+    for special in (_imports, _files, _syntax, _worker_killed, _environment, _hub, _prompt):
         yield from special(case, error)
     for pattern, advice in KNOWN:
         if match := re.search(pattern, text, re.DOTALL):
@@ -434,6 +434,54 @@ def _environment(case: Observations, error: Raised) -> Iterator[Verdict]:
     raised_in = error.frames[-1].file if error.frames else ""
     if error.kind == "KeyError" and match and re.search(r"^<frozen os>$|/os\.py$", raised_in):
         yield _advised(case, error, NO_VARIABLE, [match[1]])
+
+
+_TOO_MANY: Final = re.compile(
+    r"\b429\b[^\n]{0,60}Too Many Requests|HTTP Error 429|Client error '429|rate limited.*\b429\b"
+)
+_NOT_CACHED: Final = re.compile(
+    r"LocalEntryNotFoundError|OfflineModeIsEnabled|couldn't find (?:it|them) in the cached files"
+)
+_OFFLINE: Final = re.compile(r"outgoing traffic has been disabled|OfflineModeIsEnabled|offline mode is enabled")
+_ONCE: Final = (
+    "fetch it once in setup:, which runs once on each machine before its ranks (hf download NAME), or by data:"
+)
+
+
+def _hub(case: Observations, error: Raised) -> Iterator[Verdict]:
+    """A hub of models that refuses so many requests, or is not asked or reached for what the cache does not have."""
+    said = f"{error.text}\n{error.message}"  # with the errors that this one was raised for
+    if _TOO_MANY.search(said):
+        yield case.of_first(
+            "hub-rate-limited", f"{case.who} got the answer 429 of a server: too many requests{case.at_place}",
+            _evidence(case, error), f"{_ONCE}, so that not every rank and every restart asks; a token of the hub in "
+            "secrets: has a higher limit", 96,
+        )  # fmt: skip
+    elif _NOT_CACHED.search(said):
+        is_offline = _OFFLINE.search(said) is not None
+        why = "no request is made (HF_HUB_OFFLINE, local_files_only)" if is_offline else "the hub could not be reached"
+        reach = "unset HF_HUB_OFFLINE there" if is_offline else "check that this node reaches the hub"
+        yield case.of_first(
+            "hub-file-missing", f"{case.who} needs a file of a hub{case.at_place} that is not in its cache, and {why}",
+            _evidence(case, error), f"{_ONCE}; {reach}; ranks of other users and images have other caches: HF_HOME", 95,
+        )  # fmt: skip
+
+
+_ASKS: Final = re.compile(r"no-tty|not a (?:tty|terminal)|getpass|EOF when reading a line|click\.exceptions\.Abort")
+
+
+def _prompt(case: Observations, error: Raised) -> Iterator[Verdict]:
+    """A script that asks a person: ranks have no terminal, and their input is empty."""
+    if error.kind == "BdbQuit":
+        what, fix = "stops in a debugger", "take breakpoint() out of it, or set env: {PYTHONBREAKPOINT: '0'}"
+    elif error.kind in ("EOFError", "UsageError", "Abort") and _ASKS.search(f"{error.text}\n{error.line}"):
+        what = "asks for input"
+        fix = "give the answer as an argument or a variable; of a login, name the key in secrets: (wandb-api-key, "
+        fix += "hf-token), whose variable WANDB_API_KEY or HF_TOKEN the library reads"
+    else:
+        return
+    yield case.of_first("no-terminal", f"{case.who} {what}{case.at_place}, and ranks have no terminal",
+                        _evidence(case, error), fix, 93)  # fmt: skip
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ _WRITTEN: Final = re.compile(r"(?<![\w.])(\d{4,5})(?![\w.])")
 
 
 def taken(case: Observations) -> Iterator[Verdict]:
-    """A port in use: by another rank of the run, by Windlass, which keeps MASTER_PORT, or by another program."""
+    """A port in use: by a process of the rank, another rank, Windlass, which keeps MASTER_PORT, or another program."""
     first = case.first
     if first is None:
         return
@@ -38,7 +38,17 @@ def taken(case: Observations) -> Iterator[Verdict]:
     evidence += [case.where] if case.where else []
     named = f"port {port}" if port else "a port"
     sibling = _sibling(case, port)
-    if sibling is not None:
+    child = _child(case, port)
+    if child is not None:
+        summary = (
+            f"{named} that {case.who} wants to listen on is in use by {child['name']} (pid {child['pid']}), which "
+        )
+        summary += f"{case.who} has started"
+        evidence.append(
+            f"pid {child['pid']} listened on port {child['port']} at that moment, in the group of {case.who}"
+        )
+        fix = "close the first socket, or end that process, before it listens again; or give them different ports"
+    elif sibling is not None:
         rank, one = sibling
         has_it = f"{case.name(rank)} listens on port {one['port']}"
         summary = f"{named} that {case.who} wants to listen on is in use: {has_it}"
@@ -77,6 +87,13 @@ def _wanted(case: Observations, said: str) -> int | None:
 
 def _listeners(case: Observations) -> list[Mapping[str, Any]]:
     return list(case.host_facts.get("listeners") or ())
+
+
+def _child(case: Observations, port: int | None) -> Mapping[str, Any] | None:
+    """The process on this port that the rank itself has started."""
+    own = next((one.pid for one in case.status.ranks if case.first is not None and one.rank == case.first.rank), None)
+    mine = (one for one in _listeners(case) if one["port"] == port and one["pid"] not in (None, own))
+    return next((one for one in mine if own and one["group"] == own), None)
 
 
 def _sibling(case: Observations, port: int | None) -> tuple[int, Mapping[str, Any]] | None:
