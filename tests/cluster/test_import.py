@@ -24,7 +24,7 @@ from windlass.spec.job import Job
 WINDLASS = Path(sys.executable).with_name("windlass")
 DIGITS = Path(__file__).parents[2] / "examples" / "01-digits"
 PRIORITIES = {"high", "normal", "urgent", "windlass-test-high"}
-NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing", "mount-driver"}
+NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing", "mount-driver", "mount-write"}
 """Blockers that say what this cluster, or this version, lacks, and nothing of how a manifest was read."""
 REFUSED = "cluster-refuses"
 PATIENCE_SECONDS = 120.0
