@@ -182,13 +182,18 @@ class RunWarnings:
 
 
 def _staying(is_wanted: Callable[[ProcessStat], bool]) -> list[Left]:
-    """The live processes of these that do not end by themselves within a moment."""
+    """The live processes of these that do not end by themselves within a moment.
+
+    That there are none is seen twice: one look misses a process that another one forks, and leaves alone, meanwhile.
+    """
     give_up = time.monotonic() + LEAVE_SECONDS
+    was_empty = False
     while True:
         found = [line for line in process.every() if line.state != "Z" and is_wanted(line)]
-        if not found or time.monotonic() >= give_up:
+        if (was_empty and not found) or time.monotonic() >= give_up:
             return [Left(line.pid, _command(line)) for line in found]
-        time.sleep(0.02)
+        was_empty = not found
+        time.sleep(0.0 if was_empty else 0.02)
 
 
 def _has_children() -> bool:
