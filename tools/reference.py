@@ -261,7 +261,7 @@ def exit_codes_page() -> str:
 
 
 EXIT_WORDS = {
-    1: "a failure of Windlass, or of what it stands on",
+    1: "a failure of Windlass, or of a tool that it uses",
     2: "wrong use, a bad job file, or no valid login; nothing was started",
     100: "the run failed",
     101: "the run has not finished",

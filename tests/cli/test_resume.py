@@ -105,10 +105,25 @@ def test_it_names_the_files_of_the_code_that_differ(windlass: Call) -> None:
     Path("train.py").write_text("print('now')\n")
     result = windlass("resume", run_id)
     assert (
-        f"1 file of the code differs from what {run_id} began with: train.py; it goes on with what is there now"
+        f"1 file of the code differs from what {run_id} began with: train.py; the run continues with the files of now"
         in result.err
     )
     assert "now" in result.out
+
+
+def test_results_that_the_script_has_left_in_its_folder_are_no_differing_code(windlass: Call) -> None:
+    Path("train.py").write_text(
+        "import pathlib; pathlib.Path('out').mkdir(exist_ok=True)\n"
+        "for i in range(12): pathlib.Path(f'out/ckpt_{i}.pt').write_text('x')\n"
+        "pathlib.Path('model.pt').write_text('y')\n"
+        "raise ValueError('then')\n"
+    )
+    assert windlass("run", "-q", "train.py", "--cold").code == 100
+    run_id = windlass("ps", "-q").out.strip()
+    assert "differ" not in windlass("resume", run_id, "--detach").err
+    Path("train.py").write_text("print('now')\n")
+    result = windlass("rerun", run_id)
+    assert f"1 file of the code differs from what {run_id} began with: train.py;" in result.err
 
 
 def test_it_goes_on_from_the_checkpoint_that_is_named(windlass: Call, broken: str, home: Path) -> None:

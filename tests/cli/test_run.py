@@ -206,6 +206,17 @@ def test_detach_says_how_to_watch(windlass: Call) -> None:
     assert quiet.err == ""
 
 
+def test_a_run_that_never_started_ends_with_the_reason(windlass: Call) -> None:
+    write_job("command: [bash, -c, 'exit 3']\n")
+    before = windlass("run", "-q").out or windlass("ps", "-q").out.strip()
+    result = windlass("run", "--after", before)
+    assert result.code == 103
+    assert f"The run never started: {before}, after which it was to start, ended as failed" in " ".join(
+        result.err.split()
+    )
+    assert "checkpoint" not in result.err
+
+
 # -- what does not end a run ------------------------------------------------------------------------------------------
 
 

@@ -67,8 +67,16 @@ def test_why_a_run_was_not_started_once_more_is_told_beside_its_error() -> None:
     error = "ModuleNotFoundError: No module named 'timm'"
     told = failed(TRACE + error, reason="same-error-twice")
     assert told.verdict.code == "module-missing"
-    assert told.verdict.evidence[-1].endswith("failed at its start in the same way, so it was not started once more")
+    assert told.verdict.evidence[-1].endswith("failed at its start in the same way, so the job was not started again")
     assert "once more" not in str(failed(TRACE + error).verdict.evidence)
+
+
+def test_a_step_that_fails_twice_claims_no_checkpoint_that_does_not_exist() -> None:
+    found = failed(TRACE + "ZeroDivisionError: division by zero", reason="same-step-twice").verdict
+    assert (found.code, found.fix.endswith("then windlass resume r-1 starts it again")) == ("same-step-twice", True)
+    saved = ("checkpoint", {"action": "saved", "step": 20, "name": "step-20"})
+    found = failed(TRACE + "ZeroDivisionError: division by zero", reason="same-step-twice", more=[saved]).verdict
+    assert found.fix.endswith("then windlass resume r-1 continues from step 20")
 
 
 @pytest.mark.parametrize(

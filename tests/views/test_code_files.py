@@ -33,7 +33,8 @@ def test_the_last_line_says_what_keeps_the_files_of_an_unchanged_script() -> Non
         "  out/model.pt  3.0 MiB",
         "  log.txt       5 B",
         "They changed while this run trained, and another run may overwrite them.",
-        'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]}',
+        'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]} in the job file,',
+        """or windlass run … --set 'outputs.collect=["out/**", "*.txt"]'""",
     ]
 
 
@@ -52,7 +53,8 @@ def test_files_of_containers_are_those_of_all_nodes_and_are_deleted() -> None:
         "  a.pt  1 B",
         "  The list is incomplete: it took more than 2 s.",
         "That folder was deleted with the machines of this run.",
-        'To keep them with each run: outputs: {collect: ["out/**", "*.pt"]}',
+        'To keep them with each run: outputs: {collect: ["out/**", "*.pt"]} in the job file,',
+        """or windlass run … --set 'outputs.collect=["out/**", "*.pt"]'""",
     ]
 
 

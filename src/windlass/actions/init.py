@@ -268,7 +268,8 @@ def job_text(
     start, size = _START[template](script)
     patterns = json.dumps(saves or ["out/**", "*.pt"], ensure_ascii=False)
     outputs = f"{'' if saves else '# '}outputs: {{collect: {patterns}}}"
-    results = f"{outputs}{_RESULTS if len(outputs + _RESULTS) <= WIDTH else ''}\n"
+    line = outputs.ljust(33) + _RESULTS
+    results = f"{line if len(line) <= WIDTH else outputs}\n"
     return f"{head}{_HEAD}name: {scalar(name)}\n{start}{size}{results}{_TAIL}"
 
 
@@ -307,7 +308,7 @@ _START: Final = {
 }
 _HEAD: Final = "# Run it: windlass run. Look first: windlass plan. All fields: windlass schema\n"
 WIDTH: Final = 80
-_RESULTS: Final = "  # results in its folder, to keep"
+_RESULTS: Final = " # copied to the output of each run"
 _TAIL: Final = """\
 # env: {NCCL_DEBUG: WARN}         # variables for each rank
 # restarts: {max: 3}              # start again after a failure

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from windlass.engines.base import Engine, RunState
     from windlass.plan.plan import Plan
     from windlass.spec.job import Job
+    from windlass.views.code_files import ChangedFiles
 
 STOP_SECONDS: Final = 60.0
 """How much longer than its grace period a stop is waited for while the target does not answer."""
@@ -32,6 +33,8 @@ OF_RUN: Final = (
     "local", "name", "outputs.at", "outputs.to", "volumes",
 )  # fmt: skip
 """Fields of a job that say what a run is called, and where its data and results are."""
+PROGRAM_TEXT: Final = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini")
+"""Ends of names of files that are code also where a run has written beside them."""
 SHARED_RUNS: Final = 20
 """Among so many of the newest runs, one of the same code is looked for, to share its file."""
 
@@ -100,15 +103,28 @@ def rerun_plan(
 
 def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
     """Names of the files that the folder of the code has now and the run has not begun with, or with other contents;
-    none where that is not known."""
+    none where that is not known. Results that a script has left there are no code."""
     from windlass.actions.jobs import code_folder, first_requests
     from windlass.code.snapshot import differing
+    from windlass.views.code_files import changed_files
 
     plan = engine.plan_of(run_id)
     folder = code_folder(first_requests(plan)) if plan else None
     if folder is None or not folder.is_dir():
         return []
-    return differing(folder, engine.store.run_dir(run_id), context.environ) or []
+    found = differing(folder, engine.store.run_dir(run_id), context.environ) or []
+    written = changed_files(engine.status(run_id).code_files, plan)
+    return found if written is None else [name for name in found if not _is_result(name, written)]
+
+
+def _is_result(name: str, written: ChangedFiles) -> bool:
+    """Whether a file is like those that the run has written into its code folder, and is no program or settings."""
+    from windlass.views.code_files import pattern_of
+    from windlass.worker.collect import matches
+
+    patterns = (one.split("/") for one in written.wanted)
+    is_alike = pattern_of(name) in written.patterns or any(matches(name.split("/"), parts) for parts in patterns)
+    return is_alike and not name.endswith(PROGRAM_TEXT)
 
 
 def has_sent_code(engine: Engine, run_id: str) -> bool:

@@ -173,6 +173,8 @@ def _sentence(entry: Entry) -> str:
             return f"output again, after {duration(seconds)} without"
         case events.PreemptionNotice():
             return _notice(entry)
+        case events.QueueChanged(is_of_machine=True):
+            return f"the run waits for {entry.waits_for}"
         case events.QueueChanged():
             reasons = [part for part in (entry.reason, entry.message) if part and entry.state != "admitted"]
             text = f"{entry.queue_name} {_QUEUE_STATES.get(entry.state, entry.state)}"

@@ -335,10 +335,10 @@ def follow(
     except (BrokenPipeError, OutputLost) as lost:  # no request to stop the run
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         why = getattr(lost, "why", "")
-        emit([*([f"{run_id}: {why}"] if why else []), in_background(run_id)], sys.stderr)
+        emit([*([f"{run_id}: {why}"] if why else []), *in_background(run_id)], sys.stderr)
         return 101
     if not status.phase.is_terminal:
-        emit([in_background(run_id)], stream)
+        emit(in_background(run_id), stream)
         return interrupts.exit_code
     from windlass.cli.statustext import summary_lines
 
@@ -353,10 +353,11 @@ def follow(
 
 
 def explain(status: Status, engine: Engine, paint: Paint) -> tuple[str, list[str]]:
-    """The code and the lines of the verdict on a run that failed or was lost; nothing for other ends, or where the
-    traceback is enough.
+    """The code and the lines of the verdict on a run that failed, was lost, or was stopped by no request; nothing for
+    other ends, or where the traceback is enough.
     """
-    if status.phase not in (Phase.FAILED, Phase.LOST):
+    is_explained = status.phase is Phase.STOPPED and status.stop_requested
+    if is_explained or status.phase not in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
         return "", []
     from windlass.actions.why import report
     from windlass.cli.whytext import verdict_lines
@@ -390,6 +391,9 @@ def _view(
     return PlainView(run_id, make_run, world_size, procs, quiet=quiet, verbose=verbose)
 
 
-def in_background(run_id: str) -> str:
+def in_background(run_id: str) -> list[str]:
     """That a run goes on without this command."""
-    return f"{run_id} runs in the background. Follow it: windlass logs -f {run_id}   Stop it: windlass stop {run_id}"
+    return [
+        f"{run_id} runs in the background; follow it: windlass logs -f {run_id}",
+        f"  stop it: windlass stop {run_id}",
+    ]

@@ -135,4 +135,5 @@ def _refuse_unknown(logs: RunLogs, ranks: Collection[int], attempt: int | None) 
     known = {rank for number in attempts for rank in logs.ranks(number)}
     for rank in ranks:
         if known and rank not in known:
-            raise UsageError(f"there is no rank {rank}", f"the ranks are 0 to {max(known)}")
+            last = max(known)
+            raise UsageError(f"there is no rank {rank}", f"the ranks are 0 to {last}" if last else "its only rank is 0")

@@ -91,8 +91,9 @@ VERBS: Final = {
     **dict.fromkeys(("submit", "launch", "start", "train", "apply", "create", "sbatch", "up"), "run"),
     **dict.fromkeys(("describe", "show", "info", "inspect"), "status"),
     **dict.fromkeys(("log", "tail"), "logs"),
+    **dict.fromkeys(("attach", "follow"), "logs -f"),
     **dict.fromkeys(("diagnose", "explain", "debug"), "why"),
-    **dict.fromkeys(("ssh", "shell", "attach"), "exec"),
+    **dict.fromkeys(("ssh", "shell"), "exec"),
     **dict.fromkeys(("retry", "restart", "continue", "requeue"), "resume"),
     **dict.fromkeys(("download", "copy", "scp"), "cp"),
     **dict.fromkeys(("validate", "lint"), "check"),
@@ -172,7 +173,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command where there is none of that name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            hint = f"that is windlass {verb}" if (verb := VERBS.get(args[0])) else _near(args[0])
+            is_file = args[0].endswith((".py", ".yaml", ".yml"))
+            verb = f"run {args[0]}" if is_file else VERBS.get(args[0])
+            hint = f"that is windlass {verb}" if verb else _near(args[0])
             hint = f" ({hint})" if hint else ""
             raise click.UsageError(f"'{args[0]}' is not a command{hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -200,7 +203,7 @@ def cli() -> None:
     windlass run                                         job.yaml of this folder
     windlass logs -f                                     output of the newest run
 
-    Exit codes: 0 success, 1 a failure of Windlass or of what it stands on, 2 usage, a bad job file or no login,
+    Exit codes: 0 success, 1 a failure of Windlass or of a tool that it uses, 2 usage, a bad job file or no login,
     100 the run failed, 101 not finished, 102 no such run, 103 stopped.
     """
 
@@ -290,6 +293,10 @@ def _show_help() -> int:
 
 def _report_usage(error: click.ClickException, arguments: list[str]) -> int:
     context = getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption):  # click suggests --help for --lr
+        most = max(2, len(error.option_name) // 3)
+        near = [one for one in error.possibilities or () if _distance(one, error.option_name) <= most]
+        error = click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx)
     named = [word for word in arguments[:1] if word in COMMANDS]
     hint = f"see: {context.command_path if context else ' '.join(['windlass', *named])} --help"
     _print_error(2, error.format_message(), hint, arguments)

@@ -50,13 +50,15 @@ def resume(
     with runs.opened(run, on) as (engine, run_id):
         runs.require_record(engine, run_id, "resume")
         since, seq = time.time(), engine.store.status(run_id).last_seq
+        # Before it is resumed: its next attempt has written nothing yet.
+        changed = runs.changed_code(engine, run_id, context) if form == "table" and not quiet else []
         with options.named_by_flag(given):
             changes, more = options.overrides(**given), ctx.meta.get("rest") or ()
             runs.resume(run_id, engine, context, changes=changes, more=more, new_code=new_code, checkpoint=checkpoint)
-        if form == "table" and not quiet and (changed := runs.changed_code(engine, run_id, context)):
+        if changed:
             is_old = runs.has_sent_code(engine, run_id) and not (changes or more or new_code)
-            which = "the code that was sent; --new-code sends this" if is_old else "what is there now"
-            click.echo(f"{code_line(run_id, changed)}; it goes on with {which}", err=True)
+            which = "the code that was sent; --new-code sends this" if is_old else "the files of now"
+            click.echo(f"{code_line(run_id, changed)}; the run continues with {which}", err=True)
         if detach:
             print_detached(run_id, form, quiet=quiet)
             return 0

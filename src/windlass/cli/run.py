@@ -31,6 +31,8 @@ FLAGS: Final = {
     "--dry-run": "windlass plan shows every step of the run, and starts nothing",
     "--image": "write --set image=IMAGE",
     "--json": "write -o json",
+    "--nnodes": "write --nodes N",
+    **dict.fromkeys(("--nproc-per-node", "--nproc_per_node"), "write --procs-per-node N"),
     "--num-nodes": "write --nodes N",
     "--region": "a target has the region: write --on TARGET",
     "--retries": "write --restarts N",
@@ -89,8 +91,12 @@ class TakesRest(click.Command):
         ours, theirs, named = _split(self, ctx, args)
         option = theirs[0].partition("=")[0] if theirs else ""
         meant = _meant(option) if option and self.name in ("run", "plan", "rerun") else ""
-        if meant and not (named and _is_of_script(named, option)):
+        if meant and not (named and (_is_program(named) or _is_of_script(named, option))):
             raise UsageError(f"{ctx.command_path} has no {option}", meant) from error
+        is_misspelled = isinstance(error, click.NoSuchOption) and _is_misspelled(error)
+        if option and not named and not is_misspelled and self.name in ("run", "plan", "rerun", "resume"):
+            hint = f"arguments of the script go last, after --: {ctx.command_path} … -- {option} …"
+            raise UsageError(f"{ctx.command_path} does not take {option}", hint) from error
         if not theirs or not named:
             return
         message, what = f"{ctx.command_path} does not take {shlex.quote(theirs[0])}", "arguments of the script go"
@@ -100,7 +106,7 @@ class TakesRest(click.Command):
             at = args.index(named)
             message, what = f"{named} is neither a job file nor a script", "a command line goes"
             ours, theirs = list(args[:at]), list(args[at:])
-        elif isinstance(error, click.NoSuchOption) and _is_misspelled(error):
+        elif is_misspelled:
             return
         line = shlex.join([*ctx.command_path.split(), *ours, "--", *theirs])
         raise UsageError(message, f"{what} after --: {line}") from error
@@ -259,7 +265,7 @@ def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int, af
             from windlass.cli.follow import in_background
 
             with suppress(NoSuchRun):
-                emit([in_background(store.status(made.run_id).id)], sys.stderr)
+                emit(in_background(store.status(made.run_id).id), sys.stderr)
             raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import time
 from collections import Counter
@@ -428,7 +429,8 @@ def summary_lines(
     lines = [f"{paint(run.id, bold=True)} {phase_word(run.phase, paint)} after {duration(run.elapsed(now))}", *why]
     if not why and run.cause is not None and run.phase is not Phase.STOPPED:
         lines += [f"  {line}" for line in cause_lines(run.cause, paint, verbose=verbose)]
-    keeps = run.phase is Phase.STOPPED or (run.phase is not Phase.SUCCEEDED and bool(run.checkpoint or run.own_save))
+    is_stopped = run.phase is Phase.STOPPED and bool(run.attempts)
+    keeps = is_stopped or (run.phase is not Phase.SUCCEEDED and bool(run.checkpoint or run.own_save))
     for label, text, colour in (
         ("time", time_line(run.ledger), None),
         ("output", output_words(run.output_dir, run.collected, run.id, is_over=run.phase.is_terminal), None),
@@ -477,7 +479,9 @@ def changed_files_lines(found: ChangedFiles | None) -> list[str]:
     else:
         lines.append("That folder was deleted with the machines of this run.")
     patterns = json.dumps([*found.wanted, *found.patterns], ensure_ascii=False)
-    return [*lines, f"To keep them with each run: outputs: {{collect: {patterns}}}"]
+    one = shlex.quote(f"outputs.collect={patterns}")
+    lines.append(f"To keep them with each run: outputs: {{collect: {patterns}}} in the job file,")
+    return [*lines, f"or windlass run … --set {one}"]
 
 
 def _rank_lines(run: Run, paint: Paint, *, verbose: int) -> list[str]:

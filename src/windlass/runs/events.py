@@ -480,6 +480,9 @@ class QueueChanged(Entry):
     @property
     def waits_for(self) -> str:
         """What a run waits for by this report."""
+        if self.is_of_machine:
+            of_run = self.message.removeprefix("it starts after ")
+            return of_run if self.reason == FOR_RUN else f"slots of {self.queue}: {self.message}"
         return ": ".join(part for part in (self.queue_name, self.reason, self.message) if part)
 
 

@@ -151,7 +151,7 @@ class Collection:
         except _Late:
             is_cut = True
         left = [one for one in found if one.path not in copied]
-        left.sort(key=lambda one: (-one.status.st_size, one.path))
+        left.sort(key=lambda one: (-one.status.st_size, -one.status.st_mtime, one.path))
         return CodeFiles(
             now, self.code,
             copied=len(self.copied),

@@ -164,9 +164,7 @@ def test_a_run_waits_as_queued_and_records_each_reason_once(run: FakeRun) -> Non
         assert not mine.turn(record, clock)
         clock.now += 1
     assert run.status.phase is Phase.QUEUED
-    assert run.status.waits_for == (
-        "queue bed: WaitingForSlots: it takes 1 of 1 slots, and none is free: other-1 holds 1"
-    )
+    assert run.status.waits_for == ("slots of bed: it takes 1 of 1 slots, and none is free: other-1 holds 1")
     holder.leave()
     assert mine.turn(record, clock)
     assert [event["state"] for event in run.data(QueueChanged.kind)] == ["waiting", "admitted"]

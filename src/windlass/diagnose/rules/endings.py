@@ -10,7 +10,7 @@ from typing import Final
 from windlass.diagnose.flights import named, verb
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.reading import collective, last_lines, main_stack, own_frame
-from windlass.diagnose.rules.restarts import deaths
+from windlass.diagnose.rules.restarts import deaths, resumed
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import (
     WAITS_FOR,
@@ -39,16 +39,6 @@ CUT_OFF: Final = re.compile(r"node \d+ cannot be reached by the others")
 NO_CODE: Final = re.compile(r"the code could not be fetched: (?P<what>.*)")
 """What `worker/boot.py` says."""
 NO_START: Final = re.compile(r"could not start: (?P<what>.*)", re.DOTALL)
-
-
-def resumed(case: Observations) -> str:
-    """`windlass resume RUN continues from step 120`: the next command after an end that is not the script's fault."""
-    saved = case.status.last_checkpoint
-    is_usable = saved is not None and not saved.refused and saved.step is not None
-    gives = f"continues from step {saved.step:,}" if saved is not None and is_usable else "starts it again"
-    if case.status.ending is not None:
-        gives = "stores its outputs, and starts no rank"
-    return f"windlass resume {case.status.id} {gives}"
 
 
 def stopped(case: Observations) -> Iterator[Verdict]:

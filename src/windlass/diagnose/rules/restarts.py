@@ -9,7 +9,7 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import AttemptStarted, RootCause, RunEnded, RunResumed, entries
 
-SAME_ERROR: Final = "an attempt before it failed at its start in the same way, so it was not started once more"
+SAME_ERROR: Final = "an earlier attempt failed at its start in the same way, so the job was not started again"
 
 
 def ended_by_same_error(case: Observations) -> bool:
@@ -30,9 +30,8 @@ def same_step_twice(case: Observations) -> Iterator[Verdict]:
         "same-step-twice",
         f"after step {step} the job failed twice in the same way: {summary}",
         case.cause.get("rank"),
-        (*evidence, "no attempt in between has come further, so it was not started once more"),
-        "fix what fails there (the batch after that step, or the script), then go on from the checkpoint: "
-        f"windlass resume {case.status.id}",
+        (*evidence, "no attempt has come further, so the job was not started again"),
+        f"fix what fails there (the batch after that step, or the script), then {resumed(case)}",
         100,
     )
 
@@ -43,6 +42,16 @@ def cut_before_its_start(case: Observations) -> str:
     limit = case.plan.get("policy", {}).get("timeout_seconds") or 0
     which = f"attempts {failed[0]} to {failed[-1]}" if len(failed) > 1 else f"attempt {failed[0]}"
     return f"{which} failed at the start; the time limit of {limit:g} s ended attempt {newest} before it began to train"
+
+
+def resumed(case: Observations) -> str:
+    """`windlass resume RUN continues from step 120`: the next command after an end that is not the script's fault."""
+    saved = case.status.last_checkpoint
+    is_usable = saved is not None and not saved.refused and saved.step is not None
+    gives = f"continues from step {saved.step:,}" if saved is not None and is_usable else "starts it again"
+    if case.status.ending is not None:
+        gives = "stores its outputs, and starts no rank"
+    return f"windlass resume {case.status.id} {gives}"
 
 
 def deaths(case: Observations) -> Iterator[tuple[int, RootCause]]:

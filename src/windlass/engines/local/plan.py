@@ -400,9 +400,7 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
     asked = job.resources.gpus * num_nodes
     if asked > len(facts.gpus):
         found = f"this machine has {len(facts.gpus) or 'none'}"
-        yield Note(
-            "gpus-missing", f"{asked} GPUs were asked for, {found}", "the script must run on the CPU to run here"
-        )
+        yield Note("gpus-missing", f"GPUs requested: {asked}; {found}", "the script must run on the CPU to run here")
     if num_nodes > 1 and facts.gpus and VISIBLE in {*facts.environ, *target.env, *job.env}:
         yield Note("gpus-shared", f"{VISIBLE} is set: all {num_nodes} nodes see the GPUs that it names, so LOCAL_RANK "
                    "0 of each is on the same one", "leave it out: each node then sees GPUs of its own")  # fmt: skip

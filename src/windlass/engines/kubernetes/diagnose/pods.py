@@ -14,7 +14,7 @@ from typing import Final
 
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.rules.collectives import is_rendezvous_missed
-from windlass.diagnose.rules.endings import resumed
+from windlass.diagnose.rules.restarts import resumed
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.diagnose.pod_reasons import ENDS, KARPENTER_REASONS, explained
 from windlass.engines.kubernetes.diagnose.scheduling import unschedulable
