@@ -58,13 +58,24 @@ def test_files_of_containers_are_those_of_all_nodes_and_are_deleted() -> None:
     ]
 
 
+def test_a_pattern_that_the_job_has_is_not_proposed_again() -> None:
+    shown = lines([report(0, ("out/a.pt", 1), ("b.txt", 1))], PODS)
+    assert shown[-1] == 'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]}'
+
+
 def test_nothing_is_said_where_nothing_has_changed_or_nothing_is_known() -> None:
     assert lines([], HERE) == lines([report(0)], HERE) == lines([], PODS) == []
 
 
 @pytest.mark.parametrize(
     ("path", "pattern"),
-    [("out/a/b.pt", "out/**"), ("model.tar.gz", "*.gz"), ("LICENSE", "LICENSE"), ("a[1]/b", "a[[]1]/**")],
+    [
+        ("out/a/b.pt", "out/**"),
+        ("model.tar.gz", "*.gz"),
+        ("LICENSE", "LICENSE"),
+        ("a[1]/b", "a[[]1]/**"),
+        ("\x1b[2J\u202e\udcff/b", "?[[]2J??/**"),
+    ],
 )
 def test_a_pattern_keeps_a_file_and_its_like(path: str, pattern: str) -> None:
     assert pattern_of(path) == pattern

@@ -36,9 +36,9 @@ class Folder:
         request = CollectSpec(patterns, skip, shared, self.since)
         return Collection(request, str(self.code), str(self.output), env)
 
-    def collect(self, *patterns: str, is_first: bool = True, shared: bool = True) -> CodeFiles:
+    def collect(self, *patterns: str, node: int = 0, shared: bool = True, began: float = 0.0) -> CodeFiles:
         found = self.collection(*patterns, shared=shared)
-        found.copy(found.wanted(), is_first=is_first, is_to_stop=lambda: False)
+        found.copy(found.wanted(), node=node, began=began, is_first=node == 0, is_to_stop=lambda: False)
         return found.report(0.0)
 
     def write(self, name: str, text: str = "x") -> Path:
@@ -150,7 +150,7 @@ def test_links_that_lead_out_of_the_code_folder_are_not_followed(folder: Folder,
 def test_a_stop_without_a_grace_period_ends_the_copy_and_leaves_no_part(folder: Folder) -> None:
     folder.write("a.pt")
     found = folder.collection("*.pt")
-    found.copy(found.wanted(), is_first=True, is_to_stop=lambda: True)
+    found.copy(found.wanted(), node=0, is_first=True, is_to_stop=lambda: True)
     assert found.report(0.0).problems == ("the run was stopped meanwhile",)
     assert list(folder.output.iterdir()) == []
 
@@ -161,25 +161,100 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_copied(folder: F
     found = folder.collection("*.pt")
     wanted = found.wanted()
     gone.unlink()
-    found.copy(wanted, is_first=True, is_to_stop=lambda: False)
+    found.copy(wanted, node=0, is_first=True, is_to_stop=lambda: False)
     assert (folder.copied(), found.report(0.0).problems) == (["b.pt"], ("a.pt: No such file or directory",))
 
 
-def test_an_output_that_cannot_be_written_is_a_problem(folder: Folder) -> None:
-    folder.write("out/a.pt")
+def test_one_place_of_the_output_that_is_taken_keeps_no_other_file_from_it(folder: Folder) -> None:
+    folder.write("a.pt")
+    folder.write("b.pt")
+    folder.write("out/c.pt")
+    (folder.output / "a.pt").mkdir()
     write(folder.output / "out")
-    report = folder.collect("out/**")
-    assert report.copied == 0
-    assert "exists" in report.problems[0]
+    report = folder.collect("**")
+    assert (folder.copied(), report.copied) == (["b.pt", "out"], 1)
+    assert sorted(report.problems) == ["a.pt: Is a directory", "out/c.pt: File exists"]
 
 
-def test_only_the_first_of_nodes_with_folders_of_their_own_replaces_a_file_of_another(folder: Folder) -> None:
-    folder.write("log.txt", "node 1")
+def test_a_file_that_does_not_fit_is_not_begun(folder: Folder) -> None:
+    large = folder.write("a.memmap")
+    os.truncate(large, 1 << 40)
+    folder.write("b.pt")
+    report = folder.collect("**")
+    assert folder.copied() == ["b.pt"]
+    assert report.problems[0].startswith("a.memmap: it takes 1,099,511,627,776 bytes, and ")
+
+
+def test_a_file_is_copied_as_it_is_when_the_copy_begins(folder: Folder) -> None:
+    grows = folder.write("a.log", "1")
+    found = folder.collection("*.log")
+    wanted = found.wanted()
+    grows.write_text("12")
+
+    def is_to_stop() -> bool:
+        grows.write_text("123")
+        return False
+
+    found.copy(wanted, node=0, is_first=True, is_to_stop=is_to_stop)
+    assert (folder.output / "a.log").read_text() == "12"
+    assert found.report(0.0).copied_bytes == 2
+
+
+def test_a_file_that_has_become_a_pipe_is_not_waited_for(folder: Folder) -> None:
+    pipe = folder.write("a.log")
+    found = folder.collection("*.log")
+    wanted = found.wanted()
+    pipe.unlink()
+    os.mkfifo(pipe)
+    found.copy(wanted, node=0, is_first=True, is_to_stop=lambda: False)
+    assert found.report(0.0).problems == ("a.log: it is no longer a regular file",)
+
+
+def test_folders_of_the_kernel_hold_no_results() -> None:
+    found = Collection(CollectSpec(("proc/**", "sys/**", "dev/**")), "/", "/nowhere", {})
+    assert found.wanted() == []
+
+
+def test_a_search_ends_with_the_run(folder: Folder) -> None:
+    folder.write("a.pt")
+    found = folder.collection("*.pt")
+    assert found.wanted(lambda: True) == []
+    assert (found.has_none, found.report(0.0).problems) == (False, ("the run was stopped meanwhile",))
+
+
+def test_of_files_that_two_nodes_with_folders_of_their_own_copy_the_first_nodes_is_kept_and_it_is_said(
+    folder: Folder,
+) -> None:
     write(folder.output / "log.txt", "node 0")
-    report = folder.collect("*.txt", is_first=False, shared=False)
+    folder.write("log.txt", "node 1")
+    report = folder.collect("*.txt", node=1, shared=False)
     assert (folder.output / "log.txt").read_text() == "node 0"
     assert report.problems == ("log.txt is there already, of another node",)
-    assert folder.collect("*.txt", is_first=True, shared=False).problems == ()
+    report = folder.collect("*.txt", shared=False)
+    assert (folder.output / "log.txt").read_text() == "node 1"
+    assert report.problems == ("log.txt was there already, of another node or the script, and was replaced",)
+
+
+def test_a_node_replaces_what_it_has_copied_in_an_attempt_before(folder: Folder) -> None:
+    write(folder.output / "rank-1.pt", "attempt 1")
+    folder.write("rank-1.pt", "attempt 2, longer")
+    assert folder.collect("*.pt", node=1, shared=False, began=time.time() + 1).problems == ()
+    assert (folder.output / "rank-1.pt").read_text() == "attempt 2, longer"
+
+
+def test_nodes_that_copy_one_path_at_once_do_not_share_a_part_or_replace_each_other(folder: Folder) -> None:
+    folder.write("log.txt", "node 1")
+    found = folder.collection("*.txt", shared=False)
+
+    def other_node() -> bool:
+        assert [path.name for path in folder.output.iterdir()] == [".windlass-partial-1"]
+        write(folder.output / "log.txt", "node 0")
+        return False
+
+    found.copy(found.wanted(), node=1, is_first=False, is_to_stop=other_node)
+    assert (folder.output / "log.txt").read_text() == "node 0"
+    assert found.report(0.0).problems == ("log.txt is there already, of another node",)
+    assert folder.copied() == ["log.txt"]
 
 
 def test_the_newest_saved_state_is_reported_wherever_the_script_has_saved_it(folder: Folder) -> None:

@@ -89,6 +89,6 @@ def _more(one: Artifact, paint: Paint) -> Iterator[str]:
     if one.digest:
         yield f"{one.digest[:DIGEST_CHARS]}…"
     if one.note:
-        yield paint(one.note, "yellow")
+        yield paint(visible(one.note), "yellow")
     if one.copy:
         yield paint(one.copy, bold=True)

@@ -142,6 +142,8 @@ def _sentence(entry: Entry) -> str:
             return f"the webhook of {secret} {told}"
         case events.OutputsCollected():
             return f"outputs collected: {collected_words(entry)}"
+        case events.CollectionBegan(node, 0):
+            return f"node {node} looks for the files that outputs.collect names"
         case events.CollectionBegan(node, files):
             return f"node {node} copies {count(files, 'file')} to the output: {size(entry.bytes)}"
         case events.CodeFiles(node):

@@ -58,7 +58,8 @@ def changed_files(reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any])
         left_bytes=sum(one.left_bytes for one in found),
         largest=tuple(largest),
         is_cut=any(one.is_cut for one in found),
-        patterns=tuple(dict.fromkeys(pattern_of(file.path) for file in largest))[:MOST_PATTERNS],
+        patterns=tuple(one for one in dict.fromkeys(pattern_of(file.path) for file in largest)
+                       if one not in wanted)[:MOST_PATTERNS],
     )  # fmt: skip
 
 
@@ -78,4 +79,6 @@ def pattern_of(path: str) -> str:
 
 
 def _literal(text: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", text)
+    """A pattern for this text alone, or with `?` for each letter that no terminal shows as it is."""
+    shown = re.sub(r"([*?\[])", r"[\1]", text)
+    return "".join(letter if letter.isprintable() else "?" for letter in shown)

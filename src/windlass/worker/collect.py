@@ -11,11 +11,11 @@ A link that leads out of the code folder is not followed. Standard library of Py
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import math
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +39,10 @@ CACHE_VARIABLES = (
     "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "KERAS_HOME", "XDG_CACHE_HOME",
     "PIP_CACHE_DIR", "UV_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR",
 )  # fmt: skip
+KERNEL = ("/proc", "/sys", "/dev")
+"""No files on a disk: some of these are always new, some never end."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors of the whole output: the next file fails as well."""
 
 
 class File(NamedTuple):
@@ -66,6 +70,7 @@ class Collection:
         self._own = [one for one in folders[:2] if one and "://" not in one]
         """The folders of the run, where a script may save too."""
         self._skipped = {os.path.realpath(os.path.join(code, one)) for one in folders if one and "://" not in one}
+        self._skipped |= {one for one in KERNEL if not _is_below(self.code, one)}
         self._problems: list[str] = []
         self.has_none = False
         """Whether the patterns name no file."""
@@ -73,16 +78,20 @@ class Collection:
 
     # -- copies -------------------------------------------------------------------------------------------------------
 
-    def wanted(self) -> list[File]:
-        """The files that the patterns name, each once."""
+    def wanted(self, is_to_stop: Callable[[], bool] = lambda: False) -> list[File]:
+        """The files that the patterns name, each once; none where the run is to end at once."""
         found: dict[str, File] = {}  # of which several patterns may match
-        for pattern in self.request.patterns:
-            for one in self._matching(pattern):
-                found.setdefault(one.path, one)
+        try:
+            for pattern in self.request.patterns:
+                for one in self._matching(pattern, is_to_stop):
+                    found.setdefault(one.path, one)
+        except Stopped:
+            self._problems.append("the run was stopped meanwhile")
+            return []
         self.has_none = not found and bool(self.request.patterns)
         return list(found.values())
 
-    def _matching(self, pattern: str) -> Iterator[File]:
+    def _matching(self, pattern: str, is_to_stop: Callable[[], bool]) -> Iterator[File]:
         """Those of one pattern; a folder that it names counts with all that is in it."""
         plain = re.match(r"(?:[^*?\[/]+/)*", pattern)
         start = plain[0].rstrip("/") if plain else ""
@@ -90,53 +99,75 @@ class Collection:
             self._problems.append(f"{start} leads out of the code folder, and is not followed")
             return
         parts = [part for part in pattern.split("/") if part not in ("", ".")]
-        yield from (one for one in self._changed(start) if matches(one.path.split("/"), parts))
+        found = self._changed(start, is_to_stop=is_to_stop)
+        yield from (one for one in found if matches(one.path.split("/"), parts))
 
-    def copy(self, wanted: list[File], *, is_first: bool, is_to_stop: Callable[[], bool]) -> None:
+    def copy(
+        self, wanted: list[File], *, node: int, began: float = 0.0, is_first: bool, is_to_stop: Callable[[], bool]
+    ) -> None:
         """Copy them; what cannot be copied is a problem. Each is at its place once it is complete, with its time.
 
-        One that is there with the same size and time is not copied again. Of nodes that each have a code folder of
-        their own, only the first replaces a file of another one.
+        One that is there with the same size and time is not copied again. `began` is when the attempt did, in Unix
+        seconds: nodes that each have a code folder of their own may have one output, and of files of the same path
+        that they copy in one attempt, that of the first node is kept.
         """
-        partial = os.path.join(self.output, f".windlass-partial-{os.getpid()}")
-        try:
-            for one in wanted:
-                self._copy_one(one, partial, may_replace=is_first or self.request.is_shared, is_to_stop=is_to_stop)
-        except Stopped:
-            self._problems.append("the run was stopped meanwhile")
-        except OSError as error:  # of the output: the next file fails as this one has
-            self._problems.append(error.strerror or str(error))
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(partial)
-
-    def _copy_one(self, one: File, partial: str, *, may_replace: bool, is_to_stop: Callable[[], bool]) -> None:
-        target = os.path.join(self.output, one.path)
-        source = os.path.join(self.code, one.path)
-        try:
-            there = os.stat(target)
-            is_same = (there.st_size, there.st_mtime_ns) == (one.status.st_size, one.status.st_mtime_ns)
-        except OSError:
-            is_same, may_replace = False, True
-        if not is_same and not may_replace:
-            self._problems.append(f"{one.path} is there already, of another node")
-            return
-        if not is_same:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+        # By the number of the node: in pods, its process has the same id as that of other nodes.
+        partial = os.path.join(self.output, f".windlass-partial-{node}")
+        others_since = None if self.request.is_shared else began
+        for one in wanted:
             try:
-                read = open(source, "rb")  # noqa: SIM115 - it is closed below
+                self._copy_one(one, partial, others_since, is_first=is_first, is_to_stop=is_to_stop)
+            except Stopped:
+                self._problems.append("the run was stopped meanwhile")
+                break
             except OSError as error:
                 self._problems.append(f"{one.path}: {error.strerror or error}")
-                return
-            with read, open(partial, "wb") as write:
-                while piece := read.read(PIECE_BYTES):
-                    if is_to_stop():
-                        raise Stopped
-                    write.write(piece)
-            shutil.copymode(source, partial)
-            os.utime(partial, ns=(one.status.st_atime_ns, one.status.st_mtime_ns))
+                if error.errno in FULL:
+                    break
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(partial)
+
+    def _copy_one(
+        self, one: File, partial: str, others_since: float | None, *, is_first: bool, is_to_stop: Callable[[], bool]
+    ) -> None:
+        """Raises OSError, Stopped."""
+        target = os.path.join(self.output, one.path)
+        there = _status(target)
+        if there is not None and _mark(there) == _mark(one.status):
+            self.copied.append(one)
+            return
+        is_of_other = there is not None and others_since is not None and there.st_ctime >= others_since
+        if is_of_other and not is_first:
+            self._problems.append(f"{one.path} is there already, of another node")
+            return
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        found = self._copied(one, partial, is_to_stop)
+        if is_first or there is not None or others_since is None:
             os.replace(partial, target)
-        self.copied.append(one)
+        elif not _is_linked(partial, target):
+            self._problems.append(f"{one.path} is there already, of another node")
+            return
+        if is_of_other:
+            self._problems.append(f"{one.path} was there already, of another node or the script, and was replaced")
+        self.copied.append(File(one.path, found))
+
+    def _copied(self, one: File, partial: str, is_to_stop: Callable[[], bool]) -> os.stat_result:
+        """Copy it as it is now to `partial`; its size and time then. Raises OSError, Stopped."""
+        source = os.open(os.path.join(self.code, one.path), os.O_RDONLY | os.O_NONBLOCK)  # a pipe by now would block
+        with open(source, "rb") as read, open(partial, "wb") as write:
+            found = os.fstat(source)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "it is no longer a regular file")
+            _require_space(self.output, found.st_size)
+            left = found.st_size  # one that a process goes on to write would have no end
+            while left and (piece := read.read(min(left, PIECE_BYTES))):
+                if is_to_stop():
+                    raise Stopped
+                left -= write.write(piece)
+        os.chmod(partial, stat.S_IMODE(found.st_mode))
+        os.utime(partial, ns=(found.st_atime_ns, found.st_mtime_ns))
+        return found
 
     # -- the list -----------------------------------------------------------------------------------------------------
 
@@ -180,11 +211,15 @@ class Collection:
 
     # -- the folder ---------------------------------------------------------------------------------------------------
 
-    def _changed(self, start: str, give_up: float = math.inf) -> Iterator[File]:
-        """Regular files below `start`, and links to such in the code folder. Raises _Late."""
+    def _changed(
+        self, start: str, give_up: float = math.inf, is_to_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[File]:
+        """Regular files below `start`, and links to such in the code folder. Raises _Late, Stopped."""
         waiting = [(start, self._real(start))]
         while waiting:
             folder, real = waiting.pop()
+            if is_to_stop():
+                raise Stopped
             if any(_is_below(real, one) for one in self._skipped):
                 continue
             try:
@@ -224,6 +259,39 @@ class Collection:
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(os.path.join(folder, ""))
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _mark(status: os.stat_result) -> tuple[int, int]:
+    """By which a file is taken for unchanged."""
+    return status.st_size, status.st_mtime_ns
+
+
+def _require_space(folder: str, num_bytes: int) -> None:
+    """Raises OSError before a disk is filled in vain. A file system that does not know its size has 0 blocks."""
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if found.f_blocks and num_bytes > free:
+        raise OSError(f"it takes {num_bytes:,} bytes, and {free:,} are free")
+
+
+def _is_linked(partial: str, target: str) -> bool:
+    """Put a file at a place unless another one is there; returns whether it was put there. Raises OSError."""
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        return False
+    except OSError:  # of a file system without hard links
+        if os.path.lexists(target):
+            return False
+        os.replace(partial, target)
+    return True
 
 
 class _Late(Exception):

@@ -100,6 +100,7 @@ class Node:
         self.heartbeat: Heartbeat | None = None
         self._helpers: set[int] = set()
         """Processes that no rank has started: what polls for notices, and what the setup script has left."""
+        self._began = time.time()
         self.own_failures: list[RankFailure] = []
         """Those of ranks that could not be started, and of an external launcher."""
 
@@ -173,14 +174,19 @@ class Node:
             return None
         from windlass.worker.collect import Collection  # a failure that is reported meanwhile does not wait for it
 
+        def is_to_stop() -> bool:
+            return self._is_to_end_now(0.0)
+
         env = {**os.environ, **self.spec.env}
         request = request.replace(since=request.since or self.spec.since)
         found = Collection(request, self.spec.cwd, env["WINDLASS_OUTPUT_DIR"], env)
         try:
-            if wanted := found.wanted():
+            if request.patterns:
+                self.events.add(CollectionBegan(time.time(), 0, 0))  # to look for them may take long, too
+            if wanted := found.wanted(is_to_stop):
                 self.events.add(CollectionBegan(time.time(), len(wanted), sum(one.status.st_size for one in wanted)))
                 is_first = self.spec.ranks[0].rank == 0
-                found.copy(wanted, is_first=is_first, is_to_stop=lambda: self._is_to_end_now(0.0))
+                found.copy(wanted, node=self.spec.node, began=self._began, is_first=is_first, is_to_stop=is_to_stop)
             report = found.report(time.time(), is_success=is_success)
         except (OSError, ValueError, RuntimeError) as error:  # such as folders too deep: the run is not lost for it
             report = CodeFiles(time.time(), self.spec.cwd, problems=(f"{type(error).__name__}: {error}",))
