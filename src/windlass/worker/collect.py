@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import math
 import os
 import re
@@ -23,7 +22,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from windlass.worker.protocol import CodeFiles, CollectSpec, FileSize, SavedState
-from windlass.worker.run_warnings import MOST_FILES, is_saved_state, saved_states
+from windlass.worker.saved_states import is_saved_state, newest_saved, walk
 
 MOST = 10
 """So many files are listed, the largest; all are counted."""
@@ -198,16 +197,11 @@ class Collection:
 
     def _newest_save(self, found: Sequence[File]) -> SavedState | None:
         """The newest of these files, and of those in the folders of the run, that is a state by its name."""
-        saves = [(one.status.st_mtime, one.path, one.status.st_size) for one in found if is_saved_state(one.path)]
-        for path in itertools.chain.from_iterable(itertools.islice(saved_states(one), MOST_FILES) for one in self._own):
-            with contextlib.suppress(OSError):
-                status = os.stat(path)
-                if status.st_mtime > self.request.since:
-                    saves.append((status.st_mtime, path, status.st_size))
-        if not saves:
-            return None
-        at, path, size = max(saves, key=lambda one: one[0])  # of a file and its copy, the file
-        return SavedState(path, size, at)
+        saves = [
+            SavedState(one.path, one.status.st_size, one.status.st_mtime) for one in found if is_saved_state(one.path)
+        ]
+        own = newest_saved(self._own, self.request.since)
+        return max([*saves, *([own] if own else [])], key=lambda one: one.at, default=None)  # of a copy, the original
 
     # -- the folder ---------------------------------------------------------------------------------------------------
 
@@ -215,32 +209,23 @@ class Collection:
         self, start: str, give_up: float = math.inf, is_to_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[File]:
         """Regular files below `start`, and links to such in the code folder. Raises _Late, Stopped."""
-        waiting = [(start, self._real(start))]
-        while waiting:
-            folder, real = waiting.pop()
+        real = self._real(start)
+        if any(_is_below(real, one) for one in self._skipped):
+            return
+        for entry in walk(real, self._is_left_out):
             if is_to_stop():
                 raise Stopped
-            if any(_is_below(real, one) for one in self._skipped):
-                continue
-            try:
-                with os.scandir(real) as entries:
-                    listed = list(entries)
-            except OSError:
-                continue  # it was removed meanwhile, or is not ours to look into
-            if folder != start and any(entry.name in MARKS for entry in listed):
-                continue
-            for entry in listed:
-                if time.monotonic() > give_up:
-                    raise _Late
-                path = os.path.join(folder, entry.name)
-                try:
-                    if entry.is_dir(follow_symlinks=False):
-                        if not CACHES.fullmatch(entry.name):
-                            waiting.append((path, entry.path))
-                    elif (one := self._file(entry, path)) is not None:
-                        yield one
-                except OSError:
-                    continue  # a link to nowhere, or removed meanwhile
+            if time.monotonic() > give_up:
+                raise _Late
+            path = os.path.join(start, entry.path[len(os.path.join(real, "")) :])
+            with contextlib.suppress(OSError):  # a link to nowhere, or removed meanwhile
+                if (one := self._file(entry, path)) is not None:
+                    yield one
+
+    def _is_left_out(self, folder: os.DirEntry[str]) -> bool:
+        """Whether a folder holds no results, or those that are in the output anyway."""
+        marks = (os.path.join(folder.path, name) for name in MARKS)
+        return bool(CACHES.fullmatch(folder.name)) or folder.path in self._skipped or any(map(os.path.exists, marks))
 
     def _file(self, entry: os.DirEntry[str], path: str) -> File | None:
         if entry.stat(follow_symlinks=False).st_ctime <= self.request.since:

@@ -6,6 +6,7 @@ is unpickled: damage in the middle of a file is not found.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from windlass.worker.file_systems import is_of_space
 from windlass.worker.resume import TORN, problem_of_safetensors
+from windlass.worker.saved_states import walk
 from windlass.worker.tracebacks import plain, traceback_of
 
 _ZIPPED = (".pt", ".pth", ".bin", ".ckpt", ".tar")
@@ -34,7 +36,6 @@ _END_OF_ZIP = b"PK\x05\x06"
 _END_OF_ZIP_BYTES = 22
 """Without a comment, which neither torch nor numpy writes."""
 MOST_FILES, MOST_FOUND, MOST_SECONDS = 5000, 8, 2.0
-_SKIPPED = ("__pycache__", "site-packages", "node_modules")
 
 
 def damaged_files(tail: str, folders: Iterable[str]) -> list[dict[str, str]]:
@@ -64,19 +65,17 @@ def damaged_files(tail: str, folders: Iterable[str]) -> list[dict[str, str]]:
 
 def _files(paths: Iterable[str], endings: tuple[str, ...], until: float) -> Iterator[str]:
     """The files with these endings among the paths and below them, as far as the time and `MOST_FILES` allow."""
-    waiting, seen = list(paths), 0
-    while waiting and seen < MOST_FILES and time.monotonic() < until:
-        path = waiting.pop(0)
+    paths = list(paths)
+    below = itertools.chain.from_iterable(walk(path, _is_left_out) for path in paths)
+    for path in itertools.chain(paths, (entry.path for entry in itertools.islice(below, MOST_FILES))):
+        if time.monotonic() > until:
+            return
         if path.endswith(endings) and os.path.isfile(path):
             yield path
-        try:
-            with os.scandir(path) as entries:
-                below = [entry for entry in entries if entry.name not in _SKIPPED]
-        except OSError:
-            continue  # it is a file, or may not be read
-        seen += len(below)
-        yield from (entry.path for entry in below if entry.name.endswith(endings) and entry.is_file())
-        waiting += [entry.path for entry in below if entry.is_dir(follow_symlinks=False) and entry.name[:1] != "."]
+
+
+def _is_left_out(folder: os.DirEntry[str]) -> bool:
+    return folder.name.startswith(".") or folder.name in ("__pycache__", "site-packages", "node_modules")
 
 
 def problem_of_end(path: str) -> str:

@@ -30,13 +30,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from windlass.worker.protocol import NodeSpec, ResumeSpec
+from windlass.worker.saved_states import ZIPPED, walk
 
 PLACE = "{path}"
 """What stands for the checkpoint in the added arguments; without it they only say that there is one."""
 STATE = "trainer_state.json"
 LAST_WRITTEN = (STATE, ".metadata", "random_states_0.pkl")
 """Of each kind of folder, the file that is written when all others are there."""
-ZIPPED = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".keras")
 WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model|diffusion_pytorch_model).*\.(safetensors|bin)|.*\.distcp")
 HEADER_BYTES = 100_000_000
 """As much as the safetensors library accepts for a header."""
@@ -326,18 +326,7 @@ def _problem_within(folder: str, name: str) -> str:
 def _files(path: str) -> Iterator[str]:
     if not os.path.isdir(path):
         yield path
-    waiting = [path]  # os.walk calls itself for each level until Python 3.12: a pattern may match any tree
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as found:
-                entries = list(found)
-        except OSError:
-            continue  # it was removed meanwhile, or is not ours to look into
-        for entry in entries:
-            if not os.path.isdir(entry.path):
-                yield entry.path
-            elif not entry.is_symlink():
-                waiting.append(entry.path)
+    yield from (entry.path for entry in walk(path) if not os.path.isdir(entry.path))
 
 
 def _sizes(path: str) -> Iterator[int]:

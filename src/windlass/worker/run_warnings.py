@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from windlass.worker import process
@@ -14,7 +13,7 @@ from windlass.worker.event_log import EventLog
 from windlass.worker.process import ProcessStat
 from windlass.worker.protocol import NodeSpec, NodeWarning
 from windlass.worker.ranks import Rank, Ranks
-from windlass.worker.resume import WEIGHTS, ZIPPED
+from windlass.worker.saved_states import newest_saved
 
 ALONE_IN = {
     ".alone-mpi": ("MPI world: COMM_WORLD had size 1", "launcher: mpi starts the ranks by mpirun"),
@@ -26,9 +25,6 @@ ALONE_IN = {
 """By the end of the name of the file that `rank.py` leaves beside a rank: in what it was alone, and what to do."""
 LEAVE_SECONDS = 0.25
 """How long what a rank has started may take to end after it: helpers of Python notice a moment later."""
-MOST_FILES = 5000
-SAVED = (*ZIPPED, ".safetensors", ".npz", ".h5", ".distcp")
-"""Ends of names of saved states."""
 NAMED = 3
 COMMAND_CHARS = 80
 _OF_RESUME = re.compile(r"resum|restor|checkpoint|ckpt|load|init|pretrain|weights|from", re.IGNORECASE)
@@ -122,17 +118,10 @@ class RunWarnings:
 
     def _newest_saved(self) -> str:
         """The newest saved state that the run's own folders had when the attempt began; empty for none."""
-        found: tuple[float, str] = (0.0, "")
-        for variable in ("WINDLASS_CHECKPOINT_DIR", "WINDLASS_OUTPUT_DIR"):
-            folder = self._spec.env.get(variable, "")
-            for path in itertools.islice(saved_states(folder), MOST_FILES) if folder.startswith("/") else ():
-                try:
-                    at = os.path.getmtime(path)
-                except OSError:
-                    continue
-                if self._spec.since < at < self._began_at:
-                    found = max(found, (at, os.path.relpath(path, folder)))
-        return found[1]
+        named = (self._spec.env.get(name, "") for name in ("WINDLASS_CHECKPOINT_DIR", "WINDLASS_OUTPUT_DIR"))
+        folders = [folder for folder in named if folder.startswith("/")]
+        found = newest_saved(folders, self._spec.since, self._began_at)
+        return "" if found is None else min((os.path.relpath(found.path, folder) for folder in folders), key=len)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -209,21 +198,3 @@ def _command(line: ProcessStat) -> str:
     words = process.read_text(f"/proc/{line.pid}/cmdline").split("\0")
     shown = [os.path.basename(words[0]), *(word for word in words[1:] if not word.endswith("/worker/rank.py"))]
     return " ".join(shown[:2])[:COMMAND_CHARS].strip() or "a process"
-
-
-def saved_states(folder: str) -> Iterator[str]:
-    """Files in a folder whose names are those of saved states."""
-    waiting = [folder]  # os.walk calls itself for each level until Python 3.12
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as found:
-                entries = list(found)
-        except OSError:
-            continue
-        waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        yield from (entry.path for entry in entries if is_saved_state(entry.name) and not entry.is_dir())
-
-
-def is_saved_state(name: str) -> bool:
-    """Whether the file with this name is a saved state, as far as names show that."""
-    return name.endswith(SAVED) or WEIGHTS.fullmatch(os.path.basename(name)) is not None

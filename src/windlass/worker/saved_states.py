@@ -1,0 +1,48 @@
+"""Finds saved states of a training in folders, by the names of the files."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from windlass.worker.protocol import SavedState
+
+ZIPPED = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".keras")
+SAVED = (*ZIPPED, ".safetensors", ".npz", ".h5", ".distcp")
+"""Endings of saved states."""
+MOST_FILES = 5000
+
+
+def is_saved_state(path: str) -> bool:
+    """Whether the file is a saved state, as far as its name shows that."""
+    return path.endswith(SAVED)
+
+
+def newest_saved(folders: Iterable[str], since: float, until: float = float("inf")) -> SavedState | None:
+    """The newest saved state in these folders that was written between two moments, in Unix seconds."""
+    found: list[SavedState] = []
+    for folder in folders:
+        for entry in itertools.islice((one for one in walk(folder) if is_saved_state(one.name)), MOST_FILES):
+            with contextlib.suppress(OSError):
+                status = entry.stat()
+                if since < status.st_mtime < until and not entry.is_dir():
+                    found.append(SavedState(entry.path, status.st_size, status.st_mtime))
+    return max(found, key=lambda one: one.at, default=None)
+
+
+def walk(folder: str, is_left_out: Callable[[os.DirEntry[str]], bool] = lambda _: False) -> Iterator[os.DirEntry[str]]:
+    """The files below a folder, and links; the folders in it that are left out, or cannot be read, are passed over."""
+    waiting = [folder]  # os.walk calls itself for each level until Python 3.12
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                entries = list(found)
+        except OSError:
+            continue  # it was removed meanwhile, or may not be read
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                yield entry
+            elif not is_left_out(entry):
+                waiting.append(entry.path)
