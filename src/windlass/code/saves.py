@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from windlass.code.imports import MAX_BYTES, imports
+from windlass.code.imports import imports, trees
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -26,16 +26,7 @@ _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 def saves_at_end(job: Job, code_dir: Path) -> str:
     """Where the job's script saves, `train.py:40`, if it does so after its loops alone; else, or if unknown, empty."""
-    argv = job.script_argv
-    if job.script_kind == "program" or argv[0] == "-m":
-        return ""
-    path = code_dir / argv[0]
-    try:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            return ""
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""  # the interpreter reports the error when the script starts
+    path, tree = next(trees(job, code_dir), (code_dir, ast.Module([], [])))
     if SAVE_BY_THEMSELVES & {name.split(".")[0] for name in imports(tree)}:
         return ""
     line = _only_at_end(tree)
@@ -49,25 +40,21 @@ def _only_at_end(tree: ast.Module) -> int:
     repeated: set[str] = set()
     waiting = [node for node in ast.walk(tree) if id(node) in in_loops]
     while waiting:  # what a loop calls is in the loop
-        name = _name(waiting.pop()).rpartition(".")[2]
-        if name in functions and name not in repeated:
+        for name in (_names(waiting.pop()) & functions.keys()) - repeated:
             repeated.add(name)
             inside = list(ast.walk(functions[name]))
             in_loops |= {id(node) for node in inside}
             waiting += inside
-    saves = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _saves(node)]
+    saves = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and SAVES & _names(node)]
     if not in_loops or any(id(node) in in_loops for node in saves):
         return 0
     return min((node.lineno for node in saves), default=0)
 
 
-def _saves(node: ast.Call) -> bool:
-    name = _name(node)
-    return name in SAVES or name.rpartition(".")[2] in SAVES
-
-
-def _name(node: ast.AST) -> str:
-    """`torch.save` of a call; empty for what calls nothing by name."""
-    return (
-        ast.unparse(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute) else ""
-    )
+def _names(node: ast.AST) -> set[str]:
+    """`torch.save` and `save` of a call; none of what calls nothing by name."""
+    match node:
+        case ast.Call(func=ast.Name() | ast.Attribute() as function):
+            name = ast.unparse(function)
+            return {name, name.rpartition(".")[2]}
+    return set()

@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any, ClassVar, Final, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from windlass.runs.phase import Phase
+from windlass.worker.protocol import FileSize, SavedState
 from windlass.worker.values import REQUIRED, ShapeError, Value, read_as
 
 Json = Mapping[str, Any]
@@ -250,23 +251,6 @@ class CollectionBegan(Entry):
     node: int
     files: int = 0
     bytes: int = 0
-
-
-class FileSize(Entry):
-    """A file of the code folder."""
-
-    path: str
-    bytes: int
-
-
-class SavedState(Entry):
-    """A file that is a saved state by its name, not verified. Another run in the same folder may have written it."""
-
-    path: str
-    """In the code folder, else from the root."""
-    bytes: int
-    at: float
-    """When it was written, in unix seconds."""
 
 
 class CodeFiles(Entry):

@@ -237,13 +237,8 @@ class AttemptMonitor:
         node.sweep()
         is_cut = node.number in self._run.liveness.cut
         if node.is_collecting:
-            self._record.once(
-                Warned(
-                    f"node {node.number} was lost while it copied files to the output",
-                    code=NOT_COLLECTED,
-                    ranks=node.ranks,
-                )
-            )
+            message = f"node {node.number} was lost while it copied files to the output"
+            self._record.once(Warned(message, code=NOT_COLLECTED, ranks=node.ranks))
         words = self._why_cut(node.ranks[0]) or node.last_words() or f"node {node.number} died"
         for rank in node.ranks:
             exit_code = self._exit_code(rank)
@@ -254,9 +249,8 @@ class AttemptMonitor:
                     continue
                 is_ours = self.shutdown.reason is not None
                 if exit_code is None and self.shutdown.reason == "failure":
-                    is_ours = self.shutdown.is_killing(
-                        node
-                    )  # a target may report a loss after the failures that it causes
+                    # A target may report a loss after the failures that it causes.
+                    is_ours = self.shutdown.is_killing(node)
                 node.failures.append(RankFailure(rank, code, self._run.clock.time(), words, ended_by_us=is_ours))
         if node.failures:
             # A node that we stop reports its end: one that does not was lost, unless we killed it.

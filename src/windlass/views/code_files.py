@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.runs import events
+from windlass.worker.protocol import FileSize, SavedState
 
 MOST: Final = 10
 MOST_PATTERNS: Final = 5
@@ -31,7 +32,7 @@ class ChangedFiles:
     left: int
     """Files that are only in the code folder."""
     left_bytes: int
-    largest: tuple[events.FileSize, ...]
+    largest: tuple[FileSize, ...]
     """Of these, the ten largest."""
     is_cut: bool
     """Whether there may be more: the time to list them was over."""
@@ -63,7 +64,7 @@ def changed_files(reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any])
     )  # fmt: skip
 
 
-def newest_save(reports: Sequence[Mapping[str, Any]]) -> events.SavedState | None:
+def newest_save(reports: Sequence[Mapping[str, Any]]) -> SavedState | None:
     """The newest saved state, of all nodes."""
     saves = [save for one in reports if (save := events.CodeFiles.from_json(one).save) is not None]
     return max(saves, key=lambda one: one.at, default=None)

@@ -19,6 +19,7 @@ from windlass.runs.time_accounting import Tally
 from windlass.runs.warnings import RunWarning
 from windlass.views.code_files import ChangedFiles, changed_files, newest_save
 from windlass.views.serialise import view_of
+from windlass.worker.protocol import SavedState
 
 if TYPE_CHECKING:
     from windlass.engines.base import RunState
@@ -119,7 +120,7 @@ class Run(RunSummary):
     """Its outputs that were collected from the pods of a cluster; null where none were."""
     changed_files: ChangedFiles | None
     """The new and changed files of the code folder; null where there are none, or none are known."""
-    own_save: events.SavedState | None
+    own_save: SavedState | None
     """The newest file in the code folder or in those of the run that is a saved state by its name; null for none, or
     where it is not known."""
     outputs_left: bool

@@ -94,10 +94,7 @@ class Flight:
     def _waits(self) -> bool:
         """Whether the script is in a collective, or has begun one that has not ended."""
         frame = sys._current_frames().get(self.thread)
-        while (
-            frame is not None and "/torch/" in frame.f_code.co_filename
-        ):  # up to the script, or its handler of a signal
-            file = frame.f_code.co_filename
+        while frame is not None and "/torch/" in (file := frame.f_code.co_filename):  # up to the script, or its handler
             if "/torch/distributed/checkpoint/" not in file and "/torch/distributed/" in file:
                 return True
             if frame.f_code.co_name == "_engine_run_backward":

@@ -6,7 +6,6 @@ import os
 import re
 from typing import Any
 
-from windlass.worker.file_systems import without_space
 from windlass.worker.port_listeners import IN_USE, listeners
 from windlass.worker.process import read_text
 
@@ -37,8 +36,9 @@ class HostFacts:
 
         `tail` is its output, and `folder` is the rank's.
         """
-        self._tail = tail
-        self._without_space = without_space(tail, folder)
+        from windlass.worker.file_systems import without_space  # few nodes fail
+
+        self._tail, self._without_space = tail, without_space(tail, folder)
 
     def facts(self, pids: list[int], folders: list[str], saved_in: list[str]) -> dict[str, Any]:
         """What may explain the end of ranks with these pids; `folders` are where they write, `saved_in` where they may

@@ -138,10 +138,8 @@ class Node:
             if self.spec.heartbeat is not None:
                 self.heartbeat = Heartbeat(self.spec.heartbeat)
                 self.selector.register(self.heartbeat.socket, selectors.EVENT_READ, self._beat)
-            if not self.spec.setup:
-                return True
-            is_done = SetupStep(self).run()
-            self._helpers |= set(process.children(os.getpid()))
+            is_done = not self.spec.setup or SetupStep(self).run()
+            self._helpers.update(process.children(os.getpid()) if self.spec.setup else ())
             return is_done
         except OSError as error:
             self._fail_to_start(self.spec.ranks[0].rank, error)
@@ -195,9 +193,8 @@ class Node:
 
     def _is_to_end_now(self, seconds: float) -> bool:
         """Whether the node must end at once; waits for that at most so long."""
-        return bool(select.select([self.signals], [], [], seconds)[0]) and STOP_NOW_SIGNAL in os.read(
-            self.signals, 4096
-        )
+        has_signals = select.select([self.signals], [], [], seconds)[0]
+        return bool(has_signals) and STOP_NOW_SIGNAL in os.read(self.signals, 4096)
 
     def _kept_outputs(self) -> int:
         """The bytes of outputs that are kept for the supervisor; 0 for none, and with a warning for too many."""

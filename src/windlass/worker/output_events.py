@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.worker import resume
 from windlass.worker.event_log import EventLog
 from windlass.worker.protocol import (
     CheckpointReported,
@@ -82,6 +81,8 @@ class OutputEvents:
         request, since = self._spec.resume, self._spec.since
         if request is None or self._spec.ranks[0].rank != 0:
             return
+        from windlass.worker import resume  # it reads archives: nodes start without that
+
         try:
             if resume.candidates(request, since):
                 return

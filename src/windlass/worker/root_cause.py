@@ -35,13 +35,14 @@ _SIGNALS = {
 }
 _DEATHS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 """Signals that end a process for another reason than its launcher."""
-_OF_PROGRAM = re.compile(
+_OF_PROGRAM = (
     r"(?:(?:ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal)Error|(?:[\w.]*\.)?UnknownFormat)\b|"
     r".*: error: (?:unrecognized arguments|argument |the following arguments are required|ambiguous option)"
 )
 """Errors that depend on the program, on what is installed and on checkpoints of another version alone."""
-_TRANSIENT = re.compile(
-    r"connection (?:was |has been |timed )?(?:refused|reset|aborted|out|closed|broken|lost|error)|Connection\w*Error|"
+_TRANSIENT = (
+    r"(?i)connection (?:was |has been |timed )?(?:refused|reset|aborted|out|closed|broken|lost|error)|"
+    r"Connection\w*Error|"
     r"(?:not|n't|failed to|unable to|cannot) (?:\w+ )?(?:connect|resolve|reach|establish|acquire|be reserved)|"
     r"unreachable|no route to host|name resolution|name or service not known|time(?:d[ -]|-)?outs?\b|Timeout|"
     r"broken pipe|reset by peer|rendezvous|EADDRINUSE|address already in use|too many requests|rate.?limit|unavailable|"
@@ -49,8 +50,7 @@ _TRANSIENT = re.compile(
     r"temporar(?:y|ily)|try again|retry|retries|\bbusy\b|locked|throttl|slow.?down|expired|\bSSL|"
     r"nccl|gloo|CUDA error|out of ?memory|MemoryError|can(?:no|')t allocate|cublas|cudnn|\bECC\b|\bXid\b|"
     r"input/output error|stale file handle|no space left|quota|transport endpoint|"
-    r"\[Errno (?:4|5|11|12|16|28|10[0-9]|11[0-9]|12[12])\]",
-    re.IGNORECASE,
+    r"\[Errno (?:4|5|11|12|16|28|10[0-9]|11[0-9]|12[12])\]"
 )
 """Errors of the network, of services, of devices and of space: the next attempt may not meet them."""
 _END_BYTES = 4096
@@ -144,11 +144,11 @@ def _is_transient(tail: str, trace: str) -> bool:
     """Whether the error that ended a rank may be gone in another attempt, as far as its messages tell."""
     text = trace or own_words(tail)[-_END_BYTES:]
     line = exception_line(trace) or (text.strip().splitlines() or [""])[-1]
-    if _OF_PROGRAM.match(line):
+    if re.match(_OF_PROGRAM, line):
         return False
     messages = [line for line in text.splitlines() if not (trace and line.startswith((" ", "\t")))]
     is_of_launcher = is_secondary(line) or (not trace and is_launched(text))
-    return is_of_launcher or bool(_TRANSIENT.search("\n".join(messages)))
+    return is_of_launcher or bool(re.search(_TRANSIENT, "\n".join(messages)))
 
 
 def _summary(failure: RankFailure, trace: str) -> str:

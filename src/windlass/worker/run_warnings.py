@@ -27,11 +27,10 @@ LEAVE_SECONDS = 0.25
 """How long what a rank has started may take to end after it: helpers of Python notice a moment later."""
 NAMED = 3
 COMMAND_CHARS = 80
-_OF_RESUME = re.compile(r"resum|restor|checkpoint|ckpt|load|init|pretrain|weights|from", re.IGNORECASE)
-_NO_BATCHES = re.compile(
-    r"^(?:[^\n|]{0,40}\b(?:train|epoch|step)[^\n|]{0,40}: )0it \[00:00|Total length of `(?:Combined|Data)Loader` across"
-    r" ranks is zero|`Trainer\.fit` stopped: `max_(?:steps|epochs)=0`",
-    re.IGNORECASE | re.MULTILINE,
+_OF_RESUME = r"(?i)resum|restor|checkpoint|ckpt|load|init|pretrain|weights|from"
+_NO_BATCHES = (
+    r"(?im)^(?:[^\n|]{0,40}\b(?:train|epoch|step)[^\n|]{0,40}: )0it \[00:00|Total length of `(?:Combined|Data)Loader` "
+    r"across ranks is zero|`Trainer\.fit` stopped: `max_(?:steps|epochs)=0`"
 )
 """An empty bar of tqdm that names training, and what Lightning logs of a loader without batches."""
 
@@ -85,7 +84,7 @@ class RunWarnings:
         words = [part for word in self._spec.ranks[0].argv[2:] for part in word.split("=", 1)]
         for before, word in zip(["", *words], words):  # noqa: B905 - `strict` came with Python 3.10
             is_there = bool(word) and os.path.exists(os.path.join(self._spec.cwd, word))
-            if is_there and (word in line or (before.startswith("-") and _OF_RESUME.search(before))):
+            if is_there and (word in line or (before.startswith("-") and re.search(_OF_RESUME, before))):
                 return True
         return False
 
@@ -160,7 +159,7 @@ class RunWarnings:
         progress = [rank.capture.progress for rank in ranks]
         if self._spec.attempt > 1 or any(one.get("step") or "loss" in one for one in progress):
             return
-        if self._has_restored or any(_NO_BATCHES.search(rank.capture.tail) for rank in ranks):
+        if self._has_restored or any(re.search(_NO_BATCHES, rank.capture.tail) for rank in ranks):
             why = "the checkpoint that it loaded was that of a finished training" if self._has_restored else ""
             self.add(
                 "no-steps",
