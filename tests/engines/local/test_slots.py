@@ -165,7 +165,7 @@ def test_a_run_waits_as_queued_and_records_each_reason_once(run: FakeRun) -> Non
         clock.now += 1
     assert run.status.phase is Phase.QUEUED
     assert run.status.waits_for == ("slots of bed: it takes 1 of 1 slots, and none is free: other-1 holds 1")
-    holder.leave()
+    holder.slots.leave()
     assert mine.turn(record, clock)
     assert [event["state"] for event in run.data(QueueChanged.kind)] == ["waiting", "admitted"]
 
@@ -190,7 +190,7 @@ def test_no_time_limit_counts_the_wait(run: FakeRun) -> None:
     assert not mine.turn(record, clock)
     clock.now = START + 100
     assert run.status.limited_seconds(clock.now) == 0
-    holder.leave()
+    holder.slots.leave()
     assert mine.turn(record, clock)
     run.begin(at=START + 100)
     assert run.status.limited_seconds(START + 105) == 5

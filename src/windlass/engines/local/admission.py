@@ -22,8 +22,6 @@ from windlass.supervise.recorder import Recorder
 LOOK_SECONDS: Final = 1.0
 MAX_LOOK_SECONDS: Final = 10.0
 """Between two looks of a run that has many others ahead of it."""
-
-
 Look = Callable[[Store, str], object]
 """Brings the record of another run up to date: where its supervisor was killed, another one is started."""
 
@@ -42,15 +40,10 @@ class Admission:
         self._run_id = plan.run_id
         self._after = [str(request["run"]) for request in plan.requests("after")]
         self._queue = next(iter(plan.requests("queue")), None)
-        self._slots = None if self._queue is None else SlotQueue(queue_folder(home, plan.target), plan.run_id)
+        self.slots = SlotQueue(queue_folder(home, plan.target), plan.run_id)
         self._look_at = 0.0
         self.numbers: tuple[int, ...] = ()
         """The slots that the run holds."""
-
-    @property
-    def lock(self) -> int | None:
-        """The descriptor that node workers inherit, so that the slots are the run's as long as they live."""
-        return None if self._slots is None else self._slots.lock
 
     def turn(self, record: Recorder, clock: Clock) -> bool:
         """Whether the run may start; records why not. Raises NotAdmitted where it never may."""
@@ -59,13 +52,11 @@ class Admission:
         if clock.monotonic() < self._look_at:
             return False
         self._look_at = clock.monotonic() + LOOK_SECONDS
-        if self._after and not record.status.attempts:
-            reason, why = FOR_RUN, self._why_not_yet(record.writer.store)
-            if not why:
-                self._after.clear()
-        else:
-            reason, why = FOR_SLOTS, ""
-        if not why and self._queue is not None:
+        if record.status.attempts:
+            self._after.clear()
+        reason, why = FOR_RUN, self._why_not_yet(record.writer.store)
+        if not why:
+            self._after.clear()
             reason, why = FOR_SLOTS, self._take(record, clock)
         if why:
             self._note_waiting(record, reason, why)
@@ -73,32 +64,15 @@ class Admission:
             record.note(QueueChanged("admitted", self._target))
         return not why
 
-    def keep(self) -> None:
-        """An attempt is adopted: its slots stay the run's after its nodes have ended, until the next attempt."""
-        if self._slots is not None:
-            with contextlib.suppress(OSError):
-                self._slots.keep()
-
-    def leave(self) -> None:
-        """The run ends: give its slots back."""
-        if self._slots is not None:
-            with contextlib.suppress(OSError):
-                self._slots.leave()
-
-    def close(self) -> None:
-        """Hold nothing in this process."""
-        if self._slots is not None:
-            self._slots.close()
-
     def _take(self, record: Recorder, clock: Clock) -> str:
         """Take the slots; why not, where it is not the turn of the run."""
-        assert self._queue is not None
-        assert self._slots is not None
+        if self._queue is None:
+            return ""
         status = record.status
         since = status.phase_since if status.phase is Phase.QUEUED else clock.time()
         mine = Ticket(self._run_id, self._queue["takes"], self._queue["priority"], since)
         try:
-            self.numbers, why, num_ahead = self._slots.take(mine, self._queue["of"])
+            self.numbers, why, num_ahead = self.slots.take(mine, self._queue["of"])
         except OSError as error:
             return f"its queue cannot be read or written ({error.strerror or error})"
         self._look_at = clock.monotonic() + min(MAX_LOOK_SECONDS, LOOK_SECONDS * (1 + num_ahead))

@@ -49,7 +49,7 @@ class LocalBackend(Backend):
 
     def close(self) -> None:
         """See `Backend`."""
-        self.admission.close()
+        self.admission.slots.close()
 
     def stage(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`."""
@@ -99,7 +99,7 @@ class LocalBackend(Backend):
             specs = [_importing(spec, parts, os.environ) for spec in compose(self.nodes(), members, facts)]
             held = [*([master] if is_held else []), *of_ranks]
             pool = WarmPool(record.writer.store.home)
-            return start_attempt(folder, specs, held, clock.fileno(), pool, self.admission.lock)
+            return start_attempt(folder, specs, held, clock.fileno(), pool, self.admission.slots.lock)
 
     def nodes(self) -> NodeTemplate:
         """The nodes with the GPUs of the slots that the run holds, where a slot is a GPU."""
@@ -112,7 +112,7 @@ class LocalBackend(Backend):
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
         """See `Backend`. The nodes cannot wake this supervisor: they have the end of a pipe of the previous one."""
-        self.admission.keep()
+        self.admission.slots.keep()
         return LocalAttempt.of(folder, compose(self._plan.nodes, members))
 
     def held_elsewhere(self) -> str:
@@ -141,7 +141,7 @@ class LocalBackend(Backend):
         self._staging.end()
         self._uploads.end()
         self._upload.end()
-        self.admission.leave()
+        self.admission.slots.leave()
         for network in self._plan.requests("network"):
             for refused in netns.remove(network):
                 record.note(Warned(f"left behind: {refused}"))

@@ -75,7 +75,7 @@ def _named(texts: Sequence[str]) -> str:
 
 
 class SlotQueue:
-    """One run's place in the queue of a target. Methods raise OSError."""
+    """One run's place in the queue of a target, which may have none."""
 
     def __init__(self, folder: Path, run_id: str) -> None:
         self._folder = folder
@@ -85,7 +85,7 @@ class SlotQueue:
 
     def take(self, mine: Ticket, total: int) -> tuple[tuple[int, ...], str, int]:
         """Enter the queue, and take slots if it is the run's turn: the slots, or why it waits, and how many of those
-        that wait are ahead of it.
+        that wait are ahead of it. Raises OSError.
         """
         with locked(self._folder / LOCK):
             self._keep()
@@ -104,19 +104,19 @@ class SlotQueue:
             return slots, "" if slots else why_waiting(mine, others, total), num_ahead
 
     def keep(self) -> None:
-        """Hold what nodes hold that an earlier supervisor of the run has started; nothing where they have ended."""
+        """Hold the slots of nodes that an earlier supervisor of the run has started, also after they have ended, until
+        the next attempt; nothing where they have ended already.
+        """
         if self._path.exists():
-            with locked(self._folder / LOCK):
+            with contextlib.suppress(OSError), locked(self._folder / LOCK):
                 self._keep()
 
     def leave(self) -> None:
         """Give the slots back, or stop waiting."""
-        if self.lock is None:
-            return
-        with locked(self._folder / LOCK):
-            self._path.unlink(missing_ok=True)
-        os.close(self.lock)
-        self.lock = None
+        if self.lock is not None:
+            with contextlib.suppress(OSError), locked(self._folder / LOCK):
+                self._path.unlink(missing_ok=True)
+            self.close()
 
     def close(self) -> None:
         """Hold nothing in this process; node workers keep what they hold."""
