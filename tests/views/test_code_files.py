@@ -60,7 +60,19 @@ def test_files_of_containers_are_those_of_all_nodes_and_are_deleted() -> None:
 
 def test_a_pattern_that_the_job_has_is_not_proposed_again() -> None:
     shown = lines([report(0, ("out/a.pt", 1), ("b.txt", 1))], PODS)
-    assert shown[-1] == 'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]}'
+    assert shown[-2] == 'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]} in the job file,'
+
+
+def test_where_the_job_names_all_files_no_pattern_is_proposed() -> None:
+    plan = {**PODS, "job": {"outputs": {"collect": ["*.pt"]}}}
+    assert lines([report(1, ("b.pt", 2))], plan)[-1] == "That folder was deleted with the machines of this run."
+
+
+def test_copies_of_several_nodes_are_said_to_be_so() -> None:
+    reports = [report(0, copied=2, copied_bytes=2048), report(1, copied=2, copied_bytes=2048)]
+    assert lines(reports, {**PODS, "job": {"outputs": {"collect": ["*"]}}}) == [
+        "4 files of 2 nodes, 4.0 KiB copied to the output"
+    ]
 
 
 def test_nothing_is_said_where_nothing_has_changed_or_nothing_is_known() -> None:

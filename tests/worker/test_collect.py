@@ -235,6 +235,13 @@ def test_of_files_that_two_nodes_with_folders_of_their_own_copy_the_first_nodes_
     assert report.problems == ("log.txt was there already, of another node or the script, and was replaced",)
 
 
+def test_a_file_that_another_node_has_written_just_so_is_copied(folder: Folder) -> None:
+    folder.write("log.txt", "the same")
+    os.utime(write(folder.output / "log.txt", "the same"), (1, 1))
+    report = folder.collect("*.txt", node=1, shared=False)
+    assert (report.copied, report.left, report.problems) == (1, 0, ())
+
+
 def test_a_node_replaces_what_it_has_copied_in_an_attempt_before(folder: Folder) -> None:
     write(folder.output / "rank-1.pt", "attempt 1")
     folder.write("rank-1.pt", "attempt 2, longer")

@@ -464,7 +464,8 @@ def changed_files_lines(found: ChangedFiles | None) -> list[str]:
     """The files of the code folder that are in the output, those that would be lost, and what keeps them."""
     lines = []
     if found is not None and found.copied:
-        lines.append(f"{count(found.copied, 'file')}, {size(found.copied_bytes)} copied to the output")
+        of_nodes = f" of {count(found.copied_nodes, 'node')}" if found.copied_nodes > 1 else ""
+        lines.append(f"{count(found.copied, 'file')}{of_nodes}, {size(found.copied_bytes)} copied to the output")
     if found is None or not found.left:
         return lines
     more = "at least " if found.is_cut else ""
@@ -478,6 +479,8 @@ def changed_files_lines(found: ChangedFiles | None) -> list[str]:
         lines.append("They changed while this run trained, and another run may overwrite them.")
     else:
         lines.append("That folder was deleted with the machines of this run.")
+    if not found.patterns:  # outputs.collect names them all: a warning says why they were not copied
+        return lines
     patterns = json.dumps([*found.wanted, *found.patterns], ensure_ascii=False)
     one = shlex.quote(f"outputs.collect={patterns}")
     lines.append(f"To keep them with each run: outputs: {{collect: {patterns}}} in the job file,")

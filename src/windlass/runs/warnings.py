@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.runs import events
-from windlass.worker.protocol import GRACE_OVER
+from windlass.worker.protocol import GRACE_OVER, OF_ANOTHER_NODE, OUTPUTS_INCOMPLETE
 from windlass.worker.values import Value
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ KINDS: Final = {
     GRACE_OVER: "ranks had not exited when their grace period ended, and were killed",
     LOG_INCOMPLETE: "lines that ranks wrote are missing from their logs",
     NOT_COLLECTED: "files that match the job's `outputs.collect` were not copied, or no file matches it",
+    OUTPUTS_INCOMPLETE: "files that the ranks wrote to their output are not in that of the run",
     events.MODEL_AWAY: "the files that the ranks wrote are at the target only",
 }
 """Every kind of warning, by its code."""
-_OF_ATTEMPT: Final = frozenset({RANKS_ALONE, NAN_LOSS, NOT_COLLECTED})
+_OF_ATTEMPT: Final = frozenset({RANKS_ALONE, NAN_LOSS, NOT_COLLECTED, OUTPUTS_INCOMPLETE})
 """Kinds that the next attempt reports again where they are still true."""
 _OF_CHECKPOINTS: Final = frozenset({NOT_SAVED, NOT_FOUND})
 """Kinds that are true until a checkpoint is saved."""
@@ -56,6 +57,7 @@ NAN_FIX: Final = (
     "a lower learning rate, warm-up, gradient clipping, a check of the data for NaN; "
     "torch.autograd.set_detect_anomaly(True) names the first operation"
 )
+OWN_PATH: Final = "run: train.py --output-dir out/$WINDLASS_NODE_RANK"
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "infinite", "-inf": "infinite"}
 
 
@@ -164,7 +166,8 @@ def _not_collected(status: Status) -> tuple[str, str] | None:
     found = [events.CodeFiles.from_json(one) for one in status.code_files]
     if problems := list(dict.fromkeys(problem for one in found for problem in one.problems)):
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
-        return f"files of the code folder are not in the output: {problems[0]}{more}", ""
+        fix = f"give each node paths of its own: {OWN_PATH}" if any(OF_ANOTHER_NODE in one for one in problems) else ""
+        return f"files of the code folder are not in the output: {problems[0]}{more}", fix
     if all(one.has_none for one in found):
         return "no new or changed file of the code folder matches outputs.collect", (
             "correct the patterns; windlass status lists the files that are new or changed"

@@ -17,6 +17,7 @@ from windlass.runs.record import Status
 from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
+from windlass.worker.protocol import OUTPUTS_INCOMPLETE
 
 Line = Mapping[str, Any]
 """One report of a program of `windlass.storage`, see `storage/child.py`."""
@@ -170,7 +171,7 @@ class OutputsUpload:
         if refused := line["refused"]:
             num_others = line.get("num_refused", len(refused)) - len(refused[:NAMED])
             more = f"; and {num_others} more" if num_others else ""
-            record.note(Warned(f"not uploaded: {'; '.join(refused[:NAMED])}{more}"))
+            record.note(Warned(f"not uploaded: {'; '.join(refused[:NAMED])}{more}", OUTPUTS_INCOMPLETE))
         uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
         record.note(OutputsUploaded(self._destination, *uploaded))
         if failed := line.get("failed", 0):

@@ -27,7 +27,9 @@ class ChangedFiles:
     wanted: tuple[str, ...]
     """The job's `outputs.collect`."""
     copied: int
-    """Files that are in the output too."""
+    """Files that were copied to the output; each node counts its own."""
+    copied_nodes: int
+    """The nodes that have copied some."""
     copied_bytes: int
     left: int
     """Files that are only in the code folder."""
@@ -37,7 +39,7 @@ class ChangedFiles:
     is_cut: bool
     """Whether there may be more: the time to list them was over."""
     patterns: tuple[str, ...]
-    """What `outputs.collect` would need to keep the largest ones."""
+    """What `outputs.collect` lacks to keep the largest ones."""
 
 
 def changed_files(reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> ChangedFiles | None:
@@ -54,6 +56,7 @@ def changed_files(reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any])
     return ChangedFiles(
         found[0].folder, is_kept, wanted,
         copied=sum(one.copied for one in found),
+        copied_nodes=sum(one.copied > 0 for one in found),
         copied_bytes=sum(one.copied_bytes for one in found),
         left=sum(one.left for one in found),
         left_bytes=sum(one.left_bytes for one in found),

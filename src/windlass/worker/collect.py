@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import filecmp
 import math
 import os
 import re
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from windlass.worker.protocol import CodeFiles, CollectSpec, FileSize, SavedState
+from windlass.worker.protocol import OF_ANOTHER_NODE, CodeFiles, CollectSpec, FileSize, SavedState
 from windlass.worker.saved_states import is_saved_state, newest_saved, walk
 
 MOST = 10
@@ -107,8 +108,8 @@ class Collection:
         """Copy them; what cannot be copied is a problem. Each is at its place once it is complete, with its time.
 
         One that is there with the same size and time is not copied again. `began` is when the attempt did, in Unix
-        seconds: nodes that each have a code folder of their own may have one output, and of files of the same path
-        that they copy in one attempt, that of the first node is kept.
+        seconds, 0 for the first one: nodes that each have a code folder of their own may have one output, and of
+        different files of the same path that they copy in one attempt, that of the first node is kept.
         """
         # By the number of the node: in pods, its process has the same id as that of other nodes.
         partial = os.path.join(self.output, f".windlass-partial-{node}")
@@ -137,15 +138,18 @@ class Collection:
             self.copied.append(one)
             return
         is_of_other = there is not None and others_since is not None and there.st_ctime >= others_since
+        if is_of_other and filecmp.cmp(os.path.join(self.code, one.path), target, shallow=False):
+            self.copied.append(one)
+            return
         if is_of_other and not is_first:
-            self._problems.append(f"{one.path} is there already, of another node")
+            self._problems.append(f"{one.path} {OF_ANOTHER_NODE}")
             return
         os.makedirs(os.path.dirname(target), exist_ok=True)
         found = self._copied(one, partial, is_to_stop)
         if is_first or there is not None or others_since is None:
             os.replace(partial, target)
         elif not _is_linked(partial, target):
-            self._problems.append(f"{one.path} is there already, of another node")
+            self._problems.append(f"{one.path} {OF_ANOTHER_NODE}")
             return
         if is_of_other:
             self._problems.append(f"{one.path} was there already, of another node or the script, and was replaced")

@@ -25,6 +25,7 @@ from windlass.worker.masking import secret_values
 from windlass.worker.output_events import OutputEvents
 from windlass.worker.protocol import (
     GRACE_OVER,
+    OUTPUTS_INCOMPLETE,
     STACKS_SIGNAL,
     STOP_NOW_SIGNAL,
     STOP_SIGNALS,
@@ -100,7 +101,8 @@ class Node:
         self.heartbeat: Heartbeat | None = None
         self._helpers: set[int] = set()
         """Processes that no rank has started: what polls for notices, and what the setup script has left."""
-        self._began = time.time()
+        self._began = time.time() if spec.attempt > 1 else 0.0
+        """Of files in the output, what is older is of an earlier attempt."""
         self.own_failures: list[RankFailure] = []
         """Those of ranks that could not be started, and of an external launcher."""
 
@@ -207,7 +209,8 @@ class Node:
             self._warn(
                 f"node {self.spec.node}: its outputs are deleted with its pod: {found.bytes:,} bytes in "
                 f"{found.files:,} files, and at most {most:,} in {output_size.MAX_FILES:,} come home; set "
-                "kubernetes.outputs_max, or keep them in a claim: kubernetes: {results: {size: 20GiB}}"
+                "kubernetes.outputs_max, or keep them in a claim: kubernetes: {results: {size: 20GiB}}",
+                code=OUTPUTS_INCOMPLETE,
             )
         return 0
 
@@ -528,5 +531,5 @@ class Node:
             facts["held_port"] = self.spec.held_port
         return {**facts, "flights": flights_of(self.ranks)}
 
-    def _warn(self, message: str) -> None:
-        self.events.add(NodeWarning(time.time(), message))
+    def _warn(self, message: str, code: str | None = None) -> None:
+        self.events.add(NodeWarning(time.time(), message, code=code))

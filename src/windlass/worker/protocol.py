@@ -29,6 +29,9 @@ ATTEMPT = "a"
 """Of lines between two attempts."""
 GRACE_OVER = "grace-over"
 """Code of the warning that ranks had not exited when their grace period ended, and were killed."""
+OUTPUTS_INCOMPLETE = "outputs-incomplete"
+"""Code of the warning that files which ranks wrote to their output are not in that of the run."""
+OF_ANOTHER_NODE = "is there already, of another node"
 VERSION = 1
 Environment = Mapping[str, str]
 EMPTY: Mapping[str, Any] = {}

@@ -155,7 +155,7 @@ def test_what_the_store_has_not_of_what_hosts_have_written_is_reported_once(
     until(lambda: attempt.all_read, seconds=10)
     found = [one for _ in range(2) for one in attempt.nodes[0].news() if "pipe" in getattr(one, "message", "")]
     assert [one.message for one in found if isinstance(one, NodeWarning)] == [
-        f"of what the hosts have written was not uploaded: {'; '.join(left_out[:5])}; and 2 more",
+        f"files that the hosts have written were not uploaded: {'; '.join(left_out[:5])}; and 2 more",
     ]  # fmt: skip
 
 

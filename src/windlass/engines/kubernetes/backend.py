@@ -40,7 +40,7 @@ from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.supervise.transfers import CheckpointUploads, DataStaging, OutputsCheck, OutputsUpload
-from windlass.worker.protocol import NodeEnded, NodeStarted
+from windlass.worker.protocol import OUTPUTS_INCOMPLETE, NodeEnded, NodeStarted
 
 SENDERS: Final = 8
 """Objects that are created at once."""
@@ -252,7 +252,7 @@ class KubernetesBackend(Backend):
         if nodes:  # else a lost node, too, may have had none
             lost = [node for node, end in ends.items() if isinstance(end, NodeStarted)]
             for message in lost_words(lost, "it has ended without reporting"):
-                record.note(Warned(message))
+                record.note(Warned(message, OUTPUTS_INCOMPLETE))
         return nodes
 
     def _end_of(self, number: int, node: int) -> NodeStarted | NodeEnded | None:

@@ -42,6 +42,7 @@ from windlass.runs.stop_request import read_stop_request
 from windlass.supervise.backend import Attempt, Intent, Node, TargetUnavailable
 from windlass.supervise.log_tail import last_line_at
 from windlass.worker.protocol import (
+    OUTPUTS_INCOMPLETE,
     CheckpointReported,
     NodeEvent,
     NodeSpec,
@@ -299,7 +300,8 @@ class JobAttempt(Attempt):
 
         if (left_out := self.description.get("WindlassLeftOut")) and not self._is_left_out_told:
             self._is_left_out_told = True
-            yield NodeWarning(time.time(), f"of what the hosts have written was not uploaded: {some_of(left_out)}")
+            message = f"files that the hosts have written were not uploaded: {some_of(left_out)}"
+            yield NodeWarning(time.time(), message, code=OUTPUTS_INCOMPLETE)
 
     def last_sign_of_life(self) -> float:
         """See `Attempt`. Not when its files were written: after an adoption that is when earlier lines were read."""

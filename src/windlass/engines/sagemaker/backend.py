@@ -46,7 +46,7 @@ from windlass.runs.record import Status
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
-from windlass.worker.protocol import pack
+from windlass.worker.protocol import OUTPUTS_INCOMPLETE, pack
 
 REQUESTED: Final = "requested"
 """File in the folder of an attempt, with the name of the training job whose creation was or is about to be requested.
@@ -322,7 +322,8 @@ class SageMakerBackend(Backend):
 
     def _note_left_out(self, record: Recorder, names: Sequence[str]) -> None:
         if names:
-            record.note(Warned(f"of the model was not brought home: {layout.some_of(names)}"))
+            message = f"files of the model were not copied to this machine: {layout.some_of(names)}"
+            record.note(Warned(message, OUTPUTS_INCOMPLETE))
 
     def prepare_end(self, record: Recorder) -> None:
         """See `Backend`: what a supervisor that is killed leaves undone, the next command does."""

@@ -41,6 +41,7 @@ from windlass.runs.store import OUTPUT, OUTPUT_DIGEST
 from windlass.supervise.recorder import Recorder
 from windlass.worker import order_protocol, outputs, pod_reuse, tarpipe
 from windlass.worker.output_size import MAX_FILES, entries, measure
+from windlass.worker.protocol import OUTPUTS_INCOMPLETE
 
 FOLDER: Final = "collecting"
 """In the folder of the run: what has come so far."""
@@ -118,8 +119,8 @@ class OutputsCollection:
             if (error := self._unanswered) is not None:
                 raise unavailable(error, "the pods keep the outputs")
             return False
-        for message in self._found.warnings:
-            record.note(Warned(message))
+        if self._found.warnings:
+            record.note(Warned("; ".join(self._found.warnings), OUTPUTS_INCOMPLETE))
         if self._found.nodes:
             size = self._found.size
             record.note(OutputsCollected(tuple(self._found.nodes), size["sha256"], size["files"], size["bytes"]))

@@ -28,6 +28,7 @@ from windlass.runs.events import OutputsCollected, Warned, entries
 from windlass.runs.record import CLUSTER, Status
 from windlass.runs.store import OUTPUT, OUTPUT_DIGEST, locked
 from windlass.supervise.recorder import Recorder
+from windlass.worker.protocol import OUTPUTS_INCOMPLETE
 
 HELD_SECONDS: Final = 24 * 3600
 """How long a supervisor's pod holds outputs that no machine fetches."""
@@ -80,7 +81,7 @@ def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
         return
     message = f"{LOST}: a claim keeps them: kubernetes: {{results: {{size: 20GiB}}}}"
     if message not in [warned.message for warned in entries(record.writer.events(), Warned)]:
-        record.note(Warned(message))
+        record.note(Warned(message, OUTPUTS_INCOMPLETE))
 
 
 def _is_over(client: Client, run_id: str) -> bool:
