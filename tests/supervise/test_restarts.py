@@ -16,7 +16,8 @@ from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.supervise.adoption import settle
 from windlass.supervise.backend import Intent
 from windlass.supervise.hang_detection import ANSWER_SECONDS
-from windlass.supervise.shutdown import FAILURE_GRACE_SECONDS, LAST_RESORT_SECONDS
+from windlass.supervise.shutdown import LAST_RESORT_SECONDS
+from windlass.worker.ranks import FAILURE_GRACE_SECONDS
 
 MakeRun = Callable[..., FakeRun]
 

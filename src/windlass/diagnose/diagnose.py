@@ -22,8 +22,9 @@ from windlass.diagnose.rules import (
     uneven,
 )
 from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
+from windlass.runs import events
 from windlass.runs.phase import Phase
-from windlass.runs.record import DISK_FULL, ROTATED
+from windlass.runs.record import ROTATED
 from windlass.runs.warnings import RunWarning
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -63,7 +64,7 @@ RULES: Final[tuple[Rule, ...]] = (
 BESIDES: Final = 5
 """Score of what is true of a run, and does not end one."""
 LACKING: Final = {
-    DISK_FULL: "the disk was full",
+    events.DISK_FULL: "the disk was full",
     ROTATED: "the log had lost them when it was read",
 }
 """Why logs lack lines."""

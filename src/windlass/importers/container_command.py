@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem
 from windlass.importers.field_hints import Hint, secret_hint
-from windlass.importers.shell import VARIABLE, expanded, filled, joined, macros, read_line, script_of
+from windlass.importers.shell import VARIABLE, Line, expanded, filled, joined, macros, read_line, script_of
 from windlass.spec.commandline import job_from_command, launcher_of, stem
 from windlass.spec.launchers import HOROVOD, MPIRUN, TORCHRUN, Parsed, read, read_past_unknown
 from windlass.spec.runline import join_run, kind_of, split_run
@@ -66,16 +66,23 @@ class Start:
         self.left.append(Hint(meaning, instead, is_ours))
 
 
+@dataclass(frozen=True, slots=True)
+class _Container:
+    """The container in which a command was started."""
+
+    env: Mapping[str, str]
+    keep: frozenset[str]
+    """Those of `env` that stay variables in the arguments of the script."""
+    asked: Collection[str]
+    """Those that are empty until the user gives them."""
+    folder: str | None
+    code_travels: bool
+
+
 def start_of(
-    words: Sequence[str],
-    env: Mapping[str, str],
-    folder: str | None = None,
-    *,
-    unknown: Collection[str] = (),
-    fixed: Collection[str] = (),
-    asked: Collection[str] = (),
-    code_travels: bool = False,
-) -> Start:
+    words: Sequence[str], env: Mapping[str, str], folder: str | None = None, *, unknown: Collection[str] = (),
+    fixed: Collection[str] = (), asked: Collection[str] = (), code_travels: bool = False,
+) -> Start:  # fmt: skip
     """What a command starts in a container with these variables, in this folder.
 
     `unknown` are variables whose value only the cluster has; `fixed` are those of `env` that the job will not have, and
@@ -83,17 +90,18 @@ def start_of(
     so that another value in the job's `env` reaches it. `code_travels` is whether the script came with the job, as it
     does here, and was not in the image.
     """
-    keep = {*env} - {*fixed}
+    keep = frozenset(env).difference(fixed)
+    container = _Container(env, keep, asked, folder, code_travels)
     kept = {name: f"${{{name}}}" for name in keep if _ONE_WORD.fullmatch(env[name])}
     is_shell = script_of(_unwrapped(list(words))) is not None
     known = {**env, **({name: f"${{{name}}}" for name in unknown} | kept if is_shell else {})}
     argv = _unwrapped([expanded(word, known) for word in words])
     script = script_of(argv)
     if script is None:
-        made = _direct(argv, env, folder, code_travels, _unwrapped([expanded(word, kept) for word in words]), keep)
+        made = _direct(argv, _unwrapped([expanded(word, kept) for word in words]), container)
     else:
         ends_at_errors = any(re.fullmatch(r"-[a-z]*e[a-z]*", word) for word in argv[1:-1])
-        made = _scripted(script, env, folder, code_travels, keep, asked, ends_at_errors=ends_at_errors)
+        made = _scripted(script, container, ends_at_errors=ends_at_errors)
     made = made or _as_it_stands(argv, folder)
     made.text = " ".join(words)
     names = [name for name in dict.fromkeys(macros(words)) if name not in known]
@@ -111,30 +119,21 @@ def start_of(
     return made
 
 
-def _scripted(
-    script: str,
-    env: Mapping[str, str],
-    folder: str | None,
-    code_travels: bool,
-    keep: Collection[str],
-    asked: Collection[str],
-    *,
-    ends_at_errors: bool,
-) -> Start | None:
+def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> Start | None:
     """What the script of `sh -c` starts; None if it needs a shell."""
     script = _NODE_RANK.sub(r"\1" + _OF_LAUNCHER, script)
     line = read_line(script, lambda found: launcher_of(found) is not None)
     several: dict[str, str] = {}
-    if line is not None and (several := _of_several_words(script, line.words, {**env, **line.env}, asked)):
+    if line is not None and (several := _of_several_words(script, line, container)):
         is_plain = all(_PLAIN_WORDS.fullmatch(value) for value in several.values())
         line = read_line(filled(script, several), lambda found: launcher_of(found) is not None) if is_plain else None
     if line is None:
         return None
-    known = {**env, **line.env}
-    keep = {*keep} - {*line.env}
-    folder = folder if line.folder is None else joined(folder, line.folder)
+    known, keep = {**container.env, **line.env}, container.keep.difference(line.env)
+    folder = container.folder if line.folder is None else joined(container.folder, line.folder)
     written = [filled(word, known, keep) for word in line.words]
-    made = _direct([filled(word, known) for word in line.words], known, folder, code_travels, written, keep)
+    container = replace(container, env=known, keep=keep, folder=folder)
+    made = _direct([filled(word, known) for word in line.words], written, container)
     if made is None or _OF_LAUNCHER in str(made.fields):
         return None
     for name in several.keys() & keep:
@@ -183,19 +182,17 @@ def _setup(before: Sequence[tuple[str, bool]], *, ends_at_errors: bool) -> str:
     return "".join([*lines, *(f"{one} || exit\n" for one in chain)])
 
 
-def _of_several_words(
-    script: str, words: Sequence[str], known: Mapping[str, str], asked: Collection[str]
-) -> dict[str, str]:
-    """The variables in these words that a shell makes several words of, or none: `$ARGS` outside of quotes.
+def _of_several_words(script: str, line: Line, container: _Container) -> dict[str, str]:
+    """The variables in the words of a line that a shell makes several words of, or none: `$ARGS` outside of quotes.
 
     Those that are asked of the user will be one word, but for names as EXTRA_ARGS.
     """
     unquoted = {match[1] or match[2] for match in VARIABLE.finditer(_QUOTED.sub("", script))}
-    used = {match[1] or match[2] for word in words for match in VARIABLE.finditer(word)}
-    one = {name for name in asked if not known.get(name) and not _ARGUMENTS.search(name)}
-    return {
-        name: known[name] for name in (used & unquoted & known.keys()) - one if not _ONE_WORD.fullmatch(known[name])
-    }
+    used = {match[1] or match[2] for word in line.words for match in VARIABLE.finditer(word)}
+    known = {**container.env, **line.env}
+    one = {name for name in container.asked if not known.get(name) and not _ARGUMENTS.search(name)}
+    several = (used & unquoted & known.keys()) - one
+    return {name: known[name] for name in several if not _ONE_WORD.fullmatch(known[name])}
 
 
 def _is_of_the_shell(command: str) -> bool:
@@ -230,14 +227,7 @@ def _unwrapped(words: list[str]) -> list[str]:
     return words
 
 
-def _direct(
-    words: Sequence[str],
-    env: Mapping[str, str],
-    folder: str | None,
-    code_travels: bool,
-    written: Sequence[str],
-    keep: Collection[str],
-) -> Start | None:
+def _direct(words: Sequence[str], written: Sequence[str], container: _Container) -> Start | None:
     """What a command starts that needs no shell; None where that cannot be determined.
 
     `written` are the same words with the variables in them that the arguments of the script are to keep.
@@ -257,7 +247,7 @@ def _direct(
         if launcher.options in _MPI:
             made.by, made.ranks = "mpi", parsed.fields.get("procs_per_node")
             parsed.fields.setdefault("procs_per_node", 1)
-            for name in [name for name in parsed.exported if name not in env]:
+            for name in [name for name in parsed.exported if name not in container.env]:
                 made.leave(
                     f"-x {name} exports a variable of the launcher", "each rank has those of its image", is_ours=True
                 )
@@ -265,7 +255,7 @@ def _direct(
     if any(VARIABLE.search(word) for word in parsed.rest):
         return None
     try:
-        job = job_from_command(words, "job", env, parsed if launcher is not None else None)
+        job = job_from_command(words, "job", container.env, parsed if launcher is not None else None)
     except JobFileError:
         return None
     if job.command is not None:
@@ -277,9 +267,9 @@ def _direct(
     if made.by != "mpi":
         made.fields |= {name: parsed.fields[name] for name in ("nodes", "procs_per_node") if name in parsed.fields}
         made.fields |= {"restarts": {"max": parsed.fields["restarts"]}} if "restarts" in parsed.fields else {}
-    _place(made, folder, code_travels)
-    if made.by != "mpi" or code_travels:  # the variables of the launcher's container are not all those of the ranks
-        _keep(made, words, written, keep)
+    _place(made, container.folder, container.code_travels)
+    if made.by != "mpi" or container.code_travels:  # the launcher's variables are not all those of ranks
+        _keep(made, words, written, container.keep)
     return made
 
 

@@ -61,7 +61,6 @@ SUPERVISOR_ABSENT: Final = "SupervisorAbsent"
 """Type of the condition of a run whose supervisor is a pod of its cluster that does not run."""
 CLUSTER: Final = "cluster"
 """Value of `Status.supervisor` of a run whose supervisor is a pod of its cluster."""
-DISK_FULL: Final = events.DISK_FULL
 ROTATED: Final = "rotated"
 
 
@@ -74,7 +73,7 @@ class Dropped:
     bytes: int
     """0 where only the lines were counted."""
     lines: int
-    why: str = DISK_FULL
+    why: str = events.DISK_FULL
     """`disk-full`, or `rotated`: the kubelet removed the lines before a supervisor read them."""
 
     @property

@@ -56,7 +56,7 @@ def kind_of(words: tuple[str, ...]) -> Literal["script", "module", "program"]:
 
 def needs_a_shell(run: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """What in the line only a shell would carry out, each with what to write instead: `message, hint`."""
-    protected = _joined(run).strip()
+    protected = _QUOTED.sub(_protect, run).strip()
     words = _protected_words(run)
     shell = "command: [bash, -c, …]"
     if words and kind_of(tuple(words)) != "program":
@@ -97,12 +97,12 @@ def _instead_of(name: str, shell: str) -> str:
     return f"add {name} to env:, or let the script read it from its environment, or write {shell}"
 
 
-def _joined(run: str) -> str:
-    """The line with protected characters in its quotes, and lines joined that end with a backslash."""
-    return _QUOTED.sub(_protect, run)
+def _protected_words(run: str) -> list[str]:
+    return shlex.split(_QUOTED.sub(_protect, run))
 
 
 def _protect(match: re.Match[str]) -> str:
+    """A quoted part of the line with its special characters protected; nothing for a line break behind a backslash."""
     text = match[0]
     if text == "\\\n":
         return ""
@@ -118,10 +118,6 @@ def _protect_in_double_quotes(match: re.Match[str]) -> str:
     if match[2]:
         return "" if match[2] == "\\\n" else match[2]
     return _PROTECTED + (match[1] or match[3])
-
-
-def _protected_words(run: str) -> list[str]:
-    return shlex.split(_joined(run))
 
 
 def _quoted(word: str, names: Sequence[str]) -> str:

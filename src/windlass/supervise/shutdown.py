@@ -7,9 +7,8 @@ from typing import Final
 
 from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.supervise.clock import Clock
+from windlass.worker.ranks import FAILURE_GRACE_SECONDS
 
-FAILURE_GRACE_SECONDS: Final = 3.0
-"""Grace of ranks that wait for a peer that has failed: the next attempt waits for them."""
 LAST_RESORT_SECONDS: Final = 5.0
 """How long after the grace period a node that has not ended is killed with all its processes."""
 OVERRULING: Final = ("stop", "timeout", "upload")

@@ -72,6 +72,7 @@ class Collection:
         self._skipped = {os.path.realpath(os.path.join(code, one)) for one in folders if one and "://" not in one}
         self._skipped |= {one for one in KERNEL if not _is_below(self.code, one)}
         self._problems: list[str] = []
+        self._is_cut = False
         self.has_none = False
         """Whether the patterns name no file."""
         self.copied: list[File] = []
@@ -179,11 +180,7 @@ class Collection:
 
         Ranks that have failed may well have made no result.
         """
-        found, copied, is_cut = list[File](), {one.path for one in self.copied}, False
-        try:
-            found.extend(self._changed("", time.monotonic() + seconds))
-        except _Late:
-            is_cut = True
+        found, copied = list(self._changed("", time.monotonic() + seconds)), {one.path for one in self.copied}
         left = [one for one in found if one.path not in copied]
         left.sort(key=lambda one: (-one.status.st_size, -one.status.st_mtime, one.path))
         return CodeFiles(
@@ -193,7 +190,7 @@ class Collection:
             left=len(left),
             left_bytes=sum(one.status.st_size for one in left),
             largest=tuple(FileSize(one.path, one.status.st_size) for one in left[:MOST]),
-            is_cut=is_cut,
+            is_cut=self._is_cut,
             problems=tuple(self._problems[:MOST]),
             save=self._newest_save([*found, *self.copied]),
             has_none=self.has_none and is_success,
@@ -212,7 +209,7 @@ class Collection:
     def _changed(
         self, start: str, give_up: float = math.inf, is_to_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[File]:
-        """Regular files below `start`, and links to such in the code folder. Raises _Late, Stopped."""
+        """Regular files below `start`, and links to such in the code folder, as far as time allows. Raises Stopped."""
         real = self._real(start)
         if any(_is_below(real, one) for one in self._skipped):
             return
@@ -220,7 +217,8 @@ class Collection:
             if is_to_stop():
                 raise Stopped
             if time.monotonic() > give_up:
-                raise _Late
+                self._is_cut = True
+                return
             path = os.path.join(start, entry.path[len(os.path.join(real, "")) :])
             with contextlib.suppress(OSError):  # a link to nowhere, or removed meanwhile
                 if (one := self._file(entry, path)) is not None:
@@ -281,10 +279,6 @@ def _is_linked(partial: str, target: str) -> bool:
             return False
         os.replace(partial, target)
     return True
-
-
-class _Late(Exception):
-    """The time to list files is over."""
 
 
 def matches(path: Sequence[str], pattern: Sequence[str]) -> bool:

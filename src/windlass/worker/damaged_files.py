@@ -14,18 +14,17 @@ from collections.abc import Iterable, Iterator
 
 from windlass.worker.file_systems import is_of_space
 from windlass.worker.resume import TORN, problem_of_safetensors
-from windlass.worker.saved_states import walk
+from windlass.worker.saved_states import ZIPPED, walk
 from windlass.worker.tracebacks import plain, traceback_of
 
-_ZIPPED = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 _LOADERS = (
     (r"SafetensorError|/safetensors/", (".safetensors",)),
     (r"/torch/distributed/checkpoint/", (".distcp", ".metadata")),
     (r"/joblib/", (".joblib", ".pkl")),
     (r"/numpy/lib/", (".npz",)),
-    (r"/torch/serialization\.py|/torch/_weights_only_unpickler\.py", _ZIPPED),
-    (r"BadZipFile|/zipfile(?:\.py|/)", (*_ZIPPED, ".npz", ".keras", ".zip")),
-    (r"pickle data was truncated|Ran out of input", (".pkl", ".pickle", ".joblib", *_ZIPPED)),
+    (r"/torch/serialization\.py|/torch/_weights_only_unpickler\.py", ZIPPED),
+    (r"BadZipFile|/zipfile(?:\.py|/)", (*ZIPPED, ".npz", ".zip")),
+    (r"pickle data was truncated|Ran out of input", (".pkl", ".pickle", ".joblib", *ZIPPED)),
 )
 """What a traceback shows of the library that loads a file, and endings of its files; the first that matches counts."""
 _SAVES = re.compile(r'/torch/serialization\.py", line \d+, in (?:_?save|_legacy_save)$', re.MULTILINE)

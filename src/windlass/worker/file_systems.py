@@ -11,10 +11,9 @@ from typing import Any
 
 from windlass.worker.process import read_text
 
-WRITE_FAILED = re.compile(r"file write failed|PytorchStreamWriter failed|inline_container.*unexpected pos", re.DOTALL)
-"""As torch.save says it, without the reason."""
-_NO_SPACE = re.compile(r"\[Errno (?:28|122)\]|No space left on device|[Qq]uota exceeded")
-_PATH = re.compile(r"(?:\[Errno (?:28|122)\]|No space left on device|[Qq]uota exceeded)[^\n]*?'([^'\n]+)'")
+_NO_SPACE = r"\[Errno (?:28|122)\]|No space left on device|Disk quota exceeded"
+_WRITE_FAILED = r"file write failed|PytorchStreamWriter failed|(?s:inline_container.*unexpected pos)"
+"""Errors of torch.save, which do not have the reason."""
 _LEFT_OUT = ("autofs", "squashfs", "iso9660", "nfs", "cifs", "smb", "fuse", "lustre", "ceph", "9p", "gluster", "proc",
              "sysfs", "cgroup", "devpts", "devtmpfs", "mqueue")  # fmt: skip
 """Beginnings of the types that are full by nature, or on a server, which may not answer."""
@@ -29,7 +28,7 @@ def without_space(tail: str, folder: str) -> list[dict[str, Any]]:
     """
     if not is_of_space(tail):
         return []
-    if named := _PATH.findall(tail):
+    if named := re.findall(rf"(?:{_NO_SPACE})[^\n]*?'([^'\n]+)'", tail):
         found = _read(_mount_of(os.path.join(folder, named[-1])))
         return [found] if found else []
     mounts = [line.split(" ") for line in read_text("/proc/self/mounts").splitlines()]
@@ -47,7 +46,7 @@ def without_space(tail: str, folder: str) -> list[dict[str, Any]]:
 
 def is_of_space(tail: str) -> bool:
     """Whether the last output of a rank is that a file could not be written for lack of space."""
-    return _NO_SPACE.search(tail) is not None or WRITE_FAILED.search(tail) is not None
+    return re.search(f"{_NO_SPACE}|{_WRITE_FAILED}", tail) is not None
 
 
 def _mount_of(path: str) -> str:

@@ -91,20 +91,18 @@ class RunWarnings:
     def began(self, first: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
         """The first steps of a rank are known: a later attempt that begins anew has not used what was saved."""
         step, every = int(first["step"]), int(first.get("every") or 1)
-        is_anew = step <= max(1, every) and not (progress.get("epoch") or 0) > 1
-        is_known = self._has_restored or self._is_refused
-        if self._spec.attempt == 1 or is_known or not is_anew or self._spec.ranks[0].rank != 0:
-            return
-        self._began_again("step", step)
+        if step <= max(1, every) and not (progress.get("epoch") or 0) > 1:
+            self._began_again("step", step)
 
     def began_epoch(self, epoch: object) -> None:
         """A rank that reports no step is in its first epoch: number 0 is that of a training from the beginning."""
-        is_known = self._has_restored or self._is_refused or self._has_epoch
-        self._has_epoch = True
-        if self._spec.attempt > 1 and not is_known and epoch == 0 and self._spec.ranks[0].rank == 0:
+        if epoch == 0 and not self._has_epoch:
             self._began_again("epoch", 0)
+        self._has_epoch = True
 
     def _began_again(self, unit: str, number: int) -> None:
+        if self._spec.attempt == 1 or self._has_restored or self._is_refused or self._spec.ranks[0].rank != 0:
+            return
         saved = self._newest_saved()
         numbers = re.findall(r"\d{1,15}", saved)
         if saved and not (numbers and int(numbers[-1]) < number):  # it may have gone on from there

@@ -14,7 +14,7 @@ from windlass.diagnose.rules import recorded
 from windlass.diagnose.rules.deaths import SHM_FIX
 from windlass.diagnose.verdict import Advice, Verdict
 from windlass.runs.phase import Phase
-from windlass.worker.file_systems import WRITE_FAILED
+from windlass.worker.file_systems import FULL_BYTES, is_of_space
 from windlass.worker.root_cause import is_victim
 from windlass.worker.tracebacks import own_words
 
@@ -309,20 +309,17 @@ def _install(case: Observations, package: str) -> str:
 _PATH: Final = re.compile(r"(?<!\w)'([^'\n]*)'")
 """What stands in quotes, but not between the apostrophe of `can't` and a quote after it."""
 _SHM: Final = re.compile(r"/dev/shm|</torch_|shared memory|shm_open|psm_[0-9a-f]+|/pymp-", re.IGNORECASE)
-_FULL: Final = re.compile(r"\[Errno (?:28|122)\]|No space left on device")
 _WRITES: Final = re.compile(
     r"\bsave|mkdir|makedirs|open\([^)]*['\"][wax]b?\+?['\"]|\bwrite|\bdump|\.to_csv|touch\(|rename|copy"
 )
 """In lines that write a file, or names of functions that do."""
-FULL_BYTES: Final = 32 << 20
-"""A disk with less than this left is as good as full: what did not fit is not there."""
 
 
 def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
     text, evidence = f"{error.kind}: {error.message}", _evidence(case, error)
     path = found[1] if (found := _PATH.search(error.message)) else ""
     file = path or "a file"
-    if _FULL.search(text) or WRITE_FAILED.search(text):
+    if is_of_space(text):
         if _SHM.search(text) or "/dev/shm" in case.where or (not path and _only_shm_is_full(case)):
             yield case.of_first("shm-full", f"no space was left in shared memory (/dev/shm) for {case.who}",
                                 (*evidence, *_free_shm(case)), SHM_FIX, 95)  # fmt: skip
