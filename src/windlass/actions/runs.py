@@ -366,9 +366,17 @@ def supervised_elsewhere(status: Status, store: Store) -> str | None:
     return None if status.phase.is_terminal else store.host_elsewhere(status)
 
 
+def _waiting_for(run_id: str, store: Store) -> list[str]:
+    """The runs that have not started, and may not have seen yet that this one has succeeded (`--after`)."""
+    waiting = [one for one in store.statuses(unfinished=True) if one.phase is Phase.QUEUED and not one.attempts]
+    is_after = {"kind": "after", "request": {"run": run_id}}
+    return [one.id for one in waiting
+            if any(is_after.items() <= step.items() for step in store.plan(one.id).get("steps", ()))]  # fmt: skip
+
+
 def require_removable(engine: Engine, run_id: str, on: str | None = None) -> None:
-    """Raise UsageError for a run that has not ended, or with which all would go that it could be resumed from; `on` is
-    the target by which the user has named it."""
+    """Raise UsageError for a run that has not ended, after which others are to start, or with which all would go that
+    it could be resumed from; `on` is the target by which the user has named it."""
     from windlass.actions.checkpoints import kept_only_here
 
     found = engine.status(run_id)
@@ -377,6 +385,11 @@ def require_removable(engine: Engine, run_id: str, on: str | None = None) -> Non
         where = f", and is supervised on {host}" if host is not None else f": it is {found.phase}"
         way = f" --on {on}" if on is not None else ""
         raise UsageError(f"{run_id} has not ended{where}", f"windlass stop {run_id}{way}, then remove it")
+    if found.phase is Phase.SUCCEEDED and (waiting := _waiting_for(run_id, engine.store)):
+        raise UsageError(
+            f"{run_id} is one after which {' and '.join(waiting)} may still start",
+            f"windlass rm --force {run_id} removes it",
+        )
     if lost := engine.only_copy(run_id) or kept_only_here(engine, found):
         is_resumable = found.phase is not Phase.SUCCEEDED
         raise UsageError(

@@ -29,8 +29,9 @@ ENDED_PHASES: Final = tuple(phase.value for phase in Phase if phase in TERMINAL)
 def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
     """Remove ended runs with their logs and the results inside their folders.
 
-    Refused, unless forced: a run that goes on, and one that failed, was stopped or was lost and whose folder holds the
-    only checkpoint from which it could be resumed, or outputs that could not be uploaded.
+    Refused, unless forced: a run that goes on, one after which a queued run starts (--after), and one that failed, was
+    stopped or was lost and whose folder holds the only checkpoint from which it could be resumed, or outputs that could
+    not be uploaded.
 
     \b
     Example:

@@ -118,7 +118,14 @@ def test_runs_start_after_the_success_of_others_and_not_after_a_failure(queue: M
     until(lambda: all(queue.status(run)["waits_for"] for run in (behind, never)), queue.supervisors)
     why = json.loads(queue.windlass("why", behind, "-o", "json").stdout)
     assert (why["verdict"], why["summary"]) == ("queue-after", f"the run waits: it starts after the success of {good}")
-    for name in "abc":
+    (queue.folder / "a").touch()
+    until(lambda: phase(queue, behind) == "training", lambda: queue.status(behind))
+    refused = queue.windlass("rm", good)
+    assert refused.returncode == 2
+    assert f"{good} is one after which {never} may still start" in refused.stderr
+    pruned = json.loads(queue.windlass("prune", "--older-than", "0s", "-o", "json").stdout)
+    assert [one["id"] for one in pruned["kept"]] == [good]
+    for name in "bc":
         (queue.folder / name).touch()
     assert queue.ended(behind)["phase"] == "succeeded"
     ended = queue.ended(never)

@@ -112,13 +112,22 @@ def test_the_next_supervisor_waits_again_where_its_nodes_have_ended(folder: Path
     assert take(again, "a", 3) == ()
 
 
-def test_a_ticket_that_cannot_be_read_counts_as_all_slots(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "{", "[" * 20_000, '{"run_id": "a", "takes": 1, "priority": "x", "since": 1.0, "slots": []}',
+             '{"run_id": "a", "takes": 1, "priority": 0, "since": 1.0, "slots": [[]]}']
+)  # fmt: skip
+def test_a_ticket_that_cannot_be_read_counts_as_all_slots(folder: Path, text: str) -> None:
     holder, other = SlotQueue(folder, "a"), SlotQueue(folder, "b")
     take(holder, "a", 1, total=4)
-    (folder / "a").write_text("{")
+    (folder / "a").write_text(text)
     assert take(other, "b", 2, total=4) == ()
     assert take(holder, "a", 1, total=4) == (0,)  # it writes it again
     assert take(other, "b", 2, total=4) == (1,)
+
+
+def test_what_is_no_file_in_the_queue_is_passed_over(folder: Path) -> None:
+    (folder / "copy").mkdir(parents=True)
+    assert take(SlotQueue(folder, "a"), "a", 1) == (0,)
 
 
 # -- what a run records -----------------------------------------------------------------------------------------------
@@ -202,6 +211,7 @@ def test_a_queue_that_cannot_be_written_lets_no_run_start(run: FakeRun, tmp_path
     (run.store.home / "slots").write_text("not a folder")
     assert not mine.turn(record, clock)
     assert "cannot be read or written" in str(run.status.waits_for)
+    assert f"{run.store.home}/slots" in str(run.status.waits_for)
 
 
 def after(run: FakeRun, *names: str) -> tuple[Admission, Recorder, FakeClock]:

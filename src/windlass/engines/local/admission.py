@@ -74,7 +74,8 @@ class Admission:
         try:
             self.numbers, why, num_ahead = self.slots.take(mine, self._queue["of"])
         except OSError as error:
-            return f"its queue cannot be read or written ({error.strerror or error})"
+            where = f": {error.filename}" if error.filename else ""
+            return f"its queue cannot be read or written ({error.strerror or error}{where})"
         self._look_at = clock.monotonic() + min(MAX_LOOK_SECONDS, LOOK_SECONDS * (1 + num_ahead))
         return why
 

@@ -138,7 +138,7 @@ class SlotQueue:
     def others(self, total: int) -> Iterator[Ticket]:
         """The other runs that wait or hold slots; for the holder of the queue's lock."""
         for path in sorted(self._folder.iterdir()):
-            if path == self._path or path.name == LOCK:
+            if path == self._path or path.name == LOCK or not path.is_file():
                 continue
             lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -162,7 +162,10 @@ def _is_held(lock: int) -> bool:
 
 def _read(lock: int) -> Ticket | None:
     """The ticket in an open file; None where it is not whole."""
-    with contextlib.suppress(ValueError, TypeError, KeyError):
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         data = json.loads(os.pread(lock, 1 << 16, 0))
-        return Ticket(**{**data, "slots": tuple(data["slots"])})
+        found = Ticket(**{**data, "slots": tuple(data["slots"])})
+        numbers = (found.takes, found.priority, *found.slots)
+        is_whole = all(type(one) is int for one in numbers) and type(found.run_id) is str
+        return found if is_whole and isinstance(found.since, int | float) else None
     return None
