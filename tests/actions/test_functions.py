@@ -60,7 +60,7 @@ def test_what_every_rank_returned_comes_back(module: ModuleType, context: Contex
     run = windlass.submit(module.fit, 0.5, text=text, job={"nodes": 2}, context=context)
     assert run.result() == {"rank": 0, "rate": 0.5, "text": text}
     assert run.results() == [{"rank": rank, "rate": 0.5, "text": text} for rank in (0, 1)]
-    with pytest.raises(windlass.UsageError, match=r"rank 2 of fit-.* has left no result"):
+    with pytest.raises(windlass.UsageError, match=r"fit-.* has no rank 2"):
         run.result(rank=2)
     path = run.output_dir / FOLDER / "rank-1.json"
     path.write_text(json.dumps({"attempt": 7, "value": 1}))
@@ -127,6 +127,24 @@ def test_a_function_that_ranks_could_not_import_is_refused(function: Any, why: s
         function_job(function, (), {}, {})
     assert refused.value.message.startswith(f"a rank could not import this function: it is {why}")
     assert "define it in a module" in refused.value.hint
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [coroutine, generator])
+def test_a_function_whose_call_runs_nothing_is_refused(function: Any) -> None:
+    with pytest.raises(windlass.UsageError, match=f"{function.__name__} is a {function.__name__} function"):
+        function_job(function, (), {}, {})
+
+
+def test_arguments_that_the_function_does_not_take_are_refused(module: ModuleType) -> None:
+    with pytest.raises(windlass.UsageError, match="fit does not take these arguments: missing a required argument"):
+        function_job(module.fit, (), {"text": "a"}, {})
 
 
 @pytest.mark.parametrize("value", [(1, 2), {1: "a"}, {"a": object()}, float("nan"), b"bytes", Path("a")])

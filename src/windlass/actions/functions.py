@@ -6,6 +6,7 @@ be read in the record. Decision 0109 has the reasons.
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 import sys
@@ -42,7 +43,12 @@ def function_job(
         raise UsageError(f"a rank could not import this function: it is {why}",
                          "define it in a module, such as train.py, and submit it from another file: "
                          "from train import fit; windlass.submit(fit)")  # fmt: skip
-    run = shlex.join(["-m", CALL, path, _as_json(args, kwargs)])
+    if is_lazy := _is_lazy(function):
+        raise UsageError(f"{function.__qualname__} is {is_lazy}: a call of it runs nothing",
+                         "submit a function that runs it, such as one with asyncio.run(…) or list(…)")  # fmt: skip
+    given = _as_json(args, kwargs)
+    _require_accepted(function, args, kwargs)
+    run = shlex.join(["-m", CALL, path, given])
     known = {"name": legal_name(function.__name__), **({} if (root := _root(function)) is None else {"code": root})}
     return Job(**{**known, **fields, "run": run})
 
@@ -50,6 +56,8 @@ def function_job(
 def returned(engine: Engine, run_id: str, rank: int) -> Any:
     """What the function returned in a rank of an ended run. Raises UsageError, EngineError."""
     status = engine.store.status(run_id)
+    if rank >= (num_ranks := status.attempts[-1].world_size):
+        raise UsageError(f"{run_id} has no rank {rank}", f"its ranks are 0 to {num_ranks - 1}")
     name = f"{FOLDER}/rank-{rank}.json"
     path = Path(status.output_dir, name)
     try:
@@ -58,7 +66,8 @@ def returned(engine: Engine, run_id: str, rank: int) -> Any:
     except (OSError, UsageError) as error:
         why = error.message if isinstance(error, UsageError) else str(error.strerror)
         raise UsageError(f"rank {rank} of {run_id} has left no result: {why}",
-                         "only runs of windlass.submit have results, one for each rank") from error  # fmt: skip
+                         "only ranks of windlass.submit whose function has returned have one: none after sys.exit(), "
+                         "os._exit() or exec") from error  # fmt: skip
     if found["attempt"] != len(status.attempts):
         raise UsageError(f"rank {rank} of {run_id} has no result of attempt {len(status.attempts)}, which was the last")
     if "refused" in found:
@@ -104,6 +113,29 @@ def _root(function: Callable[..., Any]) -> str | None:
     root = path.parents[len(words) - (path.stem != "__init__")]
     is_there = (root / Path(*words)).with_suffix(".py") == path or root / Path(*words, "__init__.py") == path
     return str(root) if is_there and not path.is_relative_to(sys.base_prefix) else None
+
+
+def _is_lazy(function: Callable[..., Any]) -> str:
+    """What a call would make that then has to be run; empty for a function that runs when it is called."""
+    kinds = {
+        "a coroutine function": inspect.iscoroutinefunction,
+        "a generator function": inspect.isgeneratorfunction,
+        "an asynchronous generator function": inspect.isasyncgenfunction,
+    }
+    return next((name for name, is_kind in kinds.items() if is_kind(function)), "")
+
+
+def _require_accepted(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise UsageError for arguments that the function does not take."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some functions in C, it is not known
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise UsageError(f"{function.__qualname__} does not take these arguments: {error}",
+                         f"it is {function.__name__}{signature}") from None  # fmt: skip
 
 
 def _as_json(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 FOLDER = "windlass-result"
 """In the folder of the outputs: a file for each rank whose function has returned."""
@@ -25,21 +25,25 @@ def main(argv: Sequence[str]) -> None:
     module, _, name = argv[0].partition(":")
     given = json.loads(argv[1])
     function = reduce(getattr, name.split("."), importlib.import_module(module))
-    write(function(*given["args"], **given["kwargs"]), argv[0])  # type: ignore[operator]
+    env = dict(os.environ)  # the function may change it
+    value = function(*given["args"], **given["kwargs"])  # type: ignore[operator]
+    if hasattr(value, "__await__") or hasattr(value, "__next__") or hasattr(value, "__anext__"):
+        raise TypeError(f"{argv[0]} returned a {type(value).__name__}, and nothing of it has run")
+    write(value, argv[0], env)
 
 
-def write(value: object, name: str) -> None:
+def write(value: object, name: str, env: Mapping[str, str]) -> None:
     """Write a value where the program that has submitted the function finds it, or why JSON does not hold it.
 
     A result that cannot be written is no failure of the training that made it.
     """
-    found = {"attempt": int(os.environ["WINDLASS_ATTEMPT"])}
+    found = {"attempt": int(env["WINDLASS_ATTEMPT"])}
     try:
         text = json.dumps({**found, "value": value}, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         text = json.dumps({**found, "refused": str(error)})
         print(f"{name} returned what JSON does not hold ({error}): run.result() will raise", file=sys.stderr)
-    path = Path(os.environ["WINDLASS_OUTPUT_DIR"], FOLDER, f"rank-{os.environ['WINDLASS_RANK']}.json")
+    path = Path(env["WINDLASS_OUTPUT_DIR"], FOLDER, f"rank-{env['WINDLASS_RANK']}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(text, encoding="utf-8")
