@@ -262,7 +262,7 @@ def test_prune_keeps_the_only_checkpoints_of_runs_that_can_be_resumed(
     (home / "runs" / run / "checkpoints" / "step-1" / "model.pt").write_text("weights")
     aged(home, run, 40)
     kept = windlass("prune", "--older-than", "30d")
-    assert "0 runs removed; 1 kept: windlass resume RUN, --results or --force" in kept.out
+    assert "0 runs removed; 1 kept: windlass resume RUN, or --force removes them" in kept.out
     assert windlass("prune", "--older-than", "30d", "--force").out.splitlines()[-1].startswith("1 run removed, ")
 
 
@@ -275,8 +275,9 @@ def test_prune_keeps_runs_with_results_unless_they_are_asked_for(
     for run in (model, empty):
         aged(home, run, 40)
     found = windlass("prune", "--older-than", "30d").out.splitlines()
-    assert re.search(rf"^{model} +succeeded +40d00h ago +4.8 MiB +1 file +its folder holds its results$", found[2])
+    assert re.search(rf"^{model} +succeeded +40d00h ago +4.8 MiB +1 file +results$", found[2])
     assert found[-1].startswith("1 run removed, ")
+    assert found[-1].endswith("; 1 kept: --results removes them")
     assert (home / "runs" / model / "output" / "model.pt").exists()
     hold("prune", windlass("prune", "--older-than", "30d", "--dry-run", "-o", "json").json)
     assert "1 run removed, 4.8 MiB" in windlass("prune", "--older-than", "30d", "--results").out

@@ -164,6 +164,18 @@ def test_a_stopped_run_ends_with_103(windlass: Call, environ: Mapping[str, str],
     assert ": stopping" in rest
 
 
+def test_a_stop_by_name_of_a_run_that_had_ended_names_those_that_have_not(windlass: Call) -> None:
+    write_job("command: [sleep, '300']\n")
+    older, newer = (windlass("run", "-d", "-q").out.strip() for _ in range(2))
+    windlass("stop", "--now", newer)
+    for words in (("stop", "hi"), ("stop",)):
+        stopped = windlass(*words)
+        assert f"1 other run not ended: windlass stop {older}" in stopped.err
+    assert "not ended" not in windlass("stop", newer).err
+    windlass("stop", "--now", older)
+    assert "not ended" not in windlass("stop").err
+
+
 def test_a_stop_in_the_upload_names_no_ranks_and_a_resume_has_none_to_start(windlass: Call) -> None:
     write_job(f"command: [sh, -c, 'until [ -e go ]; do sleep 0.01; done']\noutputs: file://{Path.cwd()}/store\n")
     run = windlass("run", "--detach", "-o", "json").json["id"]

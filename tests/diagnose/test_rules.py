@@ -71,6 +71,36 @@ def test_why_a_run_was_not_started_once_more_is_told_beside_its_error() -> None:
     assert "once more" not in str(failed(TRACE + error).verdict.evidence)
 
 
+LIBRARY = (
+    '  File "/env/lib/python3.11/site-packages/torch/cuda/_utils.py", line 11, in <module>\n    from cuda.x import (\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("tail", "module", "file"),
+    [
+        (f'{LIBRARY}  File "/job/cuda.py", line 2, in <module>\n    m.cuda()\nTypeError: x', "cuda", "/job/cuda.py"),
+        ('  File "/job/torch.py", line 1, in <module>\n    import torch\n    ^^^\n  File "/job/torch.py", line 2, in '
+         "<module>\n    torch.nn\nAttributeError: module 'torch' has no attribute 'nn'", "torch", "/job/torch.py"),
+    ],
+)  # fmt: skip
+def test_a_file_of_the_script_that_hides_a_module_is_named(tail: str, module: str, file: str) -> None:
+    verdict = failed(TRACE + tail).verdict
+    assert (verdict.code, file in verdict.fix) == ("import-broken", True)
+    assert verdict.summary.endswith(f"in the script's folder was imported in place of the module {module}")
+
+
+def test_own_modules_that_import_each_other_hide_none() -> None:
+    left = '  File "/job/left.py", line 1, in <module>\n    import right\n'
+    left += '  File "/job/right.py", line 2, in <module>\n    x\n'
+    assert failed(f"{TRACE}{left}AttributeError: module 'left' has no attribute 'a'").verdict.code == "exception"
+
+
+def test_a_name_that_an_own_module_lacks_is_not_looked_for_in_another_version() -> None:
+    error = "ImportError: cannot import name 'load' from 'datasets' (/job/datasets.py)"
+    assert failed(TRACE + error).verdict.fix.startswith("/job/datasets.py has no such name; if an installed package")
+
+
 def test_a_step_that_fails_twice_claims_no_checkpoint_that_does_not_exist() -> None:
     found = failed(TRACE + "ZeroDivisionError: division by zero", reason="same-step-twice").verdict
     assert (found.code, found.fix.endswith("then windlass resume r-1 starts it again")) == ("same-step-twice", True)

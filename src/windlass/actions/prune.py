@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from windlass.actions import runs
 from windlass.actions.disk import run_disk
@@ -11,6 +12,9 @@ from windlass.runs.phase import TERMINAL, Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
 from windlass.views.reports import PrunedRun, PrunedRuns
+
+RESULTS: Final = "results"
+"""Why a run with results in its folder is kept."""
 
 
 def prune(
@@ -34,7 +38,7 @@ def prune(
             why = _why_kept(status, store, force=force, is_dry=is_dry or bool(keeps))
         except NoSuchRun:  # another command has just removed it
             continue
-        why = why or ("its folder holds its results" if keeps else "")
+        why = why or (RESULTS if keeps else "")
         found = PrunedRun(status.id, status.phase, now - status.ended_at, size.bytes, size.result_files, why)
         (kept if why else removed).append(found)
     return PrunedRuns(tuple(removed), tuple(kept), is_dry)

@@ -148,7 +148,8 @@ def _sentence(entry: Entry) -> str:
             return f"node {node} copies {count(files, 'file')} to the output: {size(entry.bytes)}"
         case events.CodeFiles(node):
             copied = f"{count(entry.copied, 'file')} copied to the output, " if entry.copied else ""
-            return f"new or changed files of the code folder of node {node}: {copied}{entry.left:,} not copied"
+            left = f"{entry.left:,} not copied" if entry.left or copied else "none"
+            return f"new or changed files of the code folder of node {node}: {copied}{left}"
         case events.NodeStarted(node, pid):
             return f"node {node} started" + (f" (process {pid})" if pid is not None else "")
         case events.RankChanged(rank, pid, None):

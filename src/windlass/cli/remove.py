@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from windlass.actions.prune import RESULTS
 from windlass.cli import options
 from windlass.cli.formatting import Paint, count, duration, size, titled, visible
 from windlass.cli.render import print_data
@@ -111,7 +112,9 @@ def _prune_lines(found: PrunedRuns, paint: Paint) -> list[str]:
     verb = "would be removed" if found.is_dry else "removed"
     freed = f", {size(sum(run.bytes for run in found.removed))}" if found.removed else ""
     words = [f"{count(len(found.removed), 'run')} {verb}{freed}"]
-    words += [f"{len(found.kept)} kept: windlass resume RUN, --results or --force"] if found.kept else []
+    ways = ["--results"] if any(run.kept_for == RESULTS for run in found.kept) else []
+    ways += ["windlass resume RUN, or --force"] if any(run.kept_for != RESULTS for run in found.kept) else []
+    words += [f"{len(found.kept)} kept: {', '.join(ways)} removes them"] if found.kept else []
     return [*lines, "; ".join(words)]
 
 

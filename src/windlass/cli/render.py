@@ -152,7 +152,8 @@ def _progress(run: RunSummary, now: float) -> str:
     from windlass.cli.statustext import advance_words
 
     head, facts = advance_words(run, now)
-    loss = [fact for fact in facts if fact.startswith("loss ")]
+    names = ("loss ",) if head else ("epoch ", "loss ")
+    loss = [fact for fact in facts if fact.startswith(names)]
     if run.phase.is_terminal:
         head = [word for word in head if "%" not in word]
     return "  ".join([*head, *([] if any("left" in word for word in head) else loss)]) or "–"

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from windlass.engines.base import Engine
     from windlass.plan.plan import Plan
     from windlass.runs.record import Status
+    from windlass.runs.store import Store
 
 FEW_NAMES: Final = 3
 """Names of files that a message has."""
@@ -347,7 +348,17 @@ def stop(
             from windlass.cli.statetext import print_end
 
             print_end(engine, run_id, form, note)
+            if note and on is None and run_id not in runs and form == "table":
+                _name_unfinished(store, engine.status(run_id).name, runs)
     return 0
+
+
+def _name_unfinished(store: Store, job: str, named: Collection[str]) -> None:
+    """After a stop of the newest run, or the newest of a job, that had ended already: name those that have not."""
+    others = [one for one in store.statuses() if not one.phase.is_terminal and (one.name == job or not named)]
+    ids = " ".join(one.id for one in others[:FEW_NAMES])
+    if others:
+        click.echo(f"{count(len(others), 'other run')} not ended: windlass stop {ids}", err=True)
 
 
 def _request_stop(

@@ -158,7 +158,7 @@ class PrunedRun:
     result_files: int
     """Files of its results in that folder."""
     kept_for: str = ""
-    """Why it was not removed; empty for one that was."""
+    """Why it was not removed: `results`, or a sentence; empty for one that was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from windlass.diagnose.flights import named
 from windlass.diagnose.observations import Observations, place_alone
-from windlass.diagnose.reading import Raised, frames, last_lines, own_frame, raised
+from windlass.diagnose.reading import LIBRARY, Raised, frames, last_lines, own_frame, raised
 from windlass.diagnose.rules import recorded
 from windlass.diagnose.rules.deaths import SHM_FIX
 from windlass.diagnose.verdict import Advice, Verdict
@@ -222,13 +223,35 @@ def _evidence(case: Observations, error: Raised) -> tuple[str, ...]:
 
 _NO_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
 _NO_NAME: Final = re.compile(r"cannot import name '([^']+)' from (?:partially initialized module )?'([^']+)'")
+_IMPORTED: Final = re.compile(
+    r'File "(?P<by>[^"\n]+)", line \d+, in [^\n]*\n\s+(?:from|import) (?P<module>\w+)\b[^\n]*\n(?:[\s~^]+\n)?'
+    r'(?=\s*File "(?P<file>[^"\n]*/(?P=module)\.py)", line \d+, in <module>)'
+)
+"""A file that the import of a module has run, and by which file it was imported."""
 _NO_LIBRARY: Final = re.compile(r"(\S+\.so[\w.]*): cannot open shared object file")
+_OF_FILE: Final = re.compile(r"\((/[^()\n]+\.py)\)$")
 _TO_INSTALL: Final = re.compile(r"pip install (?:-U |--upgrade )?['\"`]?([A-Za-z][\w.,<>=!~\[\]-]*[\w\]])")
 _NO_PACKAGE: Final = re.compile(r"Numpy is not available|requires? the (\w+) library")
 
 
+def _hiding(error: Raised) -> tuple[str, str]:
+    """A module, and the file of the script's folder that a library, or that file itself, has imported in its place."""
+    for match in _IMPORTED.finditer(error.text):
+        is_meant = match["by"] != match["file"] and not LIBRARY.search(match["by"])
+        if not is_meant and not LIBRARY.search(match["file"]):
+            return match["module"], match["file"]
+    return "", ""
+
+
 def _imports(case: Observations, error: Raised) -> Iterator[Verdict]:
     evidence = _evidence(case, error)
+    module, file = _hiding(error)
+    if file:
+        name = PurePosixPath(file).name
+        yield case.of_first(
+            "import-broken", f"{name} in the script's folder was imported in place of the module {module}", evidence,
+            f"rename {file}: Python looks in the script's folder first", 94,
+        )  # fmt: skip
     if error.kind == "RuntimeError" and (match := _NO_PACKAGE.search(error.message)):
         yield _missing(case, error, match[1] or "numpy")
     if error.kind not in ("ModuleNotFoundError", "ImportError", "OSError", "AttributeError"):
@@ -248,6 +271,8 @@ def _imports(case: Observations, error: Raised) -> Iterator[Verdict]:
     elif error.kind == "ImportError" and (match := _NO_NAME.search(error.message)):
         summary = f"{case.who} could not import {match[1]} from {match[2]}"
         fix = f"install the version of {match[2].partition('.')[0]} that the script was written for"
+        if (own := _OF_FILE.search(error.message)) and not LIBRARY.search(own[1]):
+            fix = f"{own[1]} has no such name; if an installed package was meant, rename that file, which hides it"
         if match[2].partition(".")[0] == "windlass":
             fix = "see the reference of windlass.train for where the name is"
         if "circular import" in error.message:
