@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.diagnose.test_rules import IN_ALL_REDUCE, IN_LOADING, hang, seen, stack
+from tests.diagnose.test_rules import IN_ALL_REDUCE, IN_LOADING, TRACE, hang, seen, stack
 
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import RankSeen
@@ -49,6 +49,7 @@ def test_where_no_name_was_written_no_thread_is_blamed() -> None:
           ("/usr/lib/python3.11/multiprocessing/util.py", 360, "_exit_function")),
          "a child process that it has started (multiprocessing)"),
         ((), "its exit handlers"),
+        (((RANK, 144, "write_stacks"),), "its exit handlers"),  # of C, interrupted by the request for stacks
     ],
 )  # fmt: skip
 def test_an_exit_handler_that_does_not_end_is_named(frames: tuple[tuple[str, int, str], ...], said: str) -> None:
@@ -61,6 +62,10 @@ def test_a_rank_that_still_needs_one_whose_script_has_ended_was_left_by_it() -> 
     assert (verdict.code, verdict.rank) == ("rank-left-early", 0)
     assert verdict.summary == "rank 0 has ended its script while the others wait in all_reduce"
     assert "rank 0 is kept by thread Thread-1 (upload) at train.py:9 in upload" in verdict.evidence
+
+
+def test_a_script_that_raised_an_exception_has_not_ended_its_work() -> None:
+    assert left(stack(*FINISH), tails=(f"{TRACE}ValueError: bad label\n",)).verdict.code != "teardown-hang"
 
 
 def test_a_script_that_runs_is_not_said_to_have_ended() -> None:

@@ -112,6 +112,7 @@ def kept_after_end(text: str) -> Kept | None:
     main = [
         Frame(found["file"], int(found["line"]), (found["name"] or "").strip())
         for found in FRAME.finditer(next(reversed(sections), ""))
+        if found["name"] != "write_stacks"  # a handler that is no Python has no frame, and this one is ours
     ]
     at = next((n for n, one in enumerate(main) if one.name == "_finish" and one.file.endswith("/rank.py")), None)
     if at is None:

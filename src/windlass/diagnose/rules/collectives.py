@@ -43,7 +43,9 @@ def silent(case: Observations) -> Iterator[Verdict]:
     if silence.reason == "failure" and _waited_for_no_rank(case, calls):
         return
     found = _frozen(case, silence)
-    kept = {rank: text for rank, stack in sorted(silence.stacks.items()) if (text := case.kept(rank, stack))}
+    failed = {seen.rank for seen in case.ranks if raised(seen.tail) is not None}  # their exceptions are the cause
+    kept = {rank: text for rank, stack in sorted(silence.stacks.items())
+            if rank not in failed and (text := case.kept(rank, stack))}  # fmt: skip
     if found is None and any(calls.values()):
         found = _waiting(case, stacks, calls, list(kept))
     if found is None and kept:
