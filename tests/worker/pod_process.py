@@ -43,7 +43,7 @@ class Pod:
     def __init__(
         self, work: Path, how: str, stay_seconds: float = 600.0, env: Mapping[str, str] | None = None,
         warm: tuple[str, ...] = (), python: str = sys.executable, place: int = 0, outputs_max: int = 0,
-        setup: str = "",
+        setup: str = "", world_size: int = 1,
     ) -> None:  # fmt: skip
         """Of the attempt's pods it is that at `place`; the attempt has a node at the first place alone."""
         self.work = work
@@ -51,6 +51,7 @@ class Pod:
         self.warm = warm
         self.outputs_max = outputs_max
         self.setup = setup
+        self.world_size = world_size
         (work / "script.py").write_text(SCRIPT)
         nodes = work / "nodes.json.gz"
         nodes.write_bytes(self.spec(1, how, stay_seconds))
@@ -72,6 +73,7 @@ class Pod:
         spec = NodeSpec(
             0, "script.py", sys.executable, str(self.work), env, (its,), 5.0, stay_seconds=stay_seconds,
             attempt=attempt, warm=self.warm, outputs_max=self.outputs_max, setup=self.setup,
+            world_size=self.world_size,
         )  # fmt: skip
         return pack(attempt, {place: spec})
 

@@ -52,6 +52,15 @@ def test_a_pod_without_outputs_that_come_home_ends_at_once(
     assert '"outputs"' not in pod.text()
 
 
+def test_a_pod_that_failed_without_outputs_waits_for_those_of_other_nodes(tmp_path: Path, pods: list[Pod]) -> None:
+    pods.append(pod := Pod(tmp_path, "fails", stay_seconds=0.0, outputs_max=KIB, world_size=2))
+    pod.wait_for("[a] over")  # the Job's controller deletes the pods of the others once this one ends
+    assert pod.process.poll() is None
+    assert pod.tell("leave") == pod_reuse.TAKEN
+    pod.process.terminate()
+    assert pod.wait() == 1
+
+
 def test_a_pod_whose_outputs_are_too_large_ends_and_reports_that(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(pod := Pod(tmp_path, "writes1025", stay_seconds=0.0, outputs_max=KIB))
     assert pod.wait() == 0

@@ -140,8 +140,11 @@ class Pod:
         goes_away = self._take_marks()
         self._keeps_outputs = not goes_away and _has_outputs(spec)
         stay_seconds = spec.stay_seconds if code and not goes_away else 0.0
-        if self._keeps_outputs:
-            stay_seconds = max(stay_seconds, pod_reuse.OUTPUTS_SECONDS)
+        # When a pod of a Job fails, the Job's controller deletes the others, with the outputs that they have by then.
+        is_awaited = bool(code and spec.outputs_max and len(spec.ranks) < spec.world_size and not goes_away)
+        if self._keeps_outputs or is_awaited:
+            others = spec.grace_seconds if is_awaited else 0.0  # so long may ranks of other nodes save
+            stay_seconds = max(stay_seconds, pod_reuse.OUTPUTS_SECONDS + others)
         if stay_seconds:
             log.put(ATTEMPT, b"over %s\n" % log.token.encode())
         if log.feed is not None:

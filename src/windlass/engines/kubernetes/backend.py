@@ -404,9 +404,10 @@ class KubernetesBackend(Backend):
         """End the pods of the last attempt that wait for another one."""
         status = record.status
         has_failed = any(rank.exit_code != 0 for rank in status.ranks)
-        # Pods with outputs were kept until these were collected.
+        # Pods with outputs, and those that failed beside them, were kept until these were collected.
         have_outputs = any(one.nodes for one in entries(of_newest_attempt(record.writer.events()), RunEnding))
-        if (self.plan.nodes.stay_seconds and has_failed) or have_outputs:
+        nodes = self.plan.nodes
+        if ((nodes.stay_seconds or nodes.outputs_max) and has_failed) or have_outputs:
             for made_for in {one.made_for for one in self._pods(record)}:
                 reuse.release(self.client, self.control, self.plan.run_id, made_for)
 
