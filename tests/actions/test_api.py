@@ -184,10 +184,14 @@ def test_what_a_notebook_shows_is_one_line_or_a_table(context: Context) -> None:
     made = windlass.make_plan(job("true", nodes=2), context=context)
     assert repr(made) == f"<windlass.Plan {made.run_id} on local: 2 × 1 ranks, 3 steps>"
     run.note = "<b>"
-    assert f"<th>run</th><td>{run.id}</td>" in run._repr_html_()
-    assert "<th>note</th><td>&lt;b&gt;</td>" in run._repr_html_()
+    assert f"<th>run</th><td>{run.id}</td>" in str(run._repr_html_())
+    assert "<th>note</th><td>&lt;b&gt;</td>" in str(run._repr_html_())
     run.delete()
     assert repr(run) == f"<windlass.Run {run.id}, removed>"
+    assert run._repr_html_() is None
+    for path in context.home.glob("record.db*"):
+        path.write_bytes(b"damaged" * 200)
+    assert repr(run) == f"<windlass.Run {run.id}, whose record cannot be read>"
 
 
 def test_a_job_has_a_signature_and_a_docstring_with_all_its_fields() -> None:

@@ -60,15 +60,20 @@ class Run:
         self._home = engine.store.home
 
     def __repr__(self) -> str:
-        with contextlib.suppress(WindlassError), self._opened() as engine:
-            return f"<windlass.Run {engine.store.status(self.id).one_line}>"
-        return f"<windlass.Run {self.id}, removed>"
+        try:
+            with self._opened() as engine:
+                return f"<windlass.Run {engine.store.status(self.id).one_line}>"
+        except NoSuchRun:
+            return f"<windlass.Run {self.id}, removed>"
+        except WindlassError:
+            return f"<windlass.Run {self.id}, whose record cannot be read>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         from windlass.views.html import run_table
 
-        with self._opened() as engine:
+        with contextlib.suppress(WindlassError), self._opened() as engine:
             return run_table(engine.status(self.id), time.time())
+        return None  # a notebook then shows the text
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and (self.id, self._home) == (other.id, other._home)

@@ -103,6 +103,10 @@ class Collection:
         found = self._changed(start, is_to_stop=is_to_stop)
         yield from (one for one in found if matches(one.path.split("/"), parts))
 
+    def partial(self, node: int) -> str:
+        """Where a file is until it is complete; by number, since nodes in pods have the same process ids."""
+        return os.path.join(self.output, f".windlass-partial-{node}")
+
     def copy(
         self, wanted: list[File], *, node: int, began: float = 0.0, is_first: bool, is_to_stop: Callable[[], bool]
     ) -> None:
@@ -112,8 +116,7 @@ class Collection:
         seconds, 0 for the first one: nodes that each have a code folder of their own may have one output, and of
         different files of the same path that they copy in one attempt, that of the first node is kept.
         """
-        # By the number of the node: in pods, its process has the same id as that of other nodes.
-        partial = os.path.join(self.output, f".windlass-partial-{node}")
+        partial = self.partial(node)
         others_since = None if self.request.is_shared else began
         for one in wanted:
             try:

@@ -5,6 +5,7 @@ What it reports goes as JSON lines into its events file; `protocol.py` has the k
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import select
@@ -15,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from windlass.worker import devices, netns, output_size, process
+from windlass.worker import cleanup, devices, netns, output_size, process
 from windlass.worker.at_work import Found, look
 from windlass.worker.capture import Capture, Echo
 from windlass.worker.event_log import EventLog
@@ -185,6 +186,7 @@ class Node:
                 self.events.add(CollectionBegan(time.time(), 0, 0))  # to look for them may take long, too
             if wanted := found.wanted(is_to_stop):
                 self.events.add(CollectionBegan(time.time(), len(wanted), sum(one.status.st_size for one in wanted)))
+                cleanup.add(self.spec.path("leftovers"), {glob.escape(found.partial(self.spec.node))})
                 is_first = self.spec.ranks[0].rank == 0
                 found.copy(wanted, node=self.spec.node, began=self._began, is_first=is_first, is_to_stop=is_to_stop)
             report = found.report(time.time(), is_success=is_success)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from tests.engines.local.test_staging import kill_supervisor
 
 from windlass.actions.artifacts import look
 from windlass.engines.local.engine import LocalEngine
+from windlass.runs.events import NodeStarted
 from windlass.runs.phase import Phase
 
 SCRIPT = """
@@ -95,6 +98,19 @@ class TestCollect(Case):
         assert run.wait().phase is Phase.SUCCEEDED
         assert copied(run) == ["out/big.pt"]
         assert Path(run.status.output_dir, "out", "big.pt").stat().st_size == 300 << 20
+
+    def test_a_node_that_is_killed_during_the_copy_leaves_no_part_of_a_file(
+        self, harness: Harness, job: dict[str, Any]
+    ) -> None:
+        (job["base"] / "write.py").write_text("open('out/big.pt', 'wb').truncate(600 << 20)\n")
+        run = harness.start("write.py", **job)
+        run.until(lambda run: list(Path(run.status.output_dir).glob(".windlass-partial-*")))
+        [pid] = [one.entry.pid for one in run.events if isinstance(one.entry, NodeStarted)]
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        [warning] = run.wait().warnings
+        assert warning.message == "node 0 was lost while it copied files to the output"
+        assert copied(run) == []
 
     def test_outputs_that_are_uploaded_have_them_too(
         self, harness: Harness, job: dict[str, Any], tmp_path: Path
