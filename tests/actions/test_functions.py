@@ -142,9 +142,23 @@ def test_a_function_whose_call_runs_nothing_is_refused(function: Any) -> None:
         function_job(function, (), {}, {})
 
 
+def filled(function: Callable[[int], int]) -> Callable[[], int]:
+    @functools.wraps(function)
+    def called() -> int:
+        return function(1)
+
+    return called
+
+
+@filled
+def decorated(value: int) -> int:
+    return value
+
+
 def test_arguments_that_the_function_does_not_take_are_refused(module: ModuleType) -> None:
     with pytest.raises(windlass.UsageError, match="fit does not take these arguments: missing a required argument"):
         function_job(module.fit, (), {"text": "a"}, {})
+    assert function_job(decorated, (), {}, {}).name == "decorated", "its decorator gives it the argument"
 
 
 @pytest.mark.parametrize("value", [(1, 2), {1: "a"}, {"a": object()}, float("nan"), b"bytes", Path("a")])

@@ -128,7 +128,8 @@ def _is_lazy(function: Callable[..., Any]) -> str:
 def _require_accepted(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise UsageError for arguments that the function does not take."""
     try:
-        signature = inspect.signature(function)
+        # Not of what a decorator has wrapped: it may give that other arguments, as hydra.main does.
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):  # of some functions in C, it is not known
         return
     try:
