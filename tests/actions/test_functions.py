@@ -63,6 +63,12 @@ def test_what_every_rank_returned_comes_back(module: ModuleType, context: Contex
     with pytest.raises(windlass.UsageError, match=r"fit-.* has no rank 2"):
         run.result(rank=2)
     path = run.output_dir / FOLDER / "rank-1.json"
+    for text in ('{"attem', "[]", "{}", "\udcff"):
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        with pytest.raises(
+            windlass.UsageError, match=r"the result of rank 1 of fit-.* is not as windlass.submit writes"
+        ):
+            run.result(rank=1)
     path.write_text(json.dumps({"attempt": 7, "value": 1}))
     with pytest.raises(windlass.UsageError, match="has no result of attempt 1, which was the last"):
         run.results()

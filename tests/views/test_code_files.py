@@ -58,6 +58,11 @@ def test_files_of_containers_are_those_of_all_nodes_and_are_deleted() -> None:
     ]
 
 
+def test_of_a_long_name_the_end_is_shown() -> None:
+    _, row, *_ = lines([report(0, ("n" * 200 + "/last.pt", 1))], HERE)
+    assert row == f"  …{'n' * 91}/last.pt  1 B"
+
+
 def test_a_pattern_that_the_job_has_is_not_proposed_again() -> None:
     shown = lines([report(0, ("out/a.pt", 1), ("b.txt", 1))], PODS)
     assert shown[-2] == 'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]} in the job file,'

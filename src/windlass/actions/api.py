@@ -359,8 +359,8 @@ class Run:
     def delete(self, *, force: bool = False) -> None:
         """Remove the ended run with its logs and results.
 
-        Raises UsageError while it goes on, and without `force` where its folder holds the only checkpoint of a run
-        that did not succeed.
+        Raises UsageError while it goes on, and without `force` while others may still start after it or where its
+        folder holds the only checkpoint of a run that did not succeed.
         """
         with self._opened() as engine:
             if not force:

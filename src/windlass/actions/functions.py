@@ -63,12 +63,16 @@ def returned(engine: Engine, run_id: str, rank: int) -> Any:
     try:
         text = path.read_text(encoding="utf-8") if path.is_file() else _fetched(engine, run_id, name)
         found = json.loads(text)
+        attempt = found["attempt"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UsageError(f"the result of rank {rank} of {run_id} is not as windlass.submit writes it",
+                         f"it is {name} of its output") from None  # fmt: skip
     except (OSError, UsageError) as error:
         why = error.message if isinstance(error, UsageError) else str(error.strerror)
         raise UsageError(f"rank {rank} of {run_id} has left no result: {why}",
                          "only ranks of windlass.submit whose function has returned have one: none after sys.exit(), "
                          "os._exit() or exec") from error  # fmt: skip
-    if found["attempt"] != len(status.attempts):
+    if attempt != len(status.attempts):
         raise UsageError(f"rank {rank} of {run_id} has no result of attempt {len(status.attempts)}, which was the last")
     if "refused" in found:
         raise UsageError(f"rank {rank} of {run_id} returned what JSON does not hold: {found['refused']}",

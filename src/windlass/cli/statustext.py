@@ -46,6 +46,7 @@ RANK_ROWS: Final = 8
 TRACEBACK_LINES: Final = 14
 VERBOSE_TRACEBACK_LINES: Final = 60
 LABEL_WIDTH: Final = 12
+PATH_CHARS: Final = 100
 DIGEST_CHARS: Final = 16
 COMMIT_CHARS: Final = 12
 ENDED: Final = {
@@ -471,7 +472,7 @@ def changed_files_lines(found: ChangedFiles | None) -> list[str]:
     more = "at least " if found.is_cut else ""
     what = f"{more}{count(found.left, 'new or changed file')}, {size(found.left_bytes)}"
     lines.append(f"{visible(tilde(found.folder))}: {what}")
-    lines += table([[f"  {visible(one.path)}", size(one.bytes)] for one in found.largest])
+    lines += table([[f"  {_end_of(visible(one.path))}", size(one.bytes)] for one in found.largest])
     hidden = found.left - len(found.largest)
     lines += [f"  and {more}{hidden:,} more"] if hidden > 0 else []
     lines += ["  The list is incomplete: it took more than 2 s."] if found.is_cut else []
@@ -485,6 +486,11 @@ def changed_files_lines(found: ChangedFiles | None) -> list[str]:
     one = shlex.quote(f"outputs.collect={patterns}")
     lines.append(f"To keep them with each run: outputs: {{collect: {patterns}}} in the job file,")
     return [*lines, f"or windlass run … --set {one}"]
+
+
+def _end_of(path: str) -> str:
+    """The end of a path that is longer than a line: its row would wrap, and so would all others."""
+    return path if len(path) <= PATH_CHARS else f"…{path[1 - PATH_CHARS :]}"
 
 
 def _rank_lines(run: Run, paint: Paint, *, verbose: int) -> list[str]:
