@@ -46,6 +46,23 @@ def test_reports_of_progress_are_no_output_of_a_rank_and_a_sign_of_it(
     assert (rank.tail, rank.last_output_at) == (shown, 200.0 if has_written else None)
 
 
+@pytest.mark.parametrize(("after", "last_output_at"), [("", 120.0), ("step 2\n", 200.0), (REPORT, 200.0)])
+def test_the_stacks_that_we_requested_are_no_output_of_a_rank(
+    tmp_path: Path, after: str, last_output_at: float
+) -> None:
+    stack = 'Thread 0x1 (most recent call first):\n  File "train.py", line 9 in <module>\nthread 0x1: MainThread\n'
+    ranks = [{"rank": 0, "state": "S", "stack": stack}]
+    with Store(tmp_path) as store:
+        os.utime(with_log(store, f"step 1\n{stack}{after}"), (200.0, 200.0))  # of a pod: when it was fetched
+        writer = store.writer("a-1")
+        assert writer is not None
+        with contextlib.closing(writer):
+            hang = {"node": 0, "reason": "silence", "since": 120.0, "seconds": 20.0, "ranks": ranks}
+            writer.append(entry_of("hang", hang))
+        [rank] = observe(store, store.status("a-1")).ranks
+    assert rank.last_output_at == last_output_at
+
+
 def test_of_a_run_elsewhere_no_file_but_those_of_its_code_is_read_here(tmp_path: Path) -> None:
     """A traceback is output of a pod, and may name any file."""
     (tmp_path / "code").mkdir()

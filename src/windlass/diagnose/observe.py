@@ -67,7 +67,8 @@ def _observe(
     folder = run_dir / f"attempt-{len(status.attempts)}"
     node_ends = {node: _end(folder / f"node-{node}.events") for node in sorted({state.node for state in status.ranks})}
     failures = {one.rank: one for end in node_ends.values() if end is not None for one in end.failures}
-    stacks = [rank.stack for hang in entries(events, HangDetected) for rank in hang.ranks if rank.stack]
+    hangs = entries(events, HangDetected)
+    stacks = {rank.stack: hang.since or 0.0 for hang in hangs for rank in hang.ranks if rank.stack}
     ended_at = _ends(events)
     ranks = [
         _rank(status, state, ended_at.get(state.rank), failures.get(state.rank), _output(
@@ -135,8 +136,12 @@ def _ends(events: Iterable[Event]) -> dict[int, tuple[int, float]]:
     return found
 
 
-def _output(path: Path, stacks: Iterable[str]) -> tuple[str, float | None]:
-    """The last output of a rank, without the stacks that we requested, and when it last wrote."""
+def _output(path: Path, stacks: Mapping[str, float]) -> tuple[str, float | None]:
+    """The last output of a rank, without the stacks that we requested, and when it last wrote.
+
+    `stacks` are these, each with the time since when the rank was silent: a file that ends with one may have been
+    fetched from a pod much later.
+    """
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
@@ -144,6 +149,8 @@ def _output(path: Path, stacks: Iterable[str]) -> tuple[str, float | None]:
             written_at = os.fstat(file.fileno()).st_mtime
     except OSError:
         return "", None
+    end = data.decode("utf-8", "replace").rstrip()
+    written_at = next((since for stack, since in stacks.items() if end.endswith(stack.rstrip())), written_at)
     text = without_structured(data).decode("utf-8", "replace")
     for stack in stacks:
         text = text.replace(stack, "")
