@@ -258,7 +258,7 @@ class Run:
             return returned(engine, self.id, rank)
 
     def results(self, *, timeout: float | None = None) -> list[Any]:
-        """The same of all ranks, in their order."""
+        """The `result` of every rank, in rank order."""
         from windlass.actions.functions import returned
 
         status = self.wait(timeout)
@@ -421,7 +421,7 @@ def run(
 
 
 def _started(made: Plan, store: Store, context: Context, after: Sequence[Run | str]) -> Run:
-    """The run of a plan, submitted."""
+    """Submits a plan; returns its run."""
     if isinstance(after, str | Run):
         after = (after,)
     made.require_runnable()
@@ -510,7 +510,7 @@ def _phase(text: str) -> Phase:
 
 
 def _moment(since: float | str | timedelta | datetime, now: float) -> float:
-    """In Unix seconds."""
+    """Converts `since` to Unix seconds. Raises UsageError."""
     from windlass.spec.units import parse_duration
 
     if isinstance(since, datetime):

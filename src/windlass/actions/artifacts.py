@@ -117,7 +117,7 @@ def _checkpoints(
 
 
 def _in_the_code(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
-    """The files that a script has left in its own folder, where that is one of this machine."""
+    """New and changed files of the code folder, if that folder is on this machine."""
     found = changed_files(status.code_files, plan)
     if found is not None and found.left and found.is_kept:
         largest = ", ".join(one.path for one in found.largest[:NAMED])

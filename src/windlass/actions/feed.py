@@ -36,7 +36,7 @@ class Feed(Generic[Item]):
         return next(self._iterator)
 
     def close(self) -> None:
-        """End its thread, if it has one, whatever still refers to it."""
+        """End the reader thread, if there is one, even while the feed is still referenced."""
         if self._ahead is not None:
             self._ahead.close()
 

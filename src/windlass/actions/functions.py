@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CALL: Final = "windlass.train.call"
 MAX_BYTES: Final = 64 << 10
-"""The longest arguments: a process can be given little more in one word."""
+"""Limit for the arguments: Linux accepts 128 KiB in one word of a command line."""
 
 
 def function_job(
@@ -35,11 +35,9 @@ def function_job(
     from windlass.spec.job import Job
     from windlass.spec.names import legal_name
 
-    for name in ("run", "command"):
-        if name in fields:
-            raise UsageError(f"{name} is a field of job, and the function is what runs", f"leave {name} out")
-    path = f"{function.__module__}:{function.__qualname__}" if not (why := _why_not(function)) else ""
-    if not path:
+    for name in {"run", "command"} & fields.keys():
+        raise UsageError(f"{name} is a field of job, and the function is what runs", f"leave {name} out")
+    if why := _why_not(function):
         raise UsageError(f"a rank could not import this function: it is {why}",
                          "define it in a module, such as train.py, and submit it from another file: "
                          "from train import fit; windlass.submit(fit)")  # fmt: skip
@@ -48,13 +46,14 @@ def function_job(
                          "submit a function that runs it, such as one with asyncio.run(…) or list(…)")  # fmt: skip
     given = _as_json(args, kwargs)
     _require_accepted(function, args, kwargs)
+    path = f"{function.__module__}:{function.__qualname__}"
     run = shlex.join(["-m", CALL, path, given])
     known = {"name": legal_name(function.__name__), **({} if (root := _root(function)) is None else {"code": root})}
     return Job(**{**known, **fields, "run": run})
 
 
 def returned(engine: Engine, run_id: str, rank: int) -> Any:
-    """What the function returned in a rank of an ended run. Raises UsageError, EngineError."""
+    """The return value of the function in one rank of an ended run. Raises UsageError, EngineError."""
     status = engine.store.status(run_id)
     if rank >= (num_ranks := status.attempts[-1].world_size):
         raise UsageError(f"{run_id} has no rank {rank}", f"its ranks are 0 to {num_ranks - 1}")
@@ -81,7 +80,7 @@ def returned(engine: Engine, run_id: str, rank: int) -> Any:
 
 
 def _fetched(engine: Engine, run_id: str, name: str) -> str:
-    """A file of the outputs that are not on this machine."""
+    """The text of an output file that is not on this machine."""
     from windlass.actions.exec_copy import copied
 
     with TemporaryDirectory() as folder:
@@ -91,7 +90,7 @@ def _fetched(engine: Engine, run_id: str, name: str) -> str:
 
 
 def _why_not(function: object) -> str:
-    """Why a rank could not import it; empty where it can."""
+    """Why a rank could not import the function; empty if it can."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not callable(function) or not isinstance(name, str) or not isinstance(module, str):
         return f"a value of type {type(function).__name__}, which has no name in a module"
@@ -155,7 +154,7 @@ def _as_json(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
             raise UsageError(f"argument {name} is of type {type(value).__name__}, and JSON does not hold it as it is",
                              "pass numbers, text, lists and dicts with text as keys; for anything else, the path of a "
                              "file")  # fmt: skip
-    # No name is filled in within the words of a run line.
+    # Else `$NAME` in the arguments would be filled in from env.
     text = json.dumps({"args": list(args), "kwargs": dict(kwargs)}).replace("$", "\\u0024")
     if len(text) > MAX_BYTES:
         raise UsageError(

@@ -47,7 +47,7 @@ _IMPORTS: Final[tuple[tuple[Template, tuple[str, ...]], ...]] = (
 
 
 _SAVE: Final = re.compile(r"save|dump|to_csv|to_json|to_parquet|export")
-"""How the functions begin that write a file whose path they are given."""
+"""Beginnings of the names of functions that write to a path they are given."""
 _USUAL: Final = {"lightning": "lightning_logs/", "pytorch_lightning": "lightning_logs/", "ultralytics": "runs/"}
 """Where libraries save by themselves, unless a script says otherwise."""
 _PLACE: Final = re.compile(
@@ -70,7 +70,7 @@ class Finding:
     trains: bool = False
     """Whether it imports a library that trains models."""
     saves: tuple[str, ...] = ()
-    """Patterns of the files that it appears to save in its own folder; none where it knows that of its run."""
+    """Patterns of the files that it appears to save in the code folder; empty if it uses WINDLASS_OUTPUT_DIR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def _saved(tree: ast.AST) -> Iterator[str]:
 
 
 def _text(node: ast.expr) -> str:
-    """The path that an expression is, with `x` for what is known only when it runs; empty for another expression."""
+    """The path that an expression builds, with `x` for parts known only at run time; empty for other expressions."""
     match node:
         case ast.Constant(value=str(text)):
             return text

@@ -1,4 +1,4 @@
-"""What to type for a file of another tool that is given as a job: a manifest, a task, a batch or shell script."""
+"""Refuses files of other tools that are given as a job, and names the command to type instead."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 def of_another_tool(document: Any, shown: str, refused: JobFileError) -> Exception:
-    """The error for a document that is no job file: what reads it, where it is one of another tool, else `refused`."""
+    """The error for a document that is no job file: names the import command for another tool, else `refused`."""
     if not isinstance(document, dict):
         return refused
     if "apiVersion" in document and "kind" in document:
@@ -38,7 +38,7 @@ def of_another_tool(document: Any, shown: str, refused: JobFileError) -> Excepti
         what, option = "an AppDef of TorchX", "--torchx "
     elif (found := _signs_of_sky(document)) > 1:
         what, option = "a task of SkyPilot", "--sky "
-    elif found:  # or a job file with a wrong name
+    elif found:  # it may be a job file with one wrong field
         problem = Problem(shown, "", "looks like a task of SkyPilot", f"windlass import --sky {shlex.quote(shown)}")
         return JobFileError([*refused.problems, problem])
     else:
@@ -47,7 +47,7 @@ def of_another_tool(document: Any, shown: str, refused: JobFileError) -> Excepti
 
 
 def refuse_what_is_no_script(path: Path, shown: str) -> None:
-    """Raise UsageError with what to type for a file that could not be started, where it is no script of Python."""
+    """Raises UsageError, with the command to type, for a file that is not Python and could not be started."""
     if path.suffix == ".py":
         return
     with open(path, "rb") as file:
@@ -75,7 +75,7 @@ def refuse_what_is_no_script(path: Path, shown: str) -> None:
 
 
 def _signs_of_sky(document: dict[str, Any]) -> int:
-    """How many fields only a task of SkyPilot has; 0 where it does not have all of them."""
+    """Number of fields that only SkyPilot has; 0 if SkyPilot does not know one of the fields."""
     resources = document.get("resources")
     inside = set(resources) if isinstance(resources, dict) else set()
     return len(_ONLY_SKY & set(document)) + len(_ONLY_SKY_RESOURCES & inside) if _SKY.issuperset(document) else 0
@@ -101,7 +101,6 @@ def _launch(text: str, asked: list[str]) -> str | None:
         arguments = words[script + 1 :]
         known = next((at for at, word in enumerate(arguments) if "$" in word), len(arguments))
         rest = ["--", *arguments[:known]] if arguments else []
-        return shlex.join(["windlass", "run", *options, words[script], *rest]) + (
-            " …" if known < len(arguments) else ""
-        )
+        more = " …" if known < len(arguments) else ""
+        return shlex.join(["windlass", "run", *options, words[script], *rest]) + more
     return None

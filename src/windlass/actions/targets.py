@@ -129,9 +129,7 @@ def plan_for(ready: ReadyJob, target: Target, run_id: str, context: Context) -> 
     engine = engine_class(target.kind, f"target {target.name}")
     job, notes = _with_variables(ready.job if engine.is_remote else ready.local_job, ready.base)
     made = engine.make_plan(job, target, run_id, ready.base, context)
-    if (
-        job.python != ready.job.python
-    ):  # the interpreter is of this machine alone: a later plan finds it in the node's request
+    if job.python != ready.job.python:  # of this machine alone: a later plan finds it in the node's request
         made = dataclasses.replace(made, job={name: one for name, one in made.job.items() if name != "python"})
     return dataclasses.replace(made, notes=(*(Note(*remark) for remark in ready.remarks), *notes, *made.notes))
 

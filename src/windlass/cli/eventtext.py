@@ -66,7 +66,7 @@ _SHUTDOWNS: Final = {
     "upload": "its outputs cannot be uploaded",
 }
 UNSEEN: Final = frozenset({"same-step-twice", "same-error-twice", "not-admitted"})
-"""Reasons of an end that no event before it has."""
+"""Reasons for the end of a run that no earlier event shows."""
 _HANG_REASONS: Final = {
     "timeout": ", time limit reached",
     "stop": ", stop requested",
@@ -265,11 +265,8 @@ def _checkpoint(entry: events.CheckpointChanged) -> str:
             return f"the script resumed by itself: {entry.line}"
         case "restored":
             where = f"{step}{called}" if entry.step is not None else entry.name or "a checkpoint"
-            return (
-                f"the script is given {where} to continue from"
-                if entry.source == "found"
-                else f"continues from {where}"
-            )
+            is_given = entry.source == "found"
+            return f"the script is given {where} to continue from" if is_given else f"continues from {where}"
         case "none-verified":
             return f"training begins at step 0: no checkpoint is verified{why}"
         case "refused":

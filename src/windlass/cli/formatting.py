@@ -204,7 +204,7 @@ def fitting(
     titles: Sequence[str], rows: Iterable[Sequence[str]], cuts: Iterable[tuple[str, int]], paint: Paint,
     columns: int | None,
 ) -> list[str]:  # fmt: skip
-    """A table below its titles that fits into so many columns of a terminal, if that is one.
+    """A table with titles, narrowed to so many columns of a terminal; not narrowed if that is None.
 
     Each of `cuts`, a title and how narrow its column may become, is made in turn until a line fits. One of 0 is left
     out as a whole, and a last line names those that are.

@@ -38,7 +38,7 @@ def trees(job: Job, code_dir: Path) -> Iterator[tuple[Path, ast.Module]]:
     argv = job.script_argv
     if job.script_kind == "program":
         return
-    if argv[:2] == ("-m", "windlass.train.call") and len(argv) > 2:  # of a function: its module
+    if argv[:2] == ("-m", "windlass.train.call") and len(argv) > 2:  # a submitted function: its module is the script
         argv = ("-m", argv[2].partition(":")[0])
     first = code_dir / (argv[1].replace(".", "/") + ".py" if argv[0] == "-m" and len(argv) > 1 else argv[0])
     folders = [first.parent, code_dir]

@@ -22,7 +22,7 @@ _BY_ARGUMENTS: Final = {"init_method", "store", "rank", "world_size"}
 """Keywords of `init_process_group` that take the place of the variables."""
 _VARIABLES: Final[set[object]] = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _LEAVES: Final = (ast.Return, ast.Break, ast.Continue)
-"""How a condition may pass over what follows and let the script go on; with `raise` it does not."""
+"""Statements by which a condition skips the rest without ending the script, as `raise` would."""
 _CONDITIONAL: Final = (ast.If, ast.IfExp, ast.BoolOp, ast.Lambda, ast.While, ast.For, ast.AsyncFor, ast.Match)
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -88,7 +88,7 @@ def _need(node: ast.AST) -> str | None:
 
 
 def _always(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes that are reached whenever the body is, in order."""
+    """The nodes that are evaluated whenever the body is, in order."""
     for statement in body:
         if isinstance(statement, _DEFINITIONS):
             continue
@@ -108,13 +108,13 @@ def _always(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
         elif not isinstance(statement, (ast.Try, *_CONDITIONAL)):
             yield from _reached(statement)
         if isinstance(statement, ast.If | ast.Try) and any(isinstance(one, _LEAVES) for one in ast.walk(statement)):
-            return  # the rest is reached by some of the paths alone
+            return  # only some paths reach the rest
         if isinstance(statement, ast.Return | ast.Raise):
             return
 
 
 def _reached(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and those in it that no condition is around, as they are evaluated: arguments before their call."""
+    """A node and its unconditional descendants, in the order of evaluation: arguments before their call."""
     if not isinstance(node, _CONDITIONAL):
         for child in ast.iter_child_nodes(node):
             yield from _reached(child)

@@ -20,7 +20,7 @@ SAVE_BY_THEMSELVES: Final = frozenset({
     "windlass", "lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "ultralytics", "ignite",
     "composer", "keras", "signal",
 })  # fmt: skip
-"""Modules with loops or callbacks that save, and that by which a script handles SIGTERM."""
+"""Modules whose loops or callbacks save, and `signal`, by which a script may save on SIGTERM."""
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -34,7 +34,7 @@ def saves_at_end(job: Job, code_dir: Path) -> str:
 
 
 def _only_at_end(tree: ast.Module) -> int:
-    """The line of the first call that saves, where none is in a loop; 0 where one is, or there is none."""
+    """The line of the first saving call, if no saving call is in a loop; else 0."""
     in_loops = {id(node) for loop in ast.walk(tree) if isinstance(loop, _LOOPS) for node in ast.walk(loop)}
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     repeated: set[str] = set()

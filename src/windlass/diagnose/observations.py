@@ -127,7 +127,7 @@ class Observations:
 
     @property
     def grace_seconds(self) -> float:
-        """From SIGTERM to SIGKILL."""
+        """Seconds from SIGTERM to SIGKILL."""
         return float(self.plan.get("policy", {}).get("grace_seconds") or 0)
 
     # -- how the run ended --------------------------------------------------------------------------------------------

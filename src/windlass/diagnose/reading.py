@@ -15,7 +15,7 @@ FRAME: Final = re.compile(
 )
 SECTION: Final = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
 THREAD: Final = re.compile(r"^thread (0x[0-9a-f]+)( \(daemon\))?: (.+)$", re.MULTILINE)
-"""What `worker/rank.py` adds to the stacks."""
+"""A line that `worker/rank.py` adds to the stacks: identifier and name of a thread."""
 FATAL: Final = re.compile(r"^Fatal Python error: ", re.MULTILINE)
 WHAT: Final = re.compile(
     r"^terminate called after throwing an instance of '([^']+)'(?:\n\s+what\(\):\s*(.*))?", re.MULTILINE
@@ -98,12 +98,12 @@ def main_stack(text: str) -> tuple[Frame, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What keeps the process of a rank alive whose script has ended."""
+    """What keeps the process of a rank alive after its script has ended."""
 
     by: str
     """For a sentence: `thread Thread-1`."""
     stack: tuple[Frame, ...]
-    """Where that is, the innermost place first."""
+    """Its stack, innermost frame first."""
 
 
 def kept_after_end(text: str) -> Kept | None:

@@ -189,7 +189,7 @@ class Engine:
     has_prices: ClassVar[bool] = True
     """Whether its targets name what a node costs an hour."""
     can_follow: ClassVar[bool] = False
-    """Whether a run may wait for the success of others (`--after`), and others for it."""
+    """Whether runs of this engine may wait for the success of each other (`--after`)."""
     left_words: ClassVar[str] = "pods that still ran were deleted"
     """What a stop did to what `left_running` names."""
     final_phases: ClassVar[frozenset[Phase]] = TERMINAL

@@ -25,7 +25,7 @@ class Elastic(NamedTuple):
     at_start: int
     """Nodes at the start."""
     replicas: View
-    """The field that says so."""
+    """The field with that number."""
     most: View
     """The field with their maximum."""
 

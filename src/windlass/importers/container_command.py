@@ -37,7 +37,7 @@ _ONE_WORD: Final = re.compile(r"[^\s*?[]+")
 _NODE_RANK: Final = re.compile(r"""(--node[-_]rank[= ]["']?)\$\(\([^()\n]*\)\)""")
 """The number of a node that a shell computes for torchrun."""
 _OF_LAUNCHER: Final = "-of-launcher-"
-"""What stands for it while the line is read: a program that gets it as an argument needs the shell."""
+"""Placeholder for that number while the line is read: a program with it as an argument needs the shell."""
 _ARGUMENTS: Final = re.compile(r"ARG|OPT|FLAG|EXTRA", re.IGNORECASE)
 _PLAIN_WORDS: Final = re.compile(r"[\w./:=,@%+ -]*")
 """Words that mean the same in the text of a script as in a variable of it."""
@@ -59,7 +59,7 @@ class Start:
     ranks: int | None = None
     """Of `mpi`: ranks on all nodes together; None if the command does not say."""
     text: str = ""
-    """What was started in the original."""
+    """The original command line."""
 
     def leave(self, meaning: str, instead: str, is_ours: bool = False) -> None:
         """Report a part of the command that the job does not have."""

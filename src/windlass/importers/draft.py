@@ -89,7 +89,7 @@ class Draft:
         return False
 
     def put_secret(self, variable: str, view: View, meaning: str) -> None:
-        """Name the secret of a variable, where that is this variable on this machine, and say how ranks get it."""
+        """Add the secret of a variable, if its name leads back to the variable, and report how ranks get it."""
         name = secret_name(variable)
         if name.upper().replace("-", "_") == variable:
             self.add("secrets", name, view)

@@ -22,7 +22,7 @@ from windlass.spec.quantities import cores, size, whole
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 GROUP: Final = ("MASTER_ADDR", "RANK", "WORLD_SIZE")
 OF_TORCH: Final = (*GROUP, "MASTER_PORT", *VALUES["torchrun"], RANKS_OF_A_NODE)
-"""What the training operator sets in the pods of a PyTorchJob."""
+"""Variables that the training operator sets in the pods of a PyTorchJob."""
 _SHEBANG: Final = re.compile(rf"#!\S*(?:/|env ){'(?:' + '|'.join(SHELLS) + ')'}\b")
 _OF_WINDLASS: Final = "/windlass/"
 _ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|neuron\w*|gaudi|mig-.*|gcu|npu)$|^habana\.ai/")
@@ -176,7 +176,7 @@ class Pods:
             volume, folder = self.volumes.get(str(mount.at("name").value)), mount.at("mountPath").value
             if volume is None or not volume.at("configMap") or not isinstance(folder, str):
                 continue
-            if folder.startswith(_OF_WINDLASS):  # of a manifest that `windlass plan` wrote: the list has its files
+            if folder.startswith(_OF_WINDLASS):  # a manifest that `windlass plan` wrote lists its files
                 continue
             config, part = volume.at("configMap"), mount.at("subPath").value
             key_of = {str(item.at("path").value): str(item.at("key").value) for item in config.at("items").each()}

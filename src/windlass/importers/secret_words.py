@@ -29,7 +29,7 @@ _TOKEN: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{16,}", re.DOTALL)
 
 
 def is_blank(value: str) -> bool:
-    """Whether text in the place of a secret is none: empty, or what a page asks its reader to fill in."""
+    """Whether the value of a secret is blank: empty, or a placeholder such as `[YOUR-KEY]`."""
     return not value or _BLANK.fullmatch(value) is not None
 
 

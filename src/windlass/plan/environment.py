@@ -30,7 +30,7 @@ STATUS_VARIABLES_OF_USERS: Final = (
 )
 """A user who has set one of these has decided where progress is posted, or that it is not."""
 RANK_NUMBERS: Final = ("WINDLASS_RANK", "WINDLASS_LOCAL_RANK", "WINDLASS_NODE_RANK")
-"""What each rank has of its own whatever its launcher is."""
+"""Numbers that each rank has, whatever its launcher is."""
 NUMBERS: Final = (*RANK_NUMBERS, "WINDLASS_WORLD_SIZE", "WINDLASS_LOCAL_WORLD_SIZE", "WINDLASS_NUM_NODES")
 """Those and the sizes of the group, which `run` may name: see `arguments.py`."""
 OF_TORCH: Final = frozenset(("torchrun", "pytorch", "mpi"))

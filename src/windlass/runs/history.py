@@ -238,10 +238,5 @@ def start(cause: RootCause, restored: CheckpointChanged | None) -> str | None:
     if cause.signal or cause.blames_peer or cause.transient or cause.node_lost is not None or not is_told:
         return None
     places = _PLACE.findall(cause.traceback)
-    found = (
-        cause.exit_code,
-        _VARYING.sub("…", cause.summary),
-        places[-1:],
-        restored and (restored.name, restored.line),
-    )
-    return repr(found)
+    given = restored and (restored.name, restored.line)
+    return repr((cause.exit_code, _VARYING.sub("…", cause.summary), places[-1:], given))

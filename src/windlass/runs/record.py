@@ -147,9 +147,9 @@ class Status:
     warnings: tuple[RunWarning, ...] = ()
     """What did not end it and may spoil its result, in the order in which it was first seen."""
     admission_seconds: float = 0.0
-    """How long it has waited in queues of this machine until then; no time limit counts that."""
+    """Seconds of waiting in queues of this machine; time limits do not count them."""
     awaits_admission: bool = False
-    """Whether it waits there now."""
+    """Whether it waits in such a queue now."""
 
     @property
     def one_line(self) -> str:
@@ -255,7 +255,7 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.RankChanged():
             return _after_rank(status, entry)
         case events.Progress():
-            return replace(status, progress=entry.to_json())  # not with what an attempt before has reported
+            return replace(status, progress=entry.to_json())  # without the progress of earlier attempts
         case events.DataStaged(name=name):
             others = tuple(one for one in status.data if one.get("name") != name)
             return replace(status, data=(*others, entry.to_json()))

@@ -588,7 +588,7 @@ def _load(text: str, progress: str | None = None) -> Status:
 
 
 def _newer(progress: Json, recorded: Json) -> Json:
-    """The newest progress: that which is written often, or that of an event, where this is of a later attempt."""
+    """The later progress: the stored one, which is written often, or that of the record."""
     is_older = progress.get("at", math.inf) < recorded.get("at", -math.inf)
     return progress if progress and not is_older else recorded
 

@@ -58,6 +58,7 @@ NAN_FIX: Final = (
     "torch.autograd.set_detect_anomaly(True) names the first operation"
 )
 OWN_PATH: Final = "run: train.py --output-dir out/$WINDLASS_NODE_RANK"
+DISK_FIX: Final = "free space under WINDLASS_HOME, or set it to a folder on another disk"
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "infinite", "-inf": "infinite"}
 
 
@@ -96,8 +97,9 @@ def warnings_after(status: Status, entry: events.Entry) -> tuple[RunWarning, ...
             return _with(status, NOT_FOUND, not_found_words(entry), fix)
         case events.CheckpointChanged(action="saved"):
             return _without(status, _OF_CHECKPOINTS)
-        case events.CheckpointChanged(action="none-verified"):
-            return _with(status, DAMAGED, *_none_verified(status, entry))
+        case events.CheckpointChanged(action="none-verified", reason=reason):
+            message = "no checkpoint was verified, and training began at step 0" + (f": {reason}" if reason else "")
+            return _with(status, DAMAGED, message, damaged_fix(status.id))
         case events.LossNotFinite(rank, loss, step):
             at = "" if step is None else f" at step {step:,}"
             return _with(status, NAN_LOSS, f"the loss became {_NOT_FINITE.get(loss, loss)}{at}", NAN_FIX, (rank,))
@@ -175,11 +177,9 @@ def _not_collected(status: Status) -> tuple[str, str] | None:
     return None
 
 
-def _none_verified(status: Status, entry: events.CheckpointChanged) -> tuple[str, str]:
-    """`no checkpoint was verified, and training began at step 0: all 2 checkpoints in /ck are damaged`."""
-    message = "no checkpoint was verified, and training began at step 0" + (f": {entry.reason}" if entry.reason else "")
-    fix = f"check the disk that they are on; windlass checkpoints {status.id} shows what was kept of them"
-    return message, fix
+def damaged_fix(run_id: str) -> str:
+    """What to do about checkpoints that were not verified."""
+    return f"check the disk that they are on; windlass checkpoints {run_id} shows what was kept of them"
 
 
 def not_found_words(missing: events.CheckpointChanged) -> str:
@@ -203,7 +203,6 @@ def _incomplete(status: Status) -> tuple[str, str, tuple[int, ...]]:
     lines, ranks = sum(one.lines for one in shown), tuple(sorted({one.rank for one in shown}))
     message = f"{lines:,} {'line is' if lines == 1 else 'lines are'} missing from the logs: "
     if by_disk:
-        fix = "free space under WINDLASS_HOME, or set it to a folder on another disk"
-        return f"{message}the disk was full", fix, ranks
+        return f"{message}the disk was full", DISK_FIX, ranks
     fix = "keep a supervisor running while the job prints much: any windlass command starts one"
     return f"{message}the kubelet rotated the log before a supervisor read it", fix, ranks

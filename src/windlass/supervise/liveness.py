@@ -41,7 +41,7 @@ class Liveness:
         ended.
         """
         self._silent[node.number] = tuple(silent)
-        live = {one.number: one for one in attempt.training_nodes()}  # the others send none any more
+        live = {one.number: one for one in attempt.training_nodes()}  # a node that copies results sends no heartbeat
         reports = {number: silent for number, silent in self._silent.items() if number in live}
         for number in () if is_ending else cut_off(live, reports):
             self.cut.add(number)

@@ -343,7 +343,7 @@ class Supervisor:
             monitor.shutdown.hurry()
         now = self.clock.time()
         may_end = monitor.shutdown.reason in (None, "preemption") and monitor.attempt.training_nodes()
-        if may_end and is_late(self.writer.status, self.plan.policy, now):  # a copy of results does not count for it
+        if may_end and is_late(self.writer.status, self.plan.policy, now):  # copying results is not limited
             monitor.end("timeout")
         if self.terminated and monitor.shutdown.reason is None:
             at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))  # as a cloud's metadata service writes it

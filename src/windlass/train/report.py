@@ -127,7 +127,7 @@ class Reporter:
                 counted = self._counted
                 is_counted = isinstance(step, int) and counted is not None and counted <= step <= counted + 1
                 if counted is not None and step is not None and not is_counted:
-                    step, total = counted, None  # that of a batch in its epoch, of which `total` is too
+                    step, total = counted, None  # the number of a batch in its epoch, as `total` is
                 elif step is None:
                     step = self._unreported_step
                 self._unreported_step = step if isinstance(step, int) else None

@@ -35,7 +35,7 @@ class ChangedFiles:
     """Files that are only in the code folder."""
     left_bytes: int
     largest: tuple[FileSize, ...]
-    """Of these, the ten largest."""
+    """The ten largest of these."""
     is_cut: bool
     """Whether there may be more: the time to list them was over."""
     patterns: tuple[str, ...]

@@ -54,7 +54,7 @@ class File(NamedTuple):
 
 
 class Stopped(Exception):
-    """The run is to end at once."""
+    """A stop without a grace period was requested."""
 
 
 class Collection:
@@ -93,7 +93,7 @@ class Collection:
         return list(found.values())
 
     def _matching(self, pattern: str, is_to_stop: Callable[[], bool]) -> Iterator[File]:
-        """Those of one pattern; a folder that it names counts with all that is in it."""
+        """Files that match one pattern; a folder that matches counts with all files in it."""
         plain = re.match(r"(?:[^*?\[/]+/)*", pattern)
         start = plain[0].rstrip("/") if plain else ""
         if not self._is_inside(start):
@@ -179,7 +179,7 @@ class Collection:
     # -- the list -----------------------------------------------------------------------------------------------------
 
     def report(self, now: float, *, is_success: bool = True, seconds: float = SCAN_SECONDS) -> CodeFiles:
-        """What was copied, and what else is new or changed, as far as it is found within so many seconds.
+        """Reports what was copied, and which other files are new or changed; these are listed for so many seconds.
 
         Ranks that have failed may well have made no result.
         """
@@ -228,7 +228,7 @@ class Collection:
                     yield one
 
     def _is_left_out(self, folder: os.DirEntry[str]) -> bool:
-        """Whether a folder holds no results, or those that are in the output anyway."""
+        """Whether a folder is a cache, an environment, or one of Windlass."""
         marks = (os.path.join(folder.path, name) for name in MARKS)
         return bool(CACHES.fullmatch(folder.name)) or folder.path in self._skipped or any(map(os.path.exists, marks))
 

@@ -26,7 +26,7 @@ _LOADERS = (
     (r"BadZipFile|/zipfile(?:\.py|/)", (*ZIPPED, ".npz", ".zip")),
     (r"pickle data was truncated|Ran out of input", (".pkl", ".pickle", ".joblib", *ZIPPED)),
 )
-"""What a traceback shows of the library that loads a file, and endings of its files; the first that matches counts."""
+"""Signs in a traceback of the library that loads a file, and endings of its files; the first match counts."""
 _SAVES = re.compile(r'/torch/serialization\.py", line \d+, in (?:_?save|_legacy_save)$', re.MULTILINE)
 """A file that could not be saved is damaged by that, and is no cause."""
 _PICKLED = (".metadata", ".pkl", ".pickle", ".joblib")

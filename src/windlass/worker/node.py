@@ -173,7 +173,7 @@ class Node:
         """Copy the results of an unchanged script to the output, and report those that stay where they are."""
         if (request := self.spec.collect) is None:
             return None
-        from windlass.worker.collect import Collection  # a failure that is reported meanwhile does not wait for it
+        from windlass.worker.collect import Collection  # failures are reported without waiting for this import
 
         def is_to_stop() -> bool:
             return self._is_to_end_now(0.0)
@@ -196,7 +196,7 @@ class Node:
         return report
 
     def _is_to_end_now(self, seconds: float) -> bool:
-        """Whether the node must end at once; waits for that at most so long."""
+        """Whether a stop without grace is requested; waits for the request at most so long."""
         has_signals = select.select([self.signals], [], [], seconds)[0]
         return bool(has_signals) and STOP_NOW_SIGNAL in os.read(self.signals, 4096)
 

@@ -87,7 +87,7 @@ class OutputEvents:
             if resume.candidates(request, since):
                 return
             event = resume.missing(request, since)
-            if self._first_step_of is not None or event["entries"] or saved:  # else it may not have come so far
+            if self._first_step_of is not None or event["entries"] or saved:  # else it may have failed before
                 elsewhere = {"saved": saved} if saved else {}
                 self.report_checkpoint(0, {**event, **elsewhere, "at_end": True})
         except OSError:

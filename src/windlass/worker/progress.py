@@ -28,7 +28,7 @@ GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 """What a job's own expression may name; `samples` is samples a second."""
 
 LOSS_GAPS, LOSS_STEPS = 3, 30
-"""A printed loss is out of date after three times the most steps between two, and these."""
+"""A printed loss is outdated after LOSS_GAPS times the longest gap between two, plus LOSS_STEPS."""
 
 _PARTIAL_BYTES = 64 << 10
 _TAIL_BYTES = 16 << 10
@@ -102,7 +102,7 @@ class Recogniser:
         return found
 
     def _unreported(self, printed: Progress | None) -> Progress:
-        """What a printed line has that no structured line reports."""
+        """Fields of a printed line that no structured line reports."""
         return {name: value for name, value in (printed or {}).items() if name not in self._reported}
 
     def _take_reported(self, fields: Mapping[str, Any]) -> None:

@@ -107,13 +107,13 @@ class CollectSpec(Value):
     """Which files of the code folder are results: see `worker/collect.py`."""
 
     patterns: tuple[str, ...] = ()
-    """Those that are copied to the output; the others are listed."""
+    """Patterns of the files that are copied to the output; the others are listed."""
     skip: tuple[str, ...] = ()
     """Folders of Windlass, which may lie in the code folder."""
     is_shared: bool = False
     """Whether all nodes have the same code folder."""
     since: float = 0.0
-    """When the code was at its place, in unix seconds: set at the start."""
+    """When the code folder was complete, in unix seconds; set at the start."""
 
 
 class NoticeSpec(Value):
@@ -350,7 +350,7 @@ class RankFailing(NodeEvent):
 
 
 class RanksAtWork(NodeEvent):
-    """Which ranks of a node that is being ended do something of their own, such as a save; again when that changes."""
+    """The ranks that still work, as on a save, while their node is being ended; sent again when that changes."""
 
     kind = "at-work"
     ranks: tuple[int, ...]
@@ -432,9 +432,9 @@ class CodeFiles(NodeEvent):
     is_cut: bool = False
     """Whether the time to list them was over before all were found."""
     problems: tuple[str, ...] = ()
-    """Why files are not copied that are wanted."""
+    """Why wanted files are not copied."""
     save: Optional[SavedState] = None
-    """The newest one, in the code folder or in those of the run; None for none."""
+    """The newest saved state, in the code folder or in those of the run; None for none."""
     has_none: bool = False
     """Whether no file is wanted, though the job names some and all ranks of the node have succeeded."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TAIL_CHARS = 16384
 """How much of its last output a failure of a rank carries."""
 FAILURE_GRACE_SECONDS = 3.0
-"""What is left to ranks that wait for one that has failed; those that save alone have the job's grace period."""
+"""Grace of ranks that wait for one that has failed; those that save alone have the job's grace period."""
 
 
 class Rank:
@@ -117,7 +117,7 @@ class Ranks(list[Rank]):
         self._send(process.send_group, signal.SIGKILL)
 
     def kill_others(self, spared: Sequence[Rank]) -> None:
-        """The same to those that are not `spared`."""
+        """Send SIGKILL to the live ranks that are not `spared`, and their process groups."""
         self._send(process.send_group, signal.SIGKILL, spared)
 
     def _send(self, send: Callable[[int, int], object], number: int, spared: Sequence[Rank] = ()) -> None:

@@ -227,12 +227,7 @@ def _damage(error: BaseException, path: str) -> str:
 
 
 def _chosen(request: ResumeSpec, path: str, refused: list[dict[str, Any]]) -> Choice:
-    event: dict[str, Any] = {
-        "action": "restored",
-        "source": "found",
-        "name": _name(request, path),
-        "bytes": sum(_sizes(path)),
-    }
+    event = dict[str, Any](action="restored", source="found", name=_name(request, path), bytes=sum(_sizes(path)))
     step = step_of(path)
     if step is not None:
         event["step"] = step

@@ -1,4 +1,4 @@
-"""Finds in what the ranks of a node do what does not end the run and may spoil its result; see `runs/warnings.py`."""
+"""Warnings of a run that a node observes: what does not end it and may spoil its result; see `runs/warnings.py`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ALONE_IN = {
         "leave rank and world_size out of init_process_group, which then takes them from the environment",
     ),
 }
-"""By the end of the name of the file that `rank.py` leaves beside a rank: in what it was alone, and what to do."""
+"""By the ending of the mark that `rank.py` writes: the group in which the rank was alone, and the fix."""
 LEAVE_SECONDS = 0.25
-"""How long what a rank has started may take to end after it: helpers of Python notice a moment later."""
+"""Time for child processes to end after their rank: helper processes of Python notice its end a moment later."""
 NAMED = 3
 COMMAND_CHARS = 80
 _OF_RESUME = r"(?i)resum|restor|checkpoint|ckpt|load|init|pretrain|weights|from"
@@ -60,9 +60,9 @@ class RunWarnings:
     # -- where training begins ----------------------------------------------------------------------------------------
 
     def restored(self, found: Mapping[str, Any]) -> None:
-        """A rank has restored a checkpoint: in the first attempt of a run that is one of another run."""
+        """A rank has restored a checkpoint; in the first attempt of a run, it is another run's."""
         if found.get("action") == "none-verified":
-            self._is_refused = True  # that is a warning of its own
+            self._is_refused = True  # the run has the warning `checkpoint-damaged` then
         if found.get("action") != "restored" or self._has_restored:
             return
         self._has_restored = True
@@ -123,7 +123,7 @@ class RunWarnings:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def outlived(self, rank: Rank) -> None:
-        """A rank has succeeded: what it has started in its process group will be ended. Give that a moment to go."""
+        """A rank has succeeded: note the processes of its group that do not end by themselves; they will be killed."""
         try:
             os.killpg(rank.pid, 0)
         except OSError:
@@ -131,7 +131,7 @@ class RunWarnings:
         self._left += [(rank.number, one) for one in _staying(lambda line: line.group == rank.pid)]
 
     def ended(self, ranks: Ranks, own: set[int]) -> None:
-        """All ranks have ended, and what they have left has not; `own` are processes of the node itself."""
+        """All ranks have ended: report the processes that outlived them; `own` are processes of the node itself."""
         if not ranks or ranks.are_ending or any(rank.outcome() != 0 for rank in ranks):
             return
         me, number = os.getpid(), ranks[0].number
@@ -168,7 +168,7 @@ class RunWarnings:
 
 
 def _staying(is_wanted: Callable[[ProcessStat], bool]) -> list[Left]:
-    """The live processes of these that do not end by themselves within a moment.
+    """The wanted processes that are still alive after `LEAVE_SECONDS`.
 
     That there are none is seen twice: one look misses a process that another one forks, and leaves alone, meanwhile.
     """
@@ -191,7 +191,7 @@ def _has_children() -> bool:
 
 
 def _command(line: ProcessStat) -> str:
-    """Its program and the first argument: later ones may be secrets of the script's own."""
+    """The program and the first argument of a process: later ones may be secrets of the script."""
     words = process.read_text(f"/proc/{line.pid}/cmdline").split("\0")
     shown = [os.path.basename(words[0]), *(word for word in words[1:] if not word.endswith("/worker/rank.py"))]
     return " ".join(shown[:2])[:COMMAND_CHARS].strip() or "a process"

@@ -12,17 +12,18 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import CheckpointChanged, entries, of_newest_attempt
 from windlass.runs.phase import Phase
+from windlass.runs.warnings import damaged_fix
 
 SCORE = 20
 """Below every cause of a failure: the attempt goes on."""
 DAMAGED_SCORE = 106
-"""Above `same-step-twice`: it names what fails there."""
+"""Above `same-step-twice`, since this verdict names the file that fails there."""
 MOST_NAMED = 4
 SAVED: Final = re.compile(
     r"checkpoint|ckpt|step|epoch|model|optimizer|weights|state|\b(?:last|latest|best)\b|\.distcp|\.metadata",
     re.IGNORECASE,
 )
-"""In the name of a file or of its folder: it was saved by a training."""
+"""Words in the name of a file, or of its folder, that a training saves."""
 
 
 def damaged(case: Observations) -> Iterator[Verdict]:
@@ -45,7 +46,7 @@ def damaged(case: Observations) -> Iterator[Verdict]:
         "checkpoint-damaged",
         f"{many} not verified; {went_on}",
         evidence=tuple(f"{one.name}: {one.reason}" for one in refused[:4]),
-        fix=f"check the disk that they are on; windlass checkpoints {case.status.id} shows what was kept of them",
+        fix=damaged_fix(case.status.id),
         score=SCORE,
     )
 

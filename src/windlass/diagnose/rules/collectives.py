@@ -104,11 +104,7 @@ def _waiting(
     [(call, _)] = waiting.most_common(1)
     exited = [seen.rank for seen in case.ranks if seen.exit_code == 0]
     if left := sorted({*exited, *ended}):
-        how = (
-            "ended with exit code 0"
-            if exited
-            else f"{verb(left, 'has', 'have')} ended {verb(left, 'its', 'their')} script"
-        )
+        how = "ended with exit code 0" if exited else verb(left, "has ended its script", "have ended their scripts")
         summary = f"{named(left)} {how} while the others wait in {call}"
         return Verdict("rank-left-early", summary, left[0], fix=LEFT_FIX, score=1)
     if len(waiting) > 1:

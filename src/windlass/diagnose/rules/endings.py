@@ -27,6 +27,7 @@ from windlass.runs.events import (
     of_newest_attempt,
 )
 from windlass.runs.phase import Phase
+from windlass.runs.warnings import DISK_FIX
 from windlass.worker.protocol import GRACE_OVER
 
 DEFECT: Final = "this is a defect of Windlass: report it with these lines"
@@ -315,6 +316,5 @@ def record_disk_full(case: Observations) -> Iterator[Verdict]:
     if case.facts.get("record_disk_full"):
         yield Verdict(
             "record-disk-full", "the disk under the record is full", None,
-            ("the record keeps the end of a run, and nothing that can wait",),
-            "free space under WINDLASS_HOME, or set it to a folder on another disk", 5,
+            ("the record keeps the end of a run, and nothing that can wait",), DISK_FIX, 5,
         )  # fmt: skip

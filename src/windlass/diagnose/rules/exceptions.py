@@ -15,6 +15,7 @@ from windlass.diagnose.rules import recorded
 from windlass.diagnose.rules.deaths import SHM_FIX
 from windlass.diagnose.verdict import Advice, Verdict
 from windlass.runs.phase import Phase
+from windlass.runs.warnings import NAN_FIX
 from windlass.worker.file_systems import FULL_BYTES, is_of_space
 from windlass.worker.root_cause import is_victim
 from windlass.worker.tracebacks import own_words
@@ -337,7 +338,7 @@ _SHM: Final = re.compile(r"/dev/shm|</torch_|shared memory|shm_open|psm_[0-9a-f]
 _WRITES: Final = re.compile(
     r"\bsave|mkdir|makedirs|open\([^)]*['\"][wax]b?\+?['\"]|\bwrite|\bdump|\.to_csv|touch\(|rename|copy"
 )
-"""In lines that write a file, or names of functions that do."""
+"""Words in source lines and in names of functions that write a file."""
 
 
 def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
@@ -388,7 +389,7 @@ def _without_space(one: Mapping[str, Any]) -> str:
 
 
 def _space_fix(case: Observations, full: Sequence[Mapping[str, Any]]) -> str:
-    """What makes space, for the results of the run and for other files."""
+    """How to free space, for the results of the run and for other files."""
     output = f"{case.status.output_dir}/"
     holds_results = any(output.startswith(f"{str(one['mount']).rstrip('/')}/") for one in full)
     if full and not holds_results:
@@ -471,8 +472,8 @@ _ONCE: Final = (
 
 
 def _hub(case: Observations, error: Raised) -> Iterator[Verdict]:
-    """A hub of models that refuses so many requests, or is not asked or reached for what the cache does not have."""
-    said = f"{error.text}\n{error.message}"  # with the errors that this one was raised for
+    """A model hub that limits requests, or a file missing in the cache while the hub is offline or unreachable."""
+    said = f"{error.text}\n{error.message}"  # includes the errors that it was raised from
     if _TOO_MANY.search(said):
         yield case.of_first(
             "hub-rate-limited", f"{case.who} got the answer 429 of a server: too many requests{case.at_place}",
@@ -493,7 +494,7 @@ _ASKS: Final = re.compile(r"no-tty|not a (?:tty|terminal)|getpass|EOF when readi
 
 
 def _prompt(case: Observations, error: Raised) -> Iterator[Verdict]:
-    """A script that asks a person: ranks have no terminal, and their input is empty."""
+    """A script that prompts for input: ranks have no terminal, and their input is empty."""
     if error.kind == "BdbQuit":
         what, fix = "stops in a debugger", "take breakpoint() out of it, or set env: {PYTHONBREAKPOINT: '0'}"
     elif error.kind in ("EOFError", "UsageError", "Abort") and _ASKS.search(f"{error.text}\n{error.line}"):
@@ -534,7 +535,5 @@ def nan_loss(case: Observations) -> Iterator[Verdict]:
     rank = case.first.rank if case.first else case.status.progress.get("rank")
     yield Verdict(
         "nan-loss", "the loss became NaN or infinite", int(rank) if isinstance(rank, int) else None, tuple(evidence),
-        "a lower learning rate, warm-up, gradient clipping, a check of the data for NaN; "
-        "torch.autograd.set_detect_anomaly(True) names the first operation",
-        91 if message else 55 if case.status.phase is Phase.FAILED else 50,
+        NAN_FIX, 91 if message else 55 if case.status.phase is Phase.FAILED else 50,
     )  # fmt: skip

@@ -37,21 +37,14 @@ def taken(case: Observations) -> Iterator[Verdict]:
     evidence = [next(line for line in said.splitlines() if IN_USE.search(line))[:400]]
     evidence += [case.where] if case.where else []
     named = f"port {port}" if port else "a port"
-    sibling = _sibling(case, port)
-    child = _child(case, port)
-    if child is not None:
-        summary = (
-            f"{named} that {case.who} wants to listen on is in use by {child['name']} (pid {child['pid']}), which "
-        )
-        summary += f"{case.who} has started"
-        evidence.append(
-            f"pid {child['pid']} listened on port {child['port']} at that moment, in the group of {case.who}"
-        )
+    in_use = f"{named} that {case.who} wants to listen on is in use"
+    if (child := _child(case, port)) is not None:
+        summary = f"{in_use} by {child['name']} (pid {child['pid']}), which {case.who} has started"
+        evidence.append(f"pid {child['pid']} listened on port {port} at that moment, in the group of {case.who}")
         fix = "close the first socket, or end that process, before it listens again; or give them different ports"
-    elif sibling is not None:
+    elif (sibling := _sibling(case, port)) is not None:
         rank, one = sibling
-        has_it = f"{case.name(rank)} listens on port {one['port']}"
-        summary = f"{named} that {case.who} wants to listen on is in use: {has_it}"
+        summary = f"{in_use}: {case.name(rank)} listens on port {one['port']}"
         evidence.append(f"{case.name(rank)} (pid {one['pid']}) listened on port {one['port']} at that moment")
         fix = "give each rank a port of its own (a base plus LOCAL_RANK), or let only one rank listen; port 0 takes any"
     elif held is not None and port == held:
@@ -61,7 +54,7 @@ def taken(case: Observations) -> Iterator[Verdict]:
     else:
         other = next((one for one in _listeners(case) if port and one["port"] == port), None)
         who = f"{other['name']} (pid {other['pid']})" if other and other["pid"] else "another program"
-        summary = f"{named} that {case.who} wants to listen on is in use by {who}"
+        summary = f"{in_use} by {who}"
         if port is None and held is not None:
             evidence.append(f"MASTER_PORT ({held}) is kept by Windlass: binding it needs SO_REUSEADDR")
         see = f"ss -ltnp 'sport = :{port}'" if port else "ss -ltnp"
@@ -92,8 +85,8 @@ def _listeners(case: Observations) -> list[Mapping[str, Any]]:
 def _child(case: Observations, port: int | None) -> Mapping[str, Any] | None:
     """The process on this port that the rank itself has started."""
     own = next((one.pid for one in case.status.ranks if case.first is not None and one.rank == case.first.rank), None)
-    mine = (one for one in _listeners(case) if one["port"] == port and one["pid"] not in (None, own))
-    return next((one for one in mine if own and one["group"] == own), None)
+    mine = (one for one in _listeners(case) if one["port"] == port and own and one["group"] == own)
+    return next((one for one in mine if one["pid"] not in (None, own)), None)
 
 
 def _sibling(case: Observations, port: int | None) -> tuple[int, Mapping[str, Any]] | None:

@@ -1,4 +1,4 @@
-"""Recognises uneven inputs: ranks with different numbers of batches, behind what their collectives show."""
+"""Recognises uneven inputs (ranks with different numbers of batches) behind verdicts on collectives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.diagnose.rules.recorded import findings
 from windlass.diagnose.verdict import Verdict
 
 EFFECTS: Final = ("collective-mismatch", "collective-not-joined", "rank-left-early")
-"""Verdicts as which uneven inputs show themselves."""
+"""Verdicts that uneven inputs may cause."""
 FIX: Final = (
     "give every rank the same number of batches (drop_last=True of the DistributedSampler and the DataLoader), or wrap "
     "the loop in `with model.join():` (DDP's Join for uneven inputs)"
@@ -23,7 +23,7 @@ AFTER_LAST_STEP: Final = (
 
 
 def explained(case: Observations, found: Verdict) -> Verdict:
-    """The same verdict, or that the inputs are uneven where what the ranks have printed shows it."""
+    """The verdict, or `uneven-inputs` in its place if the steps that ranks have printed show that."""
     if found.code not in EFFECTS:
         return found
     if found.code == "rank-left-early" and case.steps and all(step == total for step, total in case.steps.values()):
@@ -54,7 +54,7 @@ def explained(case: Observations, found: Verdict) -> Verdict:
 
 
 def _repeating(finding: Finding) -> list[int]:
-    """The ranks that repeat there a collective of theirs, as in a loop, where other ranks call one that is new."""
+    """Ranks that repeat an earlier collective, as in a loop, while the others call a new one; empty if all do."""
     number, calls = finding.call.number, finding.group.calls
     more = [rank for rank in finding.joined if str(calls[rank][number]) in
             {str(call) for at, call in calls[rank].items() if at < number}]  # fmt: skip

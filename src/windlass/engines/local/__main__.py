@@ -11,7 +11,7 @@ from windlass.supervise.process import main
 
 
 def look(store: Store, run_id: str) -> None:
-    """Bring the record of a run up to date that this one waits for."""
+    """Update the record of a run that this one waits for."""
     from windlass.engines.local.engine import LocalEngine  # few runs wait for others
 
     LocalEngine(store).status(run_id)

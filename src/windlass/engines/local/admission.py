@@ -1,4 +1,4 @@
-"""What a run on this machine waits for before it starts: other runs (`--after`), and slots of its target."""
+"""Admits a run on this machine: after the success of other runs (`--after`), and to slots of its target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from windlass.supervise.recorder import Recorder
 
 LOOK_SECONDS: Final = 1.0
 MAX_LOOK_SECONDS: Final = 10.0
-"""Between two looks of a run that has many others ahead of it."""
+"""Longest time between two checks of a run with many others ahead of it."""
 Look = Callable[[Store, str], object]
 """Brings the record of another run up to date: where its supervisor was killed, another one is started."""
 
@@ -65,7 +65,7 @@ class Admission:
         return not why
 
     def _take(self, record: Recorder, clock: Clock) -> str:
-        """Take the slots; why not, where it is not the turn of the run."""
+        """Takes the slots; returns why the run has to wait, empty if it has not."""
         if self._queue is None:
             return ""
         status = record.status
@@ -87,7 +87,7 @@ class Admission:
             record.note(event)
 
     def _why_not_yet(self, store: Store) -> str:
-        """Which runs have not succeeded yet. Raises NotAdmitted where one will not, or was removed."""
+        """The runs that have not succeeded yet, in words. Raises NotAdmitted if one failed or was removed."""
         waiting = []
         for run_id in self._after:
             try:

@@ -132,7 +132,7 @@ def _priority(job: Job) -> int | None:
 
 
 def _queue_notes(job: Job, target: LocalTarget, num_nodes: int, procs: int) -> Iterator[Note]:
-    """What is wrong with the slots or the priority of a job."""
+    """Problems with the slots or the priority of a job."""
     if target.slots is None:
         if job.priority is not None:
             yield Note("priority-unused", "priority: has no meaning on this machine: runs start at once",
@@ -227,7 +227,7 @@ def _nodes(
 
 
 def _collect(job: Job, facts: Facts) -> CollectSpec:
-    """The results in the folder of the code, which is the user's own: what Windlass keeps there is none."""
+    """Which files of the code folder are results; folders of Windlass in it are left out."""
     skip = (facts.home, *([facts.outputs_dir] if facts.outputs_dir is not None else []))
     return CollectSpec(job.outputs.collect, skip, is_shared=True)
 

@@ -20,7 +20,7 @@ from windlass.runs.store import locked
 
 LOCK: Final = ".lock"
 MAX_NAMED: Final = 4
-"""So many runs a reason to wait names."""
+"""Most runs that are named in the reason to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Ticket:
     priority: int = 0
     """Runs with a higher one start first."""
     since: float = 0.0
-    """From when on it has waited, in Unix seconds: the oldest starts first."""
+    """Begin of its wait, in Unix seconds: the oldest starts first."""
     slots: tuple[int, ...] = ()
     """The slots that it holds, from 0; empty while it waits."""
 
     @property
     def order(self) -> tuple[int, float, str]:
-        """Where it stands among those that wait."""
+        """Sort key among the runs that wait."""
         return -self.priority, self.since, self.run_id
 
 
@@ -57,7 +57,7 @@ def free_slots(mine: Ticket, others: Sequence[Ticket], total: int) -> tuple[int,
 
 
 def why_waiting(mine: Ticket, others: Sequence[Ticket], total: int) -> str:
-    """What a run waits for: `it takes 2 of 4 slots, and 1 is free: a-1 holds 3`."""
+    """Why a run waits: `it takes 2 of 4 slots, and 1 is free: a-1 holds 3`."""
     holders = [one for one in others if one.slots]
     ahead = sorted((one for one in others if not one.slots and one.order < mine.order), key=lambda one: one.order)
     num_free = max(0, total - sum(len(one.slots) for one in holders))
@@ -75,7 +75,7 @@ def _named(texts: Sequence[str]) -> str:
 
 
 class SlotQueue:
-    """One run's place in the queue of a target, which may have none."""
+    """One run's entry in the slot queue of a target. Nothing is written before `take`."""
 
     def __init__(self, folder: Path, run_id: str) -> None:
         self._folder = folder
@@ -143,7 +143,7 @@ class SlotQueue:
             lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 if _is_held(lock):
-                    # Of one that a full disk has cut off it is unknown what it holds: it counts as all.
+                    # An incomplete ticket (the disk was full) may hold any slot: it counts as holding all.
                     yield _read(lock) or Ticket(path.name, total, slots=tuple(range(total)))
                 else:
                     path.unlink()
@@ -161,7 +161,7 @@ def _is_held(lock: int) -> bool:
 
 
 def _read(lock: int) -> Ticket | None:
-    """The ticket in an open file; None where it is not whole."""
+    """The ticket in an open file; None if it is incomplete."""
     with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         data = json.loads(os.pread(lock, 1 << 16, 0))
         found = Ticket(**{**data, "slots": tuple(data["slots"])})
