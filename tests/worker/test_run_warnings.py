@@ -103,6 +103,40 @@ def test_other_arguments_name_no_file_to_resume_from(tmp_path: Path, words: tupl
     assert node.codes == ["resumed-from-another-run"]
 
 
+LOADED = "=> loaded checkpoint 'best.pt' (epoch 12)"
+
+
+def test_a_checkpoint_that_was_loaded_is_where_training_began_once_a_step_or_an_epoch_shows_it(tmp_path: Path) -> None:
+    by_step, by_epoch = Node(tmp_path), Node(tmp_path)
+    for node in (by_step, by_epoch):
+        node.warnings.restored(log(LOADED, epoch=12))
+        assert node.found == []
+    by_step.warnings.began({"step": 1, "every": 1}, {})
+    by_epoch.warnings.began_epoch(13)
+    assert [one.message for one in (*by_step.found, *by_epoch.found)] == [
+        f"training began from epoch 12 of another run: {LOADED}"
+    ] * 2
+
+
+def test_a_script_that_evaluates_what_it_loaded_has_neither_resumed_nor_lacked_a_step(tmp_path: Path) -> None:
+    evaluates, ends = Node(tmp_path), Node(tmp_path)
+    for node, tail in ((evaluates, f"{LOADED}\naccuracy: 0.914"), (ends, f"{LOADED}\ndone")):
+        node.warnings.restored(log(LOADED, epoch=12))
+        node.warnings.ended(ranks_of(FakeRank(tmp_path, tail=tail)), set())
+    assert evaluates.found == []
+    assert ends.codes == ["resumed-from-another-run", "no-steps"]
+    assert ends.found[0].message == f"the script loaded epoch 12 of another run: {LOADED}"
+
+
+def test_a_file_that_was_written_since_the_run_began_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "best.pt").touch()
+    node = Node(tmp_path)
+    node.warnings.restored(log(LOADED, epoch=12))
+    node.warnings.began_epoch(13)
+    node.warnings.ended(ranks_of(FakeRank(tmp_path, tail=LOADED)), set())
+    assert node.found == []
+
+
 # -- saves that were not used -----------------------------------------------------------------------------------------
 
 
@@ -139,6 +173,14 @@ def test_a_save_of_an_earlier_step_than_the_first_report_may_have_been_used(tmp_
     saves(tmp_path)
     node = Node(tmp_path, attempt=2)
     node.warnings.began({"step": 20, "every": 20}, {})
+    assert node.found == []
+
+
+def test_a_save_that_was_read_since_it_was_written_was_used(tmp_path: Path) -> None:
+    saves(tmp_path)
+    os.utime(tmp_path / "ck/step_15/model.pt", (BEGAN + 100, BEGAN + 1))
+    node = Node(tmp_path, attempt=2)
+    node.warnings.began({"step": 1, "every": 1}, {})
     assert node.found == []
 
 

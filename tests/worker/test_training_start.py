@@ -106,6 +106,12 @@ def test_a_bar_that_is_drawn_at_0_before_it_is_moved_begins_where_it_is_moved_to
     assert read("step 0 loss 3.5\nstep 10 loss 3.1\n")[1] == [{"step": 0, "every": 10}]
 
 
+def test_what_is_loaded_after_a_loss_was_printed_is_no_beginning() -> None:
+    loaded = "=> loaded checkpoint 'best.pt' (epoch 3)\n"
+    assert [one["epoch"] for one in read(loaded + "epoch 4/8 train_loss 0.5\n")[0]] == [3]
+    assert read("epoch 1/4 train_loss 0.5\nepoch 2/4 train_loss 0.4\n" + loaded)[0] == []
+
+
 def test_a_single_step_is_told_at_the_end() -> None:
     assert read("step 500 loss 3.5\n") == ([], [{"step": 500}])
 

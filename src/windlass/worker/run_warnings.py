@@ -14,6 +14,7 @@ from windlass.worker.process import ProcessStat
 from windlass.worker.protocol import NodeSpec, NodeWarning
 from windlass.worker.ranks import Rank, Ranks
 from windlass.worker.saved_states import newest_saved
+from windlass.worker.training_start import LOADS
 
 ALONE_IN = {
     ".alone-mpi": ("MPI world: COMM_WORLD had size 1", "launcher: mpi starts the ranks by mpirun"),
@@ -33,6 +34,11 @@ _NO_BATCHES = (
     r"across ranks is zero|`Trainer\.fit` stopped: `max_(?:steps|epochs)=0`"
 )
 """An empty bar of tqdm that names training, and what Lightning logs of a loader without batches."""
+_EVALUATES = (
+    r"(?i)\b(?:acc(?:uracy)?|evaluat\w*|test\w*|val(?:id\w*)?|predict\w*|infer\w*|generat\w*|sampl\w*|map|f1|bleu|"
+    r"perplexity)\b|\bacc@\d"
+)
+"""What a script prints that loads a checkpoint in order to evaluate or to use it."""
 
 
 class Left(NamedTuple):
@@ -50,6 +56,10 @@ class RunWarnings:
         self._events = events
         self._began_at = time.time()
         self._has_restored = self._is_refused = self._has_epoch = False
+        self._is_loaded = self._is_own = False
+        """Whether the script says that it has loaded a checkpoint, not that it resumes; and whether one of this run."""
+        self._if_it_trains: tuple[str, str] | None = None
+        """The warning of a checkpoint that was loaded, once training or the end shows what for."""
         self._left: list[tuple[int, Left]] = []
         """Processes that outlived a rank, with its number."""
 
@@ -67,17 +77,39 @@ class RunWarnings:
             return
         self._has_restored = True
         step, epoch, line = found.get("step"), found.get("epoch"), str(found.get("line", ""))
+        self._is_loaded = LOADS.search(line) is not None
+        self._is_own = self._is_loaded and self._names_new_file(line)
         is_beginning = not (step or epoch) and (step, epoch) != (None, None)
-        if self._spec.attempt > 1 or is_beginning or self._is_named(line):
+        if self._spec.attempt > 1 or is_beginning or self._is_own or self._is_named(line):
             return
         what = f"step {step}" if step else f"epoch {epoch}" if epoch else "a checkpoint"
         where = line or str(found.get("name", ""))
+        if self._is_loaded:
+            self._if_it_trains = (what, where)
+        else:
+            self._began_from(what, where)
+
+    def _began_from(self, what: str, where: str, did: str = "training began from") -> None:
         self.add(
             "resumed-from-another-run",
-            f"training began from {what} of another run: {where}",
+            f"{did} {what} of another run: {where}",
             "save into WINDLASS_OUTPUT_DIR or WINDLASS_CHECKPOINT_DIR, which each run has of its own; remove the old "
             "file to train from the beginning. Where that is wanted, name the file in the arguments of the script",
         )
+
+    def _trains(self) -> None:
+        """A step or an epoch was reported: what was loaded before is where training began."""
+        if self._if_it_trains is not None:
+            self._began_from(*self._if_it_trains)
+            self._if_it_trains = None
+
+    def _names_new_file(self, line: str) -> bool:
+        """Whether the line names a file that was written since the run began."""
+        for word in re.findall(r"[^\s'\"()\[\],;]+", line):
+            path = os.path.join(self._spec.cwd, word.rstrip(".:"))
+            if os.path.isfile(path) and os.path.getmtime(path) >= self._spec.since:
+                return True
+        return False
 
     def _is_named(self, line: str) -> bool:
         """Whether the arguments of the script name the file from which it resumed."""
@@ -90,12 +122,14 @@ class RunWarnings:
 
     def began(self, first: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
         """The first steps of a rank are known: a later attempt that begins anew has not used what was saved."""
+        self._trains()
         step, every = int(first["step"]), int(first.get("every") or 1)
         if step <= max(1, every) and not (progress.get("epoch") or 0) > 1:
             self._began_again("step", step)
 
     def began_epoch(self, epoch: object) -> None:
         """A rank that reports no step is in its first epoch: number 0 is that of a training from the beginning."""
+        self._trains()
         if epoch == 0 and not self._has_epoch:
             self._began_again("epoch", 0)
         self._has_epoch = True
@@ -114,11 +148,17 @@ class RunWarnings:
             )
 
     def _newest_saved(self) -> str:
-        """The newest saved state that the run's own folders had when the attempt began; empty for none."""
+        """The newest saved state that the run's own folders had when the attempt began; empty for none.
+
+        It is empty too where that was read after it had been written, as far as its file system notes that: steps that
+        are counted anew in each epoch do not show that a script went on.
+        """
         named = (self._spec.env.get(name, "") for name in ("WINDLASS_CHECKPOINT_DIR", "WINDLASS_OUTPUT_DIR"))
         folders = [folder for folder in named if folder.startswith("/")]
         found = newest_saved(folders, self._spec.since, self._began_at)
-        return "" if found is None else min((os.path.relpath(found.path, folder) for folder in folders), key=len)
+        if found is None or os.stat(found.path).st_atime > found.at:
+            return ""
+        return min((os.path.relpath(found.path, folder) for folder in folders), key=len)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -157,6 +197,10 @@ class RunWarnings:
         progress = [rank.capture.progress for rank in ranks]
         if self._spec.attempt > 1 or any(one.get("step") or "loss" in one for one in progress):
             return
+        if self._is_own or (self._is_loaded and any(re.search(_EVALUATES, rank.capture.tail) for rank in ranks)):
+            return  # it evaluates what it has loaded
+        if self._if_it_trains is not None:
+            self._began_from(*self._if_it_trains, did="the script loaded")
         if self._has_restored or any(re.search(_NO_BATCHES, rank.capture.tail) for rank in ranks):
             why = "the checkpoint that it loaded was that of a finished training" if self._has_restored else ""
             self.add(

@@ -31,7 +31,7 @@ _RESTORES: Final = tuple(
         r"\[torch\] load(?:ing|ed) checkpoint from\s",  # DeepSpeed
     )
 )
-_LOADS: Final = re.compile(r"\bload(?:ing|ed)\s+(?:the\s+)?checkpoint\b", _FLAGS)
+LOADS: Final = re.compile(r"\bload(?:ing|ed)\s+(?:the\s+)?checkpoint\b", _FLAGS)
 """Also logged of pretrained weights: counts where the line names a step or an epoch."""
 _STARTS: Final = re.compile(r"\b(?:training starts at step|starting training from iteration)\s+(\d{1,15})\b", _FLAGS)
 """torchtitan, Detectron2: also logged by a training from scratch, with its first step."""
@@ -64,7 +64,7 @@ def restored(line: str) -> dict[str, Any] | None:
     line = without_colours(line).strip()
     match = next((one for pattern in _RESTORES if (one := pattern.search(line))), None)
     starts = _STARTS.search(line)
-    loads = _LOADS.search(line)
+    loads = LOADS.search(line)
     found_at = match or starts or loads
     if found_at is None:
         return None
@@ -101,6 +101,8 @@ class TrainingStart:
         self._seen_bytes = 0
         self._steps: dict[str, list[int]] = {kind: [] for kind in KINDS}
         self._given = ""
+        self._has_loss = False
+        """Whether a loss was printed: what is loaded later, such as the best checkpoint, is no beginning."""
         self.restored: list[dict[str, Any]] = []
         """Checkpoint events of restores, until they are taken: the first, and again where a line names more."""
         self._worth = 0
@@ -142,12 +144,14 @@ class TrainingStart:
 
     def _line(self, line: bytes) -> None:
         lowered = line.lower()
-        if any(hint in lowered for hint in _HINTS) and not any(self._printed_steps):
+        has_begun = self._has_loss or any(self._printed_steps)
+        if any(hint in lowered for hint in _HINTS) and not has_begun:
             report = restored(line.decode("utf-8", "replace"))
             if report is not None and _worth(report) > self._worth:
                 self._worth = _worth(report)
                 self.restored.append({"action": "restored", "source": "log", **report})
         found = self._read(line)
+        self._has_loss = self._has_loss or (found is not None and "loss" in found[1])
         if found is not None and not _is_empty_bar(line, found[1]):
             self.report(found[0], found[1].get("step"))
 
