@@ -151,6 +151,8 @@ def test_a_checkpoint_that_the_script_picked_and_that_is_cut_short_is_named_with
     ("path", "code", "fix"),
     [
         ("/ck/last.pt", "checkpoint-damaged", "mv /ck/last.pt /ck/last.pt.damaged"),
+        ("/exp3/last.pt", "checkpoint-damaged", "mv /exp3/last.pt /exp3/last.pt.damaged"),
+        ("/runs/20/model.pt", "checkpoint-damaged", "mv /runs/20 /runs/20.damaged"),
         ("/data/shard-3.npz", "file-corrupt", "fetch or write /data/shard-3.npz again"),
     ],
 )

@@ -55,3 +55,8 @@ def test_a_rank_that_ended_in_time_or_waits_for_others_is_not_helped_by_grace() 
     assert (waits.code, waits.fix.startswith("nothing to fix")) == ("stopped", True)
     exited = ended(*STOP, OVER, ranks=[RankSeen(0, exit_code=0)])
     assert exited.fix.startswith("nothing to fix"), "it has exited while it was killed"
+
+
+def test_more_grace_is_no_fix_for_a_rank_that_ignores_the_signal() -> None:
+    fix = "let the script exit on SIGTERM, which it ignores (SIG_IGN): more grace does not help"
+    assert ended(*STOP, (OVER[0], {**OVER[1], "fix": fix})).fix.startswith(f"{fix}; windlass resume r-1")

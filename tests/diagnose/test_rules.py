@@ -19,6 +19,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import fold
 from windlass.worker.protocol import RankFailure
 from windlass.worker.root_cause import first_cause
+from windlass.worker.tracebacks import since_handled
 
 TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in <module>\n    step()\n'
 PEER_GONE = TRACE + "RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:4\n"
@@ -249,6 +250,70 @@ def test_a_script_that_does_not_take_what_its_launcher_passes_is_told_how_to_do_
     assert (passed.code, typed.code) == ("wrong-arguments", "wrong-arguments")
     assert launcher in passed.fix
     assert "change the arguments" in typed.fix
+
+
+@pytest.mark.parametrize(
+    ("tail", "exit_code", "said"),
+    [
+        ("usage: t fit [-h] --data DATA\nt fit: error: the following arguments are required: --data", 2,
+         "the following arguments are required: --data"),
+        ("FATAL Flags parsing error:\n  Unknown command line flag 'lr'. Did you mean: rate ?\nPass --helpshort", 1,
+         "Unknown command line flag 'lr'. Did you mean: rate ?"),
+        ("Could not override 'optim.lrr'.\nKey 'lrr' is not in struct\n\nSet the environment variable "
+         "HYDRA_FULL_ERROR=1 for a complete stack trace.", 1, "Could not override 'optim.lrr'."),
+        ("Usage: train.py [OPTIONS] DATA\n╭─ Error ────╮\n│ Missing argument 'DATA'.  │\n╰────────────╯", 2,
+         "Missing argument 'DATA'."),
+        (TRACE + "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--lrr', '3']", 1,
+         "['--lrr', '3']"),
+        ("usage: child.py [-h]\nchild.py: error: unrecognized arguments: --lrr\n" + TRACE +
+         "subprocess.CalledProcessError: Command '['python']' returned non-zero exit status 2.", 1,
+         "unrecognized arguments: --lrr"),
+    ],
+)  # fmt: skip
+def test_arguments_are_refused_in_the_words_of_each_library(tail: str, exit_code: int, said: str) -> None:
+    verdict = failed(tail + "\n", exit_code).verdict
+    assert (verdict.code, verdict.summary.removesuffix(" at train.py:7")) == (
+        "wrong-arguments",
+        f"the script refuses its arguments: {said}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "error", "code", "said"),
+    [
+        ("    fcntl.flock(f, LOCK_EX | LOCK_NB)", "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+         "lock-held", "another process has the lock"),
+        ("    self.pid = os.fork()", "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+         "too-many-processes", "may not start one more"),
+        ("    sock.recv(1)", "BlockingIOError: [Errno 11] Resource temporarily unavailable", "exception", "raised"),
+        ('  File "/usr/lib/python3.11/subprocess.py", line 9, in _execute_child\n    raise child_exception_type()',
+         "FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'", "program-missing", "install ffmpeg"),
+        ("    os.nice(-5)", "PermissionError: [Errno 1] Operation not permitted", "permission-denied", "capability"),
+        ("    read(9)", "OSError: [Errno 116] Stale file handle: '/data/x'", "file-system-failed", "mount"),
+        ("    read(9)", "OSError: [Errno 5] Input/output error: '/data/x'", "file-system-failed", "mount"),
+        ("    read(9)", "OSError: [Errno 107] Transport endpoint is not connected", "exception", "raised"),
+    ],
+)  # fmt: skip
+def test_an_error_number_means_what_its_call_was_for(frames: str, error: str, code: str, said: str) -> None:
+    verdict = failed(
+        f'Traceback (most recent call last):\n  File "/job/train.py", line 3, in run\n{frames}\n{error}\n'
+    ).verdict
+    assert verdict.code == code
+    assert said in f"{verdict.summary} {verdict.fix}"
+
+
+@pytest.mark.parametrize(
+    ("after", "is_over"),
+    [("config.toml has no section [model]\n", True), ("", False), ("step 5/5 loss 0.200\n", False)],
+)
+def test_an_exception_of_a_thread_is_over_where_the_script_then_says_something_else(after: str, is_over: bool) -> None:
+    tail = f"Exception in thread Thread-1 (f):\n{TRACE}OSError: dropped\nstep 1/5 loss 1.000\n{after}"
+    assert (since_handled(tail) != tail) == is_over
+
+
+def test_a_program_that_a_shell_of_another_language_does_not_find_is_named() -> None:
+    verdict = failed("bash: Zeile 1: torchrunn: Kommando nicht gefunden.\n", 127).verdict
+    assert (verdict.code, verdict.summary) == ("program-missing", "the shell has not found torchrunn")
 
 
 GUARD = """Traceback (most recent call last):

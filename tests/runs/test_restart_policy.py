@@ -20,6 +20,9 @@ def raised(line: str) -> RootCause:
     return RootCause(line, rank=0, exit_code=1, traceback=f"Traceback …\n{line}")
 
 
+OUTSIDE = raised("OSError: [Errno 116] Stale file handle: '/data/x'").replace(transient=True)
+
+
 def died(name: str) -> RootCause:
     return RootCause(name, rank=0, exit_code=-11, signal=name)
 
@@ -144,6 +147,7 @@ def test_a_death_right_after_the_checkpoint_is_at_the_step_of_the_checkpoint() -
         ([(raised("ValueError: x"), 7), (died("SIGKILL"), 9)], 7, raised("ValueError: x")),
         ([(raised("RuntimeError: closed by peer").replace(blames_peer=True), 7)], 7,
          raised("RuntimeError: closed by peer").replace(blames_peer=True)),
+        ([(OUTSIDE, 7)], 7, OUTSIDE),
     ],
 )  # fmt: skip
 def test_another_death_is_tried_again(

@@ -54,6 +54,16 @@ def test_a_file_of_another_kind_is_not_judged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "is_cut"),
+    [('{"global_step": 10, "log', True), ("[1, 2", True), ('{"a": 1}\n', False), ("\0" * 20, True), ("12", False)],
+)
+def test_json_is_cut_where_its_last_bracket_is_missing(tmp_path: Path, text: str, is_cut: bool) -> None:
+    (tmp_path / "trainer_state.json").write_text(text)
+    found = damaged_files(output("json.decoder.JSONDecodeError: Expecting value"), [str(tmp_path)])
+    assert bool(found) == is_cut
+
+
+@pytest.mark.parametrize(
     ("error", "name"),
     [
         (SAFETENSORS, "model.safetensors"), (NUMPY, "model.npz"), (TORCH, "model.pt"),

@@ -33,6 +33,8 @@ def is_transient(tail: str, exit_code: int = 1) -> bool:
         "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.",
         "sqlite3.OperationalError: database is locked",
         "subprocess.CalledProcessError: Command 'aws s3 cp' returned non-zero exit status 1.",
+        "psycopg2.OperationalError: FATAL:  the database system is starting up",
+        "RuntimeError: the tracking server at http://10.0.0.5:5000 did not answer",
     ],
 )
 def test_an_error_that_may_be_gone_later_is_transient(line: str) -> None:
@@ -59,6 +61,19 @@ def test_an_error_that_an_error_of_the_network_led_to_is_transient() -> None:
     first = f"{TRACE}ConnectionResetError: [Errno 104] Connection reset by peer\n"
     chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
     assert is_transient(f"{first}{chained}{TRACE}ValueError: no data\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_gone_later"),
+    [
+        ("curl: (6) Could not resolve host: hub", True),
+        ("shard 3 has no labels", False),
+        ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --timeout", False),
+    ],
+)
+def test_of_a_program_that_the_script_started_its_own_words_tell_that(words: str, is_gone_later: bool) -> None:
+    raised = "subprocess.CalledProcessError: Command '['x']' returned non-zero exit status 2."
+    assert is_transient(f"{words}\n{TRACE}{raised}\n") == is_gone_later
 
 
 def test_a_program_that_gives_up_after_an_error_of_the_network_is_transient() -> None:

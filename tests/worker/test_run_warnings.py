@@ -236,6 +236,18 @@ def test_a_process_that_outlives_its_rank_is_named_and_one_that_is_about_to_end_
         assert node.codes == codes
 
 
+@pytest.mark.parametrize(("name", "is_viewer"), [("tensorboard", True), ("wandb-core", True), ("upload", False)])
+def test_a_viewer_that_was_left_behind_costs_the_run_nothing(tmp_path: Path, name: str, is_viewer: bool) -> None:
+    code = "import subprocess, sys; subprocess.Popen([sys.argv[1], '60'], executable='/bin/sleep')"
+    leader = subprocess.Popen([sys.executable, "-c", code, name], preexec_fn=process.Birth())
+    assert leader.wait() == 0
+    node, rank = Node(tmp_path), FakeRank(tmp_path, leader.pid, step=1)
+    node.warnings.outlived(rank)  # type: ignore[arg-type]
+    process.send_group(leader.pid, signal.SIGKILL)
+    node.warnings.ended(ranks_of(rank), set(process.children(os.getpid())))
+    assert node.codes == ([] if is_viewer else ["processes-outlived"])
+
+
 def until_gone(group: int) -> None:
     while any(line.group == group and line.state != "Z" for line in process.every()):
         time.sleep(0.01)

@@ -361,9 +361,11 @@ def explain(status: Status, engine: Engine, paint: Paint) -> tuple[str, list[str
         return "", []
     from windlass.actions.why import report
     from windlass.cli.whytext import verdict_lines
+    from windlass.diagnose.rules.restarts import SAME_ERROR
 
     why = report(status.id, engine)
-    return ("", []) if why.verdict in ("exception", "unknown") else (why.verdict, verdict_lines(why, paint))
+    is_told = why.verdict in ("exception", "unknown") and SAME_ERROR not in why.evidence
+    return ("", []) if is_told else (why.verdict, verdict_lines(why, paint))
 
 
 def watch(run_id: str, engine: Engine, *, form: str) -> int:

@@ -57,6 +57,7 @@ RULES: Final[tuple[Rule, ...]] = (
     deaths.signalled,
     deaths.of_mpi,
     deaths.exit_code,
+    deaths.of_child,
     checkpoints.damaged,
     checkpoints.cut_short,
 )

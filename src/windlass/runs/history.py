@@ -19,6 +19,12 @@ LAST_LINE: Final = "; its last line: "
 _PLACE: Final = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 _VARYING: Final = re.compile(r"0x[0-9a-f]+|\bpid\W{0,4}\d+|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d+)?", re.IGNORECASE)
 """What differs in each attempt: addresses, process ids, times."""
+_OUTSIDE: Final = re.compile(
+    r"stale file handle|input/output error|transport endpoint|unavailable|bad gateway|too many requests|"
+    r"name resolution|connection (?:refused|reset)|\b(?:429|50[0234])\b",
+    re.IGNORECASE,
+)
+"""Errors of services and file systems, which a later attempt may not meet, though they came at the same step."""
 NO_PROGRESS: Final = (events.SupervisorRestarted, events.ConditionChanged, events.Warned)
 """Events that a supervisor may record before it crashes again: they do not show that it works."""
 
@@ -227,7 +233,8 @@ def _is_training(progress: events.Progress) -> bool:
 
 def way(cause: RootCause) -> str | None:
     """What would make another failure the same one; None for a cause that any failure has: a kill, a lost peer."""
-    if cause.signal in ("SIGKILL", "SIGTERM") or cause.blames_peer:
+    is_outside = cause.transient and _OUTSIDE.search(cause.summary)
+    if cause.signal in ("SIGKILL", "SIGTERM") or cause.blames_peer or is_outside:
         return None
     return cause.signal or (cause.summary if cause.traceback else None)
 

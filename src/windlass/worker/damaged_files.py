@@ -24,6 +24,7 @@ _LOADERS = (
     (r"/numpy/lib/", (".npz",)),
     (r"/torch/serialization\.py|/torch/_weights_only_unpickler\.py", ZIPPED),
     (r"BadZipFile|/zipfile(?:\.py|/)", (*ZIPPED, ".npz", ".zip")),
+    (r"\bJSONDecodeError\b", (".json",)),
     (r"pickle data was truncated|Ran out of input", (".pkl", ".pickle", ".joblib", *ZIPPED)),
 )
 """Signs in a traceback of the library that loads a file, and endings of its files; the first match counts."""
@@ -34,6 +35,7 @@ _PATH = re.compile(r"/[\w.,=+@%/-]+")
 _END_OF_ZIP = b"PK\x05\x06"
 _END_OF_ZIP_BYTES = 22
 """Without a comment, which neither torch nor numpy writes."""
+MOST_JSON_BYTES = 4 << 20
 MOST_FILES, MOST_FOUND, MOST_SECONDS = 5000, 8, 2.0
 
 
@@ -87,6 +89,8 @@ def problem_of_end(path: str) -> str:
             return problem_of_safetensors(path)
         except TORN as error:
             return f"its header cannot be read: {error}"
+    if path.endswith(".json"):
+        return _problem_of_json(path) if size <= MOST_JSON_BYTES else ""
     with open(path, "rb") as file:
         start = file.read(4)
         file.seek(max(0, size - _END_OF_ZIP_BYTES))
@@ -95,3 +99,11 @@ def problem_of_end(path: str) -> str:
         return "" if end.startswith(_END_OF_ZIP) else f"it ends after {size:,} bytes, amid its content"
     is_cut = path.endswith(_PICKLED) and start[:1] == b"\x80" and not end.endswith(b".")
     return f"it ends after {size:,} bytes, amid its content" if is_cut else ""
+
+
+def _problem_of_json(path: str) -> str:
+    """Whether a file of JSON was cut short; other text that is none may be meant so. Raises OSError."""
+    with open(path, "rb") as file:
+        text = file.read().decode("utf-8", "replace").strip("\0 \r\n\t")
+    is_cut = not text or (text[0] in "{[" and text[-1] not in "}]")
+    return f"it ends after {os.path.getsize(path):,} bytes, amid its content" if is_cut else ""

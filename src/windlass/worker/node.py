@@ -26,6 +26,7 @@ from windlass.worker.masking import secret_values
 from windlass.worker.output_events import OutputEvents
 from windlass.worker.protocol import (
     GRACE_OVER,
+    MORE_GRACE,
     OUTPUTS_INCOMPLETE,
     STACKS_SIGNAL,
     STOP_NOW_SIGNAL,
@@ -52,7 +53,7 @@ from windlass.worker.ranks import FAILURE_GRACE_SECONDS, Rank, Ranks
 from windlass.worker.rendezvous_check import ALONE, RendezvousCheck
 from windlass.worker.reserve import Reserve
 from windlass.worker.setup_step import SetupStep
-from windlass.worker.stack_dump import ask_after_failure, flights_of, forget, take_stacks, waited_in_vain
+from windlass.worker.stack_dump import ask_after_failure, flights_of, forget, ignores, take_stacks, waited_in_vain
 
 if TYPE_CHECKING:
     from windlass.worker.statusserver import StatusServer
@@ -431,11 +432,14 @@ class Node:
         """Kill the ranks that have not exited since SIGTERM, and report which were still at work."""
         waiting = self.found.waiting
         left = tuple(rank.number for rank in self.ranks.live if rank.failed_at() is None and rank not in waiting)
+        ignored = all(ignores(rank.pid, signal.SIGTERM) for rank in self.ranks.live if rank.number in left)
         self._kill_all()
         if left:
             who, verb = (f"rank {left[0]}", "was") if len(left) == 1 else (f"ranks {', '.join(map(str, left))}", "were")
             message = f"{who} had not exited {self.ranks.grace_seconds:g} s after SIGTERM (grace), and {verb} killed"
-            fix = "raise grace: above the longest step, evaluation and save included"
+            fix = MORE_GRACE
+            if ignored:
+                fix = "let the script exit on SIGTERM, which it ignores (SIG_IGN): more grace does not help"
             self.events.add(NodeWarning(time.time(), message, code=GRACE_OVER, fix=fix, ranks=left))
 
     def _dump_stacks(self) -> None:

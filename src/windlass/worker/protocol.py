@@ -32,6 +32,8 @@ GRACE_OVER = "grace-over"
 OUTPUTS_INCOMPLETE = "outputs-incomplete"
 """Code of the warning that files which ranks wrote to their output are not in that of the run."""
 OF_ANOTHER_NODE = "is there already, of another node"
+MORE_GRACE = "raise grace: above the longest step, evaluation and save included"
+"""Its fix, unless the ranks ignore the signal."""
 VERSION = 1
 Environment = Mapping[str, str]
 EMPTY: Mapping[str, Any] = {}

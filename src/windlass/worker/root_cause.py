@@ -47,6 +47,7 @@ _TRANSIENT = (
     r"unreachable|no route to host|name resolution|name or service not known|time(?:d[ -]|-)?outs?\b|Timeout|"
     r"broken pipe|reset by peer|rendezvous|EADDRINUSE|address already in use|too many requests|rate.?limit|unavailable|"
     r"bad gateway|internal server error|\b(?:HTTP|status|error)\w*\W{1,3}(?:\w+\W)?(?:408|425|429|5\d\d)\b|\b429\b|"
+    r"did not (?:answer|respond)|starting up|not (?:yet )?ready|"
     r"temporar(?:y|ily)|try again|retry|retries|\bbusy\b|locked|throttl|slow.?down|expired|\bSSL|"
     r"nccl|gloo|CUDA error|out of ?memory|MemoryError|can(?:no|')t allocate|cublas|cudnn|\bECC\b|\bXid\b|"
     r"input/output error|stale file handle|no space left|quota|transport endpoint|"
@@ -146,6 +147,10 @@ def _is_transient(tail: str, trace: str) -> bool:
     line = exception_line(trace) or (text.strip().splitlines() or [""])[-1]
     if re.match(_OF_PROGRAM, line):
         return False
+    if "CalledProcessError" in line and (words := own_words(tail.replace(trace, "")).strip()[-_END_BYTES:]):
+        # One that a launcher or a script raises of a program that it has started: what that has printed counts.
+        is_of_program = any(re.match(_OF_PROGRAM, one) for one in words.splitlines())
+        return not is_of_program and bool(re.search(_TRANSIENT, words))
     messages = [line for line in text.splitlines() if not (trace and line.startswith((" ", "\t")))]
     is_of_launcher = is_secondary(line) or (not trace and is_launched(text))
     return is_of_launcher or bool(re.search(_TRANSIENT, "\n".join(messages)))

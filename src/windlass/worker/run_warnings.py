@@ -26,6 +26,7 @@ ALONE_IN = {
 """By the ending of the mark that `rank.py` writes: the group in which the rank was alone, and the fix."""
 LEAVE_SECONDS = 0.25
 """Time for child processes to end after their rank: helper processes of Python notice its end a moment later."""
+_VIEWER = r"(?:tensorboard|wandb-core|wandb-service|mlflow|aim|jupyter|nvidia-smi|dcgmi)(?:$|\W)"
 NAMED = 3
 COMMAND_CHARS = 80
 _OF_RESUME = r"(?i)resum|restor|checkpoint|ckpt|load|init|pretrain|weights|from"
@@ -107,7 +108,7 @@ class RunWarnings:
         """Whether the line names a file that was written since the run began."""
         for word in re.findall(r"[^\s'\"()\[\],;]+", line):
             path = os.path.join(self._spec.cwd, word.rstrip(".:"))
-            if os.path.isfile(path) and os.path.getmtime(path) >= self._spec.since:
+            if os.path.isfile(path) and _time_of(path, "st_mtime") >= self._spec.since:
                 return True
         return False
 
@@ -156,7 +157,7 @@ class RunWarnings:
         named = (self._spec.env.get(name, "") for name in ("WINDLASS_CHECKPOINT_DIR", "WINDLASS_OUTPUT_DIR"))
         folders = [folder for folder in named if folder.startswith("/")]
         found = newest_saved(folders, self._spec.since, self._began_at)
-        if found is None or os.stat(found.path).st_atime > found.at:
+        if found is None or _time_of(found.path, "st_atime") > found.at:
             return ""
         return min((os.path.relpath(found.path, folder) for folder in folders), key=len)
 
@@ -221,9 +222,23 @@ def _staying(is_wanted: Callable[[ProcessStat], bool]) -> list[Left]:
     while True:
         found = [line for line in process.every() if line.state != "Z" and is_wanted(line)]
         if (was_empty and not found) or time.monotonic() >= give_up:
-            return [Left(line.pid, _command(line)) for line in found]
+            return [Left(line.pid, _command(line)) for line in found if not _is_viewer(line)]
         was_empty = not found
         time.sleep(0.0 if was_empty else 0.02)
+
+
+def _time_of(path: str, name: str) -> float:
+    """A time of a file; 0 where it is gone."""
+    try:
+        return float(getattr(os.stat(path), name))
+    except OSError:
+        return 0.0
+
+
+def _is_viewer(line: ProcessStat) -> bool:
+    """Whether this process only shows or records what others do: its end costs a run nothing."""
+    words = process.read_text(f"/proc/{line.pid}/cmdline").split("\0")[:4]
+    return any(re.match(_VIEWER, os.path.basename(word)) for word in words)
 
 
 def _has_children() -> bool:

@@ -145,10 +145,19 @@ def waited_in_vain(tail: str) -> bool:
 
 def _handles(pid: int, number: int) -> bool:
     """Whether this process handles a signal."""
+    return _has(pid, b"SigCgt:", number)
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Whether this process ignores a signal."""
+    return _has(pid, b"SigIgn:", number)
+
+
+def _has(pid: int, mask: bytes, number: int) -> bool:
     try:
         with open(f"/proc/{pid}/status", "rb") as file:  # the name of a process may be any bytes
             for line in file:
-                if line.startswith(b"SigCgt:"):
+                if line.startswith(mask):
                     return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     except (OSError, ValueError):
         pass

@@ -11,6 +11,8 @@ import json
 import re
 from typing import NamedTuple
 
+from windlass.worker.trainlogs import recognise
+
 TRACEBACK = "Traceback (most recent call last)"
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Iteration)\b|[A-Za-z_]\w*(?:\.\w+)+:)"
@@ -20,6 +22,7 @@ _NAMED = re.compile(r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b)[A-Za-z_]\w*(?
 _FRAME = re.compile(r'^\s+File "')
 _IGNORED = re.compile(r"^Exception ignored ")
 """Before the traceback of an exception that ended nothing, such as one of a `__del__`."""
+_OF_THREAD = re.compile(r"Exception in thread ")
 _IN_GROUP = re.compile(r"[|+] +(?:Exception Group )?Traceback \(most recent call last\)")
 _MARGIN = re.compile(r" +(?:(?P<rule>\+-[+-]*(?P<number> (?:\d+|\.\.\.) )?-+$)|[|+](?: |$))")
 _GROUP_RULE = "-" * 16
@@ -121,7 +124,8 @@ def traceback_of(text: str) -> str:
 
 
 def since_handled(text: str) -> str:
-    """The output of a script that ended by `sys.exit`, without an exception that it handled long before."""
+    """The output of a script that ended by `sys.exit`, without an exception that it handled long before, or one of a
+    thread, which ends no process, where the script has said something else since."""
     plain_text = _without_margins(unstyled(text))
     found = _reports(plain_text) if TRACEBACK in plain_text and not is_launched(plain_text) else []
     if not found:
@@ -130,7 +134,11 @@ def since_handled(text: str) -> str:
     end = max(report.last_line for report in found) + 1
     while end < len(lines) and lines[end].startswith((" ", "\t")):
         end += 1  # its message goes on
-    return "\n".join(lines[end:]) if len(lines) - end > MAX_GAP_LINES else text
+    last = max(found, key=lambda report: report.last_line)
+    said = [line for line in lines[end:] if line.strip()]
+    is_of_thread = _OF_THREAD.match(lines[last.first_line - 1] if last.first_line else "") is not None
+    is_over = is_of_thread and bool(said) and recognise(said[-1]) is None
+    return "\n".join(lines[end:]) if is_over or len(lines) - end > MAX_GAP_LINES else text
 
 
 def exception_line(trace: str) -> str:

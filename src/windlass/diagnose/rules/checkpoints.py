@@ -25,6 +25,9 @@ SAVED: Final = re.compile(
 )
 """Words in the name of a file, or of its folder, that a training saves."""
 
+_OF_ONE_SAVE: Final = re.compile(r"(?:checkpoint|ckpt|step|epoch|iter)\D*\d|^\d+$", re.IGNORECASE)
+"""Names of folders that hold one checkpoint."""
+
 
 def damaged(case: Observations) -> Iterator[Verdict]:
     """Work was lost because checkpoints are damaged, though the run goes on."""
@@ -63,13 +66,15 @@ def cut_short(case: Observations) -> Iterator[Verdict]:
         f"checkpoint.find has given {one.name} to the script: see whether it loads that one"
         for one in entries(of_newest_attempt(case.events), CheckpointChanged) if one.source == "found"
     ]  # fmt: skip
-    named = "/".join(path.parts[-2:])
+    own = [PurePosixPath(folder) for folder in (case.code_dir, case.status.output_dir) if folder]
+    named = path.name if path.parent in own else "/".join(path.parts[-2:])
     summary = f"{case.who} failed to load a file{case.at_place}, and {named} is damaged: {damaged[0]['problem']}"
     if not SAVED.search(named):
         fix = f"fetch or write {path} again; the next attempt would find it as it is"
         yield case.of_first("file-corrupt", summary, evidence, fix, DAMAGED_SCORE)
         return
-    moved = str(path.parent if re.search(r"\d", path.parent.name) else path)
+    is_one_save = _OF_ONE_SAVE.search(path.parent.name) and not any(one.is_relative_to(path.parent) for one in own)
+    moved = str(path.parent if is_one_save else path)
     fix = (
         f"move it away, or the script picks it again: mv {shlex.quote(moved)} {shlex.quote(f'{moved}.damaged')}; then "
         f"windlass resume {case.status.id}. Let the script save under another name and rename it when whole: os.replace"

@@ -28,6 +28,14 @@ _ABORT: Final = re.compile(
 )
 _USAGE: Final = re.compile(r"^usage:.*", re.MULTILINE | re.IGNORECASE)
 _USAGE_ERROR: Final = re.compile(r"^(?:\S.*: )?error: .*", re.MULTILINE | re.IGNORECASE)
+_LEVEL: Final = re.compile(r"^.*\berror: ", re.IGNORECASE)
+_REFUSED: Final = re.compile(
+    r"^(?:FATAL Flags parsing error:\n\s+(?P<absl>.*)|"
+    r"(?P<hydra>(?:Could not override '|Error parsing override '|In '.*': Could not find ').*)|"
+    r"\u2502 +(?P<boxed>(?:Missing|No such|Invalid|Unrecognized|Unknown|Required|Got unexpected) .*?) *\u2502$)",
+    re.MULTILINE,
+)
+"""Arguments as absl, Hydra, and the boxes of Typer, rich-click and tyro refuse them."""
 _LOCAL_RANK: Final = re.compile(r"(--local[-_]rank)=")
 _NO_LOCAL_RANK: Final = {
     "--local_rank": "let the script take --local_rank, or give deepspeed --no_local_rank",
@@ -36,6 +44,9 @@ _NO_LOCAL_RANK: Final = {
 _NOT_IMPORTED: Final = re.compile(r"\S*python\S*: .*No module named '?(?P<module>[\w.]+)")
 """Of an interpreter that was given -m."""
 _NOT_FOUND: Final = re.compile(r"^.*?(?:line \d+: )?(?P<what>[^\s:]+): (?:command )?not found$", re.MULTILINE)
+_NOT_FOUND_IN_ANY_LANGUAGE: Final = re.compile(
+    r"^[\w./-]*sh: (?:[^:\n]* \d+: )?(?P<what>[^\s:]+): [^:\n]+$", re.MULTILINE
+)
 _WATCHDOG: Final = re.compile(
     r"^(?P<what>Timeout \([\d:.]+\)!)\n(?P<stacks>(?:(?:Thread|Current thread) 0x.*\n|  .*(?:\n|\Z)|\n)*)\Z",
     re.MULTILINE,
@@ -49,6 +60,7 @@ _NO_SLOTS: Final = re.compile(
 _NOT_FINALIZED: Final = re.compile(
     r"\w+ has exited due to process rank (?P<rank>\d{1,9}) with PID \d+ on\s+node \S+ exiting\s+improperly"
 )
+_CHILD_CODE: Final = re.compile(r"returned non-zero exit status (\d{1,3})\.?$")
 _MPI_ABORT: Final = re.compile(
     r"MPI_ABORT was invoked on rank (?P<rank>\d{1,9}) in communicator (?P<group>.*)\n"
     r"(?:.*\n)??.*errorcode:? (?P<code>-?\d+)",
@@ -156,19 +168,8 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
     if case.first is None or case.signal is not None or case.raised is not None:
         return
     code, lines = case.code, last_lines(case.text)
-    usage = _USAGE.search(case.text)
-    if code == 2 and usage:
-        errors = _USAGE_ERROR.findall(case.text)
-        error = errors[-1].strip() if errors else lines[-1]
-        job = case.plan.get("job", {})
-        called = f"it was called with: {job.get('run') or ' '.join(job.get('command') or ())}"
-        passed = _LOCAL_RANK.search(error)
-        is_launchers = passed is not None and f"{passed[0]}$WINDLASS_LOCAL_RANK" in called
-        fix = _NO_LOCAL_RANK[passed[1]] if passed and is_launchers else "change the arguments in run: (or after --)"
-        yield case.of_first(
-            "wrong-arguments", f"the script does not take these arguments: {error.rpartition('error: ')[2]}",
-            [error, usage[0].strip()[:300], called], fix, 92,
-        )  # fmt: skip
+    if refused := _refused(case, code):
+        yield refused
     elif code == 1 and (dump := _WATCHDOG.search(case.text)):
         place = case.at(own_frame(main_stack(dump["stacks"]), case.code_dir, innermost_first=True))
         yield case.of_first(
@@ -177,7 +178,7 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
             [f"{dump['what']}, as faulthandler.dump_traceback_later writes it, and exit code 1"],
             "see what it waited for; allow more time there if it was only slow", 90, is_effect=True,
         )  # fmt: skip
-    elif code == 127 and (missing := _NOT_FOUND.search(case.text)):
+    elif code == 127 and (missing := _NOT_FOUND.search(case.text) or _NOT_FOUND_IN_ANY_LANGUAGE.search(case.text)):
         yield case.of_first(
             "program-missing", f"the shell has not found {missing['what']}", [missing[0].strip()],
             f"install {missing['what']}, give its path, or add its folder to PATH in env:", 92,
@@ -210,9 +211,37 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
         yield case.of_first(
             "exit-code", f"{case.who} ended with exit code {code}; its last line: {lines[-1]}",
             [f"exit code {code}, no exception", *lines],
-            f"read the lines before its end{'' if _is_program(case) else '; look for sys.exit calls in the script'}",
+            "read the lines before its end"
+            + ("" if _is_program(case) else "; look for sys.exit and os._exit in the script"),
             40, is_effect=True,
         )  # fmt: skip
+
+
+def of_child(case: Observations) -> Iterator[Verdict]:
+    """A launcher, such as accelerate's, whose child refused its arguments and printed no traceback."""
+    error = case.raised
+    if error is None or error.kind != "CalledProcessError" or case.first is None:
+        return
+    if (ended := _CHILD_CODE.search(error.line)) and (refused := _refused(case, int(ended[1]))):
+        yield refused
+
+
+def _refused(case: Observations, code: int) -> Verdict | None:
+    """What the script says of its arguments, where it ended with this code since it does not take them."""
+    usage, other = _USAGE.search(case.text), _REFUSED.search(case.text)
+    if not (usage and code == 2) and not (other and code in (1, 2)):
+        return None
+    errors = _USAGE_ERROR.findall(case.text)
+    error = errors[-1] if errors else next(filter(None, other.groups())) if other else last_lines(case.text)[-1]
+    job = case.plan.get("job", {})
+    called = f"it was called with: {job.get('run') or ' '.join(job.get('command') or ())}"
+    passed = _LOCAL_RANK.search(error)
+    is_launchers = passed is not None and f"{passed[0]}$WINDLASS_LOCAL_RANK" in called
+    fix = _NO_LOCAL_RANK[passed[1]] if passed and is_launchers else "change the arguments in run: (or after --)"
+    return case.of_first(
+        "wrong-arguments", f"the script refuses its arguments: {_LEVEL.sub('', error.strip())}",
+        [error.strip(), *([usage[0].strip()[:300]] if usage else []), called], fix, 92,
+    )  # fmt: skip
 
 
 def of_mpi(case: Observations) -> Iterator[Verdict]:

@@ -28,7 +28,7 @@ from windlass.runs.events import (
 )
 from windlass.runs.phase import Phase
 from windlass.runs.warnings import DISK_FIX
-from windlass.worker.protocol import GRACE_OVER
+from windlass.worker.protocol import GRACE_OVER, MORE_GRACE
 
 DEFECT: Final = "this is a defect of Windlass: report it with these lines"
 NOT_UPLOADED: Final = re.compile(r"the outputs could not be uploaded: (?P<what>.*)", re.DOTALL)
@@ -138,6 +138,9 @@ def _cut(case: Observations) -> str:
 
 
 def _more_grace(case: Observations) -> str:
+    told = [one for one in entries(of_newest_attempt(case.events), Warned) if one.code == GRACE_OVER]
+    if told and told[-1].fix not in ("", MORE_GRACE):
+        return told[-1].fix
     return f"raise grace: (now {case.grace_seconds:g} s) above the script's longest step, evaluation and save included"
 
 

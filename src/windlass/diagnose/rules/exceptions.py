@@ -37,6 +37,7 @@ OWN_PARTS: Final = (
 )
 
 
+MORE_PROCESSES: Final = "fewer DataLoader workers, or a higher limit: ulimit -u, or the container's limit of pids"
 _VARIABLE: Final = "(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)"
 NO_VARIABLE: Final = Advice(
     "launcher-variables", "{who} reads {1}, which a job of one rank, or with launcher: plain, does not have",
@@ -104,9 +105,13 @@ KNOWN: Final = (
      Advice("too-many-files", "{who} has too many files open",
            "close files after use, fewer DataLoader workers, "
            "torch.multiprocessing.set_sharing_strategy('file_system'), or a higher limit: ulimit -n", 94)),
-    (r"can't start new thread|BlockingIOError: \[Errno 11\]",
+    (r"can't start new thread",
      Advice("too-many-processes", "{who} may not start one more process or thread",
-           "fewer DataLoader workers, or a higher limit: ulimit -u, or the container's limit of pids", 92)),
+           MORE_PROCESSES, 92)),
+    (r"\[Errno (?:5|37|116|121)\]|\[Errno 107\][^\n]*: '|Stale file handle|No locks available",
+     Advice("file-system-failed", "a file system failed under {who}",
+           "look at the mount of that file: dmesg, whether its server answers, whether it has locks (a mount of NFS "
+           "without them needs another folder for lock files); then windlass resume {run}", 92)),
     (r"\[Errno 27\]|File too large",
      Advice("limit-reached", "{who} wrote a file larger than it may (ulimit -f)",
            "raise that limit where Windlass is called, or write several files", 92)),
@@ -116,6 +121,9 @@ KNOWN: Final = (
            "a smaller batch, fewer DataLoader workers, data read in parts; "
            "see ulimit -v and the memory limit of the container", 93)),
     # -- the script itself --
+    (r"arguments are not used by the HfArgumentParser: (.*)|^(?:[\w.]*\.)?GetoptError: (.*)",
+     Advice("wrong-arguments", "the script refuses its arguments: {1}{2}",
+            "change the arguments in run: (or after --)", 92)),
     (r"process group has not been initialized",
      Advice("process-group-missing", "{who} calls a collective before init_process_group",
            "call torch.distributed.init_process_group() first; the launcher sets all that it needs", 85)),
@@ -139,7 +147,7 @@ def known(case: Observations) -> Iterator[Verdict]:
     if error is None or case.first is None:
         return
     text = f"{error.kind}: {error.message}"
-    for special in (_imports, _files, _syntax, _worker_killed, _environment, _hub, _prompt):
+    for special in (_imports, _files, _not_now, _syntax, _worker_killed, _environment, _hub, _prompt):
         yield from special(case, error)
     for pattern, advice in KNOWN:
         if match := re.search(pattern, text, re.DOTALL):
@@ -171,7 +179,7 @@ def main_guard(case: Observations) -> Iterator[Verdict]:
         return
     for seen in case.ranks if case.first is None else [case.first]:
         text = own_words(seen.tail)
-        found = _IMPORTED_AGAIN.search(text)
+        found = next(reversed(list(_IMPORTED_AGAIN.finditer(text))), None)  # of the first one the frames may be cut off
         if found is None:
             continue
         place = case.at(own_frame(frames(text[: found.end()]), case.code_dir, innermost_first=False))
@@ -215,6 +223,8 @@ def _evidence(case: Observations, error: Raised) -> tuple[str, ...]:
     """The exception and where it was raised; then the ranks that failed after it."""
     message = [line.strip() for line in error.message.splitlines()[1:4] if line.strip()]
     lines = [error.line[:400], *(line[:300] for line in message), *([case.where] if case.where else [])]
+    if error.kind == "CalledProcessError":  # what that program has printed
+        lines += last_lines(case.text.partition(error.text.strip())[0], 2)
     if case.first is not None and (victims := [r.rank for r in case.failures if r.rank != case.first.rank]):
         lines.append(f"{named(victims)} failed after it")
     return tuple(lines)
@@ -335,6 +345,8 @@ def _install(case: Observations, package: str) -> str:
 _PATH: Final = re.compile(r"(?<!\w)'([^'\n]*)'")
 """What stands in quotes, but not between the apostrophe of `can't` and a quote after it."""
 _SHM: Final = re.compile(r"/dev/shm|</torch_|shared memory|shm_open|psm_[0-9a-f]+|/pymp-", re.IGNORECASE)
+_STARTS: Final = re.compile(r", in (?:_execute_child|_posix_spawn|execvp?e?|_execvpe|_spawnvef)$", re.MULTILINE)
+"""The frames of a process that starts a program."""
 _WRITES: Final = re.compile(
     r"\bsave|mkdir|makedirs|open\([^)]*['\"][wax]b?\+?['\"]|\bwrite|\bdump|\.to_csv|touch\(|rename|copy"
 )
@@ -358,6 +370,11 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
                 (*evidence, *(map(_without_space, full) if full else _free(case))), _space_fix(case, full),
                 95 if is_sure else 85,
             )  # fmt: skip
+    elif error.kind == "FileNotFoundError" and path and "/" not in path and _STARTS.search(error.text):
+        yield case.of_first(
+            "program-missing", f"{case.who} starts {path}{case.at_place}, which is not installed", evidence,
+            f"install {path}, give its path, or add its folder to PATH in env:", 93,
+        )  # fmt: skip
     elif error.kind in ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError") or "[Errno 2]" in text:
         near = case.near.get(path)
         fix = f"did you mean {near}?" if near else "check the path."
@@ -366,6 +383,12 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
         kind = "a folder where a file is needed" if error.kind == "IsADirectoryError" else "not there"
         yield case.of_first("file-missing", f"{case.who} needs {file}, which is {kind}", evidence, fix, 92)
     elif error.kind == "PermissionError" or re.search(r"\[Errno (?:13|1|30)\]", text):
+        if "[Errno 1]" in text and not path:
+            yield case.of_first(
+                "permission-denied", f"{case.who} may not do what it asks the system for{case.at_place}", evidence,
+                "leave it out, or run it as a user, or in a container, with that right (a capability, a limit)", 92,
+            )  # fmt: skip
+            return
         why = "the file system is read-only" if "[Errno 30]" in text else "permission denied"
         fix = f"check its owner: ls -ld {path}" if path else "check its owner"
         if ("[Errno 30]" in text or _is_written(case, error)) and not path.startswith(case.status.output_dir or "\0"):
@@ -374,6 +397,26 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
                 f"results; or {fix}"
             )
         yield case.of_first("permission-denied", f"{case.who} may not use {file}: {why}", evidence, fix, 92)
+
+
+_LOCKS: Final = re.compile(r"\b(?:flock|lockf)\(|/portalocker/|/filelock/")
+_FORKS: Final = re.compile(r"\bfork|_execute_child")
+
+
+def _not_now(case: Observations, error: Raised) -> Iterator[Verdict]:
+    """EAGAIN has a meaning for each call: no more processes, or a lock that another process has."""
+    is_lock = error.kind in ("Timeout", "LockException", "AlreadyLocked", "BlockingIOError")
+    if is_lock and _LOCKS.search(error.text) and "[Errno 37]" not in error.line:
+        yield case.of_first(
+            "lock-held", f"{case.who} could not lock a file{case.at_place}: another process has the lock",
+            _evidence(case, error), "see which process has it: lslocks; let ranks wait for the lock, or let only "
+            "one of them do what needs it", 93,
+        )  # fmt: skip
+    elif error.kind == "BlockingIOError" and _FORKS.search(error.text):
+        yield case.of_first(
+            "too-many-processes", f"{case.who} may not start one more process or thread{case.at_place}",
+            _evidence(case, error), MORE_PROCESSES, 92,
+        )  # fmt: skip
 
 
 def _is_written(case: Observations, error: Raised) -> bool:
@@ -395,6 +438,11 @@ def _space_fix(case: Observations, full: Sequence[Mapping[str, Any]]) -> str:
     if full and not holds_results:
         where = " or ".join(str(one["mount"]) for one in full)
         return f"free some space on {where}, or write elsewhere: TMPDIR, HF_HOME and the like may be set in env:"
+    seen = (case.host_facts.get("free_bytes") or {}).values()
+    if not full and seen and min(seen) > FULL_BYTES:
+        return (
+            "the file systems of the run have space: see on which other one the script writes there (df), and its quota"
+        )
     return "free some space, keep fewer checkpoints (checkpoint: {keep: 1}), or set outputs: to a larger disk"
 
 
