@@ -111,31 +111,26 @@ def list_lines(
     found: Sequence[RunOnCluster], now: float, paint: Paint, columns: int | None = None, *, everywhere: bool = False
 ) -> list[str]:  # fmt: skip
     """What `windlass ps --on` shows, in so many `columns`."""
-    waits, labels = any(run.waits_for for run in found), any(run.labels for run in found)
-    notes, warned = any(run.note for run in found), any(run.warnings for run in found)
-    members = "PODS" if any(run.namespace for run in found) else "HOSTS"
-    titles = ["ID", "NAME", *(["NAMESPACE"] if everywhere else []), "PHASE", members, "ATTEMPT", "AGE", "RECORD"]
-    rows = [
-        [
-            run.id,
-            run.name,
-            *([run.namespace] if everywhere else []),
-            phase_word(run.phase, paint),
-            f"{run.pods_ready}/{run.pods_total}",
-            str(run.attempt or "–"),
-            duration(now - run.created_at),
-            "here" if run.kept == "here" else paint("another machine", dim=True),
-            *([label_words(run.labels)] if labels else []),
-            *([first_line(run.note)] if notes else []),
-            *([warning_codes(run.warnings, paint)] if warned else []),
-            *([visible(run.waits_for)] if waits else []),
-        ]
-        for run in found
+    shown: list[tuple[str, Callable[[RunOnCluster], str]]] = [
+        ("ID", lambda run: run.id),
+        ("NAME", lambda run: run.name),
     ]
-    titles += [
-        *(["LABELS"] if labels else []),
-        *(["NOTE"] if notes else []),
-        *(["WARNINGS"] if warned else []),
-        *(["WAITS FOR"] if waits else []),
+    if everywhere:
+        shown.append(("NAMESPACE", lambda run: run.namespace))
+    shown += [
+        ("PHASE", lambda run: phase_word(run.phase, paint)),
+        ("PODS" if any(run.namespace for run in found) else "HOSTS", lambda run: f"{run.pods_ready}/{run.pods_total}"),
+        ("ATTEMPT", lambda run: str(run.attempt or "–")),
+        ("AGE", lambda run: duration(now - run.created_at)),
+        ("RECORD", lambda run: "here" if run.kept == "here" else paint("another machine", dim=True)),
     ]
-    return fitting(titles, rows, CUTS, paint, columns)
+    if any(run.labels for run in found):
+        shown.append(("LABELS", lambda run: label_words(run.labels)))
+    if any(run.note for run in found):
+        shown.append(("NOTE", lambda run: first_line(run.note)))
+    if any(run.warnings for run in found):
+        shown.append(("WARNINGS", lambda run: warning_codes(run.warnings, paint)))
+    if any(run.waits_for for run in found):
+        shown.append(("WAITS FOR", lambda run: visible(run.waits_for)))
+    rows = ([cell(run) for _, cell in shown] for run in found)
+    return fitting([title for title, _ in shown], rows, CUTS, paint, columns)
