@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from windlass.worker import cleanup, devices, netns, output_size, process
-from windlass.worker.at_work import Found, look
 from windlass.worker.capture import Capture, Echo
 from windlass.worker.event_log import EventLog
 from windlass.worker.heartbeat import Heartbeat
@@ -48,6 +47,7 @@ from windlass.worker.protocol import (
     StacksTaken,
 )
 from windlass.worker.rank import DONE_VARIABLE
+from windlass.worker.rank_activity import Activity, activity_of
 from windlass.worker.rank_start import Start
 from windlass.worker.ranks import FAILURE_GRACE_SECONDS, Rank, Ranks
 from windlass.worker.rendezvous_check import ALONE, RendezvousCheck
@@ -69,9 +69,9 @@ MARK_SECONDS = 0.25
 """How often the marks of live ranks are read: one that has failed may hang in its exit handlers."""
 EXIT_SECONDS = 3.0
 """How long a rank that has marked its failure may take to exit before the other ranks are ended."""
-FIRST_LOOK_SECONDS = FAILURE_GRACE_SECONDS - 1.0
+FIRST_CHECK_SECONDS = FAILURE_GRACE_SECONDS - 1.0
 """From SIGTERM until the node looks which ranks work: a supervisor that ends it after a failure knows it in time."""
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 
 
@@ -95,9 +95,9 @@ class Node:
         self.rendezvous_check = RendezvousCheck(spec.world_size)
         self.marks_at = 0.0
         """When to read the ranks' marks next, by the monotonic clock."""
-        self.work_at = 0.0
-        """When to look next which ranks work, by the monotonic clock."""
-        self.found = Found((), ())
+        self.check_at = 0.0
+        """When to check next which ranks work, by the monotonic clock."""
+        self.activity = Activity((), ())
         """What was found then."""
         self.host_facts = HostFacts()
         self.heartbeat: Heartbeat | None = None
@@ -319,7 +319,7 @@ class Node:
         self._read_marks()
         if self.ranks.kill_at is not None and time.monotonic() >= self.ranks.kill_at:
             self._end_grace()
-        self._look_at_work()
+        self._check_activity()
         self.output.report_progress()
         self._check_rendezvous()
         if has_output:
@@ -351,7 +351,7 @@ class Node:
         if not self.ranks.are_ending and self.ranks.live:
             due.append(self.marks_at - now)
         if self.ranks.ended_at is not None and self.ranks.kill_at is not None:
-            due.append(max(self.work_at, self.ranks.ended_at + FIRST_LOOK_SECONDS) - now)
+            due.append(max(self.check_at, self.ranks.ended_at + FIRST_CHECK_SECONDS) - now)
         return due
 
     def _beat(self) -> None:
@@ -411,26 +411,26 @@ class Node:
     def _kill_all(self) -> None:
         self.ranks.kill()
 
-    def _look_at_work(self) -> None:
+    def _check_activity(self) -> None:
         """Report which ranks save, or do other work of their own, while they are being ended.
 
         After a failure the others are killed once `FAILURE_GRACE_SECONDS` are over: here, where a rank of this node has
         failed, else by the supervisor.
         """
         now, begun = time.monotonic(), self.ranks.ended_at
-        if begun is None or self.ranks.kill_at is None or now < max(self.work_at, begun + FIRST_LOOK_SECONDS):
+        if begun is None or self.ranks.kill_at is None or now < max(self.check_at, begun + FIRST_CHECK_SECONDS):
             return
-        self.work_at = now + LOOK_SECONDS
-        before = self.found.working
-        self.found = look([rank for rank in self.ranks.live if rank.failed_at() is None], self.spec)
-        if self.found.working != before:
-            self.events.add(RanksAtWork(time.time(), tuple(rank.number for rank in self.found.working)))
+        self.check_at = now + CHECK_SECONDS
+        before = self.activity.working
+        self.activity = activity_of([rank for rank in self.ranks.live if rank.failed_at() is None], self.spec)
+        if self.activity.working != before:
+            self.events.add(RanksAtWork(time.time(), tuple(rank.number for rank in self.activity.working)))
         if self.ranks.ended_by == "failure" and time.monotonic() - begun >= FAILURE_GRACE_SECONDS:
-            self.ranks.kill_others(self.found.working)
+            self.ranks.kill_others(self.activity.working)
 
     def _end_grace(self) -> None:
         """Kill the ranks that have not exited since SIGTERM, and report which were still at work."""
-        waiting = self.found.waiting
+        waiting = self.activity.waiting
         left = tuple(rank.number for rank in self.ranks.live if rank.failed_at() is None and rank not in waiting)
         ignored = all(ignores(rank.pid, signal.SIGTERM) for rank in self.ranks.live if rank.number in left)
         self._kill_all()

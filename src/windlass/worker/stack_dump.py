@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 from windlass.worker import process
-from windlass.worker.flight_recorder import ANSWER, ASK, STACKS, STATE, WORK
+from windlass.worker.flight_recorder import ANSWER, ASK, STACKS
 from windlass.worker.protocol import RankStack
 from windlass.worker.rank import FORCED_STACK_SIGNAL, STACK_SIGNAL
 
@@ -77,9 +77,9 @@ def _sent(rank: Rank, number: int) -> bool:
 
 
 def ask_flight(base: str, words: bytes = b"", kind: str = ANSWER) -> bool:
-    """Ask a rank for its last collectives, by where its files lie, and with `STACKS` for them; gives if it listens.
+    """Ask a rank for its last collectives, by where its files lie; returns whether it listens.
 
-    For the `kind` `STATE` it is asked whether it waits for others.
+    With `STACKS` it is asked for all stacks too; with `WORK` and the `kind` `STATE`, only whether it waits for others.
     """
     try:
         asked = os.open(base + ASK, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -88,7 +88,7 @@ def ask_flight(base: str, words: bytes = b"", kind: str = ANSWER) -> bool:
     with contextlib.suppress(OSError):
         os.unlink(base + kind)  # an older one
     try:
-        os.write(asked, WORK if kind == STATE else words)
+        os.write(asked, words)
     except OSError:
         return False  # it has ended meanwhile
     finally:

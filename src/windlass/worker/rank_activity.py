@@ -1,4 +1,4 @@
-"""Tells ranks that do something of their own, such as a save, from ranks that wait for others.
+"""Distinguishes ranks that work by themselves, as on a save, from ranks that wait for others.
 
 After a failure the first have their grace period; the others would wait for a rank that does not come. A rank answers
 by itself, from the thread that reads its flight recorder. One that never made a process group has no peers that torch
@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from windlass.worker.flight_recorder import STATE
+from windlass.worker.flight_recorder import STATE, WORK
 from windlass.worker.protocol import NodeSpec
 from windlass.worker.stack_dump import ask_flight, take_flights
 
@@ -23,16 +23,16 @@ MET = ".met"
 OTHER_GROUPS = ("JAX_COORDINATOR_ADDRESS", "TF_CONFIG")
 
 
-class Found(NamedTuple):
-    """What live ranks do; one that is in neither list has not answered, or cannot be asked."""
+class Activity(NamedTuple):
+    """What live ranks do; a rank in neither list has not answered, or cannot be asked."""
 
     working: tuple[Rank, ...]
     waiting: tuple[Rank, ...]
 
 
-def look(ranks: Sequence[Rank], spec: NodeSpec) -> Found:
+def activity_of(ranks: Sequence[Rank], spec: NodeSpec) -> Activity:
     """What these ranks do. Takes a second where one does not answer."""
-    asked = [rank for rank in ranks if ask_flight(rank.base, kind=STATE)]
+    asked = [rank for rank in ranks if ask_flight(rank.base, WORK, STATE)]
     answers = take_flights([rank.base for rank in asked], STATE)
     variables = {*spec.env, *(name for one in spec.ranks for name in one.env)}
     is_lone = spec.launch is None and variables.isdisjoint(OTHER_GROUPS)
@@ -43,4 +43,4 @@ def look(ranks: Sequence[Rank], spec: NodeSpec) -> Found:
             (waiting if answer["waits"] else working).append(rank)
         elif is_lone and rank not in asked and not os.path.exists(rank.base + MET):
             working.append(rank)
-    return Found(tuple(working), tuple(waiting))
+    return Activity(tuple(working), tuple(waiting))

@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.helpers.until import until
 from tests.worker.test_stack_dump import NATIVE, WAITS, started
 
-from windlass.worker.at_work import MET, Found, look
 from windlass.worker.protocol import LauncherSpec, NodeSpec
+from windlass.worker.rank_activity import MET, Activity, activity_of
 
 SPEC = NodeSpec(0, "", "python3", "/", {}, (), 60.0)
 IN_TORCH = (
@@ -26,23 +26,23 @@ loaded(path).all_reduce(read)
 
 def test_a_rank_in_a_collective_waits(tmp_path: Path) -> None:
     with started(tmp_path, IN_TORCH.replace("{name}", "c10d")) as one:
-        until(lambda: look([one], SPEC).waiting == (one,), "it does not say that it waits")
+        until(lambda: activity_of([one], SPEC).waiting == (one,), "it does not say that it waits")
 
 
 def test_a_rank_in_other_code_works(tmp_path: Path) -> None:
     with started(tmp_path, WAITS) as one:
-        until(lambda: look([one], SPEC).working == (one,), "it does not say that it works")
+        until(lambda: activity_of([one], SPEC).working == (one,), "it does not say that it works")
 
 
 def test_a_rank_without_a_process_group_has_no_peers_to_wait_for(tmp_path: Path) -> None:
     with started(tmp_path, NATIVE.format(library="CDLL")) as one:
-        assert look([one], SPEC) == Found((one,), ())
+        assert activity_of([one], SPEC) == Activity((one,), ())
 
 
 def test_of_a_rank_that_cannot_be_asked_nothing_is_known(tmp_path: Path) -> None:
     launcher = LauncherSpec("mpirun", ("mpirun",), "OMPI_COMM_WORLD_LOCAL_RANK", 3.0)
     with started(tmp_path, NATIVE.format(library="CDLL")) as one:
-        assert look([one], SPEC.replace(launch=launcher)) == Found((), ())
-        assert look([one], SPEC.replace(env={"TF_CONFIG": "{}"})) == Found((), ())
+        assert activity_of([one], SPEC.replace(launch=launcher)) == Activity((), ())
+        assert activity_of([one], SPEC.replace(env={"TF_CONFIG": "{}"})) == Activity((), ())
         (tmp_path / f"rank-0{MET}").touch()
-        assert look([one], SPEC) == Found((), ()), "it has a process group, and does not listen"
+        assert activity_of([one], SPEC) == Activity((), ()), "it has a process group, and does not listen"
