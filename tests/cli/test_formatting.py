@@ -75,6 +75,12 @@ def test_colours_are_all_that_lines_from_outside_may_bring(capsys: pytest.Captur
     assert capsys.readouterr().out == "\x1b[31merror\x1b[0m\tpod �[2J�]0;title��1A���gpj.exe\n日本 é\n"
 
 
+def test_no_lines_are_no_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
+    emit([])
+    emit(iter(()))
+    assert capsys.readouterr().out == ""
+
+
 def test_nothing_is_coloured_for_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     assert formatting.painter(io.StringIO())("text", "red", bold=True) == "text"

@@ -93,7 +93,7 @@ def test_what_is_no_code_is_not_kept_and_the_reason_is_told(code: Path, run: Pat
     assert not (tmp_path / "then").exists()
     (run / NOT_KEPT).unlink()
     keep_snapshot(code, run, ENVIRON, max_entries=2)
-    assert (run / NOT_KEPT).read_text() == "the folder has more than 2 entries\n"
+    assert (run / NOT_KEPT).read_text() == "the folder has more than 2 entries (ignore them in .windlassignore)\n"
 
 
 def test_nothing_is_overwritten_and_a_wrong_name_leaves_nothing(code: Path, run: Path, tmp_path: Path) -> None:

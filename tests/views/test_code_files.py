@@ -33,8 +33,8 @@ def test_the_last_line_says_what_keeps_the_files_of_an_unchanged_script() -> Non
         "  out/model.pt  3.0 MiB",
         "  log.txt       5 B",
         "They changed while this run trained, and another run may overwrite them.",
-        'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]} in the job file,',
-        """or windlass run … --set 'outputs.collect=["out/**", "*.txt"]'""",
+        'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]}',
+        """Without a job file: --set 'outputs.collect=["out/**", "*.txt"]'""",
     ]
 
 
@@ -53,8 +53,8 @@ def test_files_of_containers_are_those_of_all_nodes_and_are_deleted() -> None:
         "  a.pt  1 B",
         "  The list is incomplete: it took more than 2 s.",
         "That folder was deleted with the machines of this run.",
-        'To keep them with each run: outputs: {collect: ["out/**", "*.pt"]} in the job file,',
-        """or windlass run … --set 'outputs.collect=["out/**", "*.pt"]'""",
+        'To keep them with each run: outputs: {collect: ["out/**", "*.pt"]}',
+        """Without a job file: --set 'outputs.collect=["out/**", "*.pt"]'""",
     ]
 
 
@@ -65,7 +65,7 @@ def test_of_a_long_name_the_end_is_shown() -> None:
 
 def test_a_pattern_that_the_job_has_is_not_proposed_again() -> None:
     shown = lines([report(0, ("out/a.pt", 1), ("b.txt", 1))], PODS)
-    assert shown[-2] == 'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]} in the job file,'
+    assert shown[-2] == 'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]}'
 
 
 def test_where_the_job_names_all_files_no_pattern_is_proposed() -> None:

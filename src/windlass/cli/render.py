@@ -46,7 +46,10 @@ def emit(lines: Iterable[str], stream: IO[Any] | None = None) -> None:
     other escape sequence reaches the terminal.
     """
     out = sys.stdout if stream is None else stream
-    text = harmless("\n".join(lines))
+    shown = list(lines)
+    if not shown:
+        return
+    text = harmless("\n".join(shown))
     if interactive(out):
         text = fitted(text)
     encoding = getattr(out, "encoding", None) or "utf-8"

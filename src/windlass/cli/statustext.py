@@ -484,8 +484,8 @@ def changed_files_lines(found: ChangedFiles | None) -> list[str]:
         return lines
     patterns = json.dumps([*found.wanted, *found.patterns], ensure_ascii=False)
     one = shlex.quote(f"outputs.collect={patterns}")
-    lines.append(f"To keep them with each run: outputs: {{collect: {patterns}}} in the job file,")
-    return [*lines, f"or windlass run … --set {one}"]
+    lines.append(f"To keep them with each run: outputs: {{collect: {patterns}}}")
+    return [*lines, f"Without a job file: --set {one}"]
 
 
 def _end_of(path: str) -> str:

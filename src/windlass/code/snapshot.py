@@ -38,7 +38,8 @@ def keep_snapshot(
     try:
         _write(_packed(folder, environ, max_entries), run_dir / FILE, [one / FILE for one in others])
     except (UsageError, OSError) as error:
-        why = f"{error.message if isinstance(error, UsageError) else error}\n"
+        hint = f" ({error.hint})" if isinstance(error, UsageError) and error.hint else ""
+        why = f"{error.message if isinstance(error, UsageError) else error}{hint}\n"
         with contextlib.suppress(OSError):  # the path that it names may be any bytes
             (run_dir / NOT_KEPT).write_text(why, encoding="utf-8", errors="backslashreplace")
 
