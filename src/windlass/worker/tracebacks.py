@@ -11,8 +11,6 @@ import json
 import re
 from typing import NamedTuple
 
-from windlass.worker.trainlogs import recognise
-
 TRACEBACK = "Traceback (most recent call last)"
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Iteration)\b|[A-Za-z_]\w*(?:\.\w+)+:)"
@@ -130,6 +128,8 @@ def since_handled(text: str) -> str:
     found = _reports(plain_text) if TRACEBACK in plain_text and not is_launched(plain_text) else []
     if not found:
         return text
+    from windlass.worker.trainlogs import recognise  # a supervisor starts without it
+
     lines = plain_text.splitlines()
     end = max(report.last_line for report in found) + 1
     while end < len(lines) and lines[end].startswith((" ", "\t")):
