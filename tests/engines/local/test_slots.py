@@ -120,7 +120,8 @@ def test_a_ticket_that_cannot_be_read_counts_as_all_slots(folder: Path, text: st
     holder, other = SlotQueue(folder, "a"), SlotQueue(folder, "b")
     take(holder, "a", 1, total=4)
     (folder / "a").write_text(text)
-    assert take(other, "b", 2, total=4) == ()
+    slots, why, _ = other.take(Ticket("b", 1, since=2), 4)
+    assert (slots, "none is free: a holds an unknown number, since its file is damaged" in why) == ((), True)
     assert take(holder, "a", 1, total=4) == (0,)  # it writes it again
     assert take(other, "b", 2, total=4) == (1,)
 

@@ -36,6 +36,8 @@ class Ticket:
     """Begin of its wait, in Unix seconds: the oldest starts first."""
     slots: tuple[int, ...] = ()
     """The slots that it holds, from 0; empty while it waits."""
+    is_known: bool = True
+    """Whether its file could be read; else it counts as holding all."""
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -63,10 +65,14 @@ def why_waiting(mine: Ticket, others: Sequence[Ticket], total: int) -> str:
     num_free = max(0, total - sum(len(one.slots) for one in holders))
     free = f"{num_free or 'none'} {'are' if num_free > 1 else 'is'} free"
     text = f"it takes {mine.takes} of {total} slots, and {free}"
-    text += f": {_named([f'{one.run_id} holds {len(one.slots)}' for one in holders])}" if holders else ""
+    text += f": {_named([_held_by(one) for one in holders])}" if holders else ""
     if ahead:
         text += f"; ahead of it: {_named([f'{one.run_id}, which takes {one.takes}' for one in ahead])}"
     return text
+
+
+def _held_by(one: Ticket) -> str:
+    return f"{one.run_id} holds {len(one.slots) if one.is_known else 'an unknown number, since its file is damaged'}"
 
 
 def _named(texts: Sequence[str]) -> str:
@@ -144,7 +150,7 @@ class SlotQueue:
             try:
                 if _is_held(lock):
                     # An incomplete ticket (the disk was full) may hold any slot: it counts as holding all.
-                    yield _read(lock) or Ticket(path.name, total, slots=tuple(range(total)))
+                    yield _read(lock) or Ticket(path.name, total, slots=tuple(range(total)), is_known=False)
                 else:
                     path.unlink()
             finally:
