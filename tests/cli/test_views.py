@@ -153,7 +153,7 @@ def test_failure_shows_the_first_cause_with_its_traceback_and_names_the_victims(
     assert "rank 2 failed first (exit code 1): ValueError: bad" in text
     assert "ranks 0–1, 3 failed because rank 2 failed" in text
     assert "Traceback (most recent call last)" in text
-    assert "ValueError: bad" in text.splitlines()[-3]
+    assert "ValueError: bad" in text.splitlines()[-4]
 
 
 def test_a_traceback_is_shown_without_the_marks_below_its_code() -> None:
@@ -199,7 +199,8 @@ def test_a_node_that_was_lost_before_it_started_a_rank_is_said_to_be() -> None:
 def test_a_cause_without_a_rank_is_shown_too() -> None:
     status = training(**{**FAILED, "cause": {"summary": "the timeout of 3 s was reached"}})
     assert "the timeout of 3 s was reached" in shown(status)
-    assert "windlass events digits-7f3k2" in shown(status)
+    assert "next        windlass why digits-7f3k2   explain it: cause, evidence, fix" in shown(status)
+    assert "windlass events digits-7f3k2" in summed(status, 200.0)
 
 
 def test_summary_has_duration_time_output_and_next_command() -> None:

@@ -415,7 +415,7 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
     if run.cause is not None:
         is_last = over or run.phase is Phase.UPLOADING
         add("cause" if is_last else "restarted", cause_lines(run.cause, paint, verbose=verbose))
-    add("next", _next_lines(run, paint))
+    add("next", _next_lines(run, paint, is_explained=False))
     return lines
 
 
@@ -514,17 +514,20 @@ def _network_lines(run: Run, paint: Paint) -> list[str]:
     return [*table(rows), *([f"and {hidden} more"] if hidden else [])]
 
 
-def _next_lines(run: Run, paint: Paint) -> list[str]:
-    """Commands to type next, and what they do."""
+def _next_lines(run: Run, paint: Paint, *, is_explained: bool = True) -> list[str]:
+    """Commands to type next, and what they do; `windlass why` among them where its answer is not shown."""
     cause, saved = run.cause, run.checkpoint
+    pairs: list[tuple[str, str]] = []
+    if not is_explained and (run.waits_for or run.phase in (Phase.FAILED, Phase.LOST)):
+        pairs = [(f"windlass why {run.id}", "explain it: cause, evidence, fix")]
     if not run.phase.is_terminal:
-        pairs = [(f"windlass logs -f {run.id}", "follow the output")]
+        pairs.append((f"windlass logs -f {run.id}", "follow the output"))
     elif run.phase is Phase.SUCCEEDED:
-        pairs = [(f"windlass logs {run.id}", "show the output")]
+        pairs.append((f"windlass logs {run.id}", "show the output"))
     elif cause is not None and cause.rank is not None:
-        pairs = [(f"windlass logs {run.id} --rank {cause.rank} --tail 50", "show its last log lines")]
-    else:
-        pairs = [(f"windlass events {run.id}", "show the events")]
+        pairs.append((f"windlass logs {run.id} --rank {cause.rank} --tail 50", "show its last log lines"))
+    elif not pairs:
+        pairs.append((f"windlass events {run.id}", "show the events"))
     is_removed = run.condition is not None and run.condition.type == REMOVED
     if is_removed:
         pairs.append((f"windlass rm {run.id}", "remove the record of this machine"))

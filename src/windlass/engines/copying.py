@@ -20,7 +20,10 @@ def copy(source: Path, destination: Path | str, told: Callable[[int], None], nam
     Raises UsageError, OSError.
     """
     if not (source.is_file() or source.is_dir()):
-        raise UsageError(f"{source} is {tarpipe.ODD if source.exists() else 'not there'}", "ls its parent folder")
+        raise UsageError(
+            f"{source} is {tarpipe.ODD if source.exists() else 'not there'}",
+            "windlass artifacts lists what a run has made",
+        )
     command = [sys.executable, "-I", "-S", tarpipe.__file__, "send", str(source)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sender:
         assert sender.stdout is not None

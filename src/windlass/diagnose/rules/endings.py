@@ -87,7 +87,7 @@ def timeout(case: Observations) -> Iterator[Verdict]:
     ][-3:]
     evidence += _last_places(case)
     more_time = f"windlass resume {case.status.id} --timeout TIME gives it more"
-    fix = f"{resumed(case)}, with as much time again, and --timeout TIME gives it more"
+    fix = f"{resumed(case)} with the same time limit; --timeout TIME sets a longer one"
     cut = _cut(case)
     if cut:
         reached, fix = f"{reached}; {cut}", f"{_more_grace(case)}; {fix}"
