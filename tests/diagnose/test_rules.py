@@ -105,6 +105,10 @@ def test_a_name_that_an_own_module_lacks_is_not_looked_for_in_another_version() 
 def test_a_step_that_fails_twice_claims_no_checkpoint_that_does_not_exist() -> None:
     found = failed(TRACE + "ZeroDivisionError: division by zero", reason="same-step-twice").verdict
     assert (found.code, found.fix.endswith("then windlass resume r-1 starts it again")) == ("same-step-twice", True)
+    known = failed(
+        TRACE + "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB", reason="same-step-twice"
+    ).verdict
+    assert (known.code, known.fix.startswith("a smaller batch, ")) == ("same-step-twice", True)
     saved = ("checkpoint", {"action": "saved", "step": 20, "name": "step-20"})
     found = failed(TRACE + "ZeroDivisionError: division by zero", reason="same-step-twice", more=[saved]).verdict
     assert found.fix.endswith("then windlass resume r-1 continues from step 20")
@@ -257,6 +261,8 @@ def test_a_script_that_does_not_take_what_its_launcher_passes_is_told_how_to_do_
     [
         ("usage: t fit [-h] --data DATA\nt fit: error: the following arguments are required: --data", 2,
          "the following arguments are required: --data"),
+        ("uso: train.py [-h]\ntrain.py: error: argumentos no reconocidos: --lrr", 2,
+         "argumentos no reconocidos: --lrr"),
         ("FATAL Flags parsing error:\n  Unknown command line flag 'lr'. Did you mean: rate ?\nPass --helpshort", 1,
          "Unknown command line flag 'lr'. Did you mean: rate ?"),
         ("Could not override 'optim.lrr'.\nKey 'lrr' is not in struct\n\nSet the environment variable "
@@ -283,6 +289,8 @@ def test_arguments_are_refused_in_the_words_of_each_library(tail: str, exit_code
     [
         ("    fcntl.flock(f, LOCK_EX | LOCK_NB)", "BlockingIOError: [Errno 11] Resource temporarily unavailable",
          "lock-held", "another process has the lock"),
+        ("    lock.acquire()", "filelock._error.Timeout: The file lock '/x.lock' could not be acquired.", "lock-held",
+         "lslocks"),
         ("    self.pid = os.fork()", "BlockingIOError: [Errno 11] Resource temporarily unavailable",
          "too-many-processes", "may not start one more"),
         ("    sock.recv(1)", "BlockingIOError: [Errno 11] Resource temporarily unavailable", "exception", "raised"),

@@ -248,6 +248,22 @@ def test_a_viewer_that_was_left_behind_costs_the_run_nothing(tmp_path: Path, nam
     assert node.codes == ([] if is_viewer else ["processes-outlived"])
 
 
+@pytest.mark.parametrize("progress", [{"step": 9}, {}])
+def test_forks_of_a_script_that_has_trained_are_its_workers_and_of_one_that_has_not_its_training(
+    tmp_path: Path, progress: dict[str, Any]
+) -> None:
+    """Workers of a DataLoader end some seconds after a script that ends by os._exit."""
+    (tmp_path / "train.py").write_text("import os, time\nif os.fork(): os._exit(0)\ntime.sleep(60)\n")
+    leader = subprocess.Popen(["python", "train.py"], executable=sys.executable, cwd=tmp_path,
+                              preexec_fn=process.Birth())  # fmt: skip
+    assert leader.wait() == 0
+    node, rank = Node(tmp_path), FakeRank(tmp_path, leader.pid, **progress)
+    node.warnings.outlived(rank)  # type: ignore[arg-type]
+    process.send_group(leader.pid, signal.SIGKILL)
+    node.warnings.ended(ranks_of(rank), set(process.children(os.getpid())))
+    assert node.codes == ([] if progress else ["processes-outlived"])
+
+
 def until_gone(group: int) -> None:
     while any(line.group == group and line.state != "Z" for line in process.every()):
         time.sleep(0.01)

@@ -92,6 +92,8 @@ def diagnose(seen: Observations) -> Diagnosis:
         ranked.insert(0, replace(before, evidence=(*before.evidence, restarts.cut_before_its_start(case))))
     if restarts.ended_by_same_error(case):
         ranked[0] = replace(ranked[0], evidence=(*ranked[0].evidence, restarts.SAME_ERROR))
+    if ranked[0].code == restarts.SAME_STEP and len(ranked) > 1 and not ranked[1].is_effect and ranked[1].fix:
+        ranked[0] = replace(ranked[0], fix=f"{ranked[1].fix}; {ranked[0].fix}")
     others = [other for other in ranked[1:] if not other.is_effect]
     return Diagnosis(ranked[0], tuple(others), tuple(_not_seen(case)))
 
@@ -100,7 +102,8 @@ def _of_warning(case: Observations, warning: RunWarning) -> Verdict:
     """The verdict on a run that did not fail: its first warning."""
     but = "the run succeeded, but " if case.status.phase is Phase.SUCCEEDED else ""
     rank = warning.ranks[0] if len(warning.ranks) == 1 else None
-    return Verdict(warning.code, but + warning.message, rank, fix=warning.fix, score=BESIDES)
+    where = f" (rank {rank})" if rank is not None and len(case.status.ranks) > 1 else ""
+    return Verdict(warning.code, but + warning.message + where, rank, fix=warning.fix, score=BESIDES)
 
 
 def _beyond_the_job(case: Observations, fix: str) -> str:

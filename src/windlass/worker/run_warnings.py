@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from windlass.worker import process
@@ -169,7 +169,11 @@ class RunWarnings:
             os.killpg(rank.pid, 0)
         except OSError:
             return
-        self._left += [(rank.number, one) for one in _staying(lambda line: line.group == rank.pid)]
+        left = _staying(lambda line: line.group == rank.pid)
+        if "step" in rank.capture.progress:  # it has trained: its forks are workers, such as those of a DataLoader
+            own = _shown(self._spec.ranks[0].argv)
+            left = [one for one in left if one.command != own]
+        self._left += [(rank.number, one) for one in left]
 
     def ended(self, ranks: Ranks, own: set[int]) -> None:
         """All ranks have ended: report the processes that outlived them; `own` are processes of the node itself."""
@@ -251,6 +255,9 @@ def _has_children() -> bool:
 
 def _command(line: ProcessStat) -> str:
     """The program and the first argument of a process: later ones may be secrets of the script."""
-    words = process.read_text(f"/proc/{line.pid}/cmdline").split("\0")
+    return _shown(process.read_text(f"/proc/{line.pid}/cmdline").split("\0"))
+
+
+def _shown(words: Sequence[str]) -> str:
     shown = [os.path.basename(words[0]), *(word for word in words[1:] if not word.endswith("/worker/rank.py"))]
     return " ".join(shown[:2])[:COMMAND_CHARS].strip() or "a process"

@@ -26,7 +26,10 @@ LIMITS: Final = {"SIGXCPU": "its CPU time limit (ulimit -t)", "SIGXFSZ": "its fi
 _ABORT: Final = re.compile(
     r"^(?:\S*[Aa]ssertion .*failed.*|\S+: .*malloc.*|.*(?:corrupted|double free).*|F\d{4} .*)$", re.MULTILINE
 )
-_USAGE: Final = re.compile(r"^usage:.*", re.MULTILINE | re.IGNORECASE)
+_USAGE: Final = re.compile(
+    r"^(?:usage:.*|[^:\n]{1,20}: \S+\.py\b.*(?=\n\S+\.py: error: ))", re.MULTILINE | re.IGNORECASE
+)
+"""The first line of argparse, in any language."""
 _USAGE_ERROR: Final = re.compile(r"^(?:\S.*: )?error: .*", re.MULTILINE | re.IGNORECASE)
 _LEVEL: Final = re.compile(r"^.*\berror: ", re.IGNORECASE)
 _REFUSED: Final = re.compile(

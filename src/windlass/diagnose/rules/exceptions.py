@@ -399,7 +399,7 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
         yield case.of_first("permission-denied", f"{case.who} may not use {file}: {why}", evidence, fix, 92)
 
 
-_LOCKS: Final = re.compile(r"\b(?:flock|lockf)\(|/portalocker/|/filelock/")
+_LOCKS: Final = re.compile(r"\b(?:flock|lockf)\(|/portalocker/|/filelock/|could not be acquired")
 _FORKS: Final = re.compile(r"\bfork|_execute_child")
 
 

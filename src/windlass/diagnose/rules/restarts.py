@@ -9,6 +9,7 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import AttemptStarted, RootCause, RunEnded, RunResumed, entries
 
+SAME_STEP: Final = "same-step-twice"
 SAME_ERROR: Final = "an earlier attempt failed at its start in the same way, so the job was not started again"
 
 
@@ -21,13 +22,13 @@ def ended_by_same_error(case: Observations) -> bool:
 def same_step_twice(case: Observations) -> Iterator[Verdict]:
     """The same step ended the job twice in the same way."""
     ends = list(entries(case.events, RunEnded))
-    if not ends or ends[-1].reason != "same-step-twice":
+    if not ends or ends[-1].reason != SAME_STEP:
         return
     step, summary = ends[-1].step, str(case.cause.get("summary") or "")
     evidence = [f"attempt {number}: {summary}" for number, cause in deaths(case) if cause.summary == summary][-2:]
     evidence += [f"where: {case.where}"] if case.where else []
     yield Verdict(
-        "same-step-twice",
+        SAME_STEP,
         f"after step {step} the job failed twice in the same way: {summary}",
         case.cause.get("rank"),
         (*evidence, "no attempt has come further, so the job was not started again"),
