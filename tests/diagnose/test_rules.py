@@ -14,7 +14,7 @@ from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
 from windlass.diagnose.verdict import Diagnosis
 from windlass.engines.local.observe import environment
-from windlass.runs.events import Event
+from windlass.runs.events import REMOVED_BEFORE, Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold
 from windlass.worker.protocol import RankFailure
@@ -70,6 +70,16 @@ def test_why_a_run_was_not_started_once_more_is_told_beside_its_error() -> None:
     assert told.verdict.code == "module-missing"
     assert told.verdict.evidence[-1].endswith("failed at its start in the same way, so the job was not started again")
     assert "once more" not in str(failed(TRACE + error).verdict.evidence)
+
+
+@pytest.mark.parametrize(
+    ("why", "fix"),
+    [("a-1, after which it was to start, ended as failed", "once it has succeeded, windlass resume r-1;"),
+     (f"a-1, after which it was to start, {REMOVED_BEFORE}", "windlass rerun r-1 does not wait for it")],
+)  # fmt: skip
+def test_a_run_is_not_told_to_wait_for_one_that_was_removed(why: str, fix: str) -> None:
+    verdict = diagnose(seen(Phase.STOPPED, cause={"summary": why, "victims": []}, reason="not-admitted")).verdict
+    assert (why in verdict.summary, verdict.fix.startswith(fix)) == (True, True)
 
 
 LIBRARY = (

@@ -22,6 +22,8 @@ EMPTY: Final[Json] = {}
 """Default of fields; never changed."""
 WAITS_FOR: Final = "waits_for"
 """Field of the progress of a run that is staged: the process that has the lock of its data."""
+REMOVED_BEFORE: Final = "was removed before it was known to have succeeded"
+"""Of the run after which another one was to start (`--after`): why that one does not."""
 DISK_FULL: Final = "disk-full"
 """Why a log lacks lines: the disk was full when they were written."""
 FOR_SLOTS: Final = "WaitingForSlots"

@@ -13,6 +13,7 @@ from windlass.diagnose.reading import collective, last_lines, main_stack, own_fr
 from windlass.diagnose.rules.restarts import deaths, resumed
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import (
+    REMOVED_BEFORE,
     WAITS_FOR,
     CheckpointChanged,
     NodeLost,
@@ -55,8 +56,11 @@ def stopped(case: Observations) -> Iterator[Verdict]:
         summary = f"the run was ended from outside: {what}"
         fix = f"{resumed(case)}; restarts: {{max: 3, on: [preemption]}} does so automatically"
     elif end is not None and end.reason == "not-admitted":
-        summary = f"the run never started: {case.cause.get('summary', 'it was not admitted')}"
-        fix = f"once it has succeeded, windlass resume {status.id}; windlass rerun {status.id} does not wait for it"
+        why = str(case.cause.get("summary", "it was not admitted"))
+        summary = f"the run never started: {why}"
+        fix = f"windlass rerun {status.id} does not wait for it"
+        if REMOVED_BEFORE not in why:
+            fix = f"once it has succeeded, windlass resume {status.id}; {fix}"
     elif stop is not None and stop.reason == "removed":
         summary = "the run was removed from the cluster"
         fix = f"nothing to fix; windlass rm {status.id} removes the record of this machine"

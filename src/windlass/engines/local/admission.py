@@ -11,7 +11,7 @@ from typing import Final
 from windlass.engines.local.slots import SlotQueue, Ticket
 from windlass.errors import NoSuchRun, WindlassError
 from windlass.plan.plan import Plan
-from windlass.runs.events import FOR_RUN, FOR_SLOTS, PhaseEntered, QueueChanged
+from windlass.runs.events import FOR_RUN, FOR_SLOTS, REMOVED_BEFORE, PhaseEntered, QueueChanged
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
@@ -95,8 +95,7 @@ class Admission:
                     self._look(store, run_id)
                 status = store.status(run_id, with_progress=False)
             except NoSuchRun:
-                message = f"{run_id}, after which it was to start, was removed before it was known to have succeeded"
-                raise NotAdmitted(message) from None
+                raise NotAdmitted(f"{run_id}, after which it was to start, {REMOVED_BEFORE}") from None
             if status.phase is Phase.SUCCEEDED:
                 continue
             if status.phase.is_terminal:
