@@ -88,7 +88,7 @@ def test_models_of_all_hosts_are_one_and_nothing_outside_gets_in(twin: Twin, hom
     (home / "secret/key").write_text("secret")
     config = f"{ML}/input/config/resourceconfig.json"
     script = f"""cd {ML}/model; me=$(grep -o '"current_host": "[^"]*"' {config} | cut -d '"' -f 4)
-                 echo $me | tee same of-$me; ln -s of-$me link-$me; ln of-$me hard-$me
+                 echo $me | tee same of-$me; echo {{}} > equal; ln -s of-$me link-$me; ln of-$me hard-$me
                  ln -s {home}/secret out-$me; mkfifo pipe-$me
                  rmdir {ML}/output/data; ln -s {home}/secret {ML}/output/data"""
     twin.create(request(home, "model", script, count=2))
@@ -97,7 +97,7 @@ def test_models_of_all_hosts_are_one_and_nothing_outside_gets_in(twin: Twin, hom
     one, two = twin.describe("model")["WindlassHosts"]["names"]
     with tarfile.open(home / "store/model/output/model.tar.gz") as tar:
         regular = {member.name for member in tar if member.isreg()}
-        assert regular == {"same", f"of-{one}", f"of-{two}", f"hard-{one}", f"hard-{two}"}
+        assert regular == {"same", "equal", f"of-{one}", f"of-{two}", f"hard-{one}", f"hard-{two}"}
         assert {member.name: member.linkname for member in tar if not member.isreg()} == {
             f"link-{one}": f"of-{one}", f"link-{two}": f"of-{two}"
         }  # fmt: skip

@@ -1,11 +1,13 @@
 """Uploads what a job has written to /opt/ml/model and /opt/ml/output/data, of all hosts together.
 
-Files of two hosts with the same name clash; the one of the first host is taken, and the other is left out by name.
+Different files of two hosts with the same name clash; the one of the first host is taken, and the other is left out by
+name.
 """
 
 from __future__ import annotations
 
 import asyncio
+import filecmp
 import os
 import shutil
 import stat
@@ -69,26 +71,29 @@ class Artifacts:
 
     def _pack(self, name: str, path: Path) -> None:
         """Write an archive. Raises OSError."""
-        known: dict[str, bool] = {}
+        known: dict[str, Path | None] = {}
         with tarfile.open(path, "w:gz", compresslevel=GZIP_LEVEL, format=tarfile.PAX_FORMAT) as tar:
             for folder in self._folders(name):
                 for below_folder in _walk(folder):
                     self._add(tar, folder, below_folder, f"{name}/{below_folder}", known)
 
-    def _add(self, tar: tarfile.TarFile, folder: Path, name: str, shown: str, known: dict[str, bool]) -> None:
-        """Add one file or folder; `known` are those that the archive has, and whether each is a folder."""
+    def _add(self, tar: tarfile.TarFile, folder: Path, name: str, shown: str, known: dict[str, Path | None]) -> None:
+        """Add one file or folder; `known` are those that the archive has: the path of a file, None for a folder.
+
+        Of a file that another host has written just so, none is left out.
+        """
         tar.inodes = {}  # type: ignore[attr-defined]  # a file with two names is packed twice, and never as a link
         info = tar.gettarinfo(folder / name, name)
         if why := _problem(info, name):
             self.left_out.append(f"{shown}: {why}")
             return
         above = name.rpartition("/")[0]
-        if not known.get(above, not above) or (name in known and not (known[name] and info.isdir())):
+        if name in known and _is_same(known[name], info, folder / name):
+            return
+        if name in known or known.get(above, None if not above else folder) is not None:
             self.left_out.append(f"{shown}: another host has a file of that name")
             return
-        if name in known:
-            return
-        known[name] = info.isdir()
+        known[name] = None if info.isdir() else folder / name
         info.uid = info.gid = 0
         info.uname = info.gname = ""
         if info.isreg():
@@ -96,6 +101,13 @@ class Artifacts:
                 tar.addfile(info, file)
         else:
             tar.addfile(info)
+
+
+def _is_same(there: Path | None, info: tarfile.TarInfo, path: Path) -> bool:
+    """Whether a folder, or a regular file with the same content, is in the archive already."""
+    if there is None or not info.isreg():
+        return there is None and info.isdir()
+    return not there.is_symlink() and filecmp.cmp(there, path, shallow=False)
 
 
 def failure(host: Path) -> str:
