@@ -58,7 +58,7 @@ def test_a_run_that_has_made_nothing_has_no_command(run: str, windlass: Call) ->
     assert "(0 files)" in windlass("artifacts", run).out
 
 
-def test_names_of_files_in_the_code_folder_do_not_move_the_cursor(
+def test_names_of_files_in_the_code_folder_are_no_orders_to_the_terminal(
     recorded: Callable[..., str], home: Path, windlass: Call
 ) -> None:
     run = recorded(Job(name="made", command=["true"], python=sys.executable), 1)
@@ -66,11 +66,11 @@ def test_names_of_files_in_the_code_folder_do_not_move_the_cursor(
         writer = store.writer(run)
         assert writer is not None
         writer.append(entry_of("resume", {"reason": "asked"}))
-        largest = [{"path": "\x1b[2J.pt", "bytes": 1}]
+        largest = [{"path": "\x1b[5m.pt", "bytes": 1}]
         writer.append(entry_of("code-files", {"node": 0, "folder": "/c", "left": 1, "largest": largest}))
         writer.append(entry_of("end", {"phase": "succeeded", "exit_code": 0}))
         writer.close()
-    assert "overwrite them: �[2J.pt" in windlass("artifacts", run).out
+    assert "overwrite them: �[5m.pt" in windlass("artifacts", run).out
 
 
 def test_outputs_in_a_store_are_listed_by_the_record(recorded: Callable[..., str], home: Path, windlass: Call) -> None:
