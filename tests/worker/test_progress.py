@@ -198,7 +198,7 @@ def test_a_loss_that_is_not_printed_any_more_is_not_shown_beside_later_steps() -
     assert recogniser.feed(checkpoint(action="counts") + b"epoch 0 step 1 loss 34.3\n") == {"epoch": 0, "loss": 34.3}
     assert recogniser.feed(structured(step=6001)) == {"step": 6001}
     assert recogniser.feed(structured(step=6030)) == {"step": 6030}
-    assert recogniser.feed(structured(step=6032)) == {"step": 6032, "loss": None}
+    assert recogniser.feed(structured(step=6032)) == {"step": 6032, "loss": None, "epoch": None}
     assert recogniser.feed(structured(step=6050)) == {"step": 6050}
     for step in range(6100, 6500, 100):  # one that is printed once in 100 steps
         assert recogniser.feed(structured(step=step - 50)) == {"step": step - 50}

@@ -86,8 +86,8 @@ class Recogniser:
         return self._without_old_loss({**(found or {}), **(structured or {})}) or None
 
     def _without_old_loss(self, found: Progress) -> Progress:
-        """The same, with None in place of a loss that has not been read for several times as many steps as usual: the
-        script prints none any more, while its steps are counted.
+        """The same, with None in place of a loss that has not been read for several times as many steps as usual, and
+        of the epoch that was printed with it: the script prints none any more, while its steps are counted.
         """
         if "step" not in self._reported:
             return found
@@ -98,7 +98,8 @@ class Recogniser:
             self._loss_gap, self._loss_step, self._has_loss = max(self._loss_gap, since), self._step, True
         elif self._has_loss and since > LOSS_GAPS * self._loss_gap + LOSS_STEPS:
             self._has_loss = False
-            return {**found, "loss": None}
+            of_its_time = {"epoch": None} if "epoch" not in {*self._reported, *found} else {}
+            return {**found, "loss": None, **of_its_time}
         return found
 
     def _unreported(self, printed: Progress | None) -> Progress:

@@ -140,7 +140,8 @@ class Losses:
         if self.bad is not None and self.bad.step is not None:
             found.append(f"the first one that was not finite: {self.bad.loss} at step {self.bad.step}")
         if self.good is not None:
-            at = "" if self.good.step is None else f" at step {self.good.step}"
+            is_same = self.bad is not None and self.bad.step == self.good.step  # a bar that moves after its loss
+            at = "" if is_same or self.good.step is None else f" at step {self.good.step}"
             found.append(f"the last good one: {self.good.loss}{at}")
         return found
 
