@@ -427,6 +427,20 @@ def test_an_elastic_run_goes_on_without_the_nodes_that_find_no_capacity(
         assert 30 <= begun_at[2] - begun_at[1] < 60
 
 
+def test_a_node_has_time_to_report_that_its_ranks_save_where_signals_are_slow(make_run: MakeRun) -> None:
+    run = make_run(nodes=2)
+
+    def script(attempt: FakeAttempt) -> None:
+        attempt.report_lag_seconds = 3.0
+        begun(attempt)
+        del attempt.nodes[1].obeys[Intent.STOP]
+        attempt.nodes[0].end(3, tail="ValueError: loss is nan")
+
+    assert run.run(script).phase is Phase.FAILED
+    stopped, killed = run.backend.attempts[0].nodes[1].sent
+    assert killed[0] - stopped[0] == pytest.approx(FAILURE_GRACE_SECONDS + 3.0, abs=0.1)
+
+
 def test_the_smaller_side_of_a_cut_is_killed_at_once_and_the_others_may_save(make_run: MakeRun) -> None:
     run = make_run(nodes=3, min_nodes=2, node_back_seconds=1e6)
 

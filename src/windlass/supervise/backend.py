@@ -195,6 +195,8 @@ class Attempt:
     """Why the target has ended it, where the target says so."""
     has_failed_after_ranks = False
     """Whether it has failed though all ranks have succeeded: the target has not what they have written."""
+    report_lag_seconds = 0.0
+    """How late a signal may reach a node, and its report of what the ranks do then the supervisor."""
     output_lag_seconds = 0.0
     """How late it may be known that a rank has written something."""
 

@@ -62,7 +62,8 @@ class Shutdown:
         self._attempt.send(Intent.STOP_NOW if reason == "hang" else Intent.STOP)
         self._spared_until = self._clock.monotonic() + grace + LAST_RESORT_SECONDS
         if reason == "failure":
-            grace = min(grace, FAILURE_GRACE_SECONDS)
+            # A node reports which ranks save before these seconds are over, as it counts them.
+            grace = min(grace, FAILURE_GRACE_SECONDS + self._attempt.report_lag_seconds)
             self._now_at = self._clock.monotonic() + grace
         self._kill_at = self._clock.monotonic() + grace + LAST_RESORT_SECONDS
 

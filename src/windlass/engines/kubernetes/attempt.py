@@ -40,6 +40,8 @@ from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, Preemptio
 WAKE_SECONDS_A_NODE: Final = 0.0003
 """Between two times that the monitor is woken for events, in attempts of many nodes: a look at all takes that long."""
 MANY_NODES: Final = 64
+EXEC_LAG_SECONDS: Final = 3.0
+"""How long a command in a pod, and the log of what it changes, may take for a supervisor outside of the cluster."""
 AGAIN_SECONDS: Final = 5.0
 """Between two signals of one kind to one node."""
 REASON_SECONDS: Final = 5.0
@@ -285,6 +287,8 @@ class PodAttempt(Attempt):
         self._readers = Readers(len(specs), plan.policy.get("hang_seconds"))
         if self._events is not None:  # how much is printed is reported by the pods
             self.output_lag_seconds = self._readers.printed_seconds
+        else:
+            self.report_lag_seconds = EXEC_LAG_SECONDS
         self.is_seen_alive = False
         """Whether this supervisor has seen a pod of it run."""
         made = plan.requests("attempt")[0]
