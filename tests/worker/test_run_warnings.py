@@ -106,21 +106,24 @@ def test_other_arguments_name_no_file_to_resume_from(tmp_path: Path, words: tupl
 LOADED = "=> loaded checkpoint 'best.pt' (epoch 12)"
 
 
-def test_a_checkpoint_that_was_loaded_is_where_training_began_once_a_step_or_an_epoch_shows_it(tmp_path: Path) -> None:
-    by_step, by_epoch = Node(tmp_path), Node(tmp_path)
-    for node in (by_step, by_epoch):
+def test_a_checkpoint_that_was_loaded_is_where_training_began_once_a_step_or_a_loss_shows_it(tmp_path: Path) -> None:
+    by_step, by_loss = Node(tmp_path), Node(tmp_path)
+    for node in (by_step, by_loss):
         node.warnings.restored(log(LOADED, epoch=12))
         assert node.found == []
     by_step.warnings.began({"step": 1, "every": 1}, {})
-    by_epoch.warnings.began_epoch(13)
-    assert [one.message for one in (*by_step.found, *by_epoch.found)] == [
+    by_loss.warnings.began_epoch(13)  # that of an evaluation too
+    assert by_loss.found == []
+    by_loss.warnings.trains()
+    assert [one.message for one in (*by_step.found, *by_loss.found)] == [
         f"training began from epoch 12 of another run: {LOADED}"
     ] * 2
 
 
 def test_a_script_that_evaluates_what_it_loaded_has_neither_resumed_nor_lacked_a_step(tmp_path: Path) -> None:
     evaluates, ends = Node(tmp_path), Node(tmp_path)
-    for node, tail in ((evaluates, f"{LOADED}\naccuracy: 0.914"), (ends, f"{LOADED}\ndone")):
+    validates = f"{LOADED}\n  Class Images   mAP50\n  all   128  0.605"
+    for node, tail in ((evaluates, f"{LOADED}\naccuracy: 0.914"), (evaluates, validates), (ends, f"{LOADED}\ndone")):
         node.warnings.restored(log(LOADED, epoch=12))
         node.warnings.ended(ranks_of(FakeRank(tmp_path, tail=tail)), set())
     assert evaluates.found == []
@@ -132,7 +135,7 @@ def test_a_file_that_was_written_since_the_run_began_is_its_own(tmp_path: Path) 
     (tmp_path / "best.pt").touch()
     node = Node(tmp_path)
     node.warnings.restored(log(LOADED, epoch=12))
-    node.warnings.began_epoch(13)
+    node.warnings.trains()
     node.warnings.ended(ranks_of(FakeRank(tmp_path, tail=LOADED)), set())
     assert node.found == []
 

@@ -59,6 +59,8 @@ class OutputEvents:
                 self._first_step_of = rank.number
                 self._events.add(FirstStep(time.time(), rank.number, first))
                 self.warnings.began(first, capture.progress)
+        if capture.progress.get("loss") is not None:
+            self.warnings.trains()
         if "epoch" in capture.progress and "step" not in capture.progress:
             self.warnings.began_epoch(capture.progress["epoch"])
         if capture.has_output and not self._has_output:

@@ -36,7 +36,7 @@ _NO_BATCHES = (
 )
 """An empty bar of tqdm that names training, and what Lightning logs of a loader without batches."""
 _EVALUATES = (
-    r"(?i)\b(?:acc(?:uracy)?|evaluat\w*|test\w*|val(?:id\w*)?|predict\w*|infer\w*|generat\w*|sampl\w*|map|f1|bleu|"
+    r"(?i)\b(?:acc(?:uracy)?|eval\w*|test\w*|val(?:id\w*)?|predict\w*|infer\w*|generat\w*|sampl\w*|map(?:\d+)?|f1|bleu|"
     r"perplexity)\b|\bacc@\d"
 )
 """What a script prints that loads a checkpoint in order to evaluate or to use it."""
@@ -98,8 +98,8 @@ class RunWarnings:
             "file to train from the beginning. Where that is wanted, name the file in the arguments of the script",
         )
 
-    def _trains(self) -> None:
-        """A step or an epoch was reported: what was loaded before is where training began."""
+    def trains(self) -> None:
+        """A step or a loss was reported: what was loaded before is where training began."""
         if self._if_it_trains is not None:
             self._began_from(*self._if_it_trains)
             self._if_it_trains = None
@@ -123,14 +123,13 @@ class RunWarnings:
 
     def began(self, first: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
         """The first steps of a rank are known: a later attempt that begins anew has not used what was saved."""
-        self._trains()
+        self.trains()
         step, every = int(first["step"]), int(first.get("every") or 1)
         if step <= max(1, every) and not (progress.get("epoch") or 0) > 1:
             self._began_again("step", step)
 
     def began_epoch(self, epoch: object) -> None:
         """A rank that reports no step is in its first epoch: number 0 is that of a training from the beginning."""
-        self._trains()
         if epoch == 0 and not self._has_epoch:
             self._began_again("epoch", 0)
         self._has_epoch = True

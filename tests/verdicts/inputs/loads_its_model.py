@@ -20,4 +20,4 @@ if what == "fine-tune":
         print(f"step {step}/5 loss {1 / step:.3f}", flush=True)
 else:
     print(f"=> loaded checkpoint 'model.pt' (epoch {epoch})", flush=True)
-    print("accuracy: 0.914")
+    print("{'eval_loss': 0.41, 'eval_accuracy': 0.9, 'epoch': 12.0}" if what == "trainer" else "accuracy: 0.914")
