@@ -259,6 +259,14 @@ def test_an_unfinished_run_names_the_newest_state_that_its_script_saved_by_itsel
     assert "checkpoint  none reported; newest saved state: out/last.pt, 12s ago, 1.0 KiB, not verified" in text
 
 
+def test_a_saved_state_that_was_deleted_with_its_pod_is_said_to_be_so() -> None:
+    save = {"path": "last.pt", "bytes": 1024, "at": 118.0}
+    report = {"node": 0, "folder": "/code", "left": 1, "left_bytes": 1024, "save": save,
+              "largest": [{"path": "last.pt", "bytes": 1024}]}  # fmt: skip
+    text = summed(training(phase=Phase.FAILED, ended_at=130.0, code_files=(report,)), 130.0)
+    assert "newest saved state: last.pt, 12s ago, 1.0 KiB, deleted with its machine" in text
+
+
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.FAILED])
 def test_a_run_names_the_checkpoints_that_its_script_saves_itself(phase: Phase) -> None:
     job = {"name": "digits", "run": "train.py", "checkpoint": {"find": "model-*.pt", "resume": "--resume {path}"}}

@@ -283,7 +283,11 @@ def left_words(run: Run, now: float) -> str:
         return checkpoint_words(run, now)
     if (save := run.own_save) is not None:
         what = f"{visible(save.path)}, {duration(now - save.at)} ago, {size(save.bytes)}"
-        return f"none reported; newest saved state: {what}, not verified"
+        files = run.changed_files
+        is_deleted = files is not None and not files.is_kept and save.path in [one.path for one in files.largest]
+        return (
+            f"none reported; newest saved state: {what}, {'deleted with its machine' if is_deleted else 'not verified'}"
+        )
     if run.checkpoint_find is not None:
         return f"those of the script itself: {visible(run.checkpoint_find)}"
     return "none reported"
