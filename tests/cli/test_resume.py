@@ -120,7 +120,7 @@ def test_results_that_the_script_has_left_in_its_folder_are_no_differing_code(wi
     )
     assert windlass("run", "-q", "train.py", "--cold").code == 100
     run_id = windlass("ps", "-q").out.strip()
-    assert "differ" not in windlass("resume", run_id, "--detach").err
+    assert "differ" not in windlass("resume", run_id).err
     Path("train.py").write_text("print('now')\n")
     result = windlass("rerun", run_id)
     assert f"1 file of the code differs from what {run_id} began with: train.py;" in result.err

@@ -56,6 +56,11 @@ def ranks_of(*ranks: FakeRank) -> Ranks:
     return found
 
 
+def others() -> set[int]:
+    """Processes of other tests, which are no orphans of a rank."""
+    return set(process.children(os.getpid()))
+
+
 def log(line: str, **more: Any) -> dict[str, Any]:
     return {"action": "restored", "source": "log", "line": line, **more}
 
@@ -125,7 +130,7 @@ def test_a_script_that_evaluates_what_it_loaded_has_neither_resumed_nor_lacked_a
     validates = f"{LOADED}\n  Class Images   mAP50\n  all   128  0.605"
     for node, tail in ((evaluates, f"{LOADED}\naccuracy: 0.914"), (evaluates, validates), (ends, f"{LOADED}\ndone")):
         node.warnings.restored(log(LOADED, epoch=12))
-        node.warnings.ended(ranks_of(FakeRank(tmp_path, tail=tail)), set())
+        node.warnings.ended(ranks_of(FakeRank(tmp_path, tail=tail)), others())
     assert evaluates.found == []
     assert ends.codes == ["resumed-from-another-run", "no-steps"]
     assert ends.found[0].message == f"the script loaded epoch 12 of another run: {LOADED}"
@@ -136,7 +141,7 @@ def test_a_file_that_was_written_since_the_run_began_is_its_own(tmp_path: Path) 
     node = Node(tmp_path)
     node.warnings.restored(log(LOADED, epoch=12))
     node.warnings.trains()
-    node.warnings.ended(ranks_of(FakeRank(tmp_path, tail=LOADED)), set())
+    node.warnings.ended(ranks_of(FakeRank(tmp_path, tail=LOADED)), others())
     assert node.found == []
 
 
@@ -206,21 +211,21 @@ def test_it_is_no_warning_where_it_went_on_or_nothing_was_saved(tmp_path: Path) 
 def test_no_step_is_a_warning_where_the_script_had_resumed_or_its_loader_was_empty(tmp_path: Path) -> None:
     done, empty, other = Node(tmp_path), Node(tmp_path), Node(tmp_path)
     done.warnings.restored(log("resumed from epoch 3", epoch=3))
-    done.warnings.ended(ranks_of(FakeRank(tmp_path)), set())
+    done.warnings.ended(ranks_of(FakeRank(tmp_path)), others())
     assert done.codes == ["resumed-from-another-run", "no-steps"]
-    empty.warnings.ended(ranks_of(FakeRank(tmp_path, tail="Epoch 0: 0it [00:00, ?it/s]\ndone")), set())
+    empty.warnings.ended(ranks_of(FakeRank(tmp_path, tail="Epoch 0: 0it [00:00, ?it/s]\ndone")), others())
     assert empty.codes == ["no-steps"]
-    other.warnings.ended(ranks_of(FakeRank(tmp_path, tail="download: 0it [00:00, ?it/s]\nscore 3")), set())
-    other.warnings.ended(ranks_of(FakeRank(tmp_path, tail="Epoch 0: 0it [00:00", step=3)), set())
+    other.warnings.ended(ranks_of(FakeRank(tmp_path, tail="download: 0it [00:00, ?it/s]\nscore 3")), others())
+    other.warnings.ended(ranks_of(FakeRank(tmp_path, tail="Epoch 0: 0it [00:00", step=3)), others())
     assert other.codes == []
 
 
 def test_ranks_that_were_alone_in_mpi_are_a_warning_if_all_of_them_were(tmp_path: Path) -> None:
     node, rank = Node(tmp_path), FakeRank(tmp_path)
-    node.warnings.ended(ranks_of(rank), set())
+    node.warnings.ended(ranks_of(rank), others())
     assert node.found == []
     Path(rank.base + ".alone-mpi").touch()
-    node.warnings.ended(ranks_of(rank), set())
+    node.warnings.ended(ranks_of(rank), others())
     assert [(one.code, one.fix) for one in node.found] == [("ranks-alone", "launcher: mpi starts the ranks by mpirun")]
 
 
@@ -235,7 +240,7 @@ def test_a_process_that_outlives_its_rank_is_named_and_one_that_is_about_to_end_
             until_gone(leader.pid)
         node.warnings.outlived(rank)  # type: ignore[arg-type]
         process.send_group(leader.pid, signal.SIGKILL)
-        node.warnings.ended(ranks_of(rank), set(process.children(os.getpid())))
+        node.warnings.ended(ranks_of(rank), others())
         assert node.codes == codes
 
 
@@ -247,7 +252,7 @@ def test_a_viewer_that_was_left_behind_costs_the_run_nothing(tmp_path: Path, nam
     node, rank = Node(tmp_path), FakeRank(tmp_path, leader.pid, step=1)
     node.warnings.outlived(rank)  # type: ignore[arg-type]
     process.send_group(leader.pid, signal.SIGKILL)
-    node.warnings.ended(ranks_of(rank), set(process.children(os.getpid())))
+    node.warnings.ended(ranks_of(rank), others())
     assert node.codes == ([] if is_viewer else ["processes-outlived"])
 
 
@@ -263,7 +268,7 @@ def test_forks_of_a_script_that_has_trained_are_its_workers_and_of_one_that_has_
     node, rank = Node(tmp_path), FakeRank(tmp_path, leader.pid, **progress)
     node.warnings.outlived(rank)  # type: ignore[arg-type]
     process.send_group(leader.pid, signal.SIGKILL)
-    node.warnings.ended(ranks_of(rank), set(process.children(os.getpid())))
+    node.warnings.ended(ranks_of(rank), others())
     assert node.codes == ([] if progress else ["processes-outlived"])
 
 
@@ -275,8 +280,8 @@ def until_gone(group: int) -> None:
 def test_of_a_run_that_fails_or_is_stopped_nothing_is_said_at_its_end(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.warnings.restored(log("resumed from epoch 0", epoch=0))
-    node.warnings.ended(ranks_of(FakeRank(tmp_path, code=1)), set())
+    node.warnings.ended(ranks_of(FakeRank(tmp_path, code=1)), others())
     stopped = ranks_of(FakeRank(tmp_path))
     stopped.ended_by = "stop"
-    node.warnings.ended(stopped, set())
+    node.warnings.ended(stopped, others())
     assert node.found == []

@@ -170,8 +170,7 @@ class Placement(Case):
 
     @needs(Can.FILES)
     def test_folders_of_the_run_are_filled_into_the_arguments(self, harness: Harness, tmp_path: Path) -> None:
-        words = ["$WINDLASS_OUTPUT_DIR", "--to=${WINDLASS_CHECKPOINT_DIR}/x", "$WINDLASS_DATA_COCO", "$WINDLASS_DATA",
-                 "$WINDLASS_RUN_ID", "$HOME/$WINDLASS_OUTPUT_DIRS"]  # fmt: skip
+        words = ["$WINDLASS_OUTPUT_DIR", "--to=${WINDLASS_CHECKPOINT_DIR}/x", "$WINDLASS_DATA_COCO", "$HOME/$LR"]
         run = harness.finish("arguments", *words, data=[{"name": "coco", "source": str(tmp_path)}])
         filled = [run.status.output_dir, f"--to={run.dir / 'checkpoints'}/x", str(tmp_path)]
         assert run.json_of_ranks()[0] == [*filled, *words[3:]]
