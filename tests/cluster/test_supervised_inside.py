@@ -282,7 +282,7 @@ def test_a_resumed_run_has_the_code_that_was_sent_or_if_asked_that_of_now(
     assert windlass("status", run, "-w", "--exit-code").code == 100
     Path("code/wait.py").write_text("import os, sys\nprint('now', sys.argv[1:], os.environ['BATCH'])\n")
     sent = windlass("resume", run)
-    assert (sent.code, "wait.py; it goes on with the code that was sent" in sent.err) == (100, True), sent.err
+    assert (sent.code, "wait.py; the run continues with the code that was sent" in sent.err) == (100, True), sent.err
     done = windlass("resume", run, "-e", "BATCH=16", "--", "--lr", "0.1")
     assert (done.code, "now ['--lr', '0.1'] 16" in done.out) == (0, True), done.err
 

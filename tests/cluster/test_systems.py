@@ -55,6 +55,6 @@ def fields_of(path: Path) -> dict[str, Any]:
     return {
         **{name: job[name] for name in ("nodes", "checkpoint", "restarts")},
         "data": [{**data, "source": data["source"].replace("//bucket/", f"//{BUCKET}/")}],
-        "outputs": job["outputs"].replace("//bucket/", f"//{BUCKET}/"),
+        "outputs": job["outputs"]["to"].replace("//bucket/", f"//{BUCKET}/"),
         "kubernetes": of_class,
     }
