@@ -27,7 +27,7 @@ from windlass.supervise.clock import Clock
 from windlass.supervise.process import main
 from windlass.supervise.recorder import Recorder
 from windlass.worker import process
-from windlass.worker.protocol import NodeSpec
+from windlass.worker.protocol import CollectSpec, NodeSpec
 from windlass.worker.resume import add_resume_arguments
 
 WORKER = Path(windlass.worker.__file__).parent
@@ -64,7 +64,7 @@ class ToyEngine(SupervisedEngine):
             argv=(*program, *arguments.script_arguments(job, promised)), argv_by_rank=arguments.differ_by_rank(job),
             contract=promised, defaults={"OMP_NUM_THREADS": "1"}, target_env={}, job_env=job.env,
             grace_seconds=job.grace, progress=job.progress, resume=arguments.resume_spec(job, promised, code_dir),
-            launcher=job.launcher, setup=job.setup or "",
+            launcher=job.launcher, setup=job.setup or "", collect=CollectSpec(job.outputs.collect),
         )  # fmt: skip
         return Plan(
             run_id=run_id, name=job.name, target=target.name, engine=cls.kind, output_dir=folders["path"],
