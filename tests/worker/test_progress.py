@@ -206,6 +206,15 @@ def test_a_loss_that_is_not_printed_any_more_is_not_shown_beside_later_steps() -
     assert recogniser.feed(structured(step=6700)) == {"step": 6700}
 
 
+def test_a_loss_that_was_printed_since_the_newest_step_is_none_of_that_step() -> None:
+    recogniser = Recogniser()
+    recogniser.feed(checkpoint(action="counts") + structured(step=1))
+    for step in range(8, 97, 8):
+        recogniser.feed(f"epoch 0 step {step} loss 0.5\n".encode())
+    assert recogniser.feed(structured(step=96)) == {"step": 96}
+    assert recogniser.feed(structured(step=192)) == {"step": 192, "loss": None, "epoch": None}
+
+
 def test_a_loss_of_a_structured_line_is_not_replaced_by_another() -> None:
     recogniser = Recogniser()
     assert recogniser.feed(structured(step=1, loss=0.5)) == {"step": 1, "loss": 0.5}

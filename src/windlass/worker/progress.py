@@ -53,7 +53,8 @@ class Recogniser:
         """Fields that structured lines report: they are not read from other lines."""
         self._step = self._loss_step = self._loss_gap = 0
         """The newest step of structured lines; that at which a loss was last read; the most steps between two."""
-        self._has_loss = False
+        self._has_loss = self._is_loss_new = False
+        """Whether there is a loss; whether it was read after the newest step, so that its own step is not known yet."""
         self._evaluating = False
         self.checkpoints: list[dict[str, Any]] = []
         """Checkpoint events, each once and in order; the reader empties it."""
@@ -91,11 +92,14 @@ class Recogniser:
         """
         if "step" not in self._reported:
             return found
-        self._step = found.get("step", self._step)
+        self._step, last = found.get("step", self._step), self._step
         self._loss_step = self._loss_step or self._step
+        if self._is_loss_new and self._step != last:
+            self._loss_step, self._is_loss_new = self._step, False
         since = self._step - self._loss_step
         if found.get("loss") is not None:
             self._loss_gap, self._loss_step, self._has_loss = max(self._loss_gap, since), self._step, True
+            self._is_loss_new = True
         elif self._has_loss and since > LOSS_GAPS * self._loss_gap + LOSS_STEPS:
             self._has_loss = False
             of_its_time = {"epoch": None} if "epoch" not in {*self._reported, *found} else {}
