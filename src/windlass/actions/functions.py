@@ -119,7 +119,7 @@ def _root(function: Callable[..., Any]) -> str | None:
 
 
 def _is_lazy(function: Callable[..., Any]) -> str:
-    """What a call would make that then has to be run; empty for a function that runs when it is called."""
+    """Name the kind of a function whose call does not run its body; empty if a call runs it."""
     kinds = {
         "a coroutine function": inspect.iscoroutinefunction,
         "a generator function": inspect.isgeneratorfunction,

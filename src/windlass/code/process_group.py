@@ -31,7 +31,7 @@ _Body = tuple[Path, Sequence[ast.stmt]]
 
 
 class Need(NamedTuple):
-    """What needs the variables, and where."""
+    """A place in the script that needs torchrun's variables."""
 
     what: str
     """`calls init_process_group` or `reads os.environ['RANK']`."""

@@ -107,7 +107,7 @@ class Kept:
 
 
 def kept_after_end(text: str) -> Kept | None:
-    """What keeps a rank alive, by its stacks; None where its script has not ended, or that cannot be read."""
+    """Return what keeps a rank alive by its stacks; None if its script has not ended or the stacks do not show it."""
     sections = _sections(text)
     main = [
         Frame(found["file"], int(found["line"]), (found["name"] or "").strip())

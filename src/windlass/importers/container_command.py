@@ -72,9 +72,9 @@ class _Container:
 
     env: Mapping[str, str]
     keep: frozenset[str]
-    """Those of `env` that stay variables in the arguments of the script."""
+    """Names in `env` that stay variables in the arguments of the script."""
     asked: Collection[str]
-    """Those that are empty until the user gives them."""
+    """Names of variables that are empty until the user gives them a value."""
     folder: str | None
     code_travels: bool
 

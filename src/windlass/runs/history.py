@@ -41,10 +41,10 @@ class Ended:
     gained: bool
     """Whether it got further than all before it: a new checkpoint, a higher step, or where no step is known, time."""
     failed_at_start: bool = False
-    """Whether it had reported nothing, saved no checkpoint, and had not taken long."""
+    """Whether the attempt had reported nothing, saved no checkpoint, and not taken long."""
     start: str | None = None
-    """What would make another failure at the start the same one: exit code, last line, place, and what the script
-    restored; None where the error may be gone in another attempt."""
+    """Identifies a failure at the start, to recognise the same one again: exit code, last line, place, and what the
+    script restored; None where the error may be gone in another attempt."""
 
 
 @dataclass(slots=True)

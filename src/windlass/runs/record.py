@@ -149,7 +149,7 @@ class Status:
     admission_seconds: float = 0.0
     """Seconds of waiting in queues of this machine; time limits do not count them."""
     awaits_admission: bool = False
-    """Whether it waits in such a queue now."""
+    """Whether the run waits in a queue of this machine now."""
 
     @property
     def one_line(self) -> str:

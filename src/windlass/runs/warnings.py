@@ -164,7 +164,7 @@ def _not_saved(status: Status, entry: events.CheckpointChanged) -> tuple[str, st
 
 
 def _not_collected(status: Status) -> tuple[str, str] | None:
-    """What is not in the output, of all nodes that have reported it; None where all is that the job names."""
+    """Sentence and fix on files that nodes did not copy to the output; None if all that the job names were copied."""
     found = [events.CodeFiles.from_json(one) for one in status.code_files]
     if problems := list(dict.fromkeys(problem for one in found for problem in one.problems)):
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""

@@ -70,7 +70,7 @@ class Option:
     remark: str = ""
     """Why an option that is accepted has no effect, where its author expects one."""
     is_ours: bool = False
-    """Whether it is of how ranks meet, which Windlass sets up itself."""
+    """Whether the option is one of the rendezvous, which Windlass sets up itself."""
 
 
 @dataclass(frozen=True)

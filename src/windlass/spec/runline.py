@@ -55,7 +55,7 @@ def kind_of(words: tuple[str, ...]) -> Literal["script", "module", "program"]:
 
 
 def needs_a_shell(run: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What in the line only a shell would carry out, each with what to write instead: `message, hint`."""
+    """Each part of the line that only a shell would carry out, and what to write instead: `message, hint`."""
     protected = _QUOTED.sub(_protect, run).strip()
     words = _protected_words(run)
     shell = "command: [bash, -c, …]"

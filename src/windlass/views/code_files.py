@@ -22,8 +22,8 @@ class ChangedFiles:
     folder: str
     """The code folder, as the ranks saw it."""
     is_kept: bool
-    """Whether it is a folder of this machine, where the files stay until another run, or a user, changes them. Else it
-    is deleted with its pod, or with the host of its training job."""
+    """Whether the folder is on this machine, where the files stay until another run or a user changes them. Otherwise
+    it is deleted with its pod, or with the host of its training job."""
     wanted: tuple[str, ...]
     """The job's `outputs.collect`."""
     copied: int

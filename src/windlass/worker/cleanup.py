@@ -17,7 +17,7 @@ def note(path: str, environ: dict[str, str]) -> None:
 
 
 def add(path: str, patterns: set[str]) -> None:
-    """Write down at `path` what is to be removed too. Raises OSError."""
+    """Add patterns of files to remove to those that are recorded at `path`. Raises OSError."""
     known = set(_noted(path))
     if patterns - known:
         with open(path, "w") as file:

@@ -78,9 +78,9 @@ class LaunchedNode(Node):
         self.launcher_output = -1
         """The read end of the launcher's pipe; -1 where it is closed."""
         self.launcher_line = b""
-        """What it has printed of a line that has not ended."""
+        """The part of an unfinished line that the launcher has printed."""
         self.is_in_frame = False
-        """Whether it is in the middle of a message of its own."""
+        """Whether the launcher is in the middle of a message of its own."""
         self.proxies: list[RankProxy] = []
         self.starters: set[int] = set()
         """Process ids of what has started proxies: a daemon of Open MPI, which leaves the session that started it."""

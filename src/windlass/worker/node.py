@@ -98,7 +98,7 @@ class Node:
         self.check_at = 0.0
         """When to check next which ranks work, by the monotonic clock."""
         self.activity = Activity((), ())
-        """What was found then."""
+        """Which ranks worked and which waited at the last check."""
         self.host_facts = HostFacts()
         self.heartbeat: Heartbeat | None = None
         self._helpers: set[int] = set()
