@@ -28,9 +28,15 @@ from pathlib import Path
 from common import BIN, CACHE, ROOT, add_smoke, in_turn, machine, medians, report_columns, require_figures
 
 COLUMNS = {
-    "held": "held, s", "memcpy": "one memcpy, s", "ratio": "held ÷ memcpy", "first": "first save",
-    "total": "durable, s", "lost": "lost, s", "restore": "restore, s", "step": "step, s",
-}  # fmt: skip
+    "held": "held, s",
+    "memcpy": "one memcpy, s",
+    "ratio": "held ÷ memcpy",
+    "first": "first save",
+    "total": "durable, s",
+    "lost": "lost, s",
+    "restore": "restore, s",
+    "step": "step, s",
+}
 WAYS = ("torch.save", "dcp", "dcp async, thread", "dcp async, process", "dcp async, pinned", "windlass")
 PEER = "torch.save"
 NOT_THERE = {"cpu": "dcp async, pinned", "cuda": "dcp async, process"}
@@ -332,9 +338,15 @@ def trial(way: str, folder: Path, script: Path, megabytes: int, saves: int, devi
     words = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", num_ranks, str(script), way, str(work)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [*words, str(megabytes), str(saves), device], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, check=False, timeout=400, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        [*words, str(megabytes), str(saves), device],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=400,
+        stdin=subprocess.DEVNULL,
+    )
     shutil.rmtree(work)
     said = re.search(r"^>>(.*)$", done.stdout, re.MULTILINE)
     if said is None:

@@ -112,8 +112,11 @@ def torchrun(folder: Path) -> float:
                 "--rdzv-conf", conf, "--local-addr", "127.0.0.1", "train.py", str(folder),
             ]  # fmt: skip
             with (folder / f"agent-{node}").open("w") as output:
-                agents.append(subprocess.Popen(command, cwd=folder, env=environ, stdout=output, stderr=output,
-                                               start_new_session=True))  # fmt: skip
+                agents.append(
+                    subprocess.Popen(
+                        command, cwd=folder, env=environ, stdout=output, stderr=output, start_new_session=True
+                    )
+                )
         return lost(folder, lambda: kill_torchrun(folder, agents))
     finally:
         (folder / "enough").touch()
@@ -169,8 +172,11 @@ def main() -> None:
     }
     if os.geteuid() == 0 and shutil.which("ip", path=netns.search_path(os.environ.get("PATH"))):
         ways["windlass, node cut off"] = partial(windlass, cut=True)
-    wanted = {way: partial(trial, run) for way, run in ways.items()
-              if not chosen.only or any(word in way for word in chosen.only)}  # fmt: skip
+    wanted = {
+        way: partial(trial, run)
+        for way, run in ways.items()
+        if not chosen.only or any(word in way for word in chosen.only)
+    }
     print(f"elastic: {machine()}, {medians(chosen.runs)}, seconds")
     with fresh_home():
         results = in_turn(wanted, chosen.runs)

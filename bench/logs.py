@@ -68,8 +68,17 @@ def ours(script: Path, num_lines: int) -> tuple[float, float]:
 
 def torchrun(script: Path) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as logs, tempfile.TemporaryDirectory() as stamps:
-        command = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(RANKS), "--log-dir", logs,
-                   "--redirects", "3", str(script)]  # fmt: skip
+        command = [
+            str(BIN / "torchrun"),
+            "--standalone",
+            "--nproc-per-node",
+            str(RANKS),
+            "--log-dir",
+            logs,
+            "--redirects",
+            "3",
+            str(script),
+        ]
         return run(command, Path(stamps), {})
 
 
@@ -106,8 +115,15 @@ def main(runs: int, smoke: bool) -> None:
         for name, found in pairs.items():
             seconds = median([pair[0] for pair in found])
             rate = RANKS * num_lines / seconds
-            rows.append([name, f"{seconds:.2f}", f"{rate:,.0f}", f"{peer / seconds:.2f}",
-                         f"{median([pair[1] for pair in found]):.1f}"])  # fmt: skip
+            rows.append(
+                [
+                    name,
+                    f"{seconds:.2f}",
+                    f"{rate:,.0f}",
+                    f"{peer / seconds:.2f}",
+                    f"{median([pair[1] for pair in found]):.1f}",
+                ]
+            )
         header = ["launcher", "writing s", "lines/s", "× torchrun", "CPU s"]
         table(f"{RANKS * num_lines:,} lines over {RANKS} ranks, medians of {runs} ({machine()})", header, rows)
         table("Reading them back (`windlass logs`)", ["what", "s"], reading(script))

@@ -20,8 +20,13 @@ def make_namespace(bed: Bed, name: str) -> None:
 def aim(bed: Bed, namespace: str, folder: Path, supervisor: str = "auto") -> KubernetesTarget:
     """Have commands in a folder, and this process, reach the bed; gives the target."""
     os.environ["KUBECONFIG"] = bed.kubeconfig
-    target: dict[str, Any] = {"context": bed.context, "namespace": namespace, "image": bed.image, "python": bed.python,
-                              "supervisor": supervisor}  # fmt: skip
+    target: dict[str, Any] = {
+        "context": bed.context,
+        "namespace": namespace,
+        "image": bed.image,
+        "python": bed.python,
+        "supervisor": supervisor,
+    }
     lines = [f"  {field}: {value}\n" for field, value in {"kind": "kubernetes", **target}.items()]
     (folder / "targets.yaml").write_text("".join(["bed:\n", *lines]))
     return KubernetesTarget(name="bed", **target)

@@ -129,8 +129,9 @@ def started(command: list[str], folder: Path) -> Iterator[None]:
     """The command runs for the time of the block; then its ranks end of themselves."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with (folder / "output").open("w") as output:
-        popen = subprocess.Popen(command, cwd=folder, env=environ, stdout=output, stderr=output,
-                                 stdin=subprocess.DEVNULL)  # fmt: skip
+        popen = subprocess.Popen(
+            command, cwd=folder, env=environ, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+        )
         try:
             yield
             (folder / "enough").touch()

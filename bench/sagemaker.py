@@ -88,8 +88,14 @@ class Bench:
         plane.on_call = self._note
         self._accepted = threading.Event()
         self._at = 0.0
-        target = {"kind": "sagemaker", "region": "us-east-1", "role": ROLE, "image": IMAGE, "instance": INSTANCE,
-                  "storage": f"s3://{BUCKET}/windlass"}  # fmt: skip
+        target = {
+            "kind": "sagemaker",
+            "region": "us-east-1",
+            "role": ROLE,
+            "image": IMAGE,
+            "instance": INSTANCE,
+            "storage": f"s3://{BUCKET}/windlass",
+        }
         (home / "targets.yaml").write_text(json.dumps({"aws": target, "here": {"kind": "sagemaker-local"}}))
         (home / "code").mkdir()
         (home / "by_sdk.py").write_text(BY_SDK)
@@ -149,9 +155,13 @@ class Bench:
 
     def _windlass(self, *words: str) -> str:
         done = subprocess.run(
-            [BIN / "windlass", *words], cwd=self.home, env={**os.environ, **self.environ}, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
+            [BIN / "windlass", *words],
+            cwd=self.home,
+            env={**os.environ, **self.environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return done.stdout
 
     # -- a host on this machine ---------------------------------------------------------------------------------------
@@ -176,18 +186,24 @@ class Bench:
         """/opt/ml as the host of a training job has it."""
         for name in ("input/config", "input/data", "model", "output/data", "code"):
             (base / name).mkdir(parents=True)
-        hyperparameters = {"sagemaker_program": "train.py", "sagemaker_submit_directory": str(self.home / "code"),
-                           "lr": 0.1}  # fmt: skip
+        hyperparameters = {
+            "sagemaker_program": "train.py",
+            "sagemaker_submit_directory": str(self.home / "code"),
+            "lr": 0.1,
+        }
         group = {"instance_group_name": "homogeneousCluster", "instance_type": INSTANCE, "hosts": [HOST]}
         for name, value in {
             "hyperparameters": {name: json.dumps(one) for name, one in hyperparameters.items()},
             "inputdataconfig": {},
             "resourceconfig": {
-                "current_host": HOST, "hosts": [HOST], "network_interface_name": "lo",
-                "current_instance_type": INSTANCE, "current_group_name": "homogeneousCluster",
+                "current_host": HOST,
+                "hosts": [HOST],
+                "network_interface_name": "lo",
+                "current_instance_type": INSTANCE,
+                "current_group_name": "homogeneousCluster",
                 "instance_groups": [group],
             },
-        }.items():  # fmt: skip
+        }.items():
             (base / "input/config" / f"{name}.json").write_text(json.dumps(value))
 
     def _first_line(self, command: list[str | Path], own: Mapping[str, str]) -> float:
@@ -195,9 +211,13 @@ class Bench:
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         at, began = None, time.monotonic()
         with subprocess.Popen(
-            command, cwd=self.home, env={**environ, **self.environ, **own}, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        ) as one:  # fmt: skip
+            command,
+            cwd=self.home,
+            env={**environ, **self.environ, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as one:
             assert one.stdout is not None
             written = []
             for line in one.stdout:
@@ -231,8 +251,12 @@ def main(runs: int, smoke: bool) -> None:
     with prepared() as bench:
         ways = {WINDLASS: bench.by_windlass} if smoke else {SDK: bench.by_sdk, WINDLASS: bench.by_windlass}
         submitted = in_turn(ways, runs)
-        report_columns(submitted, peer=SDK, title=f"from the command to a training job ({machine()})",
-                       columns={"accepted": "accepted, s", "s": "command, s", "mb": "peak MB"})  # fmt: skip
+        report_columns(
+            submitted,
+            peer=SDK,
+            title=f"from the command to a training job ({machine()})",
+            columns={"accepted": "accepted, s", "s": "command, s", "mb": "peak MB"},
+        )
         report_lines(bench, runs, smoke=smoke)
     if not smoke:
         print_sizes()
@@ -247,8 +271,12 @@ def report_lines(bench: Bench, runs: int, *, smoke: bool) -> None:
     for imports in ("", "import torch"):
         bench.write(imports)
         of = f"a script with {imports}" if imports else "a script that imports nothing"
-        report(in_turn(lines, runs), peer=TOOLKIT_OF_PYTORCH, figure="s",
-               title=f"from the command to the first line of {of}, in a host on this machine")  # fmt: skip
+        report(
+            in_turn(lines, runs),
+            peer=TOOLKIT_OF_PYTORCH,
+            figure="s",
+            title=f"from the command to the first line of {of}, in a host on this machine",
+        )
 
 
 def print_sizes() -> None:

@@ -61,16 +61,18 @@ def objects(number: int) -> tuple[Object, Object, list[Object]]:
     template = made["spec"]["template"]
     pods = [
         {
-            "apiVersion": "v1", "kind": "Pod",
+            "apiVersion": "v1",
+            "kind": "Pod",
             "metadata": {
-                "name": f"{run_id(number)}-1-{place}-x{place:04}", "namespace": NAMESPACE,
+                "name": f"{run_id(number)}-1-{place}-x{place:04}",
+                "namespace": NAMESPACE,
                 "labels": {**template["metadata"]["labels"], "batch.kubernetes.io/job-name": made["metadata"]["name"]},
                 "annotations": {"batch.kubernetes.io/job-completion-index": str(place)},
             },
             "spec": {**template["spec"], "schedulerName": BENCH.replace("/", "-")},
         }
         for place in range(NUM_PODS)
-    ]  # fmt: skip
+    ]
     return manifests.anchor(shape, job, "boot"), made, pods
 
 
@@ -78,18 +80,28 @@ def running(name: str) -> Object:
     """The status that a kubelet writes of a pod whose container runs."""
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {
-        "phase": "Running", "startTime": at, "hostIP": "10.0.0.1", "podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}],
+        "phase": "Running",
+        "startTime": at,
+        "hostIP": "10.0.0.1",
+        "podIP": "10.1.0.1",
+        "podIPs": [{"ip": "10.1.0.1"}],
         "conditions": [
             {"type": kind, "status": "True", "lastTransitionTime": at}
             for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
         ],
-        "containerStatuses": [{
-            "name": WORKLOADS["job"].container, "ready": True, "started": True, "restartCount": 0,
-            "image": "localhost/base:1",
-            "imageID": "localhost/base@sha256:" + "0" * 64, "containerID": f"containerd://{name:0>64}",
-            "state": {"running": {"startedAt": at}},
-        }],
-    }  # fmt: skip
+        "containerStatuses": [
+            {
+                "name": WORKLOADS["job"].container,
+                "ready": True,
+                "started": True,
+                "restartCount": 0,
+                "image": "localhost/base:1",
+                "imageID": "localhost/base@sha256:" + "0" * 64,
+                "containerID": f"containerd://{name:0>64}",
+                "state": {"running": {"startedAt": at}},
+            }
+        ],
+    }
 
 
 def make(client: Client, number: int) -> None:
@@ -149,14 +161,17 @@ def print_table(costs: dict[str, list[Cost]], num_runs: int, times: int) -> None
     peer = jobs
     for name, found in costs.items():
         peer = found if name.startswith("kubectl") and "json" not in name else peer
-        rows.append([
-            name, spread([cost.wall_seconds for cost in found]),
-            f"{median([c.wall_seconds for c in found]) / median([c.wall_seconds for c in peer]):.2f}",
-            f"{median([c.wall_seconds for c in found]) / median([c.wall_seconds for c in jobs]):.2f}",
-            f"{median([c.cpu_seconds for c in found]):.2f}",
-            f"{median([c.peak_mb for c in found]):.0f}",
-            f"{median([c.peak_mb for c in found]) / median([c.peak_mb for c in peer]):.2f}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                name,
+                spread([cost.wall_seconds for cost in found]),
+                f"{median([c.wall_seconds for c in found]) / median([c.wall_seconds for c in peer]):.2f}",
+                f"{median([c.wall_seconds for c in found]) / median([c.wall_seconds for c in jobs]):.2f}",
+                f"{median([c.cpu_seconds for c in found]):.2f}",
+                f"{median([c.peak_mb for c in found]):.0f}",
+                f"{median([c.peak_mb for c in found]) / median([c.peak_mb for c in peer]):.2f}",
+            ]
+        )
     header = ["command", "wall s", "× kubectl", "× get jobs", "CPU s", "peak MB", "× kubectl"]
     title = f"{num_runs:,} runs × {NUM_PODS} pods, medians of {times} ({machine()})"
     table(title, header, rows)

@@ -265,8 +265,9 @@ def resumed(bench: Bench, runs: int) -> None:
         rows.append(["folder to S3" if way == "up" else "S3 to folder", *columns.values()])
     table(
         f"windlass, {ONE}, killed at half of the time and made again",
-        ["way", "anew, s", "again, s", "bytes moved again ÷ all", "price ÷ anew"], rows,
-    )  # fmt: skip
+        ["way", "anew, s", "again, s", "bytes moved again ÷ all", "price ÷ anew"],
+        rows,
+    )
     for used in (source, bench.bucket / "one", bench.bucket / "up", bench.folder / "down"):
         shutil.rmtree(used, ignore_errors=True)
 

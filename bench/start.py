@@ -127,9 +127,16 @@ def timed(
     """
     began = time.time()
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        check=False, timeout=limit_seconds, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=limit_seconds,
+        stdin=subprocess.DEVNULL,
+    )
     gone = time.time() - began
     found = FIRST.search(done.stdout)
     if done.returncode and found is not None and tries > 1:
@@ -143,15 +150,31 @@ def timed(
 def ways(ranks: int, folder: Path, home: Path, others: Path) -> dict[str, Callable[[], object]]:
     """Every way to start this script with so many ranks; `others` is the `bin` folder of torchx and accelerate."""
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    mpi = {**own, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533", "OMPI_ALLOW_RUN_AS_ROOT": "1",
-           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # fmt: skip
+    mpi = {
+        **own,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29533",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
     run = [WINDLASS, "run", "train.py", "--procs-per-node", str(ranks), "--set", "launcher=torchrun"]
 
     accelerate = [str(others / "python"), "-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1",
                   "--mixed_precision", "no", "--dynamo_backend", "no", "--num_processes", str(ranks),
                   "--main_process_port", "0", "train.py"]  # fmt: skip
-    torchx = [str(others / "torchx"), "run", "--wait", "--log", "-s", "local_cwd", "dist.ddp", "-j", f"1x{ranks}",
-              "--script", "train.py"]  # fmt: skip
+    torchx = [
+        str(others / "torchx"),
+        "run",
+        "--wait",
+        "--log",
+        "-s",
+        "local_cwd",
+        "dist.ddp",
+        "-j",
+        f"1x{ranks}",
+        "--script",
+        "train.py",
+    ]
     path = {"PATH": f"{others}{os.pathsep}{os.environ['PATH']}"}
     found: dict[str, Callable[[], object]] = {
         "torchrun": lambda: timed(
@@ -271,8 +294,10 @@ def main() -> None:
         require_figures()
         return
     print(f"\nload {os.getloadavg()[0]:.1f} at the end")
-    print("\nThe Kubeflow SDK's local back end is not among them: it installs torch for every job and starts one\n"
-          "rank. See --kubeflow.")  # fmt: skip
+    print(
+        "\nThe Kubeflow SDK's local back end is not among them: it installs torch for every job and starts one\n"
+        "rank. See --kubeflow."
+    )
 
 
 def kubeflow(runs: int) -> None:

@@ -60,9 +60,16 @@ COLUMNS = {"step": "step, ms", "resident": "resident, MiB", "shared": "proportio
 def timed(command: list[str], folder: Path, env: Mapping[str, str]) -> dict[str, float]:
     """Run to the end; gives the means over the ranks. Raises RuntimeError if it fails."""
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        check=False, timeout=300, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
     decode = json.JSONDecoder().raw_decode  # two ranks may write into one line
     ranks = [decode(done.stdout, found.start())[0] for found in re.finditer(r'{"step"', done.stdout)]
     if done.returncode or len(ranks) != 2:

@@ -44,10 +44,12 @@ SAMPLE_BYTES = 100_000
 PARTS = ("epochs", "restart")
 PEERS = ("s3torchconnector", "litdata", "mosaicml-streaming")
 WAYS = {
-    "windlass, tar": ("windlass", "tar"), "windlass, objects": ("windlass", "files"),
-    "s3torchconnector": ("s3torchconnector", "files"), "litdata": ("litdata", "litdata"),
+    "windlass, tar": ("windlass", "tar"),
+    "windlass, objects": ("windlass", "files"),
+    "s3torchconnector": ("s3torchconnector", "files"),
+    "litdata": ("litdata", "litdata"),
     "mosaicml-streaming": ("mosaicml", "mds"),
-}  # fmt: skip
+}
 LOCAL = "local files"
 Figures = dict[str, float]
 
@@ -104,9 +106,14 @@ class Bench:
         words = [self.python, ROOT / "bench" / "stream_ways.py", mode, way, address, cache]
         words += [num_workers, self.num_samples, self.folder / "position"]
         done = subprocess.run(
-            [str(word) for word in words], capture_output=True, text=True, timeout=300, check=False,
-            env={**self.environ, "STARTED": str(time.time()), "NODE": node}, start_new_session=True,
-        )  # fmt: skip
+            [str(word) for word in words],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env={**self.environ, "STARTED": str(time.time()), "NODE": node},
+            start_new_session=True,
+        )
         if mode == "half" and done.returncode == -9:
             return {}
         for line in done.stdout.splitlines():

@@ -49,9 +49,12 @@ def prepare(folder: Path, num_samples: int, num_bytes: int, for_peers: bool) -> 
                 jpg, cls = picture(number, num_bytes)
                 writer.write({"jpg": jpg, "cls": cls})
         litdata.optimize(
-            fn=Optimized(num_bytes), inputs=list(range(num_samples)), output_dir=str(folder / "litdata"),
-            chunk_bytes="64MB", num_workers=1,
-        )  # fmt: skip
+            fn=Optimized(num_bytes),
+            inputs=list(range(num_samples)),
+            output_dir=str(folder / "litdata"),
+            chunk_bytes="64MB",
+            num_workers=1,
+        )
 
 
 class Optimized:
@@ -159,9 +162,12 @@ def s3torchconnector(address: str, cache: str, num_workers: int) -> Loader:
 
     config = S3ClientConfig(force_path_style=True)
     dataset = S3MapDataset.from_prefix(
-        address, region=os.environ["AWS_REGION"], endpoint=os.environ["AWS_ENDPOINT_URL_S3"], transform=s3_sample,
+        address,
+        region=os.environ["AWS_REGION"],
+        endpoint=os.environ["AWS_ENDPOINT_URL_S3"],
+        transform=s3_sample,
         s3client_config=config,
-    )  # fmt: skip
+    )
     return by_sampler(dataset, num_workers)
 
 
@@ -195,13 +201,19 @@ def by_field(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 WAYS: dict[str, Callable[[str, str, int], Loader]] = {
-    "local": local, "windlass": windlass, "s3torchconnector": s3torchconnector, "litdata": litdata,
+    "local": local,
+    "windlass": windlass,
+    "s3torchconnector": s3torchconnector,
+    "litdata": litdata,
     "mosaicml": mosaicml,
-}  # fmt: skip
+}
 IMPORTS = {
-    "s3torchconnector": "s3torchconnector", "litdata": "litdata", "mosaicml": "streaming",
-    "windlass": "windlass.train.stores.s3", "local": "torch.utils.data",
-}  # fmt: skip
+    "s3torchconnector": "s3torchconnector",
+    "litdata": "litdata",
+    "mosaicml": "streaming",
+    "windlass": "windlass.train.stores.s3",
+    "local": "torch.utils.data",
+}
 
 
 def epochs(open_loader: Callable[[], Loader], num_samples: int) -> dict[str, float]:
@@ -267,9 +279,10 @@ def main(argv: list[str]) -> None:
     if mode == "half":
         half(open_loader, int(num_samples), Path(position))
     found = (
-        epochs(open_loader, int(num_samples)) if mode == "epochs"
+        epochs(open_loader, int(num_samples))
+        if mode == "epochs"
         else rest(open_loader, int(num_samples), Path(position))
-    )  # fmt: skip
+    )
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     found["cpu"] = sum(one.ru_utime + one.ru_stime for one in used)
     print("FOUND " + json.dumps(found), flush=True)

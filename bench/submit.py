@@ -158,10 +158,15 @@ class Bench:
 
     def trained_sdk(self) -> dict[str, float]:
         script = self.home / "by_sdk.py"
-        script.write_text(BY_SDK.format(
-            context=self.bed.context, namespace=NAMESPACE, config=self.bed.kubeconfig, image=self.bed.image,
-            runtime=RUNTIME,
-        ))  # fmt: skip
+        script.write_text(
+            BY_SDK.format(
+                context=self.bed.context,
+                namespace=NAMESPACE,
+                config=self.bed.kubeconfig,
+                image=self.bed.image,
+                runtime=RUNTIME,
+            )
+        )
         cost = measure([peers("kubeflow") / "python", script], cwd=self.home)
         assert self._trainjobs() == 1
         self.bed.kubectl("delete", "trainjobs", "--all", "-n", NAMESPACE)
@@ -172,17 +177,23 @@ class Bench:
 
     def runtime(self) -> dict[str, Any]:
         """What the SDK's job stands on; its pods find no machine either."""
-        pod = {"containers": [{"name": "node", "image": self.bed.image}],
-               "nodeSelector": {"node.kubernetes.io/instance-type": "none-such"}}  # fmt: skip
-        job = {"name": "node", "template": {
-            "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
-            "spec": {"template": {"spec": pod}},
-        }}  # fmt: skip
+        pod = {
+            "containers": [{"name": "node", "image": self.bed.image}],
+            "nodeSelector": {"node.kubernetes.io/instance-type": "none-such"},
+        }
+        job = {
+            "name": "node",
+            "template": {
+                "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+                "spec": {"template": {"spec": pod}},
+            },
+        }
         return {
-            "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime",
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "ClusterTrainingRuntime",
             "metadata": {"name": RUNTIME, "labels": {"trainer.kubeflow.org/framework": "torch"}},
             "spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": {"replicatedJobs": [job]}}},
-        }  # fmt: skip
+        }
 
     def edited_windlass(self) -> float:
         self.job()
@@ -230,8 +241,12 @@ def main(times: int, smoke: bool) -> None:
         trained = {} if smoke else by_operator(bench, times)
     if smoke:
         return
-    report_columns(trained, peer=SDK, title="from the command to a TrainJob that is accepted",
-                   columns={"s": "s", "mb": "peak MB of the command"})  # fmt: skip
+    report_columns(
+        trained,
+        peer=SDK,
+        title="from the command to a TrainJob that is accepted",
+        columns={"s": "s", "mb": "peak MB of the command"},
+    )
     print_sizes()
 
 

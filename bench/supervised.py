@@ -95,11 +95,16 @@ def many_pods(bed: Bed, home: Path, num: int, status_of: Callable[[str], Object]
         rows = [
             ["without pods", f"{idle['rss_mb']:.0f}", "", f"{idle['threads']:.0f}", f"{idle['files']:.0f}", "", "", ""],
             [
-                f"{num:,} pods", f"{after['rss_mb']:.0f}", f"{after['peak_mb']:.0f}", f"{after['threads']:.0f}",
-                f"{after['files']:.0f}", f"{asked / rest_seconds:.2f}",
-                f"{100 * (after['cpu_seconds'] - before['cpu_seconds']) / rest_seconds:.1f}", f"{recorded_in:.1f}",
+                f"{num:,} pods",
+                f"{after['rss_mb']:.0f}",
+                f"{after['peak_mb']:.0f}",
+                f"{after['threads']:.0f}",
+                f"{after['files']:.0f}",
+                f"{asked / rest_seconds:.2f}",
+                f"{100 * (after['cpu_seconds'] - before['cpu_seconds']) / rest_seconds:.1f}",
+                f"{recorded_in:.1f}",
             ],
-        ]  # fmt: skip
+        ]
         header = ["supervisor", "RSS MB", "peak MB", "threads", "files", "requests/s", "CPU %", "all events recorded s"]
         table(f"one run, at rest for {rest_seconds:.0f} s; requests as the API server counts them", header, rows)
         bed.kubectl("delete", "job", "-n", NAMESPACE, f"{run_id}-supervisor", "--wait=true")
@@ -107,13 +112,21 @@ def many_pods(bed: Bed, home: Path, num: int, status_of: Callable[[str], Object]
 
 def make_pod(client: Client, job: Object, status_of: Callable[[str], Object], place: int) -> None:
     template, name = job["spec"]["template"], f"{job['metadata']['name']}-{place}-x{place:04}"
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "controller": True, "blockOwnerDeletion": True,
-             "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}  # fmt: skip
+    owner = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "controller": True,
+        "blockOwnerDeletion": True,
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+    }
     meta = {
-        "name": name, "namespace": NAMESPACE, "ownerReferences": [owner],
+        "name": name,
+        "namespace": NAMESPACE,
+        "ownerReferences": [owner],
         "labels": {**template["metadata"]["labels"], "batch.kubernetes.io/job-name": job["metadata"]["name"]},
         "annotations": {"batch.kubernetes.io/job-completion-index": str(place)},
-    }  # fmt: skip
+    }
     spec = {**template["spec"], "schedulerName": BENCH.replace("/", "-")}
     client.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
     merge = "application/merge-patch+json"

@@ -106,8 +106,15 @@ class Bench:
         aim(self.bed, NAMESPACE, self.home, supervisor=supervisor)
         launcher = "mpi" if via == "mpijob" else "torchrun"
         restarts = {"max": 3, "on": ["failure", "preemption", "node-loss"]}
-        job = {"name": "bench", "run": "script.py", "code": "code", "nodes": 2, "launcher": launcher,
-               "kubernetes": {"via": via, **({"spares": 1} if way == SPARE else {})}, "restarts": restarts}  # fmt: skip
+        job = {
+            "name": "bench",
+            "run": "script.py",
+            "code": "code",
+            "nodes": 2,
+            "launcher": launcher,
+            "kubernetes": {"via": via, **({"spares": 1} if way == SPARE else {})},
+            "restarts": restarts,
+        }
         (self.home / "job.yaml").write_text(json.dumps(job))
         first, rank = self._by_windlass_once(way, self.kill_rank)
         _, pod = self._by_windlass_once(way, self.lose)
@@ -179,21 +186,37 @@ class Bench:
         return subprocess.run(command, capture_output=True, text=True).stdout
 
     def _by_hand(self, name: str) -> list[dict[str, Any]]:
-        words = [self.bed.python, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=3",
-                 "--rdzv-backend=c10d", f"--rdzv-endpoint={name}-worker-0:29400", f"--rdzv-id={name}",
-                 "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=3", "/code/script.py"]  # fmt: skip
+        words = [
+            self.bed.python,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes=2",
+            "--nproc-per-node=1",
+            "--max-restarts=3",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={name}-worker-0:29400",
+            f"--rdzv-id={name}",
+            "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=3",
+            "/code/script.py",
+        ]
         container = {
-            "name": "pytorch", "image": self.bed.image, "command": words,
+            "name": "pytorch",
+            "image": self.bed.image,
+            "command": words,
             "env": [{"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"}],
             "volumeMounts": [{"name": "code", "mountPath": "/code"}],
-        }  # fmt: skip
+        }
         pod = {"containers": [container], "volumes": [{"name": "code", "configMap": {"name": name}}]}
         worker = {"replicas": 2, "restartPolicy": "OnFailure", "template": {"spec": pod}}
         return [
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"script.py": SCRIPT}},
-            {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name},
-             "spec": {"pytorchReplicaSpecs": {"Worker": worker}}},
-        ]  # fmt: skip
+            {
+                "apiVersion": "kubeflow.org/v1",
+                "kind": "PyTorchJob",
+                "metadata": {"name": name},
+                "spec": {"pytorchReplicaSpecs": {"Worker": worker}},
+            },
+        ]
 
     def _until_gone(self, selector: str) -> None:
         _wait(lambda: not self.pods(selector), f"the end of pods with {selector}")

@@ -21,15 +21,20 @@ sys.dont_write_bytecode = False
 
 # A busy machine is slow, not wrong: examples have no time limit of their own.
 settings.register_profile(
-    "patient", deadline=None, max_examples=60, derandomize=DRAWS_ALIKE,
+    "patient",
+    deadline=None,
+    max_examples=60,
+    derandomize=DRAWS_ALIKE,
     suppress_health_check=[HealthCheck.too_slow],
-)  # fmt: skip
+)
 settings.load_profile("patient")
 
 # In the background of a script, or under nohup, these are ignored, and so they would be by all that the tests start.
 for number, action in (
-    (signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)
-):  # fmt: skip
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, action)
 

@@ -254,7 +254,7 @@ def test_what_is_no_target_and_no_run_is_refused_by_its_type(context: Context) -
         ("resume", {"nodes": 2, "changes": {"nodes": 3}}, "two numbers of nodes: 2, and 3 in changes"),
         ("resume", {"changes": ["restarts=3"]}, "expected a mapping of job fields, found a list"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_argument_is_refused_by_its_type_with_what_to_write(
     context: Context, method: str, given: dict[str, object], says: str
 ) -> None:

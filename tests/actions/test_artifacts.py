@@ -36,8 +36,15 @@ def looked(tmp_path: Path) -> Look:
     def look_at(*, ended: bool = False, copied: bool = False, **fields: Any) -> dict[str, Artifact]:
         made = planned(**fields)
         with Store(tmp_path / "home") as store:
-            writer = store.create(made.run_id, name="digits", target="lab", output_dir=made.output_dir,
-                                  plan=made.to_text(), time=1.0, restarts=0)  # fmt: skip
+            writer = store.create(
+                made.run_id,
+                name="digits",
+                target="lab",
+                output_dir=made.output_dir,
+                plan=made.to_text(),
+                time=1.0,
+                restarts=0,
+            )
             begun = ("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"})
             for kind, data in (begun, SAVED, *([("end", {"phase": "succeeded", "exit_code": 0})] if ended else [])):
                 writer.append(entry_of(kind, data))
@@ -85,9 +92,10 @@ def test_outputs_that_were_copied_to_this_machine_are_there(looked: Look) -> Non
 
 def test_outputs_and_checkpoints_in_a_store_have_its_address(looked: Look) -> None:
     found = looked(
-        outputs="s3://bucket/runs", checkpoint={"folder": "s3://bucket/checkpoints"},
+        outputs="s3://bucket/runs",
+        checkpoint={"folder": "s3://bucket/checkpoints"},
         kubernetes={"results": {"size": "1GiB"}},
-    )  # fmt: skip
+    )
     assert found["checkpoints"].place == "store"
     assert found["checkpoints"].copy == "windlass data copy s3://bucket/checkpoints/digits-7f3k2 FOLDER"
     assert (found["uploaded"].where, found["uploaded"].copy) == ("s3://bucket/runs/digits-7f3k2/", "")

@@ -29,8 +29,16 @@ def saved(folder: Path, name: str, step: int) -> None:
     (place / "rank-0.safetensors").write_bytes(b"x" * 1000)
     (place / "rank-0.json").write_bytes(b"{}")
     facts = {"rank-0.safetensors": {"bytes": 1000, "crc32": "0"}, "rank-0.json": {"bytes": 2, "crc32": "0"}}
-    manifest = {"format": files.FORMAT, "step": step, "epoch": 0, "world_size": 1, "attempt": 1, "created_at": 1e9,
-                "run_id": "digits-7f3k2", "files": facts}  # fmt: skip
+    manifest = {
+        "format": files.FORMAT,
+        "step": step,
+        "epoch": 0,
+        "world_size": 1,
+        "attempt": 1,
+        "created_at": 1e9,
+        "run_id": "digits-7f3k2",
+        "files": facts,
+    }
     (place / files.MANIFEST).write_bytes(files.seal(manifest))
 
 
@@ -54,8 +62,10 @@ def seen(tmp_path: Path) -> actions.Checkpoints:
 
 def test_checkpoints_in_a_claim_are_listed_with_step_size_and_state(seen: actions.Checkpoints) -> None:
     assert [(one.name, one.step, one.bytes, one.complete) for one in seen.found] == [
-        (HALF, 30, 7, False), (TWO, 20, 1002, True), (ONE, 10, 1002, True),
-    ]  # fmt: skip
+        (HALF, 30, 7, False),
+        (TWO, 20, 1002, True),
+        (ONE, 10, 1002, True),
+    ]
     assert "no manifest" in seen.found[0].problem
     assert seen.found[0].created_at > 1e9, "the time of its folder"
     assert (seen.found[1].path, seen.others, seen.in_cluster) == (f"{THERE}/{TWO}", 2, True)
@@ -94,10 +104,12 @@ def test_a_resume_names_one_that_is_there(seen: actions.Checkpoints) -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        {}, {"checkpoints": 7, "others": 0}, {"checkpoints": {ONE: {"files": {"a": -1}}}, "others": 0},
+        {},
+        {"checkpoints": 7, "others": 0},
+        {"checkpoints": {ONE: {"files": {"a": -1}}}, "others": 0},
         {"checkpoints": {ONE: {"files": {}, "manifest": None, "changed_at": "now"}}, "others": 0},
     ],
-)  # fmt: skip
+)
 def test_a_list_that_makes_no_sense_is_said_so(told: Any) -> None:
     with pytest.raises(WindlassError, match="cannot be read"):
         actions.listed(STATUS, str(THERE), told)

@@ -42,8 +42,10 @@ def test_the_environment_that_is_active_comes_after_that_of_the_project(tmp_path
 
 def test_environments_of_conda_are_found_by_name_path_and_in_its_list(tmp_path: Path) -> None:
     root, other, listed = (tmp_path / name for name in ("conda", "other", "far/listed"))
-    pythons = {name: made(folder) for name, folder in
-               {"base": root, "mine": root / "envs/mine", "other": other, "listed": listed}.items()}  # fmt: skip
+    pythons = {
+        name: made(folder)
+        for name, folder in {"base": root, "mine": root / "envs/mine", "other": other, "listed": listed}.items()
+    }
     (tmp_path / "home/.conda").mkdir(parents=True)
     (tmp_path / "home/.conda/environments.txt").write_text(f"{root}\n{listed}\n")
     (tmp_path / "cwd").mkdir()
@@ -73,8 +75,13 @@ def test_a_command_line_is_read_with_its_files_and_what_is_to_be_known_of_it(tmp
     assert (ready.job.procs_per_node, ready.job.nodes.max, ready.job.python) == (2, 2, ".venv/bin/python")
     assert [remark.code for remark in ready.remarks] == ["environment-as-it-is", "option-dropped"]
     with pytest.raises(JobFileError, match=r"none\.yaml: cannot be read"):
-        read_job(None, ["accelerate", "launch", "--config_file", "none.yaml", "a.py"], {}, Context({}, tmp_path),
-                 rest_given=True)  # fmt: skip
+        read_job(
+            None,
+            ["accelerate", "launch", "--config_file", "none.yaml", "a.py"],
+            {},
+            Context({}, tmp_path),
+            rest_given=True,
+        )
 
 
 def test_a_bare_python_is_that_of_the_path_on_this_machine_alone(tmp_path: Path) -> None:

@@ -123,11 +123,15 @@ def maker() -> Callable[[], None]:
 
 @pytest.mark.parametrize(
     ("function", "why"),
-    [(lambda: 1, "a lambda"), (maker(), "made, defined inside another function"),
-     (functools.partial(maker), "a value of type partial, which has no name in a module"), (3, "a value of type int"),
-     (renamed, f"gone, and {__name__}.gone is something else"),
-     (in_main, "in_main, defined in the script or notebook that runs now (__main__)")],
-)  # fmt: skip
+    [
+        (lambda: 1, "a lambda"),
+        (maker(), "made, defined inside another function"),
+        (functools.partial(maker), "a value of type partial, which has no name in a module"),
+        (3, "a value of type int"),
+        (renamed, f"gone, and {__name__}.gone is something else"),
+        (in_main, "in_main, defined in the script or notebook that runs now (__main__)"),
+    ],
+)
 def test_a_function_that_ranks_could_not_import_is_refused(function: Any, why: str) -> None:
     with pytest.raises(windlass.UsageError) as refused:
         function_job(function, (), {}, {})

@@ -60,8 +60,9 @@ def test_a_job_file_with_one_wrong_name_keeps_its_problems_beside_the_other_tool
     with pytest.raises(JobFileError) as raised:
         read_job("job.yaml", (), {}, context)
     assert [problem.hint for problem in raised.value.problems] == [
-        "did you mean nodes?", "windlass import --sky job.yaml"
-    ]  # fmt: skip
+        "did you mean nodes?",
+        "windlass import --sky job.yaml",
+    ]
 
 
 def test_a_shell_script_with_its_interpreter_is_a_program(context: Context) -> None:

@@ -54,8 +54,13 @@ def test_the_plan_for_other_nodes_is_that_of_the_same_job(code: str, context: Co
 def test_a_run_of_an_earlier_version_keeps_its_folders_below_the_code(context: Context, tmp_path: Path) -> None:
     (tmp_path / "src" / "set").mkdir(parents=True)
     (tmp_path / "src" / "train.py").write_text(SCRIPT)
-    job = {"name": "d", "run": "train.py", "code": "src", "outputs": "src/out",
-           "data": [{"name": "set", "source": "src/set"}]}  # fmt: skip
+    job = {
+        "name": "d",
+        "run": "train.py",
+        "code": "src",
+        "outputs": "src/out",
+        "data": [{"name": "set", "source": "src/set"}],
+    }
     old = windlass.make_plan(job, context=context).to_json()
     [folder] = [step["request"] for step in old["steps"] if step["kind"] == "folder"]
     del folder["base"]  # which it did not record; both were below the code then

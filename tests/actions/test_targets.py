@@ -39,9 +39,11 @@ def context(tmp_path: Path) -> Context:
     (folder / "train.py").write_text("print(1)\n")
     (folder / "job.yaml").write_text("name: digits\nrun: train.py\n")
     environ = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "WINDLASS_HOME": str(tmp_path / "home"),
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "WINDLASS_HOME": str(tmp_path / "home"),
         "KUBECONFIG": str(tmp_path / "kubeconfig"),
-    }  # fmt: skip
+    }
     return Context(environ, folder)
 
 

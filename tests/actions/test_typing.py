@@ -33,9 +33,12 @@ def test_scripts_of_users_pass_the_type_checker_and_wrong_fields_do_not(tmp_path
     (tmp_path / "training.py").write_text(module)
     options = ["--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, "script.py"], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-m", "mypy", *options, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         env={**os.environ, "MYPYPATH": str(SOURCE / "src")},
-    )  # fmt: skip
+    )
     found = [line for line in done.stdout.splitlines() if "error:" in line]
     assert len(found) == 2, done.stdout
     assert 'Unexpected keyword argument "node" for "Job"' in found[0]

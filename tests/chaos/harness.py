@@ -144,10 +144,15 @@ class Play:
         command += ["--checkpoints", str(self.disk)] if outside else []
         # Nothing that differs between cases is in the environment, or each would need a warm process of its own.
         return {
-            "name": "chaos", "launcher": "torchrun", "run": " ".join(command), "nodes": self.case.nodes, "grace": "10s",
-            "procs_per_node": self.case.procs_per_node, "python": sys.executable,
+            "name": "chaos",
+            "launcher": "torchrun",
+            "run": " ".join(command),
+            "nodes": self.case.nodes,
+            "grace": "10s",
+            "procs_per_node": self.case.procs_per_node,
+            "python": sys.executable,
             "restarts": {"max": 100, "on": ["failure", "preemption", "node-loss"]},
-        }  # fmt: skip
+        }
 
     def _where_marks_are(self) -> list[str]:
         """The argument that names their folder."""
@@ -232,9 +237,11 @@ class Play:
             self.struck.append(self._damage(strike, attempt))
             return
         special = {
-            "disk full": self._fill, "read error": self._fail_reads, "node while another starts": self._hold_a_node,
+            "disk full": self._fill,
+            "read error": self._fail_reads,
+            "node while another starts": self._hold_a_node,
             **dict.fromkeys(FULL_STORES, self._fill_store),
-        }  # fmt: skip
+        }
         if strike.kind in special:
             special[strike.kind](strike, attempt)
             return
@@ -515,9 +522,7 @@ class Play:
             return self._alive() - self._pids("warm")
 
         # A warm process tries further imports in a fork with idle priority, which a busy machine lets wait for long.
-        until(
-            lambda: not left(), lambda: f"still there: {[(pid, said_of(pid)) for pid in left()]}", PATIENCE_SECONDS
-        )  # fmt: skip
+        until(lambda: not left(), lambda: f"still there: {[(pid, said_of(pid)) for pid in left()]}", PATIENCE_SECONDS)
 
     def digest(self) -> str:
         """Of the weights at the end; empty where there are none."""

@@ -85,9 +85,11 @@ class StorePlay(Play):
             return
         attempt = self._attempt()
         act = {
-            "endpoint lies": self._lie, "object forbidden": self._forbid, "token expired": self._expire,
+            "endpoint lies": self._lie,
+            "object forbidden": self._forbid,
+            "token expired": self._expire,
             "byte flipped": self._flip,
-        }[strike.kind]  # fmt: skip
+        }[strike.kind]
         said, expected = act(strike)
         self.proxy.fault = lambda _request: PASS
         # Attempts that failed meanwhile were struck too.

@@ -118,9 +118,12 @@ def test_every_test_that_the_page_names_is_there() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", chosen_seeds())
 def test_the_weights_are_those_of_the_undisturbed_run(
-    seed: int, machine: Machine, request: pytest.FixtureRequest, tmp_path: Path,
+    seed: int,
+    machine: Machine,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+) -> None:
     case = case_of(seed)
     expected = undisturbed(case.world_size, machine, tmp_path_factory, tmp_path)
     if case.fills_the_store:

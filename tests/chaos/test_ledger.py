@@ -71,7 +71,7 @@ def kill_after(machine: Machine, marks: Path, attempt: int, step: int) -> None:
     until(
         lambda: steps_of(marks_of(marks / "rank-0")).get(attempt, [0])[-1] >= step,
         lambda: f"step {step} of attempt {attempt} never came: {machine.windlass('why').stdout}",
-    )  # fmt: skip
+    )
     with Store(machine.home) as store:  # a command would take as long as many steps
         pid = until(lambda: store.statuses(last=1)[0].ranks[1].pid, "the record does not know the rank")
     assert pid is not None
@@ -103,9 +103,13 @@ def test_the_ledger_sums_to_the_wall_clock_and_finds_the_hang(machine: Machine, 
     marks.mkdir()
     machine.write("train.py", SCRIPT)
     job = {
-        "name": "ledger", "run": f"train.py {marks}", "procs_per_node": 2, "python": sys.executable, "hang": "10s",
+        "name": "ledger",
+        "run": f"train.py {marks}",
+        "procs_per_node": 2,
+        "python": sys.executable,
+        "hang": "10s",
         "restarts": {"max": len(KILLS), "on": ["failure"]},
-    }  # fmt: skip
+    }
     machine.write("job.yaml", json.dumps(job))
     begun = machine.windlass("run", "--detach", "-o", "json")
     assert begun.returncode == 0, begun.stderr
@@ -127,8 +131,9 @@ def test_the_ledger_sums_to_the_wall_clock_and_finds_the_hang(machine: Machine, 
     assert seen <= wall, told
 
     # It finds the hang, and where it was.
-    (asleep,), (awake,) = ([float(mark[-1]) for mark in marks_of(marks / "rank-1") if mark[1] == word]
-                           for word in ("hang", "awake"))  # fmt: skip
+    (asleep,), (awake,) = (
+        [float(mark[-1]) for mark in marks_of(marks / "rank-1") if mark[1] == word] for word in ("hang", "awake")
+    )
     hung = [span for span in spans(events, now) if span.spent is Spent.HUNG and span.end > asleep > span.begin - 1]
     # A node that is not scheduled at once sees its end later; it is noticed after 10 s.
     assert sum(span.end - span.begin for span in hung) == pytest.approx(awake - asleep, abs=2.0), told

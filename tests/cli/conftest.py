@@ -108,8 +108,15 @@ def recorded(home: Path) -> Callable[..., str]:
     def record(job: Job, exit_code: int = 1) -> str:
         plan = runs.make_plan(ReadyJob(job, Path.cwd(), "job"), "local", Context(os.environ, Path.cwd()))
         with Store(home) as store:
-            writer = store.create(plan.run_id, name=plan.name, target=plan.target, output_dir=plan.output_dir,
-                                  plan=plan.to_text(), time=time.time(), restarts=0)  # fmt: skip
+            writer = store.create(
+                plan.run_id,
+                name=plan.name,
+                target=plan.target,
+                output_dir=plan.output_dir,
+                plan=plan.to_text(),
+                time=time.time(),
+                restarts=0,
+            )
             events: list[tuple[str, dict[str, Any]]] = [
                 ("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"}),
                 ("rank", {"rank": 0, "exit_code": exit_code}),

@@ -55,9 +55,11 @@ def test_rerun_runs_the_recorded_job_with_what_is_changed(windlass: Call) -> Non
 def test_the_interpreter_of_this_machine_stays_on_it(
     windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = {"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}  # fmt: skip
+    away = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }
     Path("kubeconfig").write_text(json.dumps(away))
     monkeypatch.setenv("KUBECONFIG", str(Path("kubeconfig").absolute()))
     script("print(1)")

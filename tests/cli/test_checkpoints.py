@@ -51,14 +51,29 @@ def write(folder: Path, step: int, attempt: int = 1, **manifest: Any) -> Path:
     place = folder / f"step-{step:08d}-a{attempt}f3c1"
     place.mkdir(parents=True)
     data = tensors(**{"model.weight": [1.0, float(step)]})
-    index = {"name": "model.weight", "dtype": "float32", "shape": [2], "offsets": [0], "sizes": [2],
-             "begin": len(data) - 8}  # fmt: skip
+    index = {
+        "name": "model.weight",
+        "dtype": "float32",
+        "shape": [2],
+        "offsets": [0],
+        "sizes": [2],
+        "begin": len(data) - 8,
+    }
     contents = {"rank-0.safetensors": data, "rank-0.json": json.dumps({"tensors": {"model.weight": index}}).encode()}
     for name, data in contents.items():
         (place / name).write_bytes(data)
     facts = {name: {"bytes": len(data), "crc32": f"{zlib.crc32(data):08x}"} for name, data in contents.items()}
-    said = {"format": 1, "step": step, "epoch": 1, "world_size": 1, "created_at": 1_700_000_000.0 + step,
-            "run_id": run_of(folder), "attempt": attempt, "files": facts, **manifest}  # fmt: skip
+    said = {
+        "format": 1,
+        "step": step,
+        "epoch": 1,
+        "world_size": 1,
+        "created_at": 1_700_000_000.0 + step,
+        "run_id": run_of(folder),
+        "attempt": attempt,
+        "files": facts,
+        **manifest,
+    }
     (place / "manifest.json").write_bytes(seal(said))
     return place
 
@@ -99,8 +114,11 @@ def test_they_are_listed_newest_first_with_their_state(windlass: Call, failed: F
     assert "not finished" in shown.out
     assert "damaged: its manifest cannot be parsed" in shown.out
     assert {one["step"]: one["state"] for one in result.json["checkpoints"]} == {
-        30: "unfinished", 20: "complete", 10: "complete", 5: "damaged"
-    }  # fmt: skip
+        30: "unfinished",
+        20: "complete",
+        10: "complete",
+        5: "damaged",
+    }
     assert "and 1 other entry" in shown.err
 
 
@@ -331,8 +349,9 @@ def test_export_for_torch_without_the_interpreter_of_the_job_names_the_format_th
     with pytest.raises(WindlassError) as raised:
         _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", {"engine": "local", "steps": [node]})
     assert (raised.value.message.endswith("is not on this machine"), raised.value.hint) == (
-        True, "export to a file ending in .safetensors",
-    )  # fmt: skip
+        True,
+        "export to a file ending in .safetensors",
+    )
 
 
 def test_export_for_torch_executes_nothing_that_the_plan_of_another_machine_names(
@@ -410,9 +429,17 @@ def test_what_a_script_has_saved_by_itself_is_kept_too(windlass: Call, failed: F
 
 @pytest.mark.parametrize(
     "words",
-    [("RUN",), ("RUN", "list"), ("-o", "json", "RUN"), ("RUN", "-o", "json"), ("list", "-o", "json"), ("-o", "yaml"),
-     ("RUN", "verify", "NAME"), ("verify", "NAME")],
-)  # fmt: skip
+    [
+        ("RUN",),
+        ("RUN", "list"),
+        ("-o", "json", "RUN"),
+        ("RUN", "-o", "json"),
+        ("list", "-o", "json"),
+        ("-o", "yaml"),
+        ("RUN", "verify", "NAME"),
+        ("verify", "NAME"),
+    ],
+)
 def test_the_run_may_stand_first_or_not_at_all(words: tuple[str, ...]) -> None:
     context = checkpoints.make_context("checkpoints", list(words))
     assert context.params["run"] == ("RUN" if "RUN" in words else "")
@@ -463,8 +490,14 @@ def test_a_command_that_is_none_is_refused(windlass: Call, failed: Failed) -> No
 
 @pytest.mark.parametrize(
     ("num_bytes", "said"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (500 << 20, "500 MiB"), (20 << 30, "20 GiB"),
-     (3 << 50, "3,072 TiB")],
-)  # fmt: skip
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (500 << 20, "500 MiB"),
+        (20 << 30, "20 GiB"),
+        (3 << 50, "3,072 TiB"),
+    ],
+)
 def test_sizes_are_said_in_few_letters(num_bytes: int, said: str) -> None:
     assert size(num_bytes) == said

@@ -223,9 +223,12 @@ def test_commands_of_clusters_import_no_boto3_before_they_need_it(environ: dict[
 # -- text -------------------------------------------------------------------------------------------------------------
 
 PRICE = ClusterPrice(
-    266.0, (PriceRow("EKS control plane", 73.0, False, ""), PriceRow("EFS", None, True, "")),
-    (PoolPrice("a100", 43.9), PoolPrice("p6", None)), ("4 × p6-b300.48xlarge",), ("2026-02-09", "2026-02-09"),
-)  # fmt: skip
+    266.0,
+    (PriceRow("EKS control plane", 73.0, False, ""), PriceRow("EFS", None, True, "")),
+    (PoolPrice("a100", 43.9), PoolPrice("p6", None)),
+    ("4 × p6-b300.48xlarge",),
+    ("2026-02-09", "2026-02-09"),
+)
 
 
 def test_a_plan_names_few_resources_and_counts_many() -> None:
@@ -272,8 +275,14 @@ def test_what_others_use_is_removed_after_them() -> None:
     found = view(report(*left, group), embedded())
     text = "\n".join(audit_lines(found, plain))
     assert [line.removeprefix("  delete ") for line in text.splitlines() if line.startswith("  delete ")] == [
-        "group", "NAT gateway", "instance", "elastic IP address", "network interface", "subnet", "VPC",
-    ]  # fmt: skip
+        "group",
+        "NAT gateway",
+        "instance",
+        "elastic IP address",
+        "network interface",
+        "subnet",
+        "VPC",
+    ]
 
 
 def test_what_is_kept_on_purpose_is_no_leak() -> None:
@@ -297,8 +306,16 @@ def test_what_may_be_of_the_cluster_and_bills_is_no_clean_audit() -> None:
 
 
 def test_a_part_without_a_price_makes_the_row_unknown() -> None:
-    one = Found("fsx", "file system", "fs-1", "fs-1", "us-east-1", "tag", True,
-                (PriceKey("fsx-other", "GiB-month", "WINDOWS", 32.0),))  # fmt: skip
+    one = Found(
+        "fsx",
+        "file system",
+        "fs-1",
+        "fs-1",
+        "us-east-1",
+        "tag",
+        True,
+        (PriceKey("fsx-other", "GiB-month", "WINDOWS", 32.0),),
+    )
     [leak] = view(report(one), embedded()).leaks
     assert leak.usd_per_month is None
 

@@ -82,8 +82,14 @@ def ran_on_cluster(home: Path, *pools: dict[str, Any], **fields: Any) -> str:
     """The id of a recorded run of two nodes on the target `gpus` that trained for an hour and has ended."""
     made = planned(with_cluster(node_pools=pools), GPU_TARGET, nodes=2, **fields)
     with Store(home) as store:
-        writer = store.create(made.run_id, name=made.name, target=made.target, output_dir=made.output_dir,
-                              plan=made.to_text(), time=1000.0)  # fmt: skip
+        writer = store.create(
+            made.run_id,
+            name=made.name,
+            target=made.target,
+            output_dir=made.output_dir,
+            plan=made.to_text(),
+            time=1000.0,
+        )
         writer.note(entry_of("attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]]}), at=1000.0)
         writer.note(entry_of("end", {"phase": "succeeded", "exit_code": 0}), at=4600.0)
         writer.close()
@@ -186,8 +192,14 @@ def test_amounts_of_a_sum_have_its_digits() -> None:
 
 @pytest.mark.parametrize(
     ("amount", "said"),
-    [(0, "0.00 USD"), (12.3, "12.30 USD"), (0.5, "0.50 USD"), (0.000421, "0.00042 USD"), (1234567, "1,234,567.00 USD"),
-     (1e-30, "0.000000000 USD")],
-)  # fmt: skip
+    [
+        (0, "0.00 USD"),
+        (12.3, "12.30 USD"),
+        (0.5, "0.50 USD"),
+        (0.000421, "0.00042 USD"),
+        (1234567, "1,234,567.00 USD"),
+        (1e-30, "0.000000000 USD"),
+    ],
+)
 def test_money_has_as_many_digits_as_tell_something(amount: float, said: str) -> None:
     assert money(amount, "USD") == said

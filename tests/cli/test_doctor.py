@@ -54,8 +54,11 @@ def test_checks_of_an_account_are_as_the_schema_says_emulated(windlass: Call, ac
     hold("doctor", result.json)
     assert result.code == 1
     assert [one["name"] for one in result.json["checks"] if one["name"].startswith("quota")] == [
-        "quota standard", "quota G/VT", "quota addresses", "quota VPCs"
-    ]  # fmt: skip
+        "quota standard",
+        "quota G/VT",
+        "quota addresses",
+        "quota VPCs",
+    ]
     assert all(one["fix"] for one in result.json["checks"] if one["level"] == "fail")
 
 
@@ -92,8 +95,9 @@ def test_a_cluster_that_does_not_answer_is_one_failure(windlass: Call, home: Pat
         '{"contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u"}],'
         '"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}]}'
     )
-    Path("targets.yaml").write_text(f'{{"lab": {{"kind": "kubernetes", "context": "lab", "kubeconfig": '
-                                    f'"{Path("config").absolute()}"}}}}')  # fmt: skip
+    Path("targets.yaml").write_text(
+        f'{{"lab": {{"kind": "kubernetes", "context": "lab", "kubeconfig": "{Path("config").absolute()}"}}}}'
+    )
     begun = time.monotonic()
     result = windlass("doctor", "--on", "lab")
     assert (result.code, result.out.splitlines()[-1]) == (1, "1 failure")

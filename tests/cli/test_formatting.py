@@ -13,18 +13,36 @@ from windlass.cli.render import emit
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "0.0s"), (0.44, "0.4s"), (9.96, "10s"), (59.4, "59s"), (59.7, "1m00s"), (185, "3m05s"), (8040, "2h14m"),
-     (273_600, "3d04h"), (-1, "0.0s"), (math.inf, "–")],
-)  # fmt: skip
+    [
+        (0, "0.0s"),
+        (0.44, "0.4s"),
+        (9.96, "10s"),
+        (59.4, "59s"),
+        (59.7, "1m00s"),
+        (185, "3m05s"),
+        (8040, "2h14m"),
+        (273_600, "3d04h"),
+        (-1, "0.0s"),
+        (math.inf, "–"),
+    ],
+)
 def test_durations_are_short(seconds: float, said: str) -> None:
     assert formatting.duration(seconds) == said
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(1234567, "1,234,567"), (3.0, "3"), (0.03125, "0.0312"), (123.456, "123.5"), (3.2e-5, "3.2e-05"), ("nan", "nan"),
-     (math.nan, "nan"), (True, "True")],
-)  # fmt: skip
+    [
+        (1234567, "1,234,567"),
+        (3.0, "3"),
+        (0.03125, "0.0312"),
+        (123.456, "123.5"),
+        (3.2e-5, "3.2e-05"),
+        ("nan", "nan"),
+        (math.nan, "nan"),
+        (True, "True"),
+    ],
+)
 def test_numbers_have_as_many_digits_as_are_read(value: object, said: str) -> None:
     assert formatting.number(value) == said
 

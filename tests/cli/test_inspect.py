@@ -82,9 +82,16 @@ def test_status_has_the_fixed_fields_as_json(windlass: Call, ended: Callable[...
     assert {"id", "name", "target", "phase", "exit_code", "attempts", "phases", "output_dir"} <= set(status)
     (attempt,) = status["attempts"]
     assert set(attempt) == {
-        "number", "world_size", "phase", "started_at", "ended_at", "reason", "restored_step", "members",
+        "number",
+        "world_size",
+        "phase",
+        "started_at",
+        "ended_at",
+        "reason",
+        "restored_step",
+        "members",
         "is_resume",
-    }  # fmt: skip
+    }
     assert sum(status["phases"].values()) == pytest.approx(status["ended_at"] - status["created_at"], abs=0.01)
     assert windlass("ps", "-o", "json").json[0]["attempts"] == [attempt]
 

@@ -94,7 +94,7 @@ def test_output_of_a_failed_run_is_as_its_schemas_say(windlass: Call) -> None:
     Path("boom.py").write_text(BOOM)
     failed = windlass(
         "run", "-o", "json", "--set", "restarts=1", "--set", "grace=1s", "--procs-per-node", "2", "boom.py"
-    )  # fmt: skip
+    )
     assert failed.code == 100, failed.err
     assert failed.json["cause"]["rank"] == 1
     assert len(failed.json["attempts"]) == 2

@@ -99,8 +99,10 @@ def test_a_training_is_stopped_exported_and_resumed_without_a_loss(machine: Mach
     assert f"continues from step {one['step']}" in machine.windlass("events").stdout
 
     ask(machine, "checkpoints", "export", "end.pt")
-    last, end = (torch.load(path, weights_only=True)
-                 for path in (Path(status["output_dir"]) / "last.pt", machine.folder / "end.pt"))  # fmt: skip
+    last, end = (
+        torch.load(path, weights_only=True)
+        for path in (Path(status["output_dir"]) / "last.pt", machine.folder / "end.pt")
+    )
     assert all(torch.equal(last[name], end[name]) for name in last)
     assert machine.windlass("rm", run).returncode == 0
 

@@ -400,7 +400,7 @@ def test_options_of_the_script_are_not_ours(windlass: Call) -> None:
 )
 def test_the_reader_of_a_command_leaves_early(
     words: list[str], code: int, said: str, environ: Mapping[str, str], tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     read, write = os.pipe()
     os.close(read)

@@ -21,9 +21,16 @@ import windlass
 
 ARCHIVE = Path(__file__).with_name("previous_version") / "home.tar.xz"
 RUNS = (
-    "again-jkzn3", "elastic-3k4n6", "failed-7fw6m", "late-kt8hr", "ok-8ng4j", "pods-89c43", "podsok-s442q",
-    "stopped-6rcnf", "torch-zvmkz",
-)  # fmt: skip
+    "again-jkzn3",
+    "elastic-3k4n6",
+    "failed-7fw6m",
+    "late-kt8hr",
+    "ok-8ng4j",
+    "pods-89c43",
+    "podsok-s442q",
+    "stopped-6rcnf",
+    "torch-zvmkz",
+)
 
 
 @pytest.fixture
@@ -34,9 +41,11 @@ def answers(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict
         tar.extractall(home, filter="data")
     (home / "code").rename(tmp_path / "code")
     places = {
-        "@HOME@": str(home), "@CODE@": str(tmp_path / "code"), "@PYTHON@": sys.executable,
+        "@HOME@": str(home),
+        "@CODE@": str(tmp_path / "code"),
+        "@PYTHON@": sys.executable,
         "@SRC@": str(Path(windlass.__file__).parents[1]),
-    }  # fmt: skip
+    }
 
     def filled(text: str) -> str:
         for name, value in places.items():

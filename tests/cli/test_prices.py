@@ -68,9 +68,13 @@ def test_the_region_is_that_of_the_login(windlass: Call, monkeypatch: pytest.Mon
     assert windlass("prices", "list", "g5.xlarge", "-o", "json").json["region"] == "eu-west-1"
 
 
-@pytest.mark.parametrize(("typo", "hint"), [
-    ("g5.12xlrge", "did you mean g5.12xlarge?"), ("nonsense", "write for example g5.12xlarge"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typo", "hint"),
+    [
+        ("g5.12xlrge", "did you mean g5.12xlarge?"),
+        ("nonsense", "write for example g5.12xlarge"),
+    ],
+)
 def test_a_type_that_is_not_known_is_refused_with_what_is_near(typo: str, hint: str, windlass: Call) -> None:
     refused = windlass("prices", "list", typo)
     assert refused.code == 2

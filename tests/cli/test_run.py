@@ -239,9 +239,13 @@ def test_a_signal_without_a_terminal_leaves_the_run_going_on(
 ) -> None:
     write_job(UNTIL_ENOUGH)
     command = subprocess.Popen(
-        [*WINDLASS, "run", "-o", form], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [*WINDLASS, "run", "-o", form],
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     until(Path("begun").exists)
     until(lambda: catches(command.pid, number), "it does not mind signals")
     command.send_signal(number)
@@ -344,9 +348,11 @@ def test_every_option_changes_its_field(windlass: Call) -> None:
 
 def test_one_field_of_a_mapping_changes_and_its_others_stay(windlass: Call) -> None:
     write_job(
-        restarts="{max: 1, on: [node-loss]}", checkpoint="{every: 5 steps, keep: 2}", env="{A: x, B: y}",
+        restarts="{max: 1, on: [node-loss]}",
+        checkpoint="{every: 5 steps, keep: 2}",
+        env="{A: x, B: y}",
         local="{port: 12345}",
-    )  # fmt: skip
+    )
     plan = planned(windlass, "--set", "restarts.max=4", "--set", "checkpoint.keep=4", "-e", "A=z", "--cold")
     assert (plan["policy"]["max_restarts"], plan["policy"]["restart_on"]) == (4, ["node-loss"])
     env = plan["steps"][1]["request"]["env"]
@@ -489,7 +495,14 @@ def test_plan_touches_nothing(windlass: Call, home: Path) -> None:
 )
 def test_a_stop_says_what_happens_to_the_ranks(phase: Phase, pid: int | None, words: str) -> None:
     before = Status(
-        "r-1", "r", "lab", phase, 0.0, 0.0, "out",
-        attempts=(Attempt(1, 1, Phase.STARTING, 0.0),), ranks=(RankState(0, 0, pid),),
-    )  # fmt: skip
+        "r-1",
+        "r",
+        "lab",
+        phase,
+        0.0,
+        0.0,
+        "out",
+        attempts=(Attempt(1, 1, Phase.STARTING, 0.0),),
+        ranks=(RankState(0, 0, pid),),
+    )
     assert stopping(before, 30.0, now=False, is_slow=False, is_recorded=True) == words

@@ -73,9 +73,11 @@ def test_it_prints_what_it_created_kept_and_removed(server: Namespace, windlass:
     table, _, following = created.out.partition("\n\n")
     assert following.startswith("Next: windlass check --on lab")
     assert [line.split() for line in table.splitlines()] == [
-        ["KIND", "NAME", "CHANGE"], ["Role", NAME, "created"], ["RoleBinding", NAME, "created"],
+        ["KIND", "NAME", "CHANGE"],
+        ["Role", NAME, "created"],
+        ["RoleBinding", NAME, "created"],
         ["ServiceAccount", NAME, "created"],
-    ]  # fmt: skip
+    ]
     kept = windlass("target", "setup", "lab", "-o", "json").json
     hold("target-setup", kept)
     assert kept["target"] == "lab"

@@ -122,10 +122,17 @@ def test_a_run_whose_script_says_nothing_has_no_bar() -> None:
 
 @pytest.mark.parametrize(
     "progress",
-    [{"step": 5}, {"step": 5, "total": 0}, {"step": 9, "total": 3, "rate": 1.0}, {"percent": 140}, {"loss": "nan"},
-     {"step": "x", "total": None, "rate": "inf", "samples_per_second": "nan"}, {"metrics": "odd"},
-     {"message": "\x1b[2J"}],
-)  # fmt: skip
+    [
+        {"step": 5},
+        {"step": 5, "total": 0},
+        {"step": 9, "total": 3, "rate": 1.0},
+        {"percent": 140},
+        {"loss": "nan"},
+        {"step": "x", "total": None, "rate": "inf", "samples_per_second": "nan"},
+        {"metrics": "odd"},
+        {"message": "\x1b[2J"},
+    ],
+)
 def test_odd_progress_breaks_nothing(progress: dict[str, Any]) -> None:
     text = shown(training(progress=progress))
     assert "\x1b" not in text
@@ -143,8 +150,18 @@ def test_a_quiet_run_is_shown_without_a_word_on_goodput() -> None:
 
 def test_status_says_attempt_ranks_time_output_and_what_next() -> None:
     text = shown(training())
-    for word in ("training", "attempt     1, 3 restarts left", "25%", "100/400", "loss 0.5", "10 steps/s", "30s left",
-                 "starting", "s3://bucket/digits", "windlass logs -f digits-7f3k2"):  # fmt: skip
+    for word in (
+        "training",
+        "attempt     1, 3 restarts left",
+        "25%",
+        "100/400",
+        "loss 0.5",
+        "10 steps/s",
+        "30s left",
+        "starting",
+        "s3://bucket/digits",
+        "windlass logs -f digits-7f3k2",
+    ):
         assert word in text
 
 
@@ -253,16 +270,24 @@ def test_a_stopped_run_without_a_checkpoint_says_that_too() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.FAILED])
 def test_an_unfinished_run_names_the_newest_state_that_its_script_saved_by_itself(phase: Phase) -> None:
-    reports = [{"node": node, "folder": "/code", "save": {"path": path, "bytes": 1024, "at": at}}
-               for node, path, at in ((0, "out/last.pt", 118.0), (1, "out/old.pt", 110.0))]  # fmt: skip
+    reports = [
+        {"node": node, "folder": "/code", "save": {"path": path, "bytes": 1024, "at": at}}
+        for node, path, at in ((0, "out/last.pt", 118.0), (1, "out/old.pt", 110.0))
+    ]
     text = summed(training(phase=phase, ended_at=130.0, code_files=tuple(reports)), 130.0)
     assert "checkpoint  none reported; newest saved state: out/last.pt, 12s ago, 1.0 KiB, not verified" in text
 
 
 def test_a_saved_state_that_was_deleted_with_its_pod_is_said_to_be_so() -> None:
     save = {"path": "last.pt", "bytes": 1024, "at": 118.0}
-    report = {"node": 0, "folder": "/code", "left": 1, "left_bytes": 1024, "save": save,
-              "largest": [{"path": "last.pt", "bytes": 1024}]}  # fmt: skip
+    report = {
+        "node": 0,
+        "folder": "/code",
+        "left": 1,
+        "left_bytes": 1024,
+        "save": save,
+        "largest": [{"path": "last.pt", "bytes": 1024}],
+    }
     text = summed(training(phase=Phase.FAILED, ended_at=130.0, code_files=(report,)), 130.0)
     assert "newest saved state: last.pt, 12s ago, 1.0 KiB, deleted with its machine" in text
 
@@ -368,9 +393,12 @@ def test_of_many_restarts_the_first_and_the_last_are_told() -> None:
 
 
 def test_a_fix_that_begins_with_a_command_can_be_copied_and_a_sentence_has_a_capital() -> None:
-    for fix, shown in (("windlass resume d-1 starts it again", "windlass resume d-1"), ("chmod +x it", "chmod +x it"),
-                       ("aws s3 ls", "aws s3 ls"),
-                       ("free some space", "Free some space")):  # fmt: skip
+    for fix, shown in (
+        ("windlass resume d-1 starts it again", "windlass resume d-1"),
+        ("chmod +x it", "chmod +x it"),
+        ("aws s3 ls", "aws s3 ls"),
+        ("free some space", "Free some space"),
+    ):
         verdict = Verdict("lost", "the machine was restarted during the run", fix=fix)
         said = "\n".join(why_lines(why_of(training(), Diagnosis(verdict), []), plain))
         assert "The machine was restarted" in said

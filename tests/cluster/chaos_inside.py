@@ -30,8 +30,10 @@ PAUSE_SECONDS = 0.02
 LAUNCHER: Final = "torchrun"
 """The script needs its variables with one rank too."""
 JOB: dict[str, Any] = {
-    "launcher": LAUNCHER, "grace": "5s", "restarts": {"max": 30, "on": ["failure", "preemption", "node-loss"]},
-}  # fmt: skip
+    "launcher": LAUNCHER,
+    "grace": "5s",
+    "restarts": {"max": 30, "on": ["failure", "preemption", "node-loss"]},
+}
 LEFT_SECONDS = 240.0
 LABELLED = "jobs,jobsets,pods,services,configmaps,secrets,leases,persistentvolumeclaims"
 FALSE = frozenset({"lost-node", "cause", "attempt-end", "notice", "stop", "hang"})

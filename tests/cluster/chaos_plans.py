@@ -11,9 +11,20 @@ from tests.chaos.plans import Strike
 SHAPES = ((1, 1), (1, 2), (2, 1), (2, 1))
 """Nodes × ranks."""
 VIA = ("job", "job", "jobset")
-QUIET = ("supervisor deleted", "connections cut", "supervisor killed", "connections stalled", "supervisor suspended",
-         "user's login", "user's connections", "api down", "api frozen", "logins refused", "network cut",
-         "node of the supervisor")  # fmt: skip
+QUIET = (
+    "supervisor deleted",
+    "connections cut",
+    "supervisor killed",
+    "connections stalled",
+    "supervisor suspended",
+    "user's login",
+    "user's connections",
+    "api down",
+    "api frozen",
+    "logins refused",
+    "network cut",
+    "node of the supervisor",
+)
 """What no rank may notice. Of the last one, where no pod of the attempt is on that node."""
 HARMFUL = ("rank", "pod", "pod evicted")
 KINDS = (*QUIET, *HARMFUL)

@@ -216,8 +216,9 @@ class Striker:
         try:
             until(
                 lambda: [pod for pod in self.pods(is_supervisor=True) if pod["spec"]["nodeName"] != name],
-                "no supervisor on the other node", PATIENCE_SECONDS,
-            )  # fmt: skip
+                "no supervisor on the other node",
+                PATIENCE_SECONDS,
+            )
         finally:
             self.bed.start_node(name)
         return f"{name}, with {len(lost)} pods of the attempt"

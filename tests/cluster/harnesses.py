@@ -26,8 +26,17 @@ from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 
 CAN = frozenset({Can.ANY_LAUNCHER, Can.SCRIPTS, Can.TORCH, Can.PROGRAMS, Can.EVERY_LINE})
-ADDED = ("KUBERNETES_", "HOME", "HOSTNAME", "JOB_COMPLETION_INDEX", "WINDLASS_CODE_DIGEST", "JOBSET_",
-         "WINDLASS_SUPERVISOR", "WINDLASS_KEY_FILE", "WINDLASS_POD_NAME")  # fmt: skip
+ADDED = (
+    "KUBERNETES_",
+    "HOME",
+    "HOSTNAME",
+    "JOB_COMPLETION_INDEX",
+    "WINDLASS_CODE_DIGEST",
+    "JOBSET_",
+    "WINDLASS_SUPERVISOR",
+    "WINDLASS_KEY_FILE",
+    "WINDLASS_POD_NAME",
+)
 """How the names begin of variables that a cluster gives to every container."""
 OPERATORS = {"trainjob": "trainer", "pytorchjob": "training-operator", "mpijob": "mpi-operator"}
 """What a way needs beside JobSet, by the name that the bed has for it."""

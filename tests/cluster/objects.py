@@ -37,15 +37,19 @@ SLEEP = "import time; time.sleep(3600)"
 def pod_spec(cluster: Cluster, program: str, **fields: Any) -> Object:
     """A pod that runs a Python program and ends at once when told to."""
     container = {
-        "name": "main", "image": cluster.image, "command": [cluster.python, "-uc", program],
+        "name": "main",
+        "image": cluster.image,
+        "command": [cluster.python, "-uc", program],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         **fields.pop("container", {}),
-    }  # fmt: skip
+    }
     return {
-        "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         **fields,
-    }  # fmt: skip
+    }
 
 
 def pod(cluster: Cluster, name: str, program: str, **fields: Any) -> Object:
@@ -74,35 +78,53 @@ def environment(master: str, index_label: str) -> Object:
 
 def spread(labels: dict[str, str]) -> list[Object]:
     """Pods of these labels go to different nodes, or nowhere."""
-    return [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
-             "labelSelector": {"matchLabels": labels}}]  # fmt: skip
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": labels},
+        }
+    ]
 
 
 def indexed_job(cluster: Cluster, name: str, namespace: str) -> Object:
     """Two pods, one on each node, that find each other by name."""
     spec = pod_spec(
-        cluster, ALL_REDUCE, subdomain=name, topologySpreadConstraints=spread({"job-name": name}),
-        container=environment(f"{name}-0.{name}.{namespace}.svc.cluster.local",
-                              "batch.kubernetes.io/job-completion-index"),
-    )  # fmt: skip
+        cluster,
+        ALL_REDUCE,
+        subdomain=name,
+        topologySpreadConstraints=spread({"job-name": name}),
+        container=environment(
+            f"{name}-0.{name}.{namespace}.svc.cluster.local", "batch.kubernetes.io/job-completion-index"
+        ),
+    )
     indexed = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
-            "spec": {**indexed, "template": {"spec": spec}}}  # fmt: skip
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {**indexed, "template": {"spec": spec}},
+    }
 
 
 def jobset(cluster: Cluster, name: str) -> Object:
     """The same two pods, made by JobSet with the Service that it brings."""
     spec = pod_spec(
-        cluster, ALL_REDUCE,
+        cluster,
+        ALL_REDUCE,
         container=environment(f"{name}-node-0-0.{name}", "batch.kubernetes.io/job-completion-index"),
-    )  # fmt: skip
+    )
     indexed = {"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 0}
     replicated = {"name": "node", "replicas": 1, "template": {"spec": {**indexed, "template": {"spec": spec}}}}
-    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
-            "spec": {"replicatedJobs": [replicated]}}  # fmt: skip
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name},
+        "spec": {"replicatedJobs": [replicated]},
+    }
 
 
 def claim(name: str) -> Object:
-    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "bed",
-            "resources": {"requests": {"storage": "1Gi"}}}  # fmt: skip
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "bed", "resources": {"requests": {"storage": "1Gi"}}}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}

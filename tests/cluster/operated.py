@@ -28,12 +28,23 @@ from mpi4py import MPI
 print("user", os.getuid(), "sum", float(MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.Get_rank() + 1)))
 """
 SSHD = [
-    "/usr/sbin/sshd", "-De", "-f", "/dev/null", "-p", str(SSH_PORT),
+    "/usr/sbin/sshd",
+    "-De",
+    "-f",
+    "/dev/null",
+    "-p",
+    str(SSH_PORT),
     # The operator's key serves as the host's too: one of its own would have to be made, or lie in the image.
-    "-o", f"HostKey={HOME}/.ssh/id_rsa", "-o", "PidFile=none", "-o", "UsePAM=no",
+    "-o",
+    f"HostKey={HOME}/.ssh/id_rsa",
+    "-o",
+    "PidFile=none",
+    "-o",
+    "UsePAM=no",
     # The files of a Secret are root's, and open to all.
-    "-o", "StrictModes=no",
-]  # fmt: skip
+    "-o",
+    "StrictModes=no",
+]
 SSH = f"-p {SSH_PORT} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 
 
@@ -42,8 +53,12 @@ def pytorchjob(cluster: Cluster, name: str) -> Object:
     spec = pod_spec(cluster, ALL_REDUCE, container={"name": "pytorch"})
     del spec["restartPolicy"]
     replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": spec}}
-    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name},
-            "spec": {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}}}  # fmt: skip
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}},
+    }
 
 
 def training_runtime(cluster: Cluster) -> Object:
@@ -54,17 +69,25 @@ def training_runtime(cluster: Cluster) -> Object:
         "spec": {"template": {"spec": spec}},
     }
     return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime", "metadata": {"name": RUNTIME},
-        "spec": {"mlPolicy": {"numNodes": 1, "torch": {}},
-                 "template": {"spec": {"replicatedJobs": [{"name": "node", "template": template}]}}},
-    }  # fmt: skip
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": RUNTIME},
+        "spec": {
+            "mlPolicy": {"numNodes": 1, "torch": {}},
+            "template": {"spec": {"replicatedJobs": [{"name": "node", "template": template}]}},
+        },
+    }
 
 
 def trainjob(name: str) -> Object:
     """Two nodes of that runtime."""
     runtime = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": RUNTIME}
-    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": name},
-            "spec": {"runtimeRef": runtime, "trainer": {"numNodes": 2, "numProcPerNode": 1}}}  # fmt: skip
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name},
+        "spec": {"runtimeRef": runtime, "trainer": {"numNodes": 2, "numProcPerNode": 1}},
+    }
 
 
 def mpijob(cluster: Cluster, name: str) -> Object:
@@ -74,16 +97,20 @@ def mpijob(cluster: Cluster, name: str) -> Object:
     launcher = pod_spec(cluster, "", container={"command": command})
     worker = pod_spec(cluster, "", container={"command": SSHD, **heard})
     return {
-        "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": name},
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": name},
         "spec": {
-            "slotsPerWorker": 1, "sshAuthMountPath": f"{HOME}/.ssh", "launcherCreationPolicy": "WaitForWorkersReady",
+            "slotsPerWorker": 1,
+            "sshAuthMountPath": f"{HOME}/.ssh",
+            "launcherCreationPolicy": "WaitForWorkersReady",
             "runPolicy": {"backoffLimit": 0, "cleanPodPolicy": "Running"},
             "mpiReplicaSpecs": {
                 "Launcher": {"replicas": 1, "template": {"spec": launcher}},
                 "Worker": {"replicas": 2, "template": {"spec": worker}},
             },
         },
-    }  # fmt: skip
+    }
 
 
 def queue(name: str, namespace: str, cpu: str) -> list[Object]:
@@ -131,9 +158,13 @@ def until_collected(cluster: Cluster, namespace: str, queue_name: str) -> None:
 
 
 def node_pool(
-    name: str, *instance_types: str, labels: dict[str, str] | None = None, taints: list[Object] | None = None,
-    delay: str = "", **spec: Any,
-) -> list[Object]:  # fmt: skip
+    name: str,
+    *instance_types: str,
+    labels: dict[str, str] | None = None,
+    taints: list[Object] | None = None,
+    delay: str = "",
+    **spec: Any,
+) -> list[Object]:
     """A pool of Karpenter's, of nodes with these types, and the class that it refers to; they go when empty.
 
     `name` is part of the nodes' names, which have to fit into a label: a few letters. `delay` is how long its machines
@@ -146,11 +177,19 @@ def node_pool(
     # By default a tenth of the nodes, rounded up, may go at a time: with two it would be one after the other.
     disruption = {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s", "budgets": [{"nodes": "100%"}]}
     return [
-        {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": name},
-         "spec": {"nodeRegistrationDelay": delay} if delay else {}},
-        {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
-         "spec": {"template": template, "disruption": disruption, **spec}},
-    ]  # fmt: skip
+        {
+            "apiVersion": "karpenter.kwok.sh/v1alpha1",
+            "kind": "KWOKNodeClass",
+            "metadata": {"name": name},
+            "spec": {"nodeRegistrationDelay": delay} if delay else {},
+        },
+        {
+            "apiVersion": "karpenter.sh/v1",
+            "kind": "NodePool",
+            "metadata": {"name": name},
+            "spec": {"template": template, "disruption": disruption, **spec},
+        },
+    ]
 
 
 @contextmanager

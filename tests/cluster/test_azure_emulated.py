@@ -56,9 +56,12 @@ def store_of(server: Azurite) -> Any:
     """The container for obstore."""
     env = server.environ()
     return AzureStore(
-        CONTAINER, account_name=env["AZURE_STORAGE_ACCOUNT_NAME"], account_key=env["AZURE_STORAGE_ACCOUNT_KEY"],
-        endpoint=env["AZURE_ENDPOINT"], client_options={"allow_http": True},
-    )  # fmt: skip
+        CONTAINER,
+        account_name=env["AZURE_STORAGE_ACCOUNT_NAME"],
+        account_key=env["AZURE_STORAGE_ACCOUNT_KEY"],
+        endpoint=env["AZURE_ENDPOINT"],
+        client_options={"allow_http": True},
+    )
 
 
 def listed(server: Azurite, prefix: str) -> list[str]:
@@ -72,7 +75,9 @@ def test_a_set_is_staged_and_streamed_from_a_container_and_outputs_and_checkpoin
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "reads.py").write_text(READS + STREAMS)
     fields = {
-        "base": tmp_path / "code", "launcher": "plain", "secrets": [SECRET],
+        "base": tmp_path / "code",
+        "launcher": "plain",
+        "secrets": [SECRET],
         "env": {
             **{name: value for name, value in server.environ().items() if not name.endswith("KEY")},
             "SSL_CERT_FILE": CERTIFICATES,
@@ -81,9 +86,10 @@ def test_a_set_is_staged_and_streamed_from_a_container_and_outputs_and_checkpoin
             {"name": "digits", "source": f"az://{CONTAINER}/digits"},
             {"name": "streamed", "source": f"az://{CONTAINER}/digits", "via": "stream"},
         ],
-        "checkpoint": {"folder": f"az://{CONTAINER}/saved"}, "outputs": f"az://{CONTAINER}/out",
+        "checkpoint": {"folder": f"az://{CONTAINER}/saved"},
+        "outputs": f"az://{CONTAINER}/out",
         "kubernetes": {**KUBERNETES, "results": RESULTS},
-    }  # fmt: skip
+    }
     with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
         run = harness.start("reads.py", **fields)
         succeeded(run)

@@ -142,8 +142,10 @@ def test_pods_are_reached_from_this_machine_and_reach_the_api(bed: Bed, namespac
     bed.apply(objects.pod(bed, "web", program), namespace=namespace)
     bed.kubectl("wait", "-n", namespace, "--for=condition=ready", "pod/web", PATIENCE)
     address = read(bed, "pod", "web", "-n", namespace)["status"]["podIP"]
-    ask = "import sys, http.client as h; c = h.HTTPConnection(sys.argv[1], 8080, timeout=60); c.request('GET', '/'); " \
-          "print(c.getresponse().status)"  # fmt: skip
+    ask = (
+        "import sys, http.client as h; c = h.HTTPConnection(sys.argv[1], 8080, timeout=60); c.request('GET', '/'); "
+        "print(c.getresponse().status)"
+    )
 
     def status() -> str:
         done = subprocess.run(["python3", "-c", ask, address], capture_output=True, text=True, check=False)

@@ -80,9 +80,7 @@ def test_a_killed_node_takes_its_pods_along_and_comes_back_with_gpus(lone_bed: B
     wait_for(lambda: phase(lone_bed, lone_namespace, "counter") == "Failed", "the pod to be called failed")
     after = objects.pod(lone_bed, "after", "print('ran')", nodeSelector={"kubernetes.io/hostname": "node2"})
     lone_bed.apply(after, namespace=lone_namespace)
-    lone_bed.kubectl(
-        "wait", "-n", lone_namespace, "--for=jsonpath={.status.phase}=Succeeded", "pod/after", PATIENCE
-    )  # fmt: skip
+    lone_bed.kubectl("wait", "-n", lone_namespace, "--for=jsonpath={.status.phase}=Succeeded", "pod/after", PATIENCE)
 
 
 def reaches(address: str) -> bool:

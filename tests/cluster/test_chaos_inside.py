@@ -84,8 +84,11 @@ def test_seeds_meet_every_kind_of_strike() -> None:
     cases = [case_of(seed) for seed in range(100)]
     assert {case.strikes[0].kind for case in cases[: len(KINDS)]} == set(KINDS)
     assert {(case.via, case.is_elastic) for case in cases} == {
-        ("job", False), ("job", True), ("jobset", False), ("jobset", True)
-    }  # fmt: skip
+        ("job", False),
+        ("job", True),
+        ("jobset", False),
+        ("jobset", True),
+    }
     assert str(case_of(7)) == str(case_of(7))
 
 

@@ -34,8 +34,14 @@ def check(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> Check:
 
     def call(cluster: Cluster, namespace: str, *words: str, **fields: Any) -> Result:
         monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig)
-        target = {"kind": "kubernetes", "context": cluster.context, "namespace": namespace, "image": cluster.image,
-                  "python": cluster.python, **fields}  # fmt: skip
+        target = {
+            "kind": "kubernetes",
+            "context": cluster.context,
+            "namespace": namespace,
+            "image": cluster.image,
+            "python": cluster.python,
+            **fields,
+        }
         Path("targets.yaml").write_text(json.dumps({"bed": target}))
         return windlass("check", "--on", "bed", *words)
 

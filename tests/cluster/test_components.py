@@ -54,22 +54,40 @@ installer(context, kubeconfig, Path(folder), version="1.0.0", hook_seconds=int(s
 def emulated(version: str, hook_seconds: int = 0, replicas: int = 1) -> Component:
     """The component of the small chart."""
     return Component(
-        charts.NAME, version, Chart("https://charts.invalid", charts.NAME, version), SPACE,
+        charts.NAME,
+        version,
+        Chart("https://charts.invalid", charts.NAME, version),
+        SPACE,
         ready=(Ready("Deployment", "emulated-controller"), *crds(charts.DEFINITION)),
-        values=lambda values: {"image": images.BASE, "queue": values.queue_name, "hookSeconds": hook_seconds,
-                               "replicas": replicas},
-    )  # fmt: skip
+        values=lambda values: {
+            "image": images.BASE,
+            "queue": values.queue_name,
+            "hookSeconds": hook_seconds,
+            "replicas": replicas,
+        },
+    )
 
 
 def installer(
-    context: str, kubeconfig: str, folder: Path, *, version: str, hook_seconds: int = 0,
+    context: str,
+    kubeconfig: str,
+    folder: Path,
+    *,
+    version: str,
+    hook_seconds: int = 0,
     clock: Callable[[], float] = time.monotonic,
-) -> Manager:  # fmt: skip
+) -> Manager:
     helm = os.environ.get("WINDLASS_TEST_HELM") or build.HELM.program("helm")
     return Manager(
-        Client(context, "default", kubeconfig), kubeconfig, VALUES, FolderSource(folder), helm=helm,
-        table=(emulated(version, hook_seconds),), clock=clock, sleep=lambda _: passed(0.2),
-    )  # fmt: skip
+        Client(context, "default", kubeconfig),
+        kubeconfig,
+        VALUES,
+        FolderSource(folder),
+        helm=helm,
+        table=(emulated(version, hook_seconds),),
+        clock=clock,
+        sleep=lambda _: passed(0.2),
+    )
 
 
 def quiet(_: Step) -> None:
@@ -240,8 +258,13 @@ def test_jobset_by_server_side_apply_runs_a_jobset_and_goes_without_a_trace(
 ) -> None:
     bed = without_jobset
     (tmp_path / "jobset.yaml").write_text(json.dumps(installing.manifests_of(JOBSET, bed.layout)))
-    component = Component("jobset", "0.10.1", Manifests("https://jobset.invalid/manifests.yaml"), "kube-system",
-                          ready=crds("jobsets.jobset.x-k8s.io"))  # fmt: skip
+    component = Component(
+        "jobset",
+        "0.10.1",
+        Manifests("https://jobset.invalid/manifests.yaml"),
+        "kube-system",
+        ready=crds("jobsets.jobset.x-k8s.io"),
+    )
     client = Client(bed.context, "default", bed.kubeconfig)
     manager = Manager(client, bed.kubeconfig, VALUES, FolderSource(tmp_path), helm="no-helm", table=(component,))
     manager.install(["jobset"], quiet)
@@ -250,8 +273,12 @@ def test_jobset_by_server_side_apply_runs_a_jobset_and_goes_without_a_trace(
         "spec": {"restartPolicy": "Never", "containers": [{"name": "node", "image": bed.image, "command": ["true"]}]}
     }
     replicated = {"name": "node", "replicas": 1, "template": {"spec": {"template": pod}}}
-    made = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "digits"},
-            "spec": {"replicatedJobs": [replicated]}}  # fmt: skip
+    made = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "digits"},
+        "spec": {"replicatedJobs": [replicated]},
+    }
     host.wait_for(lambda: _is_applied(bed, made, lone_namespace), "JobSet's webhooks")
     bed.kubectl("wait", "--for=create", "job/digits-node-0", "-n", lone_namespace, "--timeout=600s")
     with pytest.raises(InUse, match="JobSet digits"):

@@ -51,9 +51,12 @@ class Account:
         policy = json.dumps({"Version": "2012-10-17", "Statement": allowed})
         iam.put_role_policy(RoleName=name, PolicyName="p", PolicyDocument=policy)
         return {
-            "AWS_ENDPOINT_URL": self.url, "AWS_REGION": "us-east-1", "AWS_ROLE_ARN": arn,
-            "AWS_WEB_IDENTITY_TOKEN_FILE": "/etc/hostname", "AWS_ROLE_SESSION_NAME": "pod",
-        }  # fmt: skip
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": "us-east-1",
+            "AWS_ROLE_ARN": arn,
+            "AWS_WEB_IDENTITY_TOKEN_FILE": "/etc/hostname",
+            "AWS_ROLE_SESSION_NAME": "pod",
+        }
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +74,14 @@ def kubeconfig(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def target(bed: Bed, namespace: str, **fields: Any) -> None:
-    found = {"kind": "kubernetes", "context": bed.context, "namespace": namespace, "image": bed.image,
-             "python": bed.python, **fields}  # fmt: skip
+    found = {
+        "kind": "kubernetes",
+        "context": bed.context,
+        "namespace": namespace,
+        "image": bed.image,
+        "python": bed.python,
+        **fields,
+    }
     Path("targets.yaml").write_text(json.dumps({"bed": found}))
 
 
@@ -86,9 +95,7 @@ def helpers(bed: Bed, namespace: str) -> str:
     return bed.kubectl("get", "pods,jobs", "-n", namespace, "-l", "windlass.dev/helper", "-o", "name")
 
 
-def test_a_namespace_that_is_well_passes_emulated(
-    bed: Bed, namespace: str, windlass: Call, account: Account
-) -> None:  # fmt: skip
+def test_a_namespace_that_is_well_passes_emulated(bed: Bed, namespace: str, windlass: Call, account: Account) -> None:
     bed.apply(claim("efs"), namespace=namespace)
     target(bed, namespace, storage=f"s3://{BUCKET}/windlass/", env=account.role("runs", *ALL))
     result = windlass("doctor", "--on", "bed", "-o", "json")
@@ -106,17 +113,25 @@ def test_a_namespace_that_is_well_passes_emulated(
 
 def test_what_refuses_is_named_with_its_fix_emulated(
     bed: Bed, namespace: str, windlass: Call, account: Account
-) -> None:  # fmt: skip
+) -> None:
     bed.apply(claim("shared"), namespace=namespace)
     bed.kubectl("wait", "-n", namespace, "pvc/shared", "--for=jsonpath={.status.phase}=Bound", "--timeout=600s")
     volume = bed.kubectl("get", "pvc", "shared", "-n", namespace, "-o", "jsonpath={.spec.volumeName}")
     (bed.layout.volumes / volume).chmod(0o555)
-    target(bed, namespace, storage=f"s3://{BUCKET}/windlass/", data={"claim": "shared"},
-           env=account.role("reader", "s3:ListBucket", "s3:GetObject"))  # fmt: skip
+    target(
+        bed,
+        namespace,
+        storage=f"s3://{BUCKET}/windlass/",
+        data={"claim": "shared"},
+        env=account.role("reader", "s3:ListBucket", "s3:GetObject"),
+    )
     result = windlass("doctor", "--on", "bed", "--pod-role", RUN)
     assert result.code == 1
-    lines = {line.split()[1]: (line, result.out.splitlines()[number + 1])
-             for number, line in enumerate(result.out.splitlines()) if line.startswith("fail")}  # fmt: skip
+    lines = {
+        line.split()[1]: (line, result.out.splitlines()[number + 1])
+        for number, line in enumerate(result.out.splitlines())
+        if line.startswith("fail")
+    }
     assert set(lines) == {"claim", "s3", "pod"}, result.out
     assert f"assumed-role/reader/pod, expected a session of {RUN}" in lines["pod"][0]
     assert "write: Permission denied; the folder is of 0:0, mode 0o555" in lines["claim"][0]
@@ -151,10 +166,22 @@ def own_cluster(bed: Bed, namespace: str, home: Path, account: Account) -> None:
     config = json.loads(bed.kubectl("config", "view", "--raw", "-o", "json"))
     [chosen] = [one["context"] for one in config["contexts"] if one["name"] == bed.context]
     config["contexts"] = [{"name": "vision", "context": chosen}]
-    own = {"kind": "kubernetes", "context": "vision", "kubeconfig": str(folder / "kubeconfig"), "namespace": namespace,
-           "image": bed.image, "python": bed.python, "storage": f"s3://{BUCKET}/windlass/", "env": env}  # fmt: skip
-    files = {"cluster.yaml": CLUSTER, "outputs.json": json.dumps(outputs), "kubeconfig": json.dumps(config),
-             "targets.yaml": json.dumps({"vision": own})}  # fmt: skip
+    own = {
+        "kind": "kubernetes",
+        "context": "vision",
+        "kubeconfig": str(folder / "kubeconfig"),
+        "namespace": namespace,
+        "image": bed.image,
+        "python": bed.python,
+        "storage": f"s3://{BUCKET}/windlass/",
+        "env": env,
+    }
+    files = {
+        "cluster.yaml": CLUSTER,
+        "outputs.json": json.dumps(outputs),
+        "kubeconfig": json.dumps(config),
+        "targets.yaml": json.dumps({"vision": own}),
+    }
     for name, text in files.items():
         (folder / name).write_text(text)
 
@@ -197,8 +224,9 @@ def test_an_interrupted_doctor_leaves_nothing_and_a_killed_one_leaves_it_to_the_
     pending = {**claim("efs"), "spec": {**claim("efs")["spec"], "storageClassName": "none"}}
     bed.apply(pending, namespace=namespace)
     target(bed, namespace)
-    command = subprocess.Popen([*WINDLASS, "doctor", "--on", "bed"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True)  # fmt: skip
+    command = subprocess.Popen(
+        [*WINDLASS, "doctor", "--on", "bed"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert command.stderr is not None
     assert next(line for line in command.stderr if "mounting efs" in line)
     until(lambda: "job" in helpers(bed, namespace), "a pod for the claim", WAIT_SECONDS)

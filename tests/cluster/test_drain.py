@@ -174,9 +174,16 @@ def test_nodes_are_removed_through_karpenter_and_left_while_it_does_not_run(scal
 
 
 def claim(name: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
-            "spec": {"storageClassName": "bed", "accessModes": ["ReadWriteOnce"],
-                     "resources": {"requests": {"storage": "1Mi"}}}}  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "storageClassName": "bed",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Mi"}},
+        },
+    }
 
 
 def volume_of(bed: Bed, namespace: str, name: str) -> str:

@@ -40,8 +40,13 @@ def targets(cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch, h
 
 def write_targets(cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch, context: str) -> None:
     monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig)
-    target = {"kind": "kubernetes", "context": context, "namespace": namespace, "image": cluster.image,
-              "python": cluster.python}  # fmt: skip
+    target = {
+        "kind": "kubernetes",
+        "context": context,
+        "namespace": namespace,
+        "image": cluster.image,
+        "python": cluster.python,
+    }
     Path("targets.yaml").write_text(json.dumps({"bed": target}))
 
 

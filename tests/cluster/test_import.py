@@ -39,8 +39,14 @@ class User:
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self.cluster, self.namespace, self.folder = cluster, namespace, folder
         self.env = {**os.environ, "WINDLASS_HOME": str(folder / "home"), "KUBECONFIG": cluster.kubeconfig}
-        there = {"kind": "kubernetes", "context": cluster.context, "namespace": namespace,
-                 "image": cluster.image, "python": cluster.python, "data": {"size": "1GiB"}}  # fmt: skip
+        there = {
+            "kind": "kubernetes",
+            "context": cluster.context,
+            "namespace": namespace,
+            "image": cluster.image,
+            "python": cluster.python,
+            "data": {"size": "1GiB"},
+        }
         (folder / "targets.yaml").write_text(json.dumps({"bed": there}))
 
     def windlass(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -114,9 +120,17 @@ def test_the_objects_of_an_imported_job_are_taken_by_the_api_server(
 
 @pytest.mark.parametrize("via", ["job", "jobset"])
 def test_what_a_plan_writes_down_trains_to_its_end_and_comes_back_as_the_same_job(via: str, user: User) -> None:
-    job = {"name": "digits", "run": "train.py --epochs 2", "code": str(DIGITS), "nodes": 2, "procs_per_node": 2,
-           "resources": {"cpus": 0.5, "memory": "4GiB", "shm": "64MiB"}, "grace": "5s", "timeout": "15min",
-           "kubernetes": {"via": via}}  # fmt: skip
+    job = {
+        "name": "digits",
+        "run": "train.py --epochs 2",
+        "code": str(DIGITS),
+        "nodes": 2,
+        "procs_per_node": 2,
+        "resources": {"cpus": 0.5, "memory": "4GiB", "shm": "64MiB"},
+        "grace": "5s",
+        "timeout": "15min",
+        "kubernetes": {"via": via},
+    }
     (user.folder / "job.yaml").write_text(json.dumps(job))
     written = user.windlass("plan", "--on", "bed", "-o", "manifest")
     assert written.returncode == 0, written.stderr

@@ -28,17 +28,23 @@ WAIT_SECONDS = 600
 
 def anchor(run_id: str, namespace: str) -> dict[str, Any]:
     labels = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: run_id, layout.JOB_LABEL: "digits"}
-    return {"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": run_id, "namespace": namespace, "labels": labels}}  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": run_id, "namespace": namespace, "labels": labels},
+    }
 
 
 def suspended(run_id: str, owner: dict[str, Any]) -> dict[str, Any]:
     """A Job of two pods that no controller creates."""
     labels = {**owner["metadata"]["labels"], layout.ATTEMPT_LABEL: "1"}
     pod = {"restartPolicy": "Never", "containers": [{"name": "node", "image": "none"}]}
-    made = {"apiVersion": "batch/v1", "kind": "Job",
-            "metadata": {"name": f"{run_id}-1", "namespace": owner["metadata"]["namespace"], "labels": labels},
-            "spec": {"suspend": True, "completions": 2, "parallelism": 2, "template": {"spec": pod}}}  # fmt: skip
+    made = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"{run_id}-1", "namespace": owner["metadata"]["namespace"], "labels": labels},
+        "spec": {"suspend": True, "completions": 2, "parallelism": 2, "template": {"spec": pod}},
+    }
     return manifests.owned(made, owner)
 
 

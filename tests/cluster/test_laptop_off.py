@@ -70,10 +70,15 @@ LATE = (
 )
 """What `test_a_hang_and_the_time_limit_are_found_without_a_machine` has too."""
 NODE = Story("node", "succeeded", "node-loss ok", 1, {**AGAIN, "kubernetes": {"lost_after": 5}})
-PREEMPTION = Story("preemption", "succeeded", "preemption ok", 2,
-                   {**AGAIN, "queue": "narrow", "resources": {"cpus": 0.4}})  # fmt: skip
-SHRINKS = Story("shrinks", "succeeded", "(preemption resize|node-loss) resize ok",
-                job={**AGAIN, "nodes": {"min": 1, "max": 2}, "kubernetes": {"via": "job"}})  # fmt: skip
+PREEMPTION = Story(
+    "preemption", "succeeded", "preemption ok", 2, {**AGAIN, "queue": "narrow", "resources": {"cpus": 0.4}}
+)
+SHRINKS = Story(
+    "shrinks",
+    "succeeded",
+    "(preemption resize|node-loss) resize ok",
+    job={**AGAIN, "nodes": {"min": 1, "max": 2}, "kubernetes": {"via": "job"}},
+)
 
 
 def by(via: str) -> tuple[Story, ...]:
@@ -107,8 +112,13 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
         machine = Machine(tmp_path / name / "home", tmp_path / name / "job")
         made.append(machine)
         machine.write(".kube/config", Path(cluster.kubeconfig).read_text())
-        target = {"kind": "kubernetes", "context": cluster.context, "namespace": namespace, "image": cluster.image,
-                  "python": cluster.python}  # fmt: skip
+        target = {
+            "kind": "kubernetes",
+            "context": cluster.context,
+            "namespace": namespace,
+            "image": cluster.image,
+            "python": cluster.python,
+        }
         machine.write("targets.yaml", json.dumps({"bed": target}))
         machine.write("code/script.py", SCRIPT)
         return machine
@@ -119,8 +129,15 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 
 def submitted(machine: Machine, story: Story) -> str:
-    job = {"name": story.fault, "run": f"script.py {story.fault}", "code": "code", "launcher": "plain", "grace": "2s",
-           "nodes": story.num_ranks, **story.job}  # fmt: skip
+    job = {
+        "name": story.fault,
+        "run": f"script.py {story.fault}",
+        "code": "code",
+        "launcher": "plain",
+        "grace": "2s",
+        "nodes": story.num_ranks,
+        **story.job,
+    }
     machine.write("job.yaml", json.dumps(job))
     done = machine.windlass("run", "--on", "bed", "-d", "-q")
     assert done.returncode == 0, done.stderr
@@ -180,8 +197,12 @@ def settled(cluster: Cluster, namespace: str, run_id: str) -> None:
 def view(machine: Machine, run_id: str) -> dict[str, Any]:
     """All that a machine says of a run; the lines of each rank are in order, and those of several in any."""
     views = {}
-    for words in (("status", run_id, "--on", "bed", "-o", "json"), ("events", run_id, "-o", "json"),
-                  ("logs", run_id), ("why", run_id, "-o", "json")):  # fmt: skip
+    for words in (
+        ("status", run_id, "--on", "bed", "-o", "json"),
+        ("events", run_id, "-o", "json"),
+        ("logs", run_id),
+        ("why", run_id, "-o", "json"),
+    ):
         done = machine.windlass(*words)
         views[words[0]] = sorted(done.stdout.splitlines()) if words[0] == "logs" else done.stdout
         assert views[words[0]] or words[0] == "logs", (words, done.stderr)
@@ -208,9 +229,12 @@ def require_true(story: Story, found: dict[str, Any]) -> None:
 
 
 def play(
-    stories: tuple[Story, ...], cluster: Cluster, namespace: str, machines: Machines,
+    stories: tuple[Story, ...],
+    cluster: Cluster,
+    namespace: str,
+    machines: Machines,
     faults: dict[str, Callable[[list[dict[str, Any]]], object]],
-) -> None:  # fmt: skip
+) -> None:
     """Each story, by a machine that is gone before the fault; two others must see the same."""
     first = machines(cluster, namespace, "first")
     runs = [(story, submitted(first, story)) for story in stories]
@@ -262,8 +286,12 @@ def test_a_rank_a_pod_and_the_end_by_an_operator(
 def test_an_elastic_run_whose_lost_pod_has_no_room(cluster: Cluster, inside: str, machines: Machines) -> None:
     def fill(found: list[dict[str, Any]]) -> None:
         """Leave room for the supervisor and one node until the run has gone on with that."""
-        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "room"},
-                 "spec": {"hard": {"pods": "2"}}}  # fmt: skip
+        quota = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "room"},
+            "spec": {"hard": {"pods": "2"}},
+        }
         cluster.apply(quota, namespace=inside)
         deletes(cluster, inside)(found[1:])
         run_id = found[0]["metadata"]["labels"]["windlass.dev/run"]

@@ -46,8 +46,10 @@ def drivers(bed: Bed, alone: None) -> Iterator[None]:
     """The objects by which drivers register, without the drivers."""
     names = ("s3.csi.aws.com", "efs.csi.aws.com")
     kind = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver"}
-    bed.apply(*({**kind, "metadata": {"name": name}, "spec": {"attachRequired": False}} for name in names),
-              namespace="default")  # fmt: skip
+    bed.apply(
+        *({**kind, "metadata": {"name": name}, "spec": {"attachRequired": False}} for name in names),
+        namespace="default",
+    )
     yield
     bed.kubectl("delete", "csidriver", *names)
 

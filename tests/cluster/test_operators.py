@@ -123,9 +123,11 @@ def _leave_something(bed: Bed, namespace: str, name: str) -> None:
         "training-operator": (operated.pytorchjob(bed, "left"),),
         "mpi-operator": (operated.mpijob(bed, "left"),),
         "karpenter": (*operated.node_pool(namespace, "p4d.24xlarge"), *operated.hungry(bed, namespace, 8)),
-        "kueue": (*operated.queue("left", namespace, "1"),
-                  operated.queued_job(bed, "left", "left", objects.SLEEP, "100m")),
-    }  # fmt: skip
+        "kueue": (
+            *operated.queue("left", namespace, "1"),
+            operated.queued_job(bed, "left", "left", objects.SLEEP, "100m"),
+        ),
+    }
     bed.apply(*left[name], namespace=namespace)
 
 

@@ -50,8 +50,16 @@ def inside(cluster: Cluster, namespace: str) -> str:
 
 def job(machine: Machine, how: str, seconds: float = 0.0, **fields: Any) -> None:
     machine.write("code/script.py", SCRIPT)
-    made = {"name": how, "run": f"script.py {how} {seconds}", "code": "code", "launcher": "plain", "grace": "2s",
-            "nodes": 2, "outputs": {"collect": ["own/**"]}, **fields}  # fmt: skip
+    made = {
+        "name": how,
+        "run": f"script.py {how} {seconds}",
+        "code": "code",
+        "launcher": "plain",
+        "grace": "2s",
+        "nodes": 2,
+        "outputs": {"collect": ["own/**"]},
+        **fields,
+    }
     machine.write("job.yaml", json.dumps(made))
 
 
@@ -66,8 +74,14 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-BOTH = {"part/0.bin": b"\0" * 300_000, "part/1.bin": b"\1" * 300_000, "model.txt": b"of rank 0", "same.txt": b"same",
-        "own/0.txt": b"in the code folder", "own/1.txt": b"in the code folder"}  # fmt: skip
+BOTH = {
+    "part/0.bin": b"\0" * 300_000,
+    "part/1.bin": b"\1" * 300_000,
+    "model.txt": b"of rank 0",
+    "same.txt": b"same",
+    "own/0.txt": b"in the code folder",
+    "own/1.txt": b"in the code folder",
+}
 
 
 def require_home(machine: Machine, run_id: str, said: str) -> None:

@@ -72,17 +72,29 @@ class Shell:
         (programs / "aws").write_text(LOGIN.replace("TOKEN", token(ADMIN)))
         (programs / "aws").chmod(0o755)
         (programs / "helm").symlink_to(build.HELM.program("helm"))
-        self._environ = terraform_environ(folder) | aws.environ | {
-            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), "NO_COLOR": "1",
-            "WINDLASS_HOME": str(folder / "home"), "WINDLASS_CHARTS": str(_charts(folder / "charts", bed)),
-        }  # fmt: skip
+        self._environ = (
+            terraform_environ(folder)
+            | aws.environ
+            | {
+                "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+                "HOME": str(folder),
+                "NO_COLOR": "1",
+                "WINDLASS_HOME": str(folder / "home"),
+                "WINDLASS_CHARTS": str(_charts(folder / "charts", bed)),
+            }
+        )
 
     def windlass(self, *words: str, code: int = 0) -> str:
         """What a command prints; raises AssertionError where it ends otherwise."""
         done = subprocess.run(
-            [str(WINDLASS), *words], cwd=self.folder, env=self._environ, capture_output=True, text=True, check=False,
+            [str(WINDLASS), *words],
+            cwd=self.folder,
+            env=self._environ,
+            capture_output=True,
+            text=True,
+            check=False,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout if code == 0 else done.stdout + done.stderr
 

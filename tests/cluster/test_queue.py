@@ -129,9 +129,12 @@ def test_a_run_waits_its_turn_and_says_for_whom(
         run = start(harness, tmp_path, launcher="mpi" if via == "mpijob" else "plain")
         run.until(waits_in_queue)
         until_evident(
-            run, "queue-quota", f"it is number 1 of 1 that wait in ClusterQueue {namespace}", "Job other has 800m cpu",
+            run,
+            "queue-quota",
+            f"it is number 1 of 1 that wait in ClusterQueue {namespace}",
+            "Job other has 800m cpu",
             f"ClusterQueue {namespace} has 1 cpu of flavor {namespace}; 800m is reserved",
-        )  # fmt: skip
+        )
         cluster.kubectl("delete", "job", "other", "-n", namespace, "--wait=false")
         status = run.wait()
         assert status.phase is Phase.SUCCEEDED, run.text()
@@ -221,7 +224,7 @@ def test_a_run_whose_workload_is_deactivated_is_stopped_and_not_queued_again(
         run.until(lambda run: "attempt 1 of rank 0" in run.text())
         [name] = cluster.kubectl(
             "get", "workloads", "-n", namespace, "-o", "jsonpath={.items[?(@.spec.active!=false)].metadata.name}"
-        ).split()  # fmt: skip
+        ).split()
         patch = json.dumps({"spec": {"active": False}})
         cluster.kubectl("patch", "workload", name, "-n", namespace, "--type", "merge", "-p", patch)
         status = run.wait()

@@ -153,8 +153,9 @@ def ends(cluster: Cluster, namespace: str, run: Run) -> list[float | None]:
     """When the pods of attempt 1 have ended, in unix seconds; None for one that has not."""
     found = [
         one["state"].get("terminated", {}).get("finishedAt")
-        for pod in pods(cluster, namespace, run, 1) for one in pod["status"].get("containerStatuses", [{"state": {}}])
-    ]  # fmt: skip
+        for pod in pods(cluster, namespace, run, 1)
+        for one in pod["status"].get("containerStatuses", [{"state": {}}])
+    ]
     return [None if at is None else datetime.fromisoformat(at).timestamp() for at in found]
 
 

@@ -81,8 +81,12 @@ def until_gone(bed: Bed, namespace: str, run: Run) -> None:
 
 def lose_the_pod(bed: Bed, namespace: str, run: Run) -> None:
     """Lose the pod in which a run trains: that of an earlier attempt, where the latest was ordered in it."""
-    alive = [pod for number in (1, 2) for pod in pods(bed, namespace, run, number)
-             if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]]  # fmt: skip
+    alive = [
+        pod
+        for number in (1, 2)
+        for pod in pods(bed, namespace, run, number)
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+    ]
     name = alive[-1]["metadata"]["name"]
     bed.kubectl("delete", "pod", "-n", namespace, name, "--grace-period=0", "--force")
 
@@ -187,9 +191,14 @@ def test_pods_that_a_namespace_refuses_are_found_by_a_plan(bed: Bed, namespace: 
     """A dry run of the Job that creates them shows none of it."""
     set_up(bed, namespace)
     assert planned(bed, namespace, tmp_path / "code", cpus=1) == []
-    limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "limits"},
-              "spec": {"limits": [{"type": "Container", "min": {"memory": "100Mi"}, "max": {"cpu": "1"},
-                                   "default": {"cpu": "1"}}]}}  # fmt: skip
+    limits = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "limits"},
+        "spec": {
+            "limits": [{"type": "Container", "min": {"memory": "100Mi"}, "max": {"cpu": "1"}, "default": {"cpu": "1"}}]
+        },
+    }
     bed.apply(limits, namespace=namespace)
     wait_for(lambda: len(planned(bed, namespace, tmp_path / "code", cpus=2)) == 2, "the LimitRange to be in force")
     [(first, ranks), (second, supervisor)] = planned(bed, namespace, tmp_path / "code", cpus=2)
@@ -199,8 +208,12 @@ def test_pods_that_a_namespace_refuses_are_found_by_a_plan(bed: Bed, namespace: 
     assert supervisor.startswith("the supervisor's pod: ")
     assert "minimum memory usage per Container is 100Mi, but request is 96Mi" in supervisor
     bed.kubectl("delete", "limitrange", "limits", "-n", namespace)
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"},
-             "spec": {"hard": {"pods": "2"}}}  # fmt: skip
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small"},
+        "spec": {"hard": {"pods": "2"}},
+    }
     bed.apply(quota, namespace=namespace)
     too_small = [("quota-too-small", "quota small never admits the run: 3 pods needed, 2 there")]
     wait_for(lambda: planned(bed, namespace, tmp_path / "code", cpus=1) == too_small, "the quota to be in force")

@@ -27,10 +27,16 @@ Operator = Callable[[str], None]
 
 def pod_of(cluster: Cluster) -> objects.Object:
     """Of a platform's own: a variable, a folder, and no word of restarts, which JobSet takes for `OnFailure`."""
-    spec = objects.pod_spec(cluster, "", container={
-        "name": "node", "command": ["of-the-runtime"], "env": [{"name": "OF_THE_RUNTIME", "value": "yes"}],
-        "volumeMounts": [{"name": "work", "mountPath": "/scratch"}, {"name": "work", "mountPath": "/dev/shm"}],
-    })  # fmt: skip
+    spec = objects.pod_spec(
+        cluster,
+        "",
+        container={
+            "name": "node",
+            "command": ["of-the-runtime"],
+            "env": [{"name": "OF_THE_RUNTIME", "value": "yes"}],
+            "volumeMounts": [{"name": "work", "mountPath": "/scratch"}, {"name": "work", "mountPath": "/dev/shm"}],
+        },
+    )
     del spec["restartPolicy"], spec["terminationGracePeriodSeconds"]
     spec["securityContext"] |= {"runAsUser": USER, "fsGroup": USER}
     return {**spec, "volumes": [{"name": "work", "emptyDir": {}}]}
@@ -40,8 +46,12 @@ def runtime(cluster: Cluster, kind: str, name: str) -> objects.Object:
     """As those that Trainer brings: with the variables of torchrun, for one node until a TrainJob says more."""
     job = {"metadata": {"labels": {STEP: "trainer"}}, "spec": {"template": {"spec": pod_of(cluster)}}}
     template = {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}
-    return {"apiVersion": API, "kind": kind, "metadata": {"name": name},
-            "spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": template}}  # fmt: skip
+    return {
+        "apiVersion": API,
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": template},
+    }
 
 
 @contextlib.contextmanager

@@ -36,8 +36,13 @@ def on(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> On:
 
     def call(cluster: Cluster, namespace: str, *words: str, context: str = "") -> Result:
         monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig)
-        target = {"kind": "kubernetes", "context": context or cluster.context, "namespace": namespace,
-                  "image": cluster.image, "python": cluster.python}  # fmt: skip
+        target = {
+            "kind": "kubernetes",
+            "context": context or cluster.context,
+            "namespace": namespace,
+            "image": cluster.image,
+            "python": cluster.python,
+        }
         Path("targets.yaml").write_text(json.dumps({"lab": target}))
         return windlass(*words)
 
@@ -106,8 +111,11 @@ def test_what_is_printed_for_a_platform_team_is_the_same_set_up(
 
 def supervisor(cluster: Cluster, namespace: str, on: On) -> Any:
     """What `check` reports of supervisors."""
-    [check] = [one for one in on(cluster, namespace, "check", "--on", "lab", "-o", "json").json["checks"]
-               if one["name"] == "supervisor"]  # fmt: skip
+    [check] = [
+        one
+        for one in on(cluster, namespace, "check", "--on", "lab", "-o", "json").json["checks"]
+        if one["name"] == "supervisor"
+    ]
     return check
 
 
@@ -140,8 +148,12 @@ def test_nothing_is_removed_under_a_run_and_all_after_it(cluster: Cluster, names
     on(cluster, namespace, "target", "setup", "lab")
     labels = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: "digits-7f3k2"}
     spec = {"serviceAccountName": NAME, "restartPolicy": "Never", "containers": [{"name": "c", "image": cluster.image}]}
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "digits-7f3k2-supervisor", "labels": labels},
-           "spec": {"suspend": True, "template": {"spec": spec}}}  # fmt: skip
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "digits-7f3k2-supervisor", "labels": labels},
+        "spec": {"suspend": True, "template": {"spec": spec}},
+    }
     cluster.apply(job, namespace=namespace)
     refused = on(cluster, namespace, "target", "setup", "lab", "--remove")
     assert refused.code == 2
@@ -173,8 +185,11 @@ def test_a_login_that_may_not_is_told_which_right_it_lacks(bed: Bed, namespace: 
         return result.err
 
     def grant(*verbs: str) -> None:
-        granted = {Right(rbac.RBAC if kind.startswith("role") else "", kind, verb)
-                   for kind in ("roles", "rolebindings", "serviceaccounts") for verb in verbs}  # fmt: skip
+        granted = {
+            Right(rbac.RBAC if kind.startswith("role") else "", kind, verb)
+            for kind in ("roles", "rolebindings", "serviceaccounts")
+            for verb in verbs
+        }
         bed.apply(rbac.role(namespace, granted), rbac.binding(namespace, LIMITED), namespace=namespace)
         until_granted(bed, namespace, LIMITED, granted)
 

@@ -67,9 +67,14 @@ for at in range(NUM):
 
 @pytest.mark.nightly
 def test_a_run_whose_connections_are_cut_is_followed_to_its_end_and_its_commands_return(
-    cluster: Cluster, behind_proxy: Cluster, proxy: Proxy, namespace: str, windlass: Call, home: Path,
+    cluster: Cluster,
+    behind_proxy: Cluster,
+    proxy: Proxy,
+    namespace: str,
+    windlass: Call,
+    home: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("windlass.actions.runs.STOP_SECONDS", 15.0)
     write_targets(behind_proxy, namespace, monkeypatch, behind_proxy.context)
     short, long = (
@@ -232,14 +237,27 @@ def test_seventy_pods_are_followed_by_a_supervisor_that_may_open_few_files(
     write_targets(cluster, namespace, monkeypatch, cluster.context)
     Path("code").mkdir()
     Path("code/wait.py").write_text(WAITS)
-    Path("job.yaml").write_text(json.dumps({
-        "name": "wide", "run": "wait.py", "code": "code", "launcher": "plain", "nodes": NUM_PODS,
-        "resources": {"cpus": 0.01, "memory": "64MiB"}, "kubernetes": {"via": "job"},
-    }))  # fmt: skip
+    Path("job.yaml").write_text(
+        json.dumps(
+            {
+                "name": "wide",
+                "run": "wait.py",
+                "code": "code",
+                "launcher": "plain",
+                "nodes": NUM_PODS,
+                "resources": {"cpus": 0.01, "memory": "64MiB"},
+                "kubernetes": {"via": "job"},
+            }
+        )
+    )
     begun = subprocess.run(
-        [*WINDLASS, "run", "--on", "bed", "-d", "-q"], capture_output=True, text=True, timeout=600, check=False,
+        [*WINDLASS, "run", "--on", "bed", "-d", "-q"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, MAX_FILES)),
-    )  # fmt: skip
+    )
     assert begun.returncode == 0, begun.stderr
     run = begun.stdout.strip()
     with Store(home) as store:

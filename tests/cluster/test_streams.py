@@ -34,11 +34,17 @@ def test_each_sample_is_trained_on_once_per_epoch_by_pods_that_are_killed(
         for name, data in shards(2, NUM_SAMPLES // 2).items():
             store.server.client().put_object(Bucket=BUCKET, Key=f"pictures/{name}", Body=data)
         run = harness.start(
-            SCRIPT.name, layout.OUTPUT, "--kill", *KILLS, base=tmp_path / "code", nodes=2,
-            restarts={"max": 2, "on": ["failure", "node-loss"]}, **store.fields,
+            SCRIPT.name,
+            layout.OUTPUT,
+            "--kill",
+            *KILLS,
+            base=tmp_path / "code",
+            nodes=2,
+            restarts={"max": 2, "on": ["failure", "node-loss"]},
+            **store.fields,
             data=[{"name": "pictures", "source": f"s3://{BUCKET}/pictures", "via": "stream"}],
             kubernetes={"results": {"size": "1GiB", "storage_class": "bed"}, "via": "job"},
-        )  # fmt: skip
+        )
         status = run.wait()
         assert status.phase is Phase.SUCCEEDED, run.text()
         assert len(status.attempts) == len(KILLS) + 1

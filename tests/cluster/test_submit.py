@@ -61,8 +61,13 @@ class User:
 
     def write(self, target: Mapping[str, Any] | None = None, job: Mapping[str, Any] | None = None) -> None:
         """The target and the job, each as it should be but for what is given."""
-        there = {"kind": "kubernetes", "context": self.cluster.context, "namespace": self.namespace,
-                 "image": self.cluster.image, "python": self.cluster.python}  # fmt: skip
+        there = {
+            "kind": "kubernetes",
+            "context": self.cluster.context,
+            "namespace": self.namespace,
+            "image": self.cluster.image,
+            "python": self.cluster.python,
+        }
         (self.folder / "targets.yaml").write_text(json.dumps({"bed": {**there, **(target or {})}}))
         asked = {"name": "case", "run": "script.py", "code": "code", "kubernetes": {"via": "job"}, **(job or {})}
         (self.folder / "job.yaml").write_text(json.dumps(asked))

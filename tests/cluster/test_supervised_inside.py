@@ -118,8 +118,9 @@ def kill_supervisor(cluster: Cluster, namespace: str, run_id: str) -> None:
     cluster.kubectl("delete", "pod", "-n", namespace, name, "--grace-period=0", "--force")
     wait_for(
         lambda: [pod for pod in supervisors(cluster, namespace, run_id) if pod["metadata"]["name"] != name],
-        "the next supervisor", WAIT_SECONDS,
-    )  # fmt: skip
+        "the next supervisor",
+        WAIT_SECONDS,
+    )
 
 
 def kill_container(cluster: Cluster, namespace: str, run_id: str) -> None:

@@ -96,15 +96,25 @@ def test_a_login_that_fails_for_a_while_costs_a_run_nothing(bed: Bed, namespace:
     document = json.loads(Path(bed.kubeconfig).read_text())
     [mine] = [user for user in document["users"] if user["name"] == "admin"]
     works = json.dumps(mine["user"])
-    mine["user"] = {"exec": {
-        "apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "interactiveMode": "Never",
-        "args": [str(program), str(says)],
-    }}  # fmt: skip
+    mine["user"] = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "interactiveMode": "Never",
+            "args": [str(program), str(says)],
+        }
+    }
     config.write_text(json.dumps(document))
     says.write_text(works)
     target = KubernetesTarget(name="bed", context=bed.context, namespace=namespace, image=bed.image, python=bed.python)
-    way = Way("login", KubernetesEngine, functools.partial(plan_on, target, str(config)), CAN, {},
-              patience_seconds=PATIENCE_SECONDS)  # fmt: skip
+    way = Way(
+        "login",
+        KubernetesEngine,
+        functools.partial(plan_on, target, str(config)),
+        CAN,
+        {},
+        patience_seconds=PATIENCE_SECONDS,
+    )
     with opened(Harness(way, tmp_path / "home")) as harness:
         run = harness.start("wait_for", "go").until_ready()
         says.write_text('{"error": "the SSO session has expired"}')

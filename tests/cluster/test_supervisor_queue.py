@@ -46,8 +46,14 @@ def test_kueue_admits_a_supervisor_by_the_queue_of_its_target(
     Path("job.yaml").write_text(json.dumps(JOB))
 
     def target(**fields: str) -> None:
-        its = {"kind": "kubernetes", "context": strict.context, "namespace": lone_namespace, "image": strict.image,
-               "python": strict.python, **fields}  # fmt: skip
+        its = {
+            "kind": "kubernetes",
+            "context": strict.context,
+            "namespace": lone_namespace,
+            "image": strict.image,
+            "python": strict.python,
+            **fields,
+        }
         Path("targets.yaml").write_text(json.dumps({"lab": its}))
 
     def blockers() -> list[str]:
@@ -76,5 +82,6 @@ def test_kueue_admits_a_supervisor_by_the_queue_of_its_target(
     wait_for(lambda: says in windlass("status", run_id).out, "the command to say what it waits for", WAIT_SECONDS)
     assert is_suspended(f"{run_id}-supervisor")
     strict.kubectl("delete", "job", "other", "-n", lone_namespace, "--wait=false")
-    wait_for(lambda: windlass("status", run_id, "-o", "json").json["phase"] == Phase.SUCCEEDED, "the run's end",
-             WAIT_SECONDS)  # fmt: skip
+    wait_for(
+        lambda: windlass("status", run_id, "-o", "json").json["phase"] == Phase.SUCCEEDED, "the run's end", WAIT_SECONDS
+    )

@@ -34,11 +34,27 @@ def test_heads_are_staged_from_a_bucket_and_the_best_weights_end_in_one(
     ):
         for name, value in store.server.environ().items():
             monkeypatch.setenv(name, value)
-        fetched = windlass("data", "fetch", "scut-head", str(tmp_path / "heads"), "--from", str(tmp_path / "archives"),
-                           "--to", f"s3://{BUCKET}/scut-head/")  # fmt: skip
+        fetched = windlass(
+            "data",
+            "fetch",
+            "scut-head",
+            str(tmp_path / "heads"),
+            "--from",
+            str(tmp_path / "archives"),
+            "--to",
+            f"s3://{BUCKET}/scut-head/",
+        )
         assert fetched.code == 0, fetched.err
-        run = harness.start("train.py", "--epochs", str(EPOCHS), "--size", str(PIXELS), base=tmp_path / "job",
-                            **fields_of(HEADS / "cluster.yaml"), **store.fields)  # fmt: skip
+        run = harness.start(
+            "train.py",
+            "--epochs",
+            str(EPOCHS),
+            "--size",
+            str(PIXELS),
+            base=tmp_path / "job",
+            **fields_of(HEADS / "cluster.yaml"),
+            **store.fields,
+        )
         status = run.wait()
         assert status.phase is Phase.SUCCEEDED, run.text()
         assert len(val_losses(run.text())) == EPOCHS

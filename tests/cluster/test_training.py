@@ -210,8 +210,11 @@ def test_killed_pods_without_a_claim_resume_from_s3_with_the_same_weights(
 
 def kill_processes(bed: Bed, pod: dict[str, Any]) -> None:
     """kill -9 of all that runs in a pod."""
-    found = [folder for folder in host.cgroup_folders(bed.node(pod["spec"]["nodeName"]).cgroup)
-             if pod["metadata"]["uid"] in str(folder)]  # fmt: skip
+    found = [
+        folder
+        for folder in host.cgroup_folders(bed.node(pod["spec"]["nodeName"]).cgroup)
+        if pod["metadata"]["uid"] in str(folder)
+    ]
     # Stopped first: the process that watches the ranks must not report their end before its own.
     for number, folder in itertools.product((signal.SIGSTOP, signal.SIGKILL), found):
         with contextlib.suppress(OSError):

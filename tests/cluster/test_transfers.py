@@ -92,9 +92,14 @@ def staged(run: Run) -> dict[str, Any]:
 
 
 def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and_pods(
-    bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any], store: PodStore, windlass: Call,
+    bed: Bed,
+    namespace: str,
+    tmp_path: Path,
+    job: dict[str, Any],
+    store: PodStore,
+    windlass: Call,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     set_up(bed, namespace)
     write_targets(bed, namespace, monkeypatch, bed.context)
     fields = {**job, **store.fields, "outputs": f"s3://{BUCKET}/out", "kubernetes": {**KUBERNETES, "results": RESULTS}}
@@ -186,9 +191,14 @@ def test_a_set_that_cannot_be_staged_starts_no_rank_and_is_explained(
 
 
 def test_a_set_that_is_staged_ahead_is_not_fetched_by_the_run(
-    bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any], store: PodStore, windlass: Call,
+    bed: Bed,
+    namespace: str,
+    tmp_path: Path,
+    job: dict[str, Any],
+    store: PodStore,
+    windlass: Call,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     write_targets(bed, namespace, monkeypatch, bed.context)
     targets = json.loads(Path("targets.yaml").read_text())
     targets["bed"] |= {"data": KUBERNETES["data"], "env": store.fields["env"]}
@@ -263,8 +273,9 @@ def test_a_run_whose_store_refuses_its_outputs_ends_while_it_trains_and_is_expla
         run = harness.start("waits.py", **fields, kubernetes={"results": RESULTS, "via": "job"}, restarts=3)
         status = run.wait()
         assert (status.phase, [(one.phase, one.reason) for one in status.attempts]) == (
-            Phase.FAILED, [(Phase.FAILED, "upload")],
-        )  # fmt: skip
+            Phase.FAILED,
+            [(Phase.FAILED, "upload")],
+        )
         found = diagnose(harness.engine.observe(run.id)).verdict
         assert (found.code, f"windlass resume {run.id}" in found.fix) == ("outputs-refused", True)
         assert "there is no bucket no-such-bucket" in found.summary

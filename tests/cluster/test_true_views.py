@@ -45,8 +45,18 @@ for step in (10, 20):
 def manifest(step: int) -> bytes:
     """Of a checkpoint of one rank."""
     facts = {"rank-0.safetensors": {"bytes": 1000, "crc32": "0"}, "rank-0.json": {"bytes": 2, "crc32": "0"}}
-    return files.seal({"format": files.FORMAT, "step": step, "epoch": 0, "world_size": 1, "attempt": 1,
-                       "created_at": 1e9, "run_id": "any", "files": facts})  # fmt: skip
+    return files.seal(
+        {
+            "format": files.FORMAT,
+            "step": step,
+            "epoch": 0,
+            "world_size": 1,
+            "attempt": 1,
+            "created_at": 1e9,
+            "run_id": "any",
+            "files": facts,
+        }
+    )
 
 
 def answered(ask: Callable[[], Any]) -> Any:
@@ -62,9 +72,14 @@ def answered(ask: Callable[[], Any]) -> Any:
 
 
 def test_the_first_answer_without_a_supervisor_is_true_and_a_success_outlives_its_job(
-    windlass: Call, elsewhere: Elsewhere, targets: None, cluster: Cluster, namespace: str, home: Path,
+    windlass: Call,
+    elsewhere: Elsewhere,
+    targets: None,
+    cluster: Cluster,
+    namespace: str,
+    home: Path,
     ended: Callable[..., Status],
-) -> None:  # fmt: skip
+) -> None:
     run = submit(windlass, UNTIL_TOLD, "--set", "kubernetes.via=job")
     until(lambda: "waits" in windlass("logs", run).out, "waits", WAY_SECONDS)
     kill_supervisor(home, run)

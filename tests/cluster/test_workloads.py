@@ -150,8 +150,9 @@ def test_a_trainjob_that_makes_anew_what_a_cluster_has_removed_does_not_train_ag
         wait_for(lambda: len(names(cluster, namespace, run) - before) == 2, "pods that are made anew", WAIT_SECONDS)
         made = sorted(names(cluster, namespace, run) - before)
         for name in made:
-            cluster.kubectl("wait", "pod", name, "-n", namespace, "--for=jsonpath={.status.phase}=Succeeded",
-                            "--timeout=240s")  # fmt: skip
+            cluster.kubectl(
+                "wait", "pod", name, "-n", namespace, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=240s"
+            )
             said = cluster.kubectl("logs", name, "-n", namespace)
             assert "the run has ended" in said
             assert "attempt 1" not in said
@@ -168,8 +169,16 @@ def test_a_pod_that_an_operator_makes_anew_is_not_trained_in(
         # A preemption, if its rank dies of the signal, which no restart follows; a failure, if of the end of its grace.
         assert run.wait().phase in (Phase.STOPPED, Phase.FAILED)
         assert len(run.status.attempts) == 1
-        running = ("get", "pods", "-n", namespace, "-l", f"windlass.dev/run={run.id}", "-o",
-                   "jsonpath={.items[?(@.status.phase=='Running')].metadata.name}")  # fmt: skip
+        running = (
+            "get",
+            "pods",
+            "-n",
+            namespace,
+            "-l",
+            f"windlass.dev/run={run.id}",
+            "-o",
+            "jsonpath={.items[?(@.status.phase=='Running')].metadata.name}",
+        )
         wait_for(lambda: not cluster.kubectl(*running), "its pods to end", WAIT_SECONDS)
         assert run.text().count("attempt 1 of rank 0") == 1
 

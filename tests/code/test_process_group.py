@@ -57,8 +57,10 @@ if __name__ == '__main__':
     ("script", "need"),
     [
         ("import torch.distributed as dist\ndist.init_process_group('gloo')\n", ("calls init_process_group", 2)),
-        ("from torch.distributed import init_process_group as i, init_process_group\ninit_process_group()\n",
-         ("calls init_process_group", 2)),
+        (
+            "from torch.distributed import init_process_group as i, init_process_group\ninit_process_group()\n",
+            ("calls init_process_group", 2),
+        ),
         (FUNCTIONS, ("calls init_process_group", 8)),
         (ASKS, ("calls init_process_group", 5)),
         ("import os\nrank = int(os.environ['LOCAL_RANK'])\n", ("reads os.environ['LOCAL_RANK']", 2)),
@@ -75,7 +77,7 @@ if __name__ == '__main__':
         (DETR, None),
         (SPAWNS, None),
     ],
-)  # fmt: skip
+)
 def test_only_a_call_on_every_path_needs_the_variables(
     tmp_path: Path, script: str, need: tuple[str, int] | None
 ) -> None:

@@ -17,12 +17,18 @@ LOOP = "for epoch in range(3):\n    print(epoch)\n"
     ("text", "at"),
     [
         ("import torch\n" + LOOP + "torch.save(1, 'm.pt')\n", "train.py:4"),
-        ("def train():\n    for step in range(3):\n        print(step)\ndef main():\n    train()\n"
-         "    model.save_pretrained('out')\nmain()\n", "train.py:6"),
+        (
+            "def train():\n    for step in range(3):\n        print(step)\ndef main():\n    train()\n"
+            "    model.save_pretrained('out')\nmain()\n",
+            "train.py:6",
+        ),
         ("import torch\nfor epoch in range(3):\n    torch.save(epoch, 'm.pt')\n", ""),
         ("import torch\ndef keep(n):\n    torch.save(n, 'm.pt')\nwhile True:\n    keep(1)\n", ""),
-        ("import torch\ndef keep(n):\n    write(n)\ndef write(n):\n    torch.save(n, 'm')\n"
-         "while True:\n    t.keep(1)\n", ""),
+        (
+            "import torch\ndef keep(n):\n    write(n)\ndef write(n):\n    torch.save(n, 'm')\n"
+            "while True:\n    t.keep(1)\n",
+            "",
+        ),
         ("import torch, signal\n" + LOOP + "torch.save(1, 'm.pt')\n", ""),
         ("from windlass.train import Checkpoint\nimport torch\n" + LOOP + "torch.save(1, 'm.pt')\n", ""),
         ("import transformers, torch\n" + LOOP + "torch.save(1, 'm.pt')\n", ""),
@@ -30,7 +36,7 @@ LOOP = "for epoch in range(3):\n    print(epoch)\n"
         ("import torch\ntorch.save(1, 'm.pt')\n", ""),
         ("for step in\n", ""),
     ],
-)  # fmt: skip
+)
 def test_a_script_that_saves_after_its_loops_alone_is_recognised(text: str, at: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     assert saves_at_end(Job(name="a", run="train.py"), tmp_path) == at

@@ -110,8 +110,12 @@ def test_outside_a_repository_the_folders_own_ignore_files_count(tmp_path: Path,
 def test_windlassignore_has_the_last_word_from_the_root_of_the_repository_down(repo: Path, home: Path) -> None:
     write(repo, {".windlassignore": "other.py\n", "job/.gitignore": "*.bin\n", "job/.windlassignore": "!a.bin\n"})
     assert chosen(repo, home) == [
-        ".windlassignore", "job/.gitignore", "job/.windlassignore", "job/data/a.bin", "job/train.py",
-    ]  # fmt: skip
+        ".windlassignore",
+        "job/.gitignore",
+        "job/.windlassignore",
+        "job/data/a.bin",
+        "job/train.py",
+    ]
     write(repo, {".windlassignore": "train.py\n"})
     assert "train.py" not in chosen(repo / "job", home)
 

@@ -80,13 +80,18 @@ def test_of_an_archive_of_a_run_what_leads_out_is_left_out_by_name(tmp_path: Pat
     (tmp_path / "old/model.pt").write_text("old")
     left_out = unpacked_good(
         [
-            entry("step"), entry("best", tarfile.SYMTYPE, "step"), entry("away", tarfile.SYMTYPE, "/opt/ml/model/step"),
-            entry("again", tarfile.LNKTYPE, "away"), entry("latest", tarfile.DIRTYPE), entry("latest/model.pt"),
+            entry("step"),
+            entry("best", tarfile.SYMTYPE, "step"),
+            entry("away", tarfile.SYMTYPE, "/opt/ml/model/step"),
+            entry("again", tarfile.LNKTYPE, "away"),
+            entry("latest", tarfile.DIRTYPE),
+            entry("latest/model.pt"),
         ],
         tmp_path,
-    )  # fmt: skip
+    )
     assert left_out == [
-        "away: a link that leads out, to /opt/ml/model/step", "again: another name of away, which is left out",
-    ]  # fmt: skip
+        "away: a link that leads out, to /opt/ml/model/step",
+        "again: another name of away, which is left out",
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "latest", "old", "step"]
     assert ((tmp_path / "old/model.pt").read_text(), (tmp_path / "latest/model.pt").read_text()) == ("old", "x")

@@ -49,8 +49,9 @@ def test_a_start_at_step_0_though_there_were_checkpoints_is_what_is_wrong() -> N
 def test_so_is_a_restore_of_an_older_one() -> None:
     verdict = diagnose(seen(Phase.TRAINING, more=[*AGAIN, refused(40), RESTORED])).verdict
     assert (verdict.code, verdict.summary) == (
-        "checkpoint-damaged", "the checkpoint of step 40 was not verified; training went on from step 20"
-    )  # fmt: skip
+        "checkpoint-damaged",
+        "the checkpoint of step 40 was not verified; training went on from step 20",
+    )
 
 
 def test_a_later_attempt_and_the_end_of_the_run_are_not_about_them() -> None:

@@ -26,13 +26,26 @@ IN_SYNC = stack(("/venv/site-packages/torch/cuda/__init__.py", 1, "synchronize")
 
 
 def call(number: int, op: str = "all_reduce", *, size: int = 4, state: str = "ended", kind: str = "Float") -> Any:
-    return {"number": number, "op": op, "sizes": [[size]], "types": [kind], "is_p2p": False, "state": state,
-            "at": 1000.0 + number}  # fmt: skip
+    return {
+        "number": number,
+        "op": op,
+        "sizes": [[size]],
+        "types": [kind],
+        "is_p2p": False,
+        "state": state,
+        "at": 1000.0 + number,
+    }
 
 
 def group(*calls: Any, name: str = "0", about: str = "default_pg", ranks: Sequence[int] = ()) -> dict[str, Any]:
-    return {"id": int(name), "name": name, "about": about, "ranks": list(ranks), "calls": list(calls),
-            "enqueued": max([one["number"] for one in calls], default=0)}  # fmt: skip
+    return {
+        "id": int(name),
+        "name": name,
+        "about": about,
+        "ranks": list(ranks),
+        "calls": list(calls),
+        "enqueued": max([one["number"] for one in calls], default=0),
+    }
 
 
 def flight(*groups: Any, why: str = "asked", failed_in: str = "", at: float = 2000.0) -> dict[str, Any]:
@@ -100,8 +113,10 @@ def test_groups_that_are_used_in_different_order_are_told_together() -> None:
     a: dict[str, Any]
     b: dict[str, Any]
     a, b = {"name": "1", "about": "data", "ranks": [0, 1]}, {"name": "2", "about": "model", "ranks": [0, 1]}
-    flights = {0: flight(group(waits(4), **a), group(call(3), **b)),
-               1: flight(group(call(3), **a), group(waits(4), **b))}  # fmt: skip
+    flights = {
+        0: flight(group(waits(4), **a), group(call(3), **b)),
+        1: flight(group(call(3), **a), group(waits(4), **b)),
+    }
     verdict = hung(flights, IN_ALL_REDUCE, IN_ALL_REDUCE)
     assert verdict.code == "collective-mismatch"
     assert "rank 0 in all_reduce #4 of process group 1 (data)" in verdict.summary
@@ -109,8 +124,11 @@ def test_groups_that_are_used_in_different_order_are_told_together() -> None:
 
 
 def test_ranks_outside_a_group_are_not_missing_in_it() -> None:
-    flights = {0: flight(group(waits(2), name="1", ranks=[0, 1])), 1: flight(group(call(1), name="1", ranks=[0, 1])),
-               2: flight(group(call(9)))}  # fmt: skip
+    flights = {
+        0: flight(group(waits(2), name="1", ranks=[0, 1])),
+        1: flight(group(call(1), name="1", ranks=[0, 1])),
+        2: flight(group(call(9))),
+    }
     (finding,) = find(flights)
     assert (finding.kind, finding.joined, finding.missing) == ("not-joined", (0,), (1,))
 
@@ -156,8 +174,10 @@ def test_a_rank_with_an_exception_of_its_own_stays_the_cause() -> None:
         0: flight(group(call(3)), why="failed"),
         1: flight(group(call(3), call(4, state="failed")), why="failed", failed_in="all_reduce"),
     }
-    ranks = [RankSeen(0, exit_code=1, ended_at=102.0, tail=TRACE + "ValueError: bad label\n"),
-             RankSeen(1, exit_code=1, ended_at=103.0, tail=PEER_GONE)]  # fmt: skip
+    ranks = [
+        RankSeen(0, exit_code=1, ended_at=102.0, tail=TRACE + "ValueError: bad label\n"),
+        RankSeen(1, exit_code=1, ended_at=103.0, tail=PEER_GONE),
+    ]
     assert failure(flights, *ranks).code == "exception"
 
 

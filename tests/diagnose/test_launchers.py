@@ -88,8 +88,9 @@ RECORDED = prefixed("[rank0]: ", trace(RESET)) + table(1, BOOM, error_file="/tmp
 TEED = prefixed("[default1]:", BOOM) + prefixed("[default0]:", trace(NCCL)) + table(1, NO_RECORD)
 ACCELERATE_SIMPLE = BOOM + trace(
     "subprocess.CalledProcessError: Command '['/venv/bin/python', 'train.py']' returned non-zero exit status 1.",
-    "commands/launch.py", 1174,
-)  # fmt: skip
+    "commands/launch.py",
+    1174,
+)
 DEEPSPEED = (
     "[2026-11-22 12:00:00,000] [INFO] [launch.py:256:main] process 1236 spawned with command: ['python', 'train.py']\n"
     + BOOM
@@ -143,9 +144,10 @@ HOROVODRUN = (
 
 
 @pytest.mark.parametrize(
-    "text", [TORCHRUN, RECORDED, TEED, ACCELERATE_SIMPLE, DEEPSPEED, FABRIC, RAY, SPAWN, HOROVODRUN],
+    "text",
+    [TORCHRUN, RECORDED, TEED, ACCELERATE_SIMPLE, DEEPSPEED, FABRIC, RAY, SPAWN, HOROVODRUN],
     ids=["torchrun", "record", "tee", "accelerate", "deepspeed", "fabric", "ray", "spawn", "horovodrun"],
-)  # fmt: skip
+)
 def test_the_childs_own_error_is_the_verdict(text: str) -> None:
     verdict = failed(text, facts={}).verdict
     assert (verdict.code, verdict.summary) == ("exception", "the script raised ValueError: boom")
@@ -187,11 +189,15 @@ def test_a_child_that_was_killed_is_no_lost_connection(text: str) -> None:
     [
         ("no vocabulary\n", 3, "exit-code", "the script ended with exit code 3; its last line: no vocabulary"),
         ("python: can't open file '/job/nope.py': [Errno 2] No such file or directory\n", 2, "exit-code", "nope.py"),
-        ('  File "/job/s.py", line 1\n    def x(:\n          ^\nSyntaxError: invalid syntax\n', 1, "syntax-error",
-         "s.py:1 is not Python"),
+        (
+            '  File "/job/s.py", line 1\n    def x(:\n          ^\nSyntaxError: invalid syntax\n',
+            1,
+            "syntax-error",
+            "s.py:1 is not Python",
+        ),
         ("", 4, "exit-without-output", "exit code 4"),
     ],
-)  # fmt: skip
+)
 def test_a_child_of_torchrun_that_ended_without_a_traceback_is_told_by_its_own_words(
     words: str, exit_code: int, code: str, said: str
 ) -> None:
@@ -232,13 +238,20 @@ def test_an_error_that_was_handled_long_before_is_not_the_cause() -> None:
 def test_a_rank_of_its_own_that_lost_its_connection_is_a_victim_whatever_it_handled_before() -> None:
     tail = trace("ValueError: handled") + trace(RESET)
     assert is_victim(1, tail)
-    assert not is_victim(1, trace("torch.distributed.DistNetworkError: The server socket has failed to listen on any "
-                                  "local network address. port: 29500, name: EADDRINUSE"))  # fmt: skip
+    assert not is_victim(
+        1,
+        trace(
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any "
+            "local network address. port: 29500, name: EADDRINUSE"
+        ),
+    )
 
 
 def test_colours_hide_nothing() -> None:
-    text = "".join(f"\x1b[31m{line}\x1b[0m\n" for line in trace("\x1b[1mModuleNotFoundError\x1b[0m: No module named "
-                   "'sklearn'").splitlines())  # fmt: skip
+    text = "".join(
+        f"\x1b[31m{line}\x1b[0m\n"
+        for line in trace("\x1b[1mModuleNotFoundError\x1b[0m: No module named 'sklearn'").splitlines()
+    )
     verdict = failed(text).verdict
     assert (verdict.code, "scikit-learn" in verdict.fix) == ("module-missing", True)
     assert unstyled("\x1b]8;;http://x\x07link\x1b]8;;\x07 \x1b[2K\x1b[1;32mgreen\x1b[0m") == "link green"

@@ -12,9 +12,19 @@ import pytest
 from windlass.diagnose.flights import find
 from windlass.diagnose.nccl_dumps import read_watchdogs
 
-ENTRY = {"pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 7, "p2p_seq_id": 0, "is_p2p": False,
-         "profiling_name": "nccl:all_reduce", "input_sizes": ((1024,),), "input_dtypes": ["Float"],
-         "state": "started", "retired": False, "time_created_ns": 5_000_000_000}  # fmt: skip
+ENTRY = {
+    "pg_id": 0,
+    "process_group": ("0", "default_pg"),
+    "collective_seq_id": 7,
+    "p2p_seq_id": 0,
+    "is_p2p": False,
+    "profiling_name": "nccl:all_reduce",
+    "input_sizes": ((1024,),),
+    "input_dtypes": ["Float"],
+    "state": "started",
+    "retired": False,
+    "time_created_ns": 5_000_000_000,
+}
 
 
 def dump(**fields: Any) -> dict[str, Any]:

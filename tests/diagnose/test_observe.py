@@ -86,10 +86,15 @@ def cut(store: Store, *between: tuple[str, dict[str, object]]) -> tuple[str, str
     with_log(store, USAGE)
     store.run_dir("a-1").joinpath("attempt-2").mkdir()
     told: list[tuple[str, dict[str, object]]] = [
-        ("rank", {"rank": 0, "pid": 7}), ("cause", CAUSE), ("attempt-end", {"reason": "failure", "restarts_left": 1}),
-        ("attempt", {"number": 2, "world_size": 1, "nodes": [[0]]}), ("rank", {"rank": 0, "pid": 8}),
-        *between, ("cause", {"summary": "the timeout of 9 s was reached"}), END,
-    ]  # fmt: skip
+        ("rank", {"rank": 0, "pid": 7}),
+        ("cause", CAUSE),
+        ("attempt-end", {"reason": "failure", "restarts_left": 1}),
+        ("attempt", {"number": 2, "world_size": 1, "nodes": [[0]]}),
+        ("rank", {"rank": 0, "pid": 8}),
+        *between,
+        ("cause", {"summary": "the timeout of 9 s was reached"}),
+        END,
+    ]
     with contextlib.closing(store.writer("a-1") or pytest.fail("held")) as writer:
         for number, (kind, data) in enumerate(told):
             writer.append(entry_of(kind, data), at=101.0 + number)

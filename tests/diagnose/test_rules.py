@@ -32,10 +32,16 @@ NCCL = (
 
 
 def seen(
-    phase: Phase = Phase.FAILED, *, ranks: Sequence[RankSeen] = (), cause: dict[str, Any] | None = None,
-    exit_code: int = 1, more: Sequence[tuple[str, dict[str, Any]]] = (), facts: dict[str, Any] | None = None,
-    reason: str | None = None, **fields: Any,
-) -> Observations:  # fmt: skip
+    phase: Phase = Phase.FAILED,
+    *,
+    ranks: Sequence[RankSeen] = (),
+    cause: dict[str, Any] | None = None,
+    exit_code: int = 1,
+    more: Sequence[tuple[str, dict[str, Any]]] = (),
+    facts: dict[str, Any] | None = None,
+    reason: str | None = None,
+    **fields: Any,
+) -> Observations:
     """A run of these ranks that ended so."""
     many = max(1, len(ranks))
     told: list[tuple[str, dict[str, Any]]] = [
@@ -74,9 +80,11 @@ def test_why_a_run_was_not_started_once_more_is_told_beside_its_error() -> None:
 
 @pytest.mark.parametrize(
     ("why", "fix"),
-    [("a-1, after which it was to start, ended as failed", "once it has succeeded, windlass resume r-1;"),
-     (f"a-1, after which it was to start, {REMOVED_BEFORE}", "windlass rerun r-1 does not wait for it")],
-)  # fmt: skip
+    [
+        ("a-1, after which it was to start, ended as failed", "once it has succeeded, windlass resume r-1;"),
+        (f"a-1, after which it was to start, {REMOVED_BEFORE}", "windlass rerun r-1 does not wait for it"),
+    ],
+)
 def test_a_run_is_not_told_to_wait_for_one_that_was_removed(why: str, fix: str) -> None:
     verdict = diagnose(seen(Phase.STOPPED, cause={"summary": why, "victims": []}, reason="not-admitted")).verdict
     assert (why in verdict.summary, verdict.fix.startswith(fix)) == (True, True)
@@ -91,10 +99,15 @@ LIBRARY = (
     ("tail", "module", "file"),
     [
         (f'{LIBRARY}  File "/job/cuda.py", line 2, in <module>\n    m.cuda()\nTypeError: x', "cuda", "/job/cuda.py"),
-        ('  File "/job/torch.py", line 1, in <module>\n    import torch\n    ^^^\n  File "/job/torch.py", line 2, in '
-         "<module>\n    torch.nn\nAttributeError: module 'torch' has no attribute 'nn'", "torch", "/job/torch.py"),
+        (
+            '  File "/job/torch.py", line 1, in <module>\n    import torch\n    ^^^\n  File '
+            '"/job/torch.py", line 2, in '
+            "<module>\n    torch.nn\nAttributeError: module 'torch' has no attribute 'nn'",
+            "torch",
+            "/job/torch.py",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_file_of_the_script_that_hides_a_module_is_named(tail: str, module: str, file: str) -> None:
     verdict = failed(TRACE + tail).verdict
     assert (verdict.code, file in verdict.fix) == ("import-broken", True)
@@ -374,8 +387,15 @@ def test_a_missing_main_guard_explains_a_script_that_starts_processes_or_waits_f
     phase: Phase, error: str
 ) -> None:
     ranks = [RankSeen(0, tail=error * 9)]
-    verdict = diagnose(seen(phase, ranks=ranks, cause={"summary": "the timeout"} if phase is Phase.FAILED else None,
-                            exit_code=124, reason="timeout")).verdict  # fmt: skip
+    verdict = diagnose(
+        seen(
+            phase,
+            ranks=ranks,
+            cause={"summary": "the timeout"} if phase is Phase.FAILED else None,
+            exit_code=124,
+            reason="timeout",
+        )
+    ).verdict
     assert (verdict.code, "train.py:12" in verdict.summary) == ("main-guard-missing", True)
     assert " ".join(error.strip().splitlines()[-1].split()[-4:]).rstrip(".") in verdict.evidence[0]
 
@@ -505,17 +525,25 @@ IN_USE = TRACE + "OSError: [Errno 98] Address already in use\n"
     ("tail", "facts", "said"),
     [
         (IN_USE, {"listeners": [{"port": 7, "pid": 3, "group": 3, "name": "nginx"}]}, "in use by another program"),
-        (TRACE + "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 7): address already in use",
-         {"listeners": [{"port": 7, "pid": 3, "group": 3, "name": "nginx"}]}, "port 7 that the script wants to "
-         "listen on is in use by nginx (pid 3)"),
-        (TRACE + "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
-         "address. port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use\n",
-         {"listeners": [{"port": 29500, "pid": 3, "group": 3, "name": "nginx"}]}, "port 29500 that the script wants to "
-         "listen on is in use by nginx (pid 3)"),
-        (TRACE + "lightgbm.basic.LightGBMError: Binding port 29511 failed\n", {"held_port": 29511},
-         "the script could not bind MASTER_PORT (29511): Windlass keeps it"),
+        (
+            TRACE
+            + "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 7): address already in use",
+            {"listeners": [{"port": 7, "pid": 3, "group": 3, "name": "nginx"}]},
+            "port 7 that the script wants to listen on is in use by nginx (pid 3)",
+        ),
+        (
+            TRACE + "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+            "address. port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use\n",
+            {"listeners": [{"port": 29500, "pid": 3, "group": 3, "name": "nginx"}]},
+            "port 29500 that the script wants to listen on is in use by nginx (pid 3)",
+        ),
+        (
+            TRACE + "lightgbm.basic.LightGBMError: Binding port 29511 failed\n",
+            {"held_port": 29511},
+            "the script could not bind MASTER_PORT (29511): Windlass keeps it",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_port_in_use_is_told_with_who_has_it(tail: str, facts: dict[str, Any], said: str) -> None:
     verdict = failed(tail, facts=facts).verdict
     assert verdict.code == "port-taken"
@@ -647,8 +675,10 @@ def test_a_machine_that_came_up_after_the_run_began_was_restarted() -> None:
 @pytest.mark.parametrize(("booted_at", "word"), [(103.5, "killed"), (5000.0, "restarted")])
 def test_a_machine_that_came_up_before_the_run_was_resumed_did_not_end_it(booted_at: float, word: str) -> None:
     more: list[tuple[str, dict[str, Any]]] = [
-        ("end", {"phase": "failed", "exit_code": 1}), ("resume", {"from": None}), ("attempt", {"number": 2}),
-    ]  # fmt: skip
+        ("end", {"phase": "failed", "exit_code": 1}),
+        ("resume", {"from": None}),
+        ("attempt", {"number": 2}),
+    ]
     found = seen(Phase.LOST, cause={"summary": "gone"}, more=more)
     booted = Observations(found.status, {}, found.events, facts={"booted_at": booted_at})
     verdict = diagnose(booted).verdict
@@ -688,10 +718,13 @@ def test_a_run_that_failed_is_never_said_to_be_well() -> None:
     ("line", "module"),
     [
         ("/usr/bin/python3.12: No module named nopkg.train", "nopkg.train"),
-        ("/v/bin/python: Error while finding module specification for 'nopkg.train' (ModuleNotFoundError: No module "
-         "named 'nopkg')", "nopkg"),
+        (
+            "/v/bin/python: Error while finding module specification for 'nopkg.train' (ModuleNotFoundError: No module "
+            "named 'nopkg')",
+            "nopkg",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_module_that_run_names_and_python_does_not_find_is_named(line: str, module: str) -> None:
     verdict = failed(f"{line}\n").verdict
     assert (verdict.code, verdict.summary) == ("module-missing", f"there is no module {module}, which run: names")
@@ -701,8 +734,9 @@ def test_an_apostrophe_is_no_quotation_mark() -> None:
     tail = TRACE + "FileNotFoundError: can't find a module script at '/job/tasks/train.py'\n"
     verdict = failed(tail).verdict
     assert (verdict.code, verdict.summary) == (
-        "file-missing", "the script needs /job/tasks/train.py, which is not there",
-    )  # fmt: skip
+        "file-missing",
+        "the script needs /job/tasks/train.py, which is not there",
+    )
 
 
 def test_the_code_of_the_cause_counts_where_a_launcher_ended_the_rank_by_a_signal() -> None:
@@ -903,8 +937,13 @@ def test_of_a_run_that_ended_nothing_is_left_to_look_at() -> None:
 @pytest.mark.parametrize(
     ("tail", "code", "how", "verdict", "said"),
     [
-        ("no room\n", 7, "exit code 7", "setup-failed",
-         "the setup script of the job ended with exit code 7; its last line: no room"),
+        (
+            "no room\n",
+            7,
+            "exit code 7",
+            "setup-failed",
+            "the setup script of the job ended with exit code 7; its last line: no room",
+        ),
         ("", 7, "exit code 7", "setup-failed", "the setup script of the job ended with exit code 7, and no output"),
         ("", 143, "signal 15", "setup-failed", "the setup script of the job ended with signal 15, and no output"),
         ("reads\n", 137, "signal 9", "killed", "the setup script was killed from outside (SIGKILL)"),
@@ -913,7 +952,7 @@ def test_of_a_run_that_ended_nothing_is_left_to_look_at() -> None:
         ("", 134, "signal 6", "native-abort", "the setup script was aborted by native code"),
         (TRACE + "ValueError: x\n", 1, "exit code 1", "exception", "the setup script raised ValueError: x"),
     ],
-)  # fmt: skip
+)
 def test_a_setup_script_that_failed_is_not_called_the_training_script(
     tail: str, code: int, how: str, verdict: str, said: str
 ) -> None:
@@ -957,13 +996,16 @@ def test_a_node_that_the_supervisor_has_cut_off_was_not_killed_from_outside() ->
     ("words", "engine", "code"),
     [
         ("python: error while loading shared libraries: libpython3.12.so.1.0", "local", "interpreter-broken"),
-        ("Traceback (most recent call last):\nImportError: cannot import name 'cache' from 'functools'", "kubernetes",
-         "interpreter-broken"),
+        (
+            "Traceback (most recent call last):\nImportError: cannot import name 'cache' from 'functools'",
+            "kubernetes",
+            "interpreter-broken",
+        ),
         ("Traceback (most recent call last):\nKeyError: 1", "local", "worker-broke"),
         ("waiting for the name digits-0, 5 s so far", "kubernetes", "node-killed"),
         ("", "local", "node-killed"),
     ],
-)  # fmt: skip
+)
 def test_a_worker_whose_interpreter_does_not_work_was_not_killed(words: str, engine: str, code: str) -> None:
     cause = {"summary": "node 0 is gone", "node_lost": 0, "rank": 0, "exit_code": 1, "victims": []}
     case = seen(ranks=[RankSeen(0, exit_code=-9, tail="")], cause=cause)

@@ -42,16 +42,22 @@ def test_where_no_name_was_written_no_thread_is_blamed() -> None:
 @pytest.mark.parametrize(
     ("frames", "said"),
     [
-        ((("/venv/site-packages/wandb/run.py", 7, "join"), ("/venv/site-packages/wandb/run.py", 2, "_atexit")),
-         "exit handler _atexit at wandb/run.py:7 in join"),
+        (
+            (("/venv/site-packages/wandb/run.py", 7, "join"), ("/venv/site-packages/wandb/run.py", 2, "_atexit")),
+            "exit handler _atexit at wandb/run.py:7 in join",
+        ),
         ((("/job/train.py", 3, "flush"),), "exit handler flush at train.py:3 in flush"),
-        ((("/usr/lib/python3.11/multiprocessing/popen_fork.py", 40, "wait"),
-          ("/usr/lib/python3.11/multiprocessing/util.py", 360, "_exit_function")),
-         "a child process that it has started (multiprocessing)"),
+        (
+            (
+                ("/usr/lib/python3.11/multiprocessing/popen_fork.py", 40, "wait"),
+                ("/usr/lib/python3.11/multiprocessing/util.py", 360, "_exit_function"),
+            ),
+            "a child process that it has started (multiprocessing)",
+        ),
         ((), "its exit handlers"),
         (((RANK, 144, "write_stacks"),), "its exit handlers"),  # of C, interrupted by the request for stacks
     ],
-)  # fmt: skip
+)
 def test_an_exit_handler_that_does_not_end_is_named(frames: tuple[tuple[str, int, str], ...], said: str) -> None:
     verdict = left(stack(*frames, *FINISH)).verdict
     assert (verdict.code, verdict.summary.partition(" is kept by ")[2]) == ("teardown-hang", said)

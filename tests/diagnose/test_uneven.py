@@ -15,7 +15,7 @@ from windlass.runs.phase import Phase
 DIFFER = {
     0: flight(group(call(1), call(2), waits(3, "barrier", size=1))),
     1: flight(group(call(1), call(2), waits(3))),
-}  # fmt: skip
+}
 """Rank 0 has left a loop that rank 1 is still in."""
 
 

@@ -45,8 +45,11 @@ def test_the_rights_are_those_of_the_roles(title: str, used: Iterable[Right]) ->
 
 def test_every_kind_that_a_user_may_create_is_among_the_objects() -> None:
     kinds = {plural: kind for kind, plural in PLURALS.items()}
-    created = {kinds[right.resource] for right in rbac.useful(EVERY_GROUP)
-               if right.verb == "create" and "/" not in right.resource}  # fmt: skip
+    created = {
+        kinds[right.resource]
+        for right in rbac.useful(EVERY_GROUP)
+        if right.verb == "create" and "/" not in right.resource
+    }
     objects = section("Objects of a run")
     assert {kind for kind in created if not re.search(rf"\b{kind}s?\b", objects)} == set()
 

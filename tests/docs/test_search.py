@@ -97,9 +97,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     folder = tmp_path_factory.mktemp("site")
     program = Path(sys.executable).with_name("mkdocs")
     environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        [program, "build", "-q", "-d", folder], cwd=ROOT, env=environ, capture_output=True, text=True
-    )  # fmt: skip
+    done = subprocess.run([program, "build", "-q", "-d", folder], cwd=ROOT, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return Site(json.loads((folder / "search" / "search_index.json").read_text()))
 

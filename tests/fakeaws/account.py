@@ -59,16 +59,22 @@ class Account:
         """
         role, image = str(body["RoleArn"]), str(body["AlgorithmSpecification"]["TrainingImage"])
         if self.roles and not _trusts_sagemaker(self.roles.get(role.rpartition("/")[2])):
-            raise NotThere("ValidationException", f"Could not assume role {role}. Please ensure that the role exists "
-                           "and allows principal 'sagemaker.amazonaws.com' to assume the role.")  # fmt: skip
+            raise NotThere(
+                "ValidationException",
+                f"Could not assume role {role}. Please ensure that the role exists "
+                "and allows principal 'sagemaker.amazonaws.com' to assume the role.",
+            )
         if self.images and image.rpartition("/")[2] not in self.images:
             raise NotThere("ValidationException", f"Requested image {image} not found.")
         kind, count = body["ResourceConfig"]["InstanceType"], body["ResourceConfig"]["InstanceCount"]
         use = f"{kind} for {'spot ' if body.get('EnableManagedSpotTraining') else ''}training job usage"
         limit = int(self.quotas.get(use, 0))
         if self.quotas and count > limit:
-            raise NotThere("ResourceLimitExceeded", f"The account-level service limit '{use}' is {limit} Instances, "
-                           f"with current utilization of 0 Instances and a request delta of {count}.")  # fmt: skip
+            raise NotThere(
+                "ResourceLimitExceeded",
+                f"The account-level service limit '{use}' is {limit} Instances, "
+                f"with current utilization of 0 Instances and a request delta of {count}.",
+            )
 
     def _GetSecretValue(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name = body["SecretId"]
@@ -84,19 +90,27 @@ class Account:
             raise NotThere("NoSuchEntity", f"The role with name {name} cannot be found.")
         document = quote(json.dumps(self.roles[name]))
         role = {
-            "Path": "/", "RoleName": name, "RoleId": "AROA1234567890123456", "Arn": self.arn(f"role/{name}"),
-            "CreateDate": "2026-01-01T00:00:00Z", "AssumeRolePolicyDocument": document,
-        }  # fmt: skip
+            "Path": "/",
+            "RoleName": name,
+            "RoleId": "AROA1234567890123456",
+            "Arn": self.arn(f"role/{name}"),
+            "CreateDate": "2026-01-01T00:00:00Z",
+            "AssumeRolePolicyDocument": document,
+        }
         return {"Role": role}
 
     def _SimulatePrincipalPolicy(self, body: Mapping[str, Any]) -> dict[str, Any]:
         policy = self.policies.get(body["PolicySourceArn"], {"Statement": []})
         context = {one["ContextKeyName"]: one["ContextKeyValues"] for one in body.get("ContextEntries", [])}
         results = [
-            {"EvalActionName": action, "EvalResourceName": resource,
-             "EvalDecision": "allowed" if _allows(policy, action, resource, context) else "implicitDeny"}
-            for action in body["ActionNames"] for resource in body["ResourceArns"]
-        ]  # fmt: skip
+            {
+                "EvalActionName": action,
+                "EvalResourceName": resource,
+                "EvalDecision": "allowed" if _allows(policy, action, resource, context) else "implicitDeny",
+            }
+            for action in body["ActionNames"]
+            for resource in body["ResourceArns"]
+        ]
         return {"EvaluationResults": results, "IsTruncated": False}
 
     def _ListServiceQuotas(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,9 +30,13 @@ ACCOUNT: Final = "123456789012"
 REGION: Final = "us-east-1"
 GROUP: Final = "/aws/sagemaker/TrainingJobs"
 ENDPOINTS: Final = (
-    "AWS_ENDPOINT_URL_SAGEMAKER", "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL_IAM",
-    "AWS_ENDPOINT_URL_SERVICE_QUOTAS", "AWS_ENDPOINT_URL_ECR",
-)  # fmt: skip
+    "AWS_ENDPOINT_URL_SAGEMAKER",
+    "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS",
+    "AWS_ENDPOINT_URL_STS",
+    "AWS_ENDPOINT_URL_IAM",
+    "AWS_ENDPOINT_URL_SERVICE_QUOTAS",
+    "AWS_ENDPOINT_URL_ECR",
+)
 CAPACITY: Final = (
     "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different ML instance type."
 )
@@ -253,10 +257,14 @@ def _unstarted(body: Mapping[str, Any], arn: str, status: str, *steps: tuple[str
     """The description of a job none of whose containers has run, after these steps."""
     now = time.time()
     return {
-        **body, "TrainingJobArn": arn, "TrainingJobStatus": status, "SecondaryStatus": steps[-1][0],
-        "CreationTime": now, "LastModifiedTime": now,
+        **body,
+        "TrainingJobArn": arn,
+        "TrainingJobStatus": status,
+        "SecondaryStatus": steps[-1][0],
+        "CreationTime": now,
+        "LastModifiedTime": now,
         STEPS: [{"Status": one, "StartTime": now, "StatusMessage": text} for one, text in steps],
-    }  # fmt: skip
+    }
 
 
 @functools.cache

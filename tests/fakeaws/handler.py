@@ -11,9 +11,12 @@ from urllib.parse import parse_qs
 from tests.fakeaws.account import of_form, to_xml
 
 SERVICES: Final = {
-    "SageMaker": "sagemaker", "Logs_20140328": "logs", "ServiceQuotasV20190624": "service-quotas",
-    "AmazonEC2ContainerRegistry_V20150921": "ecr", "secretsmanager": "secretsmanager",
-}  # fmt: skip
+    "SageMaker": "sagemaker",
+    "Logs_20140328": "logs",
+    "ServiceQuotasV20190624": "service-quotas",
+    "AmazonEC2ContainerRegistry_V20150921": "ecr",
+    "secretsmanager": "secretsmanager",
+}
 """By the first part of the header that names an operation."""
 JSON: Final = "application/x-amz-json-1.1"
 

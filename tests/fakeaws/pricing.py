@@ -31,17 +31,22 @@ JSON: Final = "application/x-amz-json-1.1"
 
 def product(
     service: str, family: str, usd: str | list[tuple[str, str]], unit: str, **attributes: str
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """An element of the price list; several tiers as pairs of a beginning and a price."""
     tiers = [("0", usd)] if isinstance(usd, str) else usd
     sku = f"SKU{abs(hash((service, family, unit, tuple(sorted(attributes.items())), str(usd)))):016X}"
     dimensions = {
         f"{sku}.T.{at}": {
-            "unit": unit, "beginRange": begin, "endRange": "Inf", "description": "", "appliesTo": [],
-            "rateCode": f"{sku}.T.{at}", "pricePerUnit": {"USD": price},
+            "unit": unit,
+            "beginRange": begin,
+            "endRange": "Inf",
+            "description": "",
+            "appliesTo": [],
+            "rateCode": f"{sku}.T.{at}",
+            "pricePerUnit": {"USD": price},
         }
         for at, (begin, price) in enumerate(tiers)
-    }  # fmt: skip
+    }
     return {
         "product": {"productFamily": family, "attributes": {"servicecode": service, **attributes}, "sku": sku},
         "serviceCode": service,
@@ -105,9 +110,11 @@ class PriceListServer:
     def clients(self, region: str) -> Clients:
         """Clients of boto3 that ask this server."""
         more: dict[str, Any] = {
-            "endpoint_url": self.url, "aws_access_key_id": "test", "aws_secret_access_key": "test",
+            "endpoint_url": self.url,
+            "aws_access_key_id": "test",
+            "aws_secret_access_key": "test",
             "config": Config(retries={"total_max_attempts": 1}),
-        }  # fmt: skip
+        }
         return Clients(
             boto3.client("pricing", region_name="us-east-1", **more), boto3.client("ec2", region_name=region, **more)
         )
@@ -181,9 +188,14 @@ def fill(plane: PriceListServer, region: str, prefix: str, now: float) -> None:
     """What the tests fetch: some instance types with what is listed beside them, and services with their prices."""
     here = {"regionCode": region}
     on_demand = {
-        **here, "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
-        "licenseModel": "No License required", "marketoption": "OnDemand",
-    }  # fmt: skip
+        **here,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+        "licenseModel": "No License required",
+        "marketoption": "OnDemand",
+    }
     for name, usd in (("g5.12xlarge", "7.0900000000"), ("p5.48xlarge", "60.5000000000"), ("m7i.large", "0.1197")):
         of = {"instanceType": name, "usagetype": f"{prefix}BoxUsage:{name}"}
         plane.products += [

@@ -107,10 +107,14 @@ def test_an_emulated_flow_log_keeps_its_role_and_tags(aws: Emulator) -> None:
     ec2 = aws.client("ec2")
     tags = [{"Key": "a", "Value": "b"}]
     ec2.create_flow_logs(
-        ResourceIds=[vpc], ResourceType="VPC", TrafficType="REJECT", LogGroupName="flow", MaxAggregationInterval=60,
+        ResourceIds=[vpc],
+        ResourceType="VPC",
+        TrafficType="REJECT",
+        LogGroupName="flow",
+        MaxAggregationInterval=60,
         DeliverLogsPermissionArn="arn:aws:iam::123456789012:role/flow",
         TagSpecifications=[{"ResourceType": "vpc-flow-log", "Tags": tags}],
-    )  # fmt: skip
+    )
     (found,) = ec2.describe_flow_logs(Filters=[{"Name": "resource-id", "Values": [vpc]}])["FlowLogs"]
     assert (found["MaxAggregationInterval"], found["Tags"], found["LogGroupName"]) == (60, tags, "flow")
 
@@ -134,19 +138,23 @@ def test_emulated_fsx_moves_through_its_states_and_knows_nothing_of_what_is_dele
     _vpc, subnet = subnet_in(aws)
     fsx = aws.client("fsx")
     created = fsx.create_file_system(
-        FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet],
+        FileSystemType="LUSTRE",
+        StorageCapacity=1200,
+        SubnetIds=[subnet],
         LustreConfiguration={"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 125},
-    )["FileSystem"]  # fmt: skip
+    )["FileSystem"]
     name = created["FileSystemId"]
     assert [_state(fsx, name) for _ in range(3)] == ["CREATING", "AVAILABLE", "AVAILABLE"]
     association = fsx.create_data_repository_association(
-        FileSystemId=name, FileSystemPath="/data", DataRepositoryPath="s3://bucket",
+        FileSystemId=name,
+        FileSystemPath="/data",
+        DataRepositoryPath="s3://bucket",
         S3={"AutoExportPolicy": {"Events": ["NEW", "CHANGED"]}},
-    )["Association"]  # fmt: skip
+    )["Association"]
     assert association["S3"]["AutoExportPolicy"]["Events"] == ["NEW", "CHANGED"]
-    task = fsx.create_data_repository_task(
-        FileSystemId=name, Type="EXPORT_TO_REPOSITORY", Report={"Enabled": False}
-    )["DataRepositoryTask"]["TaskId"]  # fmt: skip
+    task = fsx.create_data_repository_task(FileSystemId=name, Type="EXPORT_TO_REPOSITORY", Report={"Enabled": False})[
+        "DataRepositoryTask"
+    ]["TaskId"]
     states = [fsx.describe_data_repository_tasks(TaskIds=[task])["DataRepositoryTasks"][0] for _ in range(3)]
     assert [state["Lifecycle"] for state in states] == ["PENDING", "EXECUTING", "SUCCEEDED"]
     backup = fsx.create_backup(FileSystemId=name, Tags=[{"Key": "a", "Value": "b"}])["Backup"]

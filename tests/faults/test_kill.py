@@ -63,9 +63,16 @@ def write_job(machine: Machine, script: str, *, launcher: str = "torchrun", **fi
     machine.write("work.py", script)
     run = {"command": [sys.executable, "work.py"]} if launcher == "plain" else {"run": "work.py"}
     job = {
-        "name": "kill", **run, "launcher": launcher, "nodes": 2, "procs_per_node": 2, "env": {"MARKS": str(marks)},
-        "grace": "1s", "python": sys.executable, **fields,
-    }  # fmt: skip
+        "name": "kill",
+        **run,
+        "launcher": launcher,
+        "nodes": 2,
+        "procs_per_node": 2,
+        "env": {"MARKS": str(marks)},
+        "grace": "1s",
+        "python": sys.executable,
+        **fields,
+    }
     machine.write("job.yaml", json.dumps(job))
     return marks
 
@@ -263,8 +270,14 @@ def create(machine: Machine, store: Store) -> RunWriter:
     """What `run` writes before it starts a supervisor."""
     context = Context(machine.environ, machine.folder)
     plan = runs.make_plan(read_job(None, (), {}, context), "local", context)
-    return store.create(plan.run_id, name=plan.name, target=plan.target, output_dir=plan.output_dir,
-                        plan=plan.to_text(), time=time.time())  # fmt: skip
+    return store.create(
+        plan.run_id,
+        name=plan.name,
+        target=plan.target,
+        output_dir=plan.output_dir,
+        plan=plan.to_text(),
+        time=time.time(),
+    )
 
 
 def begun(machine: Machine) -> str:

@@ -33,8 +33,9 @@ def other(machine: Machine, *words: str) -> Done:
     boot = machine.write("boot_id", "6c1f0f0e-0000-4000-8000-000000000000\n")
     script = f"hostname {OTHER} && mount --bind '{boot}' /proc/sys/kernel/random/boot_id && exec \"$@\""
     command = ["unshare", "--mount", "--uts", "sh", "-c", script, "sh", str(WINDLASS), *words]
-    return subprocess.run(command, cwd=machine.folder, env=machine.environ, capture_output=True, text=True, timeout=240,
-                          check=False)  # fmt: skip
+    return subprocess.run(
+        command, cwd=machine.folder, env=machine.environ, capture_output=True, text=True, timeout=240, check=False
+    )
 
 
 @pytest.mark.slow

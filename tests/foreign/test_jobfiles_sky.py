@@ -80,8 +80,10 @@ def test_a_task_of_this_shape_is_imported_right(name: str) -> None:
     made, expected = imported(name), IMPORTED[name]
     job = made.job
     assert (job.run, job.launcher, job.procs_per_node) == (
-        expected.get("run"), expected["launcher"], expected["procs"],
-    )  # fmt: skip
+        expected.get("run"),
+        expected["launcher"],
+        expected["procs"],
+    )
     assert (job.nodes.min, job.nodes.max) == (expected["nodes"], expected["nodes"])
     assert (job.resources.gpus, job.resources.gpu_type) == expected["gpus"]
     assert (job.setup is not None) == expected.get("setup", False)
@@ -128,10 +130,17 @@ PRINTS = """#!/bin/bash
 echo "$(basename "$0") $* [MASTER=$MASTER_ADDR:$MASTER_PORT LOCAL=$LOCAL_RANK LEVEL=$LOGLEVEL in $(basename "$PWD")]"
 """
 RANK_3 = {
-    "WINDLASS_NODE_RANK": "1", "WINDLASS_NUM_NODES": "2", "WINDLASS_HOSTS": "node-a,node-b", "WINDLASS_RUN_ID": "r-1",
-    "WINDLASS_MASTER_ADDR": "node-a", "WINDLASS_MASTER_PORT": "29401", "MASTER_ADDR": "node-a", "MASTER_PORT": "29401",
-    "LOCAL_RANK": "1", "OUT": "out",
-}  # fmt: skip
+    "WINDLASS_NODE_RANK": "1",
+    "WINDLASS_NUM_NODES": "2",
+    "WINDLASS_HOSTS": "node-a,node-b",
+    "WINDLASS_RUN_ID": "r-1",
+    "WINDLASS_MASTER_ADDR": "node-a",
+    "WINDLASS_MASTER_PORT": "29401",
+    "MASTER_ADDR": "node-a",
+    "MASTER_PORT": "29401",
+    "LOCAL_RANK": "1",
+    "OUT": "out",
+}
 
 
 def said(tmp_path: Path, script: str) -> list[str]:

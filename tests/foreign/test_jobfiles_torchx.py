@@ -51,8 +51,10 @@ def test_an_appdef_of_this_shape_is_imported_right(name: str) -> None:
     job = made.job
     assert (job.run, job.command and job.command[-1]) == (expected.get("run"), expected.get("command"))
     assert (job.launcher, job.procs_per_node, job.resources.gpus) == (
-        expected["launcher"], expected["procs"], expected.get("gpus", 0),
-    )  # fmt: skip
+        expected["launcher"],
+        expected["procs"],
+        expected.get("gpus", 0),
+    )
     assert (job.nodes.min, job.nodes.max) == expected["nodes"]
     assert {one.field for one in made.lost} == expected.get("left", set())
     assert parse_job(made.text) == job
@@ -72,13 +74,16 @@ def test_a_folder_of_the_machine_is_named_as_torchx_names_it() -> None:
     assert [one.meaning for one in made.lost] == ["/host of the machine"]
 
 
-@pytest.mark.parametrize(("script", "filled"), [
-    ("a --role '' --out '/r/${app_id}' --b 'c d'", "a --role '' --out \"/r/$WINDLASS_RUN_ID\" --b 'c d'"),
-    ("echo '' ${app_id} 'lone'", "echo '' $WINDLASS_RUN_ID 'lone'"),
-    ("echo \"it's ${app_id}\" 'b'", "echo \"it's $WINDLASS_RUN_ID\" 'b'"),
-    ("echo 'costs $5: \"${app_id}\"'", r'echo "costs \$5: \"$WINDLASS_RUN_ID\""'),
-    ("a --on '${rank0_env}'", 'a --on "$WINDLASS_MASTER_ADDR"'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "filled"),
+    [
+        ("a --role '' --out '/r/${app_id}' --b 'c d'", "a --role '' --out \"/r/$WINDLASS_RUN_ID\" --b 'c d'"),
+        ("echo '' ${app_id} 'lone'", "echo '' $WINDLASS_RUN_ID 'lone'"),
+        ("echo \"it's ${app_id}\" 'b'", "echo \"it's $WINDLASS_RUN_ID\" 'b'"),
+        ("echo 'costs $5: \"${app_id}\"'", r'echo "costs \$5: \"$WINDLASS_RUN_ID\""'),
+        ("a --on '${rank0_env}'", 'a --on "$WINDLASS_MASTER_ADDR"'),
+    ],
+)
 def test_quotes_of_a_script_stay_pairs(script: str, filled: str) -> None:
     app = {"roles": [{"name": "a", "entrypoint": "bash", "args": ["-c", f"cd /app; {script}"]}]}
     job = import_text(json.dumps(app), "app.json", form="torchx").job

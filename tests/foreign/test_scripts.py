@@ -88,8 +88,15 @@ def test_lightnings_autoencoder_runs_by_the_python_of_the_path(run: Run, librari
 
 def test_run_clm_trains_on_two_ranks_of_torchrun(run: Run, libraries: Path) -> None:
     (run.folder / "train.txt").write_text("All work and no play makes Jack a dull boy. " * 40)
-    options = ["--train_file=train.txt", "--do_train", "--output_dir=out", "--use_cpu", "--max_steps=4",
-               "--save_strategy=no", "--report_to=none"]  # fmt: skip
+    options = [
+        "--train_file=train.txt",
+        "--do_train",
+        "--output_dir=out",
+        "--use_cpu",
+        "--max_steps=4",
+        "--save_strategy=no",
+        "--report_to=none",
+    ]
     line = ("env", "TOKENIZERS_PARALLELISM=false", "torchrun", "--nproc_per_node", "2", "run_clm.py", *options)
     assert "world size 2, steps 4" in run("--", *line, programs=libraries)
 

@@ -66,9 +66,15 @@ class Machine:
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         """`windlass WORDS` in the job's folder, as a process."""
         return subprocess.Popen(
-            [str(WINDLASS), *words], cwd=self.folder, env=self.environ, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
-        )  # fmt: skip
+            [str(WINDLASS), *words],
+            cwd=self.folder,
+            env=self.environ,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
 
     def windlass(self, *words: str) -> Done:
         """`windlass WORDS`, finished."""
@@ -96,8 +102,10 @@ class Machine:
             status = self.status(run)
             if status["ended_at"] is not None:
                 return status
-            until(lambda: not any(f" {status['id']} " in one.command for one in self.supervisors()),
-                  lambda: f"not ended: {self.status(run)}")  # fmt: skip
+            until(
+                lambda: not any(f" {status['id']} " in one.command for one in self.supervisors()),
+                lambda: f"not ended: {self.status(run)}",
+            )
             return {}
 
         return until(look, lambda: f"not ended: {self.status(run)}")

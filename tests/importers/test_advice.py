@@ -50,8 +50,10 @@ def test_labels_that_a_job_may_have_are_its_labels_and_others_are_listed() -> No
     made = job(meta=", labels: {team: vision, app.kubernetes.io/part-of: x, bad: 'two words'}, annotations: {a/b: c}")
     assert dict(made.job.labels) == {"team": "vision"}
     assert set(lost(made)) == {
-        "metadata.labels.app.kubernetes.io/part-of", "metadata.labels.bad", "metadata.annotations.a/b",
-    }  # fmt: skip
+        "metadata.labels.app.kubernetes.io/part-of",
+        "metadata.labels.bad",
+        "metadata.annotations.a/b",
+    }
     assert not any("labels: {KEY" in instead for instead in lost(made).values())
 
 
@@ -133,16 +135,20 @@ def test_a_bucket_that_is_deleted_at_the_end_is_listed() -> None:
 
 def training_job(given: dict[str, str], resources: dict[str, Any]) -> Imported:
     body = {
-        "TrainingJobName": "a", "ResourceConfig": resources, "HyperParameters": {"sagemaker_program": "t.py", **given},
-    }  # fmt: skip
+        "TrainingJobName": "a",
+        "ResourceConfig": resources,
+        "HyperParameters": {"sagemaker_program": "t.py", **given},
+    }
     return import_text(json.dumps(body), "job.json")
 
 
 def test_options_of_mpirun_are_read_and_other_settings_of_the_toolkit_listed() -> None:
     given = {
-        "sagemaker_mpi_enabled": "true", "sagemaker_mpi_custom_mpi_options": '"-x NCCL_DEBUG=INFO --brand-new 1"',
-        "sagemaker_region": '"eu-west-1"', "sagemaker_parameter_server_enabled": "true",
-    }  # fmt: skip
+        "sagemaker_mpi_enabled": "true",
+        "sagemaker_mpi_custom_mpi_options": '"-x NCCL_DEBUG=INFO --brand-new 1"',
+        "sagemaker_region": '"eu-west-1"',
+        "sagemaker_parameter_server_enabled": "true",
+    }
     made = training_job(given, {"InstanceCount": 2, "InstanceType": "ml.c5.large"})
     assert dict(made.job.env) == {"NCCL_DEBUG": "INFO"}
     assert any("--brand-new" in one.meaning for one in made.lost)

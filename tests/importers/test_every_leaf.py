@@ -94,9 +94,15 @@ def fate(name: str, documents: list[Any], at: int, leaf: tuple[str | int, ...], 
 
 
 def outcome(
-    name: str, documents: list[Any], at: int, leaf: tuple[str | int, ...], made: Imported, beside: str,
-    above: set[str], other_value: int | None = None,
-) -> str:  # fmt: skip
+    name: str,
+    documents: list[Any],
+    at: int,
+    leaf: tuple[str | int, ...],
+    made: Imported,
+    beside: str,
+    above: set[str],
+    other_value: int | None = None,
+) -> str:
     """What another value changes: the `job`, or the notes on it, as one that a job has anyway; empty for nothing."""
     changed = copy.deepcopy(documents)
     changed[at] = with_another(changed[at], leaf, other_value)

@@ -9,9 +9,12 @@ import pytest
 from windlass.importers.operator_variables import Given, with_variables
 
 HERE = {
-    "PATH": "/usr/bin:/bin", "WINDLASS_NUM_NODES": "3", "WINDLASS_NODE_RANK": "2", "WINDLASS_MASTER_ADDR": "node-a",
+    "PATH": "/usr/bin:/bin",
+    "WINDLASS_NUM_NODES": "3",
+    "WINDLASS_NODE_RANK": "2",
+    "WINDLASS_MASTER_ADDR": "node-a",
     "WINDLASS_MASTER_PORT": "29401",
-}  # fmt: skip
+}
 TORCHRUN = "torchrun() { printenv | grep ^PET | sort | tr '\\n' ' '; }; "
 
 
@@ -51,5 +54,7 @@ def test_a_command_without_a_shell_gets_one_and_keeps_its_words() -> None:
 def test_variables_that_are_not_known_here_are_named() -> None:
     command = ["sh", "-c", "echo $OMPI_COMM_WORLD_RANK $PET_RDZV_ENDPOINT $JOB_COMPLETION_INDEX"]
     assert with_variables(command, (), 4) == (
-        command, [], ["JOB_COMPLETION_INDEX", "OMPI_COMM_WORLD_RANK", "PET_RDZV_ENDPOINT"],
-    )  # fmt: skip
+        command,
+        [],
+        ["JOB_COMPLETION_INDEX", "OMPI_COMM_WORLD_RANK", "PET_RDZV_ENDPOINT"],
+    )

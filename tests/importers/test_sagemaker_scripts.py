@@ -92,9 +92,14 @@ def test_what_a_literal_does_not_say_is_listed_with_its_line_and_no_secret_is() 
     made = read(OLD)
     left = left_of(made)
     assert left.keys() == {
-        "PyTorch.role", "role", "region", "PyTorch.hyperparameters.api_token", "PyTorch.brand_new", "fit.inputs.other",
+        "PyTorch.role",
+        "role",
+        "region",
+        "PyTorch.hyperparameters.api_token",
+        "PyTorch.brand_new",
+        "fit.inputs.other",
         "fit.inputs.val.distribution",
-    }  # fmt: skip
+    }
     assert left["PyTorch.role"] == "get_execution_role(…) is not run, so its value is not known"
     assert "neverinanylist" not in made.text + made.target + repr(made.left)
     lines = OLD.splitlines()

@@ -114,10 +114,14 @@ def test_a_number_of_the_node_that_the_program_gets_too_stays_with_the_shell() -
 # -- ranks that meet --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ['[torchrun, "--nnodes=$(WORLD_SIZE)", "--node_rank=$(RANK)", --nproc_per_node=2, '
-                                     'train.py]',
-                                     '[/bin/bash, -c, "torchrun --nnodes=$(WORLD_SIZE) --node_rank=$(RANK) '
-                                     '--nproc_per_node=2 --master_addr=$(MASTER_ADDR) train.py"]'])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        '[torchrun, "--nnodes=$(WORLD_SIZE)", "--node_rank=$(RANK)", --nproc_per_node=2, train.py]',
+        '[/bin/bash, -c, "torchrun --nnodes=$(WORLD_SIZE) --node_rank=$(RANK) '
+        '--nproc_per_node=2 --master_addr=$(MASTER_ADDR) train.py"]',
+    ],
+)
 def test_numbers_that_the_operator_sets_are_those_of_the_manifest(command: str) -> None:
     replica = (
         f"{{replicas: 1, template: {{spec: {{containers: [{{name: pytorch, image: a/b:1, command: {command}}}]}}}}}}"
@@ -136,10 +140,11 @@ def test_a_macro_that_no_variable_defines_is_said_to_be_a_command() -> None:
 
 JOB = manifest("Job", "batch/v1", f"{{parallelism: 2, completions: 2, template: {{spec: {POD}}}}}")
 JOBSET = manifest(
-    "JobSet", "jobset.x-k8s.io/v1alpha2",
+    "JobSet",
+    "jobset.x-k8s.io/v1alpha2",
     f"{{replicatedJobs: [{{name: node, template: {{spec: {{parallelism: 2, completions: 2, "
     f"template: {{spec: {POD}}}}}}}}}]}}",
-)  # fmt: skip
+)
 ROLE = "roles: [{entrypoint: env, num_replicas: 2, args: [%s]}]\n"
 
 
@@ -260,12 +265,18 @@ def trained(made: Imported, **env: str) -> tuple[str, ...]:
     ("form", "text"),
     [
         ("sky", 'envs: {LR: "0.1", N: "2"}\nrun: torchrun --nproc_per_node=$N train.py --lr $LR --out=/x/${LR}\n'),
-        ("kubernetes", JOB.replace("command:", 'env: [{name: LR, value: "0.1"}], command:')
-         % 'bash, -c, "torchrun --nnodes=2 --nproc_per_node=2 train.py --lr $LR --out=/x/$(LR)"'),
-        ("kubernetes", JOB.replace("command:", 'env: [{name: LR, value: "0.1"}], command:')
-         % "torchrun, --nnodes=2, --nproc_per_node=2, train.py, --lr, $(LR), --out=/x/$(LR)"),
+        (
+            "kubernetes",
+            JOB.replace("command:", 'env: [{name: LR, value: "0.1"}], command:')
+            % 'bash, -c, "torchrun --nnodes=2 --nproc_per_node=2 train.py --lr $LR --out=/x/$(LR)"',
+        ),
+        (
+            "kubernetes",
+            JOB.replace("command:", 'env: [{name: LR, value: "0.1"}], command:')
+            % "torchrun, --nnodes=2, --nproc_per_node=2, train.py, --lr, $(LR), --out=/x/$(LR)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_variable_in_the_arguments_stays_one(form: Format, text: str) -> None:
     made = import_text(text, "file.yaml", form=form)
     assert made.job.procs_per_node == 2

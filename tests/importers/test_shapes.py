@@ -230,13 +230,29 @@ def test_variables_are_filled_in_as_the_cluster_would_and_the_rest_of_them_liste
     job = job_of("h10")
     assert job["run"] == """/app/train.py "--lr=${LR}" "--out=${BASE}/runs" '--cost=$(5)'"""
     assert job["env"] == {
-        "mode": "fast", "LEVEL": "1.10", "LR": "0.1", "BASE": "/efs", "FULL": "/efs/data", "EMPTY": "", "MODE": "fast",
-    }  # fmt: skip
+        "mode": "fast",
+        "LEVEL": "1.10",
+        "LR": "0.1",
+        "BASE": "/efs",
+        "FULL": "/efs/data",
+        "EMPTY": "",
+        "MODE": "fast",
+    }
     assert job["secrets"] == ["tokens", "wandb"]
     container = "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0]"
     lost = left_of("h10")
-    assert {f"{container}.{at}" for at in ("envFrom[1]", "envFrom[3]", "env[5]", "env[7].valueFrom", "env[8].valueFrom",
-                                           "env[9].valueFrom", "env[10].valueFrom")} <= set(lost)  # fmt: skip
+    assert {
+        f"{container}.{at}"
+        for at in (
+            "envFrom[1]",
+            "envFrom[3]",
+            "env[5]",
+            "env[7].valueFrom",
+            "env[8].valueFrom",
+            "env[9].valueFrom",
+            "env[10].valueFrom",
+        )
+    } <= set(lost)
     assert "POD" not in str(job)
 
 
@@ -253,8 +269,11 @@ def test_pods_that_differ_are_said_to_and_rank_0_is_taken() -> None:
     [path] = [path for path in FILES if path.stem.startswith("h12")]
     said = [one.meaning for one in imported(path).lost]
     assert [re.findall(r"another (\S+) than", one) for one in said] == [
-        ["env.ONLY"], ["image"], ["resources.cpus"], ["run"],
-    ]  # fmt: skip
+        ["env.ONLY"],
+        ["image"],
+        ["resources.cpus"],
+        ["run"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -293,8 +312,10 @@ def test_what_only_a_shell_can_tell_is_left_to_one_in_its_folder() -> None:
 def test_a_name_that_no_job_may_have_is_made_legal_and_unknown_fields_are_listed() -> None:
     job = job_of("h18")
     assert (job["name"], job["nodes"], job["procs_per_node"]) == (
-        "an-elastic-job-with-a-very-long-name-bey", {"min": 2, "max": 4}, 4,
-    )  # fmt: skip
+        "an-elastic-job-with-a-very-long-name-bey",
+        {"min": 2, "max": 4},
+        4,
+    )
     assert "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].unknownField" in left_of("h18")
 
 
@@ -302,8 +323,10 @@ def test_where_and_how_urgently_pods_run_is_kept() -> None:
     job = job_of("h19")
     assert (job["priority"], job["queue"], job["grace"], job["timeout"]) == ("windlass-test-high", "q1", 5.0, 60.0)
     assert job["kubernetes"] == {
-        "namespace": "team-c", "service_account": "builder", "node_labels": {"disk": "ssd"},
-    }  # fmt: skip
+        "namespace": "team-c",
+        "service_account": "builder",
+        "node_labels": {"disk": "ssd"},
+    }
     assert job["resources"] == {"cpus": 1.5, "memory": 512 << 20, "instance": "g4dn.xlarge"}
 
 
@@ -357,8 +380,9 @@ def test_there_are_manifests_of_every_kind_and_version_that_is_read() -> None:
     for kind, versions in JOBS.items():
         for version in versions:
             assert any(re.search(rf"apiVersion: {version}\s+kind: {kind}$", text, re.MULTILINE) for text in texts), (
-                kind, version,
-            )  # fmt: skip
+                kind,
+                version,
+            )
     assert len([path for path in MANIFESTS if path.stem[0] == "h"]) == 20
 
 
@@ -450,8 +474,12 @@ ODD: tuple[Any, ...] = (None, 3, -1, "x", "", True, [], {}, [[]], {"a": {"b": 1}
 def test_whatever_stands_in_a_field_is_read_listed_or_refused(path: Path) -> None:
     chance = random.Random(path.stem)
     documents = [source.value for source in split(path.read_text(), path.name)]
-    places = [(at, leaf[:length]) for at, document in enumerate(documents) for leaf in leaves(document)
-              for length in range(1, len(leaf) + 1)]  # fmt: skip
+    places = [
+        (at, leaf[:length])
+        for at, document in enumerate(documents)
+        for leaf in leaves(document)
+        for length in range(1, len(leaf) + 1)
+    ]
     odd: Iterator[Any] = itertools.cycle(ODD)
     for at, place in chance.sample(places, min(16, len(places))):
         changed = copy.deepcopy(documents)

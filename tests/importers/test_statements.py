@@ -41,6 +41,14 @@ def test_what_cannot_be_split_for_certain_is_not(script: str) -> None:
 def test_words_are_as_they_are_written_with_operators_apart() -> None:
     text = "A=1 run --x \"$B c\" 'd e' >&2 | tee out"
     assert [word for _, word in words(text)] == [
-        "A=1", "run", "--x", '"$B c"', "'d e'", ">&2", "|", "tee", "out",
-    ]  # fmt: skip
+        "A=1",
+        "run",
+        "--x",
+        '"$B c"',
+        "'d e'",
+        ">&2",
+        "|",
+        "tee",
+        "out",
+    ]
     assert all(text.startswith(word, at) for at, word in words(text))

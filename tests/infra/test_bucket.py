@@ -52,8 +52,10 @@ def test_only_the_tag_of_the_cluster_makes_a_bucket_its_own_emulated(shared_aws:
     assert seen(shared_aws, named(own)).is_managed
     found = {name: seen(shared_aws, named(name)) for name in (others, team, bare)}
     assert {name: (one.exists, one.is_managed, one.owner) for name, one in found.items()} == {
-        others: (True, False, "vision-2"), team: (True, False, ""), bare: (True, False, ""),
-    }  # fmt: skip
+        others: (True, False, "vision-2"),
+        team: (True, False, ""),
+        bare: (True, False, ""),
+    }
 
 
 def test_a_bucket_that_a_killed_up_has_not_tagged_yet_is_its_own_while_it_is_empty_emulated(
@@ -70,13 +72,14 @@ def test_a_bucket_that_a_killed_up_has_not_tagged_yet_is_its_own_while_it_is_emp
 
 def test_the_key_of_a_bucket_of_others_is_known_emulated(shared_aws: Emulator) -> None:
     made(shared_aws, "sealed")
-    for key, arn in (("arn:aws:kms:us-east-1:1:key/a", "arn:aws:kms:us-east-1:1:key/a"), ("alias/x", ""),
-                     ("k-1", f"arn:aws:kms:us-east-1:{ACCOUNT}:key/k-1")):  # fmt: skip
+    for key, arn in (
+        ("arn:aws:kms:us-east-1:1:key/a", "arn:aws:kms:us-east-1:1:key/a"),
+        ("alias/x", ""),
+        ("k-1", f"arn:aws:kms:us-east-1:{ACCOUNT}:key/k-1"),
+    ):
         rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}}
         configuration = {"Rules": [rule]}
-        shared_aws.client("s3").put_bucket_encryption(
-            Bucket="sealed", ServerSideEncryptionConfiguration=configuration
-        )  # fmt: skip
+        shared_aws.client("s3").put_bucket_encryption(Bucket="sealed", ServerSideEncryptionConfiguration=configuration)
         assert seen(shared_aws, named("sealed")).key_arn == arn
 
 

@@ -28,9 +28,13 @@ from windlass.worker.process import of_session, send
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(3600)]
 BUCKET = f"windlass-vision-{ACCOUNT}"
 CLUSTER: dict[str, Any] = {
-    "name": "vision", "region": "us-east-1", "zones": ["us-east-1a", "us-east-1b"],
-    "network": {"public_access": ["127.0.0.1/32"]}, "state": {"bucket": "states"}, "components": [],
-}  # fmt: skip
+    "name": "vision",
+    "region": "us-east-1",
+    "zones": ["us-east-1a", "us-east-1b"],
+    "network": {"public_access": ["127.0.0.1/32"]},
+    "state": {"bucket": "states"},
+    "components": [],
+}
 LOGIN = """#!/bin/sh
 echo '{"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": {"token": "t"}}'
 """
@@ -56,9 +60,14 @@ class Machine:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command."""
         return subprocess.Popen(
-            [sys.executable, "-m", "windlass", "cluster", *words], cwd=self.folder, env=self._environ, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-m", "windlass", "cluster", *words],
+            cwd=self.folder,
+            env=self._environ,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def json(self, *words: str, code: int = 0) -> Any:
         return json.loads(self.cluster(*words, "-o", "json", code=code).splitlines()[0])
@@ -92,8 +101,11 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, terraform: dict[str, str]) -> Iterator[Scene]:  # noqa: F811
     with closing(FakeCluster()) as api:
-        server = {"FAKEAWS_EKS_ENDPOINT": f"http://127.0.0.1:{api.port}", "FAKEAWS_EKS_CA": "Q0E=",
-                  "FAKEAWS_EFS_BYTES": "50000000000"}  # fmt: skip
+        server = {
+            "FAKEAWS_EKS_ENDPOINT": f"http://127.0.0.1:{api.port}",
+            "FAKEAWS_EKS_CA": "Q0E=",
+            "FAKEAWS_EFS_BYTES": "50000000000",
+        }
         with emulated_aws(tmp_path / "aws", environ=server) as aws:
             aws.client("s3").create_bucket(Bucket="states")
             yield Scene(aws, api, tmp_path, terraform)

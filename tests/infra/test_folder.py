@@ -44,9 +44,14 @@ def test_the_first_write_makes_everything_for_this_user_only(folder: ClusterFold
     assert not folder.exists
     folder.write(configuration, {"name": "dev", "zones": []}, S3)
     assert {path.name for path in folder.path.iterdir() if path.is_file()} == {
-        "README.txt", "backend.tf.json", "configuration.json", "main.tf", "names.json", "old.tf",
+        "README.txt",
+        "backend.tf.json",
+        "configuration.json",
+        "main.tf",
+        "names.json",
+        "old.tf",
         "terraform.tfvars.json",
-    }  # fmt: skip
+    }
     assert folder.exists
     assert folder.variables() == {"name": "dev", "zones": []}
     assert folder.backend() == S3

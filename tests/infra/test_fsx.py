@@ -24,9 +24,11 @@ def system(account: Emulator) -> str:
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24")["Subnet"]["SubnetId"]
     made = account.client("fsx").create_file_system(
-        FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet],
+        FileSystemType="LUSTRE",
+        StorageCapacity=1200,
+        SubnetIds=[subnet],
         LustreConfiguration={"DeploymentType": "SCRATCH_2"},
-    )  # fmt: skip
+    )
     return str(made["FileSystem"]["FileSystemId"])
 
 

@@ -16,15 +16,23 @@ from windlass.spec.targets import KubernetesTarget, SageMakerTarget
 from windlass.spec.yamlwriter import block_lines
 
 VALUES: dict[str, Any] = {
-    "name": "vision", "region": "us-west-2", "account_id": "123456789012",
-    "arn": "arn:aws:eks:us-west-2:123456789012:cluster/vision", "endpoint": "https://vision.eks.example",
-    "certificate_authority": "Q0E=", "kubernetes_version": "1.35", "vpc_id": "vpc-1",
-    "private_subnet_ids": ["subnet-1", "subnet-2"], "zones": ["us-west-2a", "us-west-2b"],
-    "node_security_group_id": "sg-1", "bucket": "windlass-vision-123456789012", "namespace": "training",
+    "name": "vision",
+    "region": "us-west-2",
+    "account_id": "123456789012",
+    "arn": "arn:aws:eks:us-west-2:123456789012:cluster/vision",
+    "endpoint": "https://vision.eks.example",
+    "certificate_authority": "Q0E=",
+    "kubernetes_version": "1.35",
+    "vpc_id": "vpc-1",
+    "private_subnet_ids": ["subnet-1", "subnet-2"],
+    "zones": ["us-west-2a", "us-west-2b"],
+    "node_security_group_id": "sg-1",
+    "bucket": "windlass-vision-123456789012",
+    "namespace": "training",
     "repositories": {"vision": "123456789012.dkr.ecr.us-west-2.amazonaws.com/vision"},
     "run_role_arn": "arn:aws:iam::123456789012:role/vision-run",
     "node_role_arn": "arn:aws:iam::123456789012:role/vision-node",
-}  # fmt: skip
+}
 """Of a cluster without options: Terraform leaves out what is null."""
 CLUSTER = parse_cluster("name: vision\nregion: us-west-2\nstorage: {fsx: {prefix: train/}}\n")
 

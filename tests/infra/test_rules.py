@@ -37,9 +37,11 @@ def test_rules_of_others_are_named_and_those_of_controllers_are_not_emulated(sha
     ec2.create_tags(Resources=[balancer], Tags=pairs({"elbv2.k8s.aws/cluster": "vision"}))
     made = ec2.authorize_security_group_ingress(GroupId=nodes, IpPermissions=port(2049, "10.9.0.0/16"))
     egress = ec2.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [nodes]}])
-    known = [("aws_vpc", vpc), ("aws_security_group", nodes), *(
-        ("aws_vpc_security_group_ingress_rule", one["SecurityGroupRuleId"]) for one in egress["SecurityGroupRules"]
-    )]  # fmt: skip
+    known = [
+        ("aws_vpc", vpc),
+        ("aws_security_group", nodes),
+        *(("aws_vpc_security_group_ingress_rule", one["SecurityGroupRuleId"]) for one in egress["SecurityGroupRules"]),
+    ]
     assert made
     with Aws("us-east-1", environ=shared_aws.environ) as aws:
         assert added_rules(aws, state(*known)) == ()
@@ -53,9 +55,10 @@ def test_rules_of_others_are_named_and_those_of_controllers_are_not_emulated(sha
         ec2.authorize_security_group_ingress(GroupId=balancer, IpPermissions=port(443))
         found = added_rules(aws, state(*known))
     assert sorted((one.group, one.text) for one in found) == [
-        ("eks-cluster-sg-vision-1", "tcp 22 from 0.0.0.0/0"), ("vision-node", "tcp 22 from 0.0.0.0/0"),
+        ("eks-cluster-sg-vision-1", "tcp 22 from 0.0.0.0/0"),
+        ("vision-node", "tcp 22 from 0.0.0.0/0"),
         ("vision-node", "tcp 8080 from 10.9.0.0/16"),
-    ]  # fmt: skip
+    ]
     assert all(one.remedy.startswith("aws ec2 revoke-security-group-ingress --group-id sg-") for one in found)
 
 

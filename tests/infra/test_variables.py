@@ -13,9 +13,14 @@ from windlass.spec.parse import parse_cluster
 
 SHORT = "name: vision\nregion: us-west-2\n"
 DEFAULTED = {
-    "zone_count", "support_type", "bucket_force_destroy", "bucket_managed", "bucket_key_arn", "service_account",
+    "zone_count",
+    "support_type",
+    "bucket_force_destroy",
+    "bucket_managed",
+    "bucket_key_arn",
+    "service_account",
     "addon_versions",
-}  # fmt: skip
+}
 BLOCK = """
 gpus:
   - {name: p5, instances: [p5.48xlarge], provision: node-group, capacity: capacity-block, reservation: cr-0a,
@@ -46,12 +51,22 @@ def test_defaults_are_left_to_the_file_alone() -> None:
 def test_a_capacity_block_has_efa_in_a_placement_group_and_fast_disks() -> None:
     assert made(SHORT + BLOCK)["gpu_pools"] == {
         "p5": {
-            "instance_types": ["p5.48xlarge"], "capacity": "capacity-block", "capacity_reservation_id": "cr-0a",
-            "min": 0, "max": 2, "zone": "us-west-2a", "efa_interfaces": 32, "placement_group": True, "disk_gib": 500,
-            "disk_throughput_mibs": 600, "parallel_pull": True, "ami_type": "AL2023_x86_64_NVIDIA",
-            "labels": {"windlass.dev/pool": "p5", "team": "vision"}, "taint": True,
+            "instance_types": ["p5.48xlarge"],
+            "capacity": "capacity-block",
+            "capacity_reservation_id": "cr-0a",
+            "min": 0,
+            "max": 2,
+            "zone": "us-west-2a",
+            "efa_interfaces": 32,
+            "placement_group": True,
+            "disk_gib": 500,
+            "disk_throughput_mibs": 600,
+            "parallel_pull": True,
+            "ami_type": "AL2023_x86_64_NVIDIA",
+            "labels": {"windlass.dev/pool": "p5", "team": "vision"},
+            "taint": True,
         }
-    }  # fmt: skip
+    }
 
 
 def test_pools_of_karpenter_are_no_node_groups() -> None:
@@ -85,7 +100,11 @@ def test_file_systems_and_budget() -> None:
     found = made(f"{SHORT}{text}budget: {{limit: 500, email: team@example.com}}\n")
     assert found["efs"] == {"throughput": "bursting"}
     assert found["fsx"] == {
-        "size_gib": 2400, "deployment": "PERSISTENT_2", "throughput": 250, "import_prefix": "fsx/", "export": True,
+        "size_gib": 2400,
+        "deployment": "PERSISTENT_2",
+        "throughput": 250,
+        "import_prefix": "fsx/",
+        "export": True,
         "export_deleted": False,
-    }  # fmt: skip
+    }
     assert found["budget"] == {"limit_usd": 500, "email": "team@example.com"}

@@ -52,7 +52,7 @@ def test_a_name_of_windlass_in_run_that_is_not_replaced_blocks_the_plan() -> Non
         ({"run": "train.py --launcher torchrun"}, None),
         ({"run": "./prog mine"}, None),
     ],
-)  # fmt: skip
+)
 def test_a_launcher_that_each_rank_would_start_is_noted(fields: dict[str, Any], name: str | None) -> None:
     notes = hidden_launchers(Job(name="job", **fields))
     assert [note.message.split(" itself")[0] for note in notes] == ([f"each rank starts {name}"] if name else [])

@@ -14,9 +14,19 @@ from windlass.plan.template import NodeTemplate
 from windlass.worker.protocol import LauncherSpec, NoticeSpec, ResumeSpec
 
 NODES = NodeTemplate(
-    run_id="run", num_nodes=3, procs_per_node=2, script="train.py", worker_python="python", cwd="/code",
-    argv=("python", "train.py"), contract={}, defaults={}, target_env={}, job_env={}, grace_seconds=1.0,
-)  # fmt: skip
+    run_id="run",
+    num_nodes=3,
+    procs_per_node=2,
+    script="train.py",
+    worker_python="python",
+    cwd="/code",
+    argv=("python", "train.py"),
+    contract={},
+    defaults={},
+    target_env={},
+    job_env={},
+    grace_seconds=1.0,
+)
 
 
 def facts(num_nodes: int, **more: Any) -> AttemptFacts:
@@ -30,8 +40,13 @@ def test_ranks_are_numbered_over_the_members() -> None:
     assert [rank.rank for rank in second.ranks] == [2, 3]
     env = {**second.env, **second.ranks[1].env}
     expected = {
-        "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2", "RANK": "3", "NODE_RANK": "1", "LOCAL_RANK": "1", "MINE": "1",
-    }  # fmt: skip
+        "WORLD_SIZE": "4",
+        "GROUP_WORLD_SIZE": "2",
+        "RANK": "3",
+        "NODE_RANK": "1",
+        "LOCAL_RANK": "1",
+        "MINE": "1",
+    }
     assert {name: env[name] for name in expected} == expected
     assert second.world_size == 4
 
@@ -50,8 +65,10 @@ def test_pythonpath_of_the_user_comes_before_that_of_the_engine(layers: dict[str
     assert compose(template, (0,), facts(1))[0].env["PYTHONPATH"] == expected
 
 
-@given(st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))),
-       st.integers(1, 4))  # fmt: skip
+@given(
+    st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))),
+    st.integers(1, 4),
+)
 def test_whatever_the_members_ranks_are_0_to_world_size_once_each(sizes: tuple[int, set[int]], procs: int) -> None:
     num_nodes, members = sizes
     template = NODES.replace(num_nodes=num_nodes, procs_per_node=procs)

@@ -13,15 +13,21 @@ MINE = {"PATH": "/bin", "OMP_NUM_THREADS": "2", "OMPI_ALLOW_RUN_AS_ROOT": "1", "
 def test_nothing_of_a_run_reaches_the_runs_that_its_ranks_start(launcher: str) -> None:
     outer = {
         **environment.contract(
-            run_id="digits-1", launcher=launcher, max_restarts=1, output_dir="/out", checkpoint_dir="/saved",
-            data={"digits": "/data"}, checkpoint_every=60.0, checkpoint_keep=3,
+            run_id="digits-1",
+            launcher=launcher,
+            max_restarts=1,
+            output_dir="/out",
+            checkpoint_dir="/saved",
+            data={"digits": "/data"},
+            checkpoint_every=60.0,
+            checkpoint_keep=3,
         ),
         **environment.of_attempt(launcher, 1, "127.0.0.1", 29500, ["127.0.0.1"]),
         **environment.of_group(launcher, 1, 2),
         **environment.of_rank(launcher, 1, 1, 0),
         **environment.of_rank_in_attempt(launcher, 1, 2, ["127.0.0.1"], [21000, 21001]),
         **dict.fromkeys([environment.RESUME_VARIABLE, *environment.STATUS_VARIABLES], "x"),
-    }  # fmt: skip
+    }
     assert environment.outside_of_runs({**MINE, **outer}) == MINE
 
 

@@ -55,7 +55,7 @@ def kubernetes(case: dict[str, Any], job: Job) -> tuple[Plan, AttemptFacts]:
     number = attempt.get("number", 1)
     return made, attempt_facts(
         made, number, reuse.own_pods(attempt.get("made_for", number), num_nodes), via, 5.0, asked
-    )  # fmt: skip
+    )
 
 
 def seen(spec: NodeSpec, expected: dict[str, Any]) -> dict[str, Any]:
@@ -88,8 +88,10 @@ def test_a_job_becomes_these_node_specs(case: dict[str, Any], engine: str) -> No
     made, facts = ENGINES[engine](case, job)
     specs = compose(made.nodes, case.get("attempt", {}).get("members"), facts)
     if "all" in case:  # which launcher starts the ranks is another case
-        expected = [{"launcher": spec.launch.name if spec.launch else None, **one}
-                    for spec, one in zip(specs, expected, strict=True)]  # fmt: skip
+        expected = [
+            {"launcher": spec.launch.name if spec.launch else None, **one}
+            for spec, one in zip(specs, expected, strict=True)
+        ]
     assert [seen(spec, one) for spec, one in zip(specs, expected, strict=True)] == [
         {"launcher": None, **one} for one in expected
     ]

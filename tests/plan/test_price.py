@@ -13,14 +13,16 @@ FETCHED = embedded().merged(Table(spot={(REGION, "g5.12xlarge"): SpotRange(ENDS[
 
 def test_a_list_price_says_what_it_is_and_from_when() -> None:
     assert list_price("g5.12xlarge", REGION, embedded()) == (
-        5.672, "list price of g5.12xlarge in us-east-1, on demand, as of 2026-02-09",
-    )  # fmt: skip
+        5.672,
+        "list price of g5.12xlarge in us-east-1, on demand, as of 2026-02-09",
+    )
 
 
 def test_a_spot_price_is_the_highest_of_the_range() -> None:
     assert list_price("g5.12xlarge", REGION, FETCHED, is_spot=True) == (
-        2.6, "highest spot price of g5.12xlarge in us-east-1 in 7 days, as of 2026-11-01",
-    )  # fmt: skip
+        2.6,
+        "highest spot price of g5.12xlarge in us-east-1 in 7 days, as of 2026-11-01",
+    )
     assert list_price("g5.12xlarge", REGION, embedded(), is_spot=True) is None
 
 

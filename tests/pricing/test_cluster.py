@@ -82,10 +82,18 @@ def test_the_cluster_of_a_team_costs_what_is_worked_by_hand() -> None:
 
 def test_a_large_cluster_costs_what_is_worked_by_hand() -> None:
     found = priced(
-        gpus=[{"name": "h100", "instances": ["p5.48xlarge"], "provision": "node-group", "min": 1, "max": 8,
-               "disk": "500GiB"}],
+        gpus=[
+            {
+                "name": "h100",
+                "instances": ["p5.48xlarge"],
+                "provision": "node-group",
+                "min": 1,
+                "max": 8,
+                "disk": "500GiB",
+            }
+        ],
         storage={"fsx": {"size": "4800GiB", "deployment": "persistent-2"}},
-    )  # fmt: skip
+    )
     assert pytest.approx(41200.87, abs=0.01) == LARGE
     assert found.base_month_usd == pytest.approx(LARGE, rel=0.1)
     assert found.pools[0].per_hour_usd == pytest.approx(LARGE_H100, rel=0.1)
@@ -135,8 +143,14 @@ def test_spot_is_unknown_until_it_is_fetched_and_then_the_high_end_counts() -> N
 
 
 def test_a_capacity_block_is_paid_in_advance() -> None:
-    pool = {"name": "block", "instances": ["p5.48xlarge"], "provision": "node-group", "capacity": "capacity-block",
-            "zone": "us-east-1a", "reservation": "cr-0123456789abcdef0"}  # fmt: skip
+    pool = {
+        "name": "block",
+        "instances": ["p5.48xlarge"],
+        "provision": "node-group",
+        "capacity": "capacity-block",
+        "zone": "us-east-1a",
+        "reservation": "cr-0123456789abcdef0",
+    }
     [cost] = priced(gpus=[pool]).pools
     assert cost.per_hour_usd is None
     assert cost.rows[0].unknown == "a capacity block is paid for when it is bought"

@@ -34,8 +34,10 @@ def amounts(server: PriceListServer) -> dict[str, tuple[float, str]]:
 def test_emulated_prices_of_instances_are_those_of_linux_on_demand(server: PriceListServer) -> None:
     found = amounts(server)
     assert {name: usd for name, usd in found.items() if name.startswith("ec2.")} == {
-        "ec2.g5.12xlarge": (7.09, "hour"), "ec2.p5.48xlarge": (60.5, "hour"), "ec2.m7i.large": (0.1197, "hour"),
-    }  # fmt: skip
+        "ec2.g5.12xlarge": (7.09, "hour"),
+        "ec2.p5.48xlarge": (60.5, "hour"),
+        "ec2.m7i.large": (0.1197, "hour"),
+    }
 
 
 def test_emulated_prices_of_services_have_the_units_of_the_table(server: PriceListServer) -> None:

@@ -16,10 +16,18 @@ def test_a_type_with_gpus_and_adapters() -> None:
     assert (found.nvme_gb, found.family, found.neuron_devices) == (30400, "p5", 0)
 
 
-@pytest.mark.parametrize(("name", "efa", "gbps"), [
-    ("g5.xlarge", 0, 2.5), ("g5.12xlarge", 1, 40), ("g6e.24xlarge", 2, 200), ("p4d.24xlarge", 4, 400),
-    ("p6-b200.48xlarge", 8, 3200), ("trn1.32xlarge", 8, 800), ("m7i.large", 0, 0.781),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "efa", "gbps"),
+    [
+        ("g5.xlarge", 0, 2.5),
+        ("g5.12xlarge", 1, 40),
+        ("g6e.24xlarge", 2, 200),
+        ("p4d.24xlarge", 4, 400),
+        ("p6-b200.48xlarge", 8, 3200),
+        ("trn1.32xlarge", 8, 800),
+        ("m7i.large", 0, 0.781),
+    ],
+)
 def test_adapters_and_bandwidths(name: str, efa: int, gbps: float) -> None:
     found = instance_type(name)
     assert found is not None
@@ -52,10 +60,16 @@ def test_names_that_are_none(name: str) -> None:
     assert instance_type(name) is None
 
 
-@pytest.mark.parametrize(("typo", "meant"), [
-    ("g5.12xlrge", "g5.12xlarge"), ("p5.48xl", "p5.48xlarge"), ("P5.48XLARGE", "p5.48xlarge"),
-    ("ml.g5.xlareg", "g5.xlarge"), ("m7.large", "m7i.large"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("g5.12xlrge", "g5.12xlarge"),
+        ("p5.48xl", "p5.48xlarge"),
+        ("P5.48XLARGE", "p5.48xlarge"),
+        ("ml.g5.xlareg", "g5.xlarge"),
+        ("m7.large", "m7i.large"),
+    ],
+)
 def test_near_misses(typo: str, meant: str) -> None:
     assert meant.split(".")[1] in near_misses(typo)
     assert near_misses(typo).startswith("did you mean ")

@@ -66,11 +66,20 @@ def test_a_price_for_all_regions_gives_way_to_a_newer_one_of_the_region() -> Non
     assert [one.charge("kms.key", "r-1").amount_usd for one in (older, newer)] == [1.0, 3.0]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("text", [
-    "", "{", "[]", '{"format": 1}', '{"format": 2, "regions": {}}', '{"format": 1, "regions": {"us-east-1": {}}}',
-    '{"format": 1, "regions": {"r": {"date": "d", "source": "s", "figures": {"ec2.x": ["free", "hour"]}}}}',
-    '{"format": 1, "regions": {"r": 7}}', "[" * 100_000,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": 1}',
+        '{"format": 2, "regions": {}}',
+        '{"format": 1, "regions": {"us-east-1": {}}}',
+        '{"format": 1, "regions": {"r": {"date": "d", "source": "s", "figures": {"ec2.x": ["free", "hour"]}}}}',
+        '{"format": 1, "regions": {"r": 7}}',
+        "[" * 100_000,
+    ],
+)
 def test_a_broken_file_is_an_error_that_says_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / "prices.json").write_text(text)
     with pytest.raises(StoreError, match=r"prices\.json cannot be read") as broken:

@@ -20,10 +20,18 @@ DATA = Path(windlass.pricing.__file__).parent / "data"
 UNITS = {"hour", "month", "GB-month", "IOPS-month", "MiBps-month", "GB", "1000 requests"}
 
 
-@pytest.mark.parametrize(("name", "usd"), [
-    ("m7i.large", 0.1008), ("t3.medium", 0.0416), ("g5.12xlarge", 5.672), ("g6e.48xlarge", 30.13118),
-    ("p4d.24xlarge", 21.957642), ("p5.48xlarge", 55.04), ("trn1.32xlarge", 21.5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "usd"),
+    [
+        ("m7i.large", 0.1008),
+        ("t3.medium", 0.0416),
+        ("g5.12xlarge", 5.672),
+        ("g6e.48xlarge", 30.13118),
+        ("p4d.24xlarge", 21.957642),
+        ("p5.48xlarge", 55.04),
+        ("trn1.32xlarge", 21.5),
+    ],
+)
 def test_instances_have_prices(name: str, usd: float) -> None:
     price = embedded().on_demand(name, "us-east-1")
     assert price is not None

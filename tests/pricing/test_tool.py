@@ -50,8 +50,10 @@ def test_figures_of_a_region_replace_those_of_the_table_with_their_source(tool: 
     assert (found["us-east-1", "ec2.g5.xlarge"]["usd"], found["us-east-1", "ec2.g5.2xlarge"]["usd"]) == ("1.1", "1.212")
     sources = {row["source"]: row for row in rows(data / "sources.csv")}
     assert sources[found["us-east-1", "fsx.persistent-2-1000"]["source"]] == {
-        "source": "aws-us-east-1-2027-01-01", "date": "2027-01-01", "text": "AWS price list",
-    }  # fmt: skip
+        "source": "aws-us-east-1-2027-01-01",
+        "date": "2027-01-01",
+        "text": "AWS price list",
+    }
     assert set(sources) == {row["source"] for row in found.values()}
     assert list(found) == sorted(found)
 
@@ -59,13 +61,18 @@ def test_figures_of_a_region_replace_those_of_the_table_with_their_source(tool: 
 def test_types_are_made_of_what_ec2_describes(tool: ModuleType, tmp_path: Path) -> None:
     card = {"BaselineBandwidthInGbps": 12.5, "PeakBandwidthInGbps": 25.0}
     described: dict[str, Any] = {
-        "VCpuInfo": {"DefaultVCpus": 8, "DefaultCores": 4}, "MemoryInfo": {"SizeInMiB": 32768},
+        "VCpuInfo": {"DefaultVCpus": 8, "DefaultCores": 4},
+        "MemoryInfo": {"SizeInMiB": 32768},
         "ProcessorInfo": {"SupportedArchitectures": ["i386", "x86_64"]},
         "GpuInfo": {"Gpus": [{"Count": 1, "Name": "T4", "Manufacturer": "NVIDIA", "MemoryInfo": {"SizeInMiB": 16384}}]},
         "InstanceStorageInfo": {"TotalSizeInGB": 225, "NvmeSupport": "required"},
-        "NetworkInfo": {"NetworkPerformance": "Up to 25 Gigabit", "EfaSupported": False, "MaximumNetworkCards": 1,
-                        "NetworkCards": [card]},
-    }  # fmt: skip
+        "NetworkInfo": {
+            "NetworkPerformance": "Up to 25 Gigabit",
+            "EfaSupported": False,
+            "MaximumNetworkCards": 1,
+            "NetworkCards": [card],
+        },
+    }
     path = tmp_path / tool.TYPES
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress(json.dumps({"x1.large": described}).encode()))

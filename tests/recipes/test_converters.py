@@ -290,11 +290,15 @@ def test_what_a_list_names_and_is_not_there_is_left_out_by_name(make: Make, left
     files = tiny.scut_head()
     root = "SCUT_HEAD_Part_A"
     inside = {
-        f"{root}/JPEGImages/a.jpg": b"a", f"{root}/Annotations/a.xml": tiny.voc("a", []),
-        f"{root}/JPEGImages/b.JPG": b"b", f"{root}/Annotations/b.xml": b"<annotation><size/></annotation>",
-        f"{root}/JPEGImages/c.jpg": b"c", f"{root}/Annotations/c.xml": tiny.voc("c", []),
-        f"{root}/JPEGImages/d.jpg": b"d", f"{root}/ImageSets/Main/train.txt": b"a\nb 1\r\n\nd -1\ne",
-    }  # fmt: skip
+        f"{root}/JPEGImages/a.jpg": b"a",
+        f"{root}/Annotations/a.xml": tiny.voc("a", []),
+        f"{root}/JPEGImages/b.JPG": b"b",
+        f"{root}/Annotations/b.xml": b"<annotation><size/></annotation>",
+        f"{root}/JPEGImages/c.jpg": b"c",
+        f"{root}/Annotations/c.xml": tiny.voc("c", []),
+        f"{root}/JPEGImages/d.jpg": b"d",
+        f"{root}/ImageSets/Main/train.txt": b"a\nb 1\r\n\nd -1\ne",
+    }
     made = make(scut_head.convert, {**files, f"{root}.zip": tiny.zipped(inside)})
     assert [name for name in made if name.startswith("images/") and "PartB" not in name] == ["images/train/a.jpg"]
     assert left_out["d"].endswith("it has no annotation")

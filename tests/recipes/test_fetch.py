@@ -77,8 +77,7 @@ def test_a_second_fetch_has_nothing_to_do_and_asks_for_nothing(host: FileHost, f
         10,
         sum(map(len, host.files.values())),
     )
-    assert left(folder) == {"lock", "fetch/cifar10.json", "fetch/cifar10-raw.jsonl",
-                            "fetch/cifar10-tfrecord.jsonl"}  # fmt: skip
+    assert left(folder) == {"lock", "fetch/cifar10.json", "fetch/cifar10-raw.jsonl", "fetch/cifar10-tfrecord.jsonl"}
     second = Fetch(recipe, recipe.default, folder, host.address).run()
     assert second == dataclasses.replace(first, made=(), num_bytes_fetched=0)
     assert (len(host.gets), seen(folder)) == (1, before)
@@ -97,8 +96,13 @@ def test_two_recipes_share_a_folder_and_its_manifest(host: FileHost, folder: Pat
         recipe = set_of(name, host)
         done = Fetch(recipe, recipe.default, folder, host.address).run()
     assert {name.split("/")[0] for name in seen(folder)} == {
-        "LICENCE-coco2017.txt", "LICENCE-imagenet-r50.txt", "annotations", "pretrained-models", "train2017", "val2017",
-    }  # fmt: skip
+        "LICENCE-coco2017.txt",
+        "LICENCE-imagenet-r50.txt",
+        "annotations",
+        "pretrained-models",
+        "train2017",
+        "val2017",
+    }
     place = Folder(Address("folder", "", str(folder)))
     verified = asyncio.run(verify(place, Progress()))
     assert (verified.digest, verified.num_files) == (done.digest, len(seen(folder)))
@@ -228,9 +232,13 @@ def test_a_converter_cannot_write_elsewhere(host: FileHost, folder: Path, name: 
 
 def run_harness(*words: str, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.recipes.harness", *words], cwd=ROOT, env={**os.environ, **more},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.recipes.harness", *words],
+        cwd=ROOT,
+        env={**os.environ, **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.slow
@@ -275,9 +283,13 @@ def test_a_fetch_that_is_killed_or_interrupted_inside_a_file_goes_on_there(
         struck: list[int] = []  # of this process alone: a thread of the server may still send to the one before
 
         def strike(
-            num_bytes: int, at: float = part * size, lost: int = number << 19, pid: int = process.pid,
-            with_: signal.Signals = with_, struck: list[int] = struck,
-        ) -> None:  # fmt: skip
+            num_bytes: int,
+            at: float = part * size,
+            lost: int = number << 19,
+            pid: int = process.pid,
+            with_: signal.Signals = with_,
+            struck: list[int] = struck,
+        ) -> None:
             if num_bytes < at or struck:
                 return
             struck.append(num_bytes)

@@ -27,8 +27,10 @@ def recipe_for(name: str, files: Mapping[str, bytes]) -> Recipe:
     found = RECIPES[name]
     downloads = tuple(
         dataclasses.replace(one, num_bytes=len(files[one.name]), checksums=checksums(files[one.name]))
-        if one.checksums else one for one in found.downloads
-    )  # fmt: skip
+        if one.checksums
+        else one
+        for one in found.downloads
+    )
     layouts = {name: dataclasses.replace(one, num_bytes=1000) for name, one in found.layouts.items()}
     return dataclasses.replace(found, downloads=downloads, layouts=layouts)
 
@@ -181,8 +183,10 @@ def voc(stem: str, boxes: list[tuple[int, int, int, int]], size: tuple[int, int]
         f"<xmax>{c}</xmax><ymax>{d}</ymax></bndbox></object>"
         for a, b, c, d in boxes
     )
-    return (f"<annotation><folder>x</folder><filename>{stem}.jpg</filename><size><width>{size[0]}</width>"
-            f"<height>{size[1]}</height><depth>3</depth></size>{objects}</annotation>").encode()  # fmt: skip
+    return (
+        f"<annotation><folder>x</folder><filename>{stem}.jpg</filename><size><width>{size[0]}</width>"
+        f"<height>{size[1]}</height><depth>3</depth></size>{objects}</annotation>"
+    ).encode()
 
 
 def scut_head() -> dict[str, bytes]:

@@ -50,15 +50,24 @@ def test_a_kind_of_a_newer_version_is_kept() -> None:
         (events.PhaseEntered(Phase.TRAINING), {"phase": "training"}),
         (events.StopRequested("SIGTERM", now=True), {"reason": "SIGTERM", "now": True}),
         (events.RunResumed(from_="step-4"), {"from": "step-4"}),
-        (events.AttemptStarted(1, 2, ((0, 1),), (3,)),
-         {"number": 1, "world_size": 2, "nodes": [[0, 1]], "members": [3]}),
-        (events.HangDetected((events.RankStack(0, "S", "at x"),), 5.0),
-         {"ranks": [{"rank": 0, "state": "S", "stack": "at x"}], "seconds": 5.0}),
-        (events.NetworkCreated("eth0", None, (events.NodeAddress(0, "a", "ns", "10.0.0.1"),)),
-         {"interface": "eth0", "rate": None,
-          "nodes": [{"node": 0, "host": "a", "namespace": "ns", "address": "10.0.0.1"}]}),
+        (
+            events.AttemptStarted(1, 2, ((0, 1),), (3,)),
+            {"number": 1, "world_size": 2, "nodes": [[0, 1]], "members": [3]},
+        ),
+        (
+            events.HangDetected((events.RankStack(0, "S", "at x"),), 5.0),
+            {"ranks": [{"rank": 0, "state": "S", "stack": "at x"}], "seconds": 5.0},
+        ),
+        (
+            events.NetworkCreated("eth0", None, (events.NodeAddress(0, "a", "ns", "10.0.0.1"),)),
+            {
+                "interface": "eth0",
+                "rate": None,
+                "nodes": [{"node": 0, "host": "a", "namespace": "ns", "address": "10.0.0.1"}],
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_entry_writes_what_is_known_and_reads_it_back(entry: events.Entry, written: dict[str, Any]) -> None:
     assert json.loads(json.dumps(entry.to_json())) == written
     assert type(entry).from_json(written) == entry

@@ -31,8 +31,7 @@ def told(story: Story) -> list[Event]:
     """A run's events, their times and the times that they carry counted from its beginning."""
     found = [BIRTH]
     for seq, (at, kind, data) in enumerate(story, 2):
-        moved = {name: BORN + value if name in MOMENTS else value
-                 for name, value in data.items()}  # fmt: skip
+        moved = {name: BORN + value if name in MOMENTS else value for name, value in data.items()}
         found.append(Event(seq, BORN + at, kind, moved))
     return found
 
@@ -69,11 +68,14 @@ def test_a_node_that_is_lost_with_a_clock_that_is_ahead_was_lost_when_that_was_n
 def test_the_time_until_the_loss_of_a_node_is_noticed_is_lost(progressed_at: float, lost_from: float) -> None:
     """Its last sign of life was at 10; peers that made progress after that did not wait for it."""
     story: Story = [
-        *BEGIN, (progressed_at, "progress", {"step": 4}),
+        *BEGIN,
+        (progressed_at, "progress", {"step": 4}),
         (31, "lost-node", {"node": 1, "why": "its node does not answer", "since": 10.0}),
         (31, "attempt-end", {"phase": "failed", "reason": "node-loss", "restarts_left": 2}),
-        (31, "attempt", attempt(2, reason="node-loss")), (33, "phase", {"phase": "training"}), *end(43),
-    ]  # fmt: skip
+        (31, "attempt", attempt(2, reason="node-loss")),
+        (33, "phase", {"phase": "training"}),
+        *end(43),
+    ]
     assert spent(story)["restarting"] == 31 - lost_from
     assert restarts(told(story))[0].seconds == 31 - lost_from
     assert fold_ledger(told(story), BORN + 43).goodput < 1 - (31 - lost_from) / 43
@@ -85,18 +87,24 @@ def test_a_quiet_run_starts_and_trains() -> None:
 
 def test_machines_that_are_made_are_held_and_the_time_after_the_end_is_not_counted() -> None:
     story: Story = [
-        (0, "attempt", attempt()), (1, "phase", {"phase": "queued"}), (4, "phase", {"phase": "provisioning"}),
-        (10, "phase", {"phase": "training"}), *end(20), (99, "machine", {"name": "gpus-1", "state": "gone", "left": 0}),
-    ]  # fmt: skip
+        (0, "attempt", attempt()),
+        (1, "phase", {"phase": "queued"}),
+        (4, "phase", {"phase": "provisioning"}),
+        (10, "phase", {"phase": "training"}),
+        *end(20),
+        (99, "machine", {"name": "gpus-1", "state": "gone", "left": 0}),
+    ]
     assert spent(story) == {"queued": 3.0, "provisioning": 6.0, "starting": 1.0, "training": 10.0}
     assert fold_ledger(told(story), BORN + 1000).node_seconds[Spent.PROVISIONING] == 6.0
 
 
 def test_spares_are_held_as_long_as_nodes_are() -> None:
     story: Story = [
-        (0, "attempt", attempt(nodes=2)), (1, "phase", {"phase": "queued"}), (4, "phase", {"phase": "training"}),
+        (0, "attempt", attempt(nodes=2)),
+        (1, "phase", {"phase": "queued"}),
+        (4, "phase", {"phase": "training"}),
         *end(14),
-    ]  # fmt: skip
+    ]
     held = fold_ledger(told(story), BORN + 1000, num_spares=1).node_seconds
     assert (held[Spent.TRAINING], held.get(Spent.QUEUED)) == (30.0, None)
 
@@ -108,8 +116,10 @@ def test_a_run_that_goes_on_is_counted_up_to_now() -> None:
 def test_a_saved_checkpoint_takes_its_blocked_seconds_from_training() -> None:
     saved = {"action": "saved", "step": 5, "blocked_at": 4, "blocked_seconds": 0.5}
     assert spent([*BEGIN, (6, "checkpoint", saved), *end(12)]) == {
-        "starting": 2, "training": 9.5, "checkpointing": 0.5,
-    }  # fmt: skip
+        "starting": 2,
+        "training": 9.5,
+        "checkpointing": 0.5,
+    }
 
 
 def test_time_that_the_script_reports_as_checkpointing_is_that() -> None:
@@ -125,24 +135,39 @@ def test_a_hang_lasts_from_the_last_sign_of_life_to_the_next() -> None:
 
 def test_a_hang_of_several_nodes_is_one_hang() -> None:
     hang = {"since": 4, "seconds": 1.0, "reason": "silence", "ranks": []}
-    story = [*BEGIN, (5, "hang", {**hang, "node": 0}), (8, "hang-end", {"since": 4, "at": 8, "seconds": 4}),
-             (8.1, "hang", {**hang, "node": 1}), *end(12)]  # fmt: skip
+    story = [
+        *BEGIN,
+        (5, "hang", {**hang, "node": 0}),
+        (8, "hang-end", {"since": 4, "at": 8, "seconds": 4}),
+        (8.1, "hang", {**hang, "node": 1}),
+        *end(12),
+    ]
     assert spent(story)["hung"] == 4
 
 
 def test_a_second_hang_is_counted_too() -> None:
     hang = {"seconds": 1.0, "node": 0, "reason": "silence", "ranks": []}
-    story = [*BEGIN, (4, "hang", {**hang, "since": 3}), (5, "hang-end", {"since": 3, "at": 5, "seconds": 2}),
-             (8, "hang", {**hang, "since": 7}), (10, "hang-end", {"since": 7, "at": 10, "seconds": 3}),
-             *end(12)]  # fmt: skip
+    story = [
+        *BEGIN,
+        (4, "hang", {**hang, "since": 3}),
+        (5, "hang-end", {"since": 3, "at": 5, "seconds": 2}),
+        (8, "hang", {**hang, "since": 7}),
+        (10, "hang-end", {"since": 7, "at": 10, "seconds": 3}),
+        *end(12),
+    ]
     assert spent(story)["hung"] == 5
 
 
 def test_a_hang_without_an_end_lasts_until_its_ranks_are_ended() -> None:
     hang = {"since": 4, "seconds": 3.0, "node": 0, "reason": "silence", "ranks": []}
-    story = [*BEGIN, (7, "hang", hang), (8, "rank", {"rank": 0, "exit_code": -9}),
-             (8.5, "attempt-end", {"phase": "failed", "reason": "hang"}), (9, "attempt", attempt(2)),
-             *end(12)]  # fmt: skip
+    story = [
+        *BEGIN,
+        (7, "hang", hang),
+        (8, "rank", {"rank": 0, "exit_code": -9}),
+        (8.5, "attempt-end", {"phase": "failed", "reason": "hang"}),
+        (9, "attempt", attempt(2)),
+        *end(12),
+    ]
     assert spent(story) == {"starting": 5, "training": 2, "hung": 4, "restarting": 1}
 
 
@@ -171,8 +196,14 @@ def test_an_old_hang_ends_with_the_next_progress() -> None:
 
 
 def test_restarting_is_from_the_first_failed_rank_to_the_next_attempt() -> None:
-    story = [*BEGIN, (6, "rank", {"rank": 0, "exit_code": -9}), (7, "attempt-end", {"phase": "failed"}),
-             (9, "attempt", attempt(2)), (10, "phase", {"phase": "training"}), *end(12)]  # fmt: skip
+    story = [
+        *BEGIN,
+        (6, "rank", {"rank": 0, "exit_code": -9}),
+        (7, "attempt-end", {"phase": "failed"}),
+        (9, "attempt", attempt(2)),
+        (10, "phase", {"phase": "training"}),
+        *end(12),
+    ]
     assert spent(story) == {"starting": 3, "training": 6, "restarting": 3}
 
 
@@ -184,9 +215,13 @@ def test_a_failure_that_ends_the_run_is_no_restart() -> None:
 def killed(at: float, **restored: Any) -> Story:
     """A rank dies; the next attempt starts after one second, trains after another, and may restore a checkpoint."""
     news: Story = [(at + 1.5, "checkpoint", {"action": "restored", **restored})] if restored else []
-    return [(at, "rank", {"rank": 0, "exit_code": -9}), (at, "attempt-end", {"phase": "failed", "reason": "failure"}),
-            (at + 1, "attempt", attempt(2, reason="failure")), *news,
-            (at + 2, "phase", {"phase": "training"})]  # fmt: skip
+    return [
+        (at, "rank", {"rank": 0, "exit_code": -9}),
+        (at, "attempt-end", {"phase": "failed", "reason": "failure"}),
+        (at + 1, "attempt", attempt(2, reason="failure")),
+        *news,
+        (at + 2, "phase", {"phase": "training"}),
+    ]
 
 
 def test_redone_is_from_the_training_start_until_it_has_caught_up() -> None:
@@ -215,8 +250,14 @@ def test_nothing_is_redone_where_the_script_goes_on_by_itself() -> None:
 
 
 def test_the_step_of_the_attempt_before_says_nothing_of_the_new_one() -> None:
-    story = [*BEGIN, (9, "progress", {"step": 10}), *killed(10), (12.5, "progress", {"step": 10, "loss": 3}),
-             (13, "progress", {"step": 1}), *end(20, "failed")]  # fmt: skip
+    story = [
+        *BEGIN,
+        (9, "progress", {"step": 10}),
+        *killed(10),
+        (12.5, "progress", {"step": 10, "loss": 3}),
+        (13, "progress", {"step": 1}),
+        *end(20, "failed"),
+    ]
     assert fold_ledger(told(story), BORN).seconds[Spent.REDONE] == 8
 
 
@@ -331,17 +372,27 @@ def test_an_attempt_of_which_nothing_tells_where_it_went_on_is_not_said_to_have_
 
 def test_a_checkpoint_is_where_an_attempt_went_on_also_if_none_before_has_trained() -> None:
     restored = (14, "checkpoint", {"action": "restored", "step": 31, "name": "step-31"})
-    events = told([(0, "attempt", attempt()), *end(5, "stopped"), (10, "resume", {"reason": "asked"}),
-                   (11, "attempt", attempt(2)), (12, "phase", {"phase": "training"}), restored,
-                   *first_step(15, 32, 1)])  # fmt: skip
+    events = told(
+        [
+            (0, "attempt", attempt()),
+            *end(5, "stopped"),
+            (10, "resume", {"reason": "asked"}),
+            (11, "attempt", attempt(2)),
+            (12, "phase", {"phase": "training"}),
+            restored,
+            *first_step(15, 32, 1),
+        ]
+    )
     ledger = fold_ledger(events, BORN + 20)
     assert (ledger.start, ledger.steps_redone) == (Start(Origin.CHECKPOINT, 31), 0)
 
 
 def test_steps_that_begin_at_0_in_each_epoch_are_no_restart() -> None:
     """Neither within an attempt nor at the next one, which goes on in the epoch of the one before."""
-    bar: Story = [(at, "progress", {"epoch": epoch, "step": step})
-                  for at, epoch, step in ((3, 0, 50), (5, 0, 100), (6, 1, 0), (8, 1, 90))]  # fmt: skip
+    bar: Story = [
+        (at, "progress", {"epoch": epoch, "step": step})
+        for at, epoch, step in ((3, 0, 50), (5, 0, 100), (6, 1, 0), (8, 1, 90))
+    ]
     again: Story = [(13, "progress", {"epoch": 1, "step": 0}), (15, "progress", {"epoch": 1, "step": 60})]
     events = told([*BEGIN, *first_step(3, 0, 10), *bar, *killed(10), *first_step(13, 0, 10), *again, *end(20)])
     [restart] = restarts(events)
@@ -350,25 +401,44 @@ def test_steps_that_begin_at_0_in_each_epoch_are_no_restart() -> None:
 
 
 def test_epochs_tell_that_all_was_trained_again_where_steps_do_not() -> None:
-    story = [*BEGIN, (3, "progress", {"epoch": 0}), (8, "progress", {"epoch": 4}), *killed(10),
-             (13, "progress", {"epoch": 0}), *end(20, "failed")]  # fmt: skip
+    story = [
+        *BEGIN,
+        (3, "progress", {"epoch": 0}),
+        (8, "progress", {"epoch": 4}),
+        *killed(10),
+        (13, "progress", {"epoch": 0}),
+        *end(20, "failed"),
+    ]
     [restart] = restarts(told(story))
     assert (restart.start, restart.steps_redone) == (Start(Origin.BEGINNING), None)
 
 
 def test_the_first_step_that_an_old_record_has_is_no_proof_of_a_resume() -> None:
     """It was written up to a minute after the first step."""
-    story = [*BEGIN, (3, "progress", {"step": 5}), (9, "progress", {"step": 100}), *killed(10),
-             (13, "progress", {"step": 40}), (15, "caught-up", {"step": 100}), *end(20)]  # fmt: skip
+    story = [
+        *BEGIN,
+        (3, "progress", {"step": 5}),
+        (9, "progress", {"step": 100}),
+        *killed(10),
+        (13, "progress", {"step": 40}),
+        (15, "caught-up", {"step": 100}),
+        *end(20),
+    ]
     [restart] = restarts(told(story))
     assert (restart.start, restart.steps_redone) == (Start(), None)
     assert fold_ledger(told(story), BORN).seconds[Spent.REDONE] == 3
 
 
 def test_the_time_between_an_end_and_a_resume_is_idle_and_holds_no_node() -> None:
-    story = [(0, "attempt", attempt(1, 2)), (2, "phase", {"phase": "training"}), *end(10, "stopped"),
-             (60, "resume", {"reason": "asked"}), (60, "attempt", attempt(2, 2)), (61, "phase", {"phase": "training"}),
-             *end(70)]  # fmt: skip
+    story = [
+        (0, "attempt", attempt(1, 2)),
+        (2, "phase", {"phase": "training"}),
+        *end(10, "stopped"),
+        (60, "resume", {"reason": "asked"}),
+        (60, "attempt", attempt(2, 2)),
+        (61, "phase", {"phase": "training"}),
+        *end(70),
+    ]
     ledger = fold_ledger(told(story), BORN)
     assert ledger.seconds == {Spent.STARTING: 3, Spent.TRAINING: 17, Spent.IDLE: 50}
     assert ledger.node_seconds == {Spent.STARTING: 6, Spent.TRAINING: 34}
@@ -376,15 +446,26 @@ def test_the_time_between_an_end_and_a_resume_is_idle_and_holds_no_node() -> Non
 
 
 def test_waiting_for_a_new_keeper_is_idle() -> None:
-    story = [*BEGIN, (5, "rank", {"rank": 0, "exit_code": 143}), (6, "attempt-end", {"phase": "preempted"}),
-             (40, "adopted", {}), (41, "attempt", attempt(2)), *end(50)]  # fmt: skip
+    story = [
+        *BEGIN,
+        (5, "rank", {"rank": 0, "exit_code": 143}),
+        (6, "attempt-end", {"phase": "preempted"}),
+        (40, "adopted", {}),
+        (41, "attempt", attempt(2)),
+        *end(50),
+    ]
     assert spent(story) == {"starting": 11, "training": 3, "restarting": 2, "idle": 34}
 
 
 def test_waiting_for_a_node_is_idle_once_the_back_off_is_over() -> None:
-    story = [*BEGIN, (5, "rank", {"rank": 0, "exit_code": -9}),
-             (6, "attempt-end", {"phase": "failed", "reason": "node-loss", "wait_seconds": 2.0}),
-             (20, "node-back", {"node": 1}), (21, "attempt", attempt(2)), *end(30)]  # fmt: skip
+    story = [
+        *BEGIN,
+        (5, "rank", {"rank": 0, "exit_code": -9}),
+        (6, "attempt-end", {"phase": "failed", "reason": "node-loss", "wait_seconds": 2.0}),
+        (20, "node-back", {"node": 1}),
+        (21, "attempt", attempt(2)),
+        *end(30),
+    ]
     assert spent(story) == {"starting": 11, "training": 3, "restarting": 4, "idle": 12}
 
 
@@ -419,14 +500,17 @@ NEXT: Story = [
 UNSEEN: dict[str, tuple[Story, dict[str, float]]] = {
     "nothing is known yet": ([], {"starting": 2, "training": 10, "unobserved": 988}),
     "the log tells that they trained on, so far as it was read": (
-        progressed(200, 500), {"starting": 2, "training": 498, "unobserved": 500},
+        progressed(200, 500),
+        {"starting": 2, "training": 498, "unobserved": 500},
     ),
     "they train on": (progressed(200, 1000.5), {"starting": 2, "training": 998.5}),
     "they say something for the first time after a while": (
-        [*progressed(1300)], {"starting": 2, "training": 1298},
+        [*progressed(1300)],
+        {"starting": 2, "training": 1298},
     ),
     "they succeeded meanwhile": (
-        [*progressed(200), *rank_ended(400), *end(1001)], {"starting": 2, "training": 398, "idle": 601},
+        [*progressed(200), *rank_ended(400), *end(1001)],
+        {"starting": 2, "training": 398, "idle": 601},
     ),
     "they failed meanwhile": (
         [*progressed(200), *rank_ended(400, 1), *end(1001, "failed")],
@@ -441,8 +525,11 @@ UNSEEN: dict[str, tuple[Story, dict[str, float]]] = {
         {"starting": 5, "training": 10, "unobserved": 288, "idle": 701, "restarting": 1},
     ),
     "they were lost, and their log is known": (
-        [*progressed(200, 300), (1001, "attempt-end", {"phase": "failed", "reason": "node-loss", "died_at": 300}),
-         *NEXT[1:]],
+        [
+            *progressed(200, 300),
+            (1001, "attempt-end", {"phase": "failed", "reason": "node-loss", "died_at": 300}),
+            *NEXT[1:],
+        ],
         {"starting": 5, "training": 298, "idle": 701, "restarting": 1},
     ),
     "they were stopped, and never heard of": (
@@ -455,9 +542,11 @@ UNSEEN: dict[str, tuple[Story, dict[str, float]]] = {
         [*progressed(500), (2000, "adopted", {"observed_until": 500}), *progressed(900)],
         {"starting": 2, "training": 898, "unobserved": 1100},
     ),
-    "a clock that is ahead": ([(999, "adopted", {"observed_until": 1500})],
-                              {"starting": 2, "training": 10, "unobserved": 988}),
-}  # fmt: skip
+    "a clock that is ahead": (
+        [(999, "adopted", {"observed_until": 1500})],
+        {"starting": 2, "training": 10, "unobserved": 988},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", UNSEEN)
@@ -472,8 +561,14 @@ def test_time_without_a_supervisor_is_what_the_pods_tell_of_it_and_else_not_coun
 
 
 def test_of_several_ranks_the_last_one_to_end_ends_the_training() -> None:
-    story: Story = [(0, "attempt", attempt(1, 2)), BEGIN[1], *OFF[2:], *rank_ended(300), *rank_ended(400, rank=1),
-                    *end(1001)]  # fmt: skip
+    story: Story = [
+        (0, "attempt", attempt(1, 2)),
+        BEGIN[1],
+        *OFF[2:],
+        *rank_ended(300),
+        *rank_ended(400, rank=1),
+        *end(1001),
+    ]
     ledger = fold_ledger(told(story), BORN)
     assert ledger.seconds == {Spent.STARTING: 2, Spent.TRAINING: 398, Spent.IDLE: 601}
     assert ledger.node_seconds == {Spent.STARTING: 4, Spent.TRAINING: 796}
@@ -481,8 +576,12 @@ def test_of_several_ranks_the_last_one_to_end_ends_the_training() -> None:
 
 @pytest.mark.parametrize("ending", ["end", "attempt-end"])
 def test_after_a_power_cut_it_is_idle_since_the_last_sign_of_life(ending: str) -> None:
-    story = [*BEGIN, (30, "adopted", {}), (30, "rank", {"rank": 0, "exit_code": -9}),
-             (30, ending, {"phase": "lost" if ending == "end" else "failed", "died_at": 12})]  # fmt: skip
+    story = [
+        *BEGIN,
+        (30, "adopted", {}),
+        (30, "rank", {"rank": 0, "exit_code": -9}),
+        (30, ending, {"phase": "lost" if ending == "end" else "failed", "died_at": 12}),
+    ]
     assert spent(story, now=30) == {"starting": 2, "training": 10, "idle": 18}
 
 
@@ -498,27 +597,43 @@ def test_nodes_are_counted_as_each_attempt_had_them() -> None:
 
 
 def test_spans_follow_one_another_and_name_neighbours_once() -> None:
-    found = spans(told([*BEGIN, (9, "progress", {"step": 10}), *killed(10, step=6), (15, "caught-up", {"step": 10}),
-                        *end(20)]), BORN)  # fmt: skip
+    found = spans(
+        told([*BEGIN, (9, "progress", {"step": 10}), *killed(10, step=6), (15, "caught-up", {"step": 10}), *end(20)]),
+        BORN,
+    )
     assert [(span.begin - BORN, span.end - BORN, str(span.spent)) for span in found] == [
-        (0, 2, "starting"), (2, 10, "training"), (10, 11, "restarting"), (11, 12, "starting"), (12, 15, "redone"),
+        (0, 2, "starting"),
+        (2, 10, "training"),
+        (10, 11, "restarting"),
+        (11, 12, "starting"),
+        (12, 15, "redone"),
         (15, 20, "training"),
-    ]  # fmt: skip
+    ]
 
 
 def test_restarts_tell_why_how_long_and_what_was_redone() -> None:
     story: Story = [
-        *BEGIN, (9, "progress", {"step": 8}), (10, "rank", {"rank": 0, "exit_code": -9}),
-        (10.5, "attempt-end", {"phase": "failed", "reason": "failure", "restarts_left": 2, "wait_seconds": 1.0,
-                               "step": 10}),
-        (12, "attempt", attempt(2, reason="failure")), (12, "checkpoint", {"action": "restored", "step": 6}),
-        (13, "phase", {"phase": "training"}), (15, "caught-up", {"step": 10}), *end(20, "stopped", reason="stop"),
-        (30, "resume", {}), (30, "attempt", attempt(3, reason="resume")), *end(40),
-    ]  # fmt: skip
+        *BEGIN,
+        (9, "progress", {"step": 8}),
+        (10, "rank", {"rank": 0, "exit_code": -9}),
+        (
+            10.5,
+            "attempt-end",
+            {"phase": "failed", "reason": "failure", "restarts_left": 2, "wait_seconds": 1.0, "step": 10},
+        ),
+        (12, "attempt", attempt(2, reason="failure")),
+        (12, "checkpoint", {"action": "restored", "step": 6}),
+        (13, "phase", {"phase": "training"}),
+        (15, "caught-up", {"step": 10}),
+        *end(20, "stopped", reason="stop"),
+        (30, "resume", {}),
+        (30, "attempt", attempt(3, reason="resume")),
+        *end(40),
+    ]
     assert restarts(told(story)) == [
         Restart(2, "failure", 2.0, 1.0, 2, 10, 6, 4, Start(Origin.CHECKPOINT, 6)),
         Restart(3, "resume", 10.0, None, None, 10, None, None),
-    ]  # fmt: skip
+    ]
     assert json.loads(json.dumps(to_json(restarts(told(story))[0])))["steps_redone"] == 4
 
 

@@ -125,8 +125,9 @@ _json = st.recursive(
 _fields = [*sorted({name for event in GOOD for name in event} - {"kind"}), "at", "k", "missing", "waits"]
 _events = st.builds(
     lambda base, more: {"at": time.time(), **base, **more},
-    st.sampled_from(GOOD), st.dictionaries(st.sampled_from(_fields), _json, max_size=3),
-)  # fmt: skip
+    st.sampled_from(GOOD),
+    st.dictionaries(st.sampled_from(_fields), _json, max_size=3),
+)
 _progress = st.builds(
     lambda more: {"kind": "progress", "at": 1.0, "progress": more},
     st.dictionaries(

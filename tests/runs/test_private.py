@@ -144,10 +144,12 @@ def test_warm_processes_and_fetched_data_of_another_users_home_are_refused() -> 
         assert as_other_user(lambda: Store(home).close()) == ""
         context = Context({"WINDLASS_HOME": str(home)}, folder)
         calls: list[Callable[[], object]] = [
-            lambda: LocalEngine.list_warm(home), lambda: LocalEngine.stop_warm(home),
-            lambda: LocalEngine.switch_warm(home, on=False), lambda: data.list_cache(context),
+            lambda: LocalEngine.list_warm(home),
+            lambda: LocalEngine.stop_warm(home),
+            lambda: LocalEngine.switch_warm(home, on=False),
+            lambda: data.list_cache(context),
             lambda: data.copy(str(home / "runs"), str(folder / "to"), context),
-        ]  # fmt: skip
+        ]
         for call in calls:
             with pytest.raises(StoreError, match=f"{home} belongs to user {OTHER}"):
                 call()

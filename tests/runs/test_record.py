@@ -205,8 +205,13 @@ def test_a_story_of_two_attempts_and_a_stop() -> None:
     assert [(a.number, str(a.phase)) for a in status.attempts] == [(1, "failed"), (2, "stopped")]
     assert status.cause is None  # of the attempt before
     assert {str(phase): seconds for phase, seconds in status.phases.items()} == {
-        "queued": 1, "starting": 4, "training": 8 + 2 + 11, "restarting": 3, "checkpointing": 1, "stopping": 3,
-    }  # fmt: skip
+        "queued": 1,
+        "starting": 4,
+        "training": 8 + 2 + 11,
+        "restarting": 3,
+        "checkpointing": 1,
+        "stopping": 3,
+    }
 
 
 def story(*told: tuple[float, str, dict[str, Any]]) -> Status:
@@ -229,13 +234,20 @@ def test_an_attempt_says_why_it_ended_and_where_it_began() -> None:
     )
     first, second = status.attempts
     assert (first.phase, first.reason, first.restored_step, first.members) == (
-        Phase.PREEMPTED, "preemption", None, (0, 1),
-    )  # fmt: skip
+        Phase.PREEMPTED,
+        "preemption",
+        None,
+        (0, 1),
+    )
     assert (second.reason, second.restored_step) == (None, 20)
     assert [state.node for state in status.ranks] == [0, 2]
     assert status.checkpoint == {
-        "action": "saved", "step": 20, "name": "step-00000020-a1", "bytes": 7, "at": BIRTH.time + 2,
-    }  # fmt: skip
+        "action": "saved",
+        "step": 20,
+        "name": "step-00000020-a1",
+        "bytes": 7,
+        "at": BIRTH.time + 2,
+    }
     assert status.restarts_left == 2
     assert second.members == (0, 2)
 
@@ -249,8 +261,11 @@ def test_a_resumed_run_goes_on_and_the_gap_was_idle() -> None:
     ]
     status = story(*told)
     assert (status.phase, status.ended_at, status.exit_code, status.stop_requested) == (
-        Phase.RESTARTING, None, None, False,
-    )  # fmt: skip
+        Phase.RESTARTING,
+        None,
+        None,
+        False,
+    )
     assert (status.phases[Phase.IDLE], status.resume_from) == (100, "step-00000020-a1")
     assert (status.attempts[0].phase, status.attempts[0].reason) == (Phase.STOPPED, "stop")
     told += [
@@ -268,8 +283,11 @@ def test_what_followed_a_death_that_no_supervisor_saw_was_idle() -> None:
     status = story((1, "attempt", attempt(1)), (4, "phase", {"phase": "training"}), (50, "attempt-end", end))
     assert status.phase is Phase.RESTARTING
     assert {str(phase): seconds for phase, seconds in status.phases.items()} == {
-        "queued": 1, "starting": 3, "training": 6, "idle": 40,
-    }  # fmt: skip
+        "queued": 1,
+        "starting": 3,
+        "training": 6,
+        "idle": 40,
+    }
     assert status.attempts[0].ended_at == BIRTH.time + 10
 
 
@@ -277,9 +295,11 @@ def test_all_restarts_are_left_until_one_is_used_and_again_after_a_resume() -> N
     birth = Event(1, BIRTH.time, "created", {**BIRTH.data, "restarts": 3})
     attempt = {"number": 1, "world_size": 1, "nodes": [[0]]}
     kinds: list[tuple[str, dict[str, Any]]] = [
-        ("attempt", attempt), ("attempt-end", {"phase": "failed", "reason": "failure", "restarts_left": 2}),
-        ("end", {"phase": "failed"}), ("resume", {"reason": "asked", "restarts": 5}),
-    ]  # fmt: skip
+        ("attempt", attempt),
+        ("attempt-end", {"phase": "failed", "reason": "failure", "restarts_left": 2}),
+        ("end", {"phase": "failed"}),
+        ("resume", {"reason": "asked", "restarts": 5}),
+    ]
     events = [birth, *(Event(n, BIRTH.time + n, kind, data) for n, (kind, data) in enumerate(kinds, 2))]
     assert [fold(events[:n]).restarts_left for n in range(1, 6)] == [3, 3, 2, 2, 5]
     assert fold([BIRTH]).restarts_left is None, "an older record does not say"

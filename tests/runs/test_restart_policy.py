@@ -145,11 +145,14 @@ def test_a_death_right_after_the_checkpoint_is_at_the_step_of_the_checkpoint() -
         ([(died("SIGKILL"), 7)], 7, died("SIGKILL")),
         ([(CAUSE, 7)], 7, CAUSE),
         ([(raised("ValueError: x"), 7), (died("SIGKILL"), 9)], 7, raised("ValueError: x")),
-        ([(raised("RuntimeError: closed by peer").replace(blames_peer=True), 7)], 7,
-         raised("RuntimeError: closed by peer").replace(blames_peer=True)),
+        (
+            [(raised("RuntimeError: closed by peer").replace(blames_peer=True), 7)],
+            7,
+            raised("RuntimeError: closed by peer").replace(blames_peer=True),
+        ),
         ([(OUTSIDE, 7)], 7, OUTSIDE),
     ],
-)  # fmt: skip
+)
 def test_another_death_is_tried_again(
     before: list[tuple[RootCause, int | None]], step: int | None, cause: RootCause
 ) -> None:

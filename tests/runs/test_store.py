@@ -506,10 +506,16 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         store.delete("template")
         names = [f"{'digits' if number % 2 else 'mnist'}-{number:05d}" for number in range(10_000)]
         rows = [
-            (name, BIRTH + number, None if number % 2000 == 0 else BIRTH + number + 1, "succeeded",
-             status.replace("template", name), "{}")
+            (
+                name,
+                BIRTH + number,
+                None if number % 2000 == 0 else BIRTH + number + 1,
+                "succeeded",
+                status.replace("template", name),
+                "{}",
+            )
             for number, name in enumerate(names)
-        ]  # fmt: skip
+        ]
         events = [(name, seq, BIRTH, "warning", "{}") for name in names[::100] for seq in range(1, 31)]
         store._db.execute("BEGIN")
         insert = "INSERT INTO runs (id, created_at, ended_at, phase, status, plan) VALUES (?, ?, ?, ?, ?, ?)"

@@ -95,8 +95,13 @@ def test_every_view_shows_every_warning_in_full_and_the_list_its_code() -> None:
         assert "the model is there" in text
     assert "ranks-alone +1" in "\n".join(run_rows([run], 200.0, plain))
     assert to_json(run)["warnings"][1] == {
-        "code": "model-away", "message": "the model is there", "fix": "", "ranks": [], "attempt": 1, "times": 1
-    }  # fmt: skip
+        "code": "model-away",
+        "message": "the model is there",
+        "fix": "",
+        "ranks": [],
+        "attempt": 1,
+        "times": 1,
+    }
 
 
 def test_the_first_warning_is_the_verdict_on_a_run_that_did_not_fail() -> None:

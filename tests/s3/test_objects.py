@@ -151,9 +151,15 @@ def test_an_address_that_is_silent_may_be_wrong_too(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
-    [(404, "NoSuchKey", Missing), (404, "NoSuchBucket", MissingBucket), (403, "AccessDenied", Forbidden),
-     (401, "", Denied), (412, "PreconditionFailed", Changed), (400, "InvalidRequest", StoreError)],
-)  # fmt: skip
+    [
+        (404, "NoSuchKey", Missing),
+        (404, "NoSuchBucket", MissingBucket),
+        (403, "AccessDenied", Forbidden),
+        (401, "", Denied),
+        (412, "PreconditionFailed", Changed),
+        (400, "InvalidRequest", StoreError),
+    ],
+)
 def test_what_is_final_is_asked_once(status: int, code: str, kind: type[StoreError]) -> None:
     with answering((status, {}, error(code))) as (bucket, server, pauses):
         with pytest.raises(kind) as caught:
@@ -209,9 +215,12 @@ def confirmed(body: bytes) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({}, "no ETag"), ({"ETag": '"e"'}, "did not confirm the SHA-256"),
-     (confirmed(b"other"), "confirmed the SHA-256 2SmKENG")],
-)  # fmt: skip
+    [
+        ({}, "no ETag"),
+        ({"ETag": '"e"'}, "did not confirm the SHA-256"),
+        (confirmed(b"other"), "confirmed the SHA-256 2SmKENG"),
+    ],
+)
 def test_a_write_that_the_store_does_not_confirm_is_none(fields: dict[str, str], words: str) -> None:
     with answering((200, fields, b"<html/>")) as (bucket, _, _), pytest.raises(Unconfirmed, match=words):
         bucket.send("PUT", "key", body=b"data")
@@ -244,15 +253,17 @@ def completed(checksum: str) -> bytes:
 
 @pytest.mark.parametrize(
     ("ends", "refused"),
-    [([HTML], "the answer to the completion of an upload is a html"),
-     ([(200, {}, completed("other-2"))], "confirmed the SHA-256 other-2"),
-     ([(200, {}, completed(composite()))], ""),
-     # The answer to the first completion was lost: the object itself is asked for.
-     ([(404, {}, error("NoSuchUpload")), (200, {"ETag": '"e"', "x-amz-checksum-sha256": composite()}, b"")], ""),
-     ([(200, {}, completed("")), (200, {"ETag": '"e"', "x-amz-checksum-sha256": composite()}, b"")], ""),
-     ([(404, {}, error("NoSuchUpload")), HTML], "no ETag"),
-     ([(200, {}, completed("")), (200, {"ETag": '"e"'}, b"")], "did not confirm")],
-)  # fmt: skip
+    [
+        ([HTML], "the answer to the completion of an upload is a html"),
+        ([(200, {}, completed("other-2"))], "confirmed the SHA-256 other-2"),
+        ([(200, {}, completed(composite()))], ""),
+        # The answer to the first completion was lost: the object itself is asked for.
+        ([(404, {}, error("NoSuchUpload")), (200, {"ETag": '"e"', "x-amz-checksum-sha256": composite()}, b"")], ""),
+        ([(200, {}, completed("")), (200, {"ETag": '"e"', "x-amz-checksum-sha256": composite()}, b"")], ""),
+        ([(404, {}, error("NoSuchUpload")), HTML], "no ETag"),
+        ([(200, {}, completed("")), (200, {"ETag": '"e"'}, b"")], "did not confirm"),
+    ],
+)
 def test_an_upload_is_complete_once_the_store_confirms_the_digests_of_its_parts(
     ends: list[Answered], refused: str
 ) -> None:
@@ -290,9 +301,15 @@ def test_a_clock_that_is_wrong_is_corrected_by_that_of_the_store() -> None:
 
 @pytest.mark.parametrize(
     "date",
-    ["Wed, 31 Feb 99999 00:00:00 GMT", "Wed, 21 Oct 999999999999 07:28:00 GMT",
-     "Wed, 21 Oct 2026 07:28:00 +99999999999999999999", "-5", "soon", ""],
-)  # fmt: skip
+    [
+        "Wed, 31 Feb 99999 00:00:00 GMT",
+        "Wed, 21 Oct 999999999999 07:28:00 GMT",
+        "Wed, 21 Oct 2026 07:28:00 +99999999999999999999",
+        "-5",
+        "soon",
+        "",
+    ],
+)
 def test_a_date_that_is_none_changes_neither_the_clock_nor_the_pauses(date: str) -> None:
     """What a proxy in front of a store sends is no internal error."""
     busy: Answered = (503, {"Retry-After": date}, b"")
@@ -371,8 +388,9 @@ def test_the_reason_for_which_head_is_refused_is_that_of_a_get() -> None:
         with pytest.raises(NoLogin, match="ExpiredToken"):
             bucket.send("HEAD", "key")
         assert [(method, asked.get("range")) for method, _, asked in server.asked] == [
-            ("HEAD", None), ("GET", "bytes=0-0"),
-        ]  # fmt: skip
+            ("HEAD", None),
+            ("GET", "bytes=0-0"),
+        ]
     with (
         answering((400, {}, b""), (206, {}, b"x")) as (bucket, _, _),
         pytest.raises(Forbidden, match="the token may have expired"),

@@ -61,10 +61,14 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "region", "endpoint", "keys"),
-    [("", "eu-west-1", "", Keys("AKIA", "secret")),
-     ("lab", "eu-central-1", "https://minio.example.com", Keys("ASIA", "other", "token==")),
-     ("two words", "", "https://two.example.com", None), ("role", "", "", None), ("missing", "", "", None)],
-)  # fmt: skip
+    [
+        ("", "eu-west-1", "", Keys("AKIA", "secret")),
+        ("lab", "eu-central-1", "https://minio.example.com", Keys("ASIA", "other", "token==")),
+        ("two words", "", "https://two.example.com", None),
+        ("role", "", "", None),
+        ("missing", "", "", None),
+    ],
+)
 def test_a_profile_has_what_its_files_say(home: Path, name: str, region: str, endpoint: str, keys: Keys | None) -> None:
     found = Profile({"HOME": str(home), "AWS_PROFILE": name})
     assert (found.region, found.endpoint, found.keys) == (region, endpoint, keys)
@@ -119,9 +123,12 @@ def used(home: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
     for variable in [one for one in os.environ if one.startswith("AWS_") and one != "AWS_ENDPOINT_URL_STS"]:
         monkeypatch.delenv(variable)
     settings = {
-        "AWS_PROFILE": name, "AWS_MAX_ATTEMPTS": "1", "AWS_DEFAULT_REGION": "eu-west-1",
-        "AWS_CONFIG_FILE": str(home / ".aws/config"), "AWS_SHARED_CREDENTIALS_FILE": str(home / ".aws/credentials"),
-    }  # fmt: skip
+        "AWS_PROFILE": name,
+        "AWS_MAX_ATTEMPTS": "1",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_CONFIG_FILE": str(home / ".aws/config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(home / ".aws/credentials"),
+    }
     for variable, value in settings.items():
         monkeypatch.setenv(variable, value)
     return dict(os.environ)

@@ -12,21 +12,26 @@ from windlass.s3.errors import StoreError
 from windlass.s3.proxy import connect, proxy_of
 
 KEYS = {
-    "AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_ENDPOINT_URL_S3": "http://store.example.com",
-}  # fmt: skip
+    "AWS_ACCESS_KEY_ID": "AKIA",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_ENDPOINT_URL_S3": "http://store.example.com",
+}
 
 
 @pytest.mark.parametrize(
     ("environ", "host", "secure", "proxy"),
-    [({"HTTPS_PROXY": "http://p:1"}, "b.s3.amazonaws.com", True, "http://p:1"),
-     ({"https_proxy": "p:1"}, "store.example.com:9000", False, ""),
-     ({"ALL_PROXY": "p:1"}, "store.example.com:9000", False, "p:1"),
-     ({"HTTP_PROXY": "p:1", "NO_PROXY": ".example.com"}, "store.example.com:9000", False, ""),
-     ({"HTTP_PROXY": "p:1", "no_proxy": "x, store.example.com:9000"}, "store.example.com:9000", False, ""),
-     ({"HTTP_PROXY": "p:1", "no_proxy": "re.example.com"}, "store.example.com:9000", False, "p:1"),
-     ({"HTTP_PROXY": "p:1", "no_proxy": "*"}, "store.example.com", False, ""),
-     ({"HTTP_PROXY": "p:1"}, "127.0.0.1:9000", False, ""), ({"HTTP_PROXY": "p:1"}, "localhost", False, "")],
-)  # fmt: skip
+    [
+        ({"HTTPS_PROXY": "http://p:1"}, "b.s3.amazonaws.com", True, "http://p:1"),
+        ({"https_proxy": "p:1"}, "store.example.com:9000", False, ""),
+        ({"ALL_PROXY": "p:1"}, "store.example.com:9000", False, "p:1"),
+        ({"HTTP_PROXY": "p:1", "NO_PROXY": ".example.com"}, "store.example.com:9000", False, ""),
+        ({"HTTP_PROXY": "p:1", "no_proxy": "x, store.example.com:9000"}, "store.example.com:9000", False, ""),
+        ({"HTTP_PROXY": "p:1", "no_proxy": "re.example.com"}, "store.example.com:9000", False, "p:1"),
+        ({"HTTP_PROXY": "p:1", "no_proxy": "*"}, "store.example.com", False, ""),
+        ({"HTTP_PROXY": "p:1"}, "127.0.0.1:9000", False, ""),
+        ({"HTTP_PROXY": "p:1"}, "localhost", False, ""),
+    ],
+)
 def test_a_host_has_the_proxy_of_the_environment(environ: dict[str, str], host: str, secure: bool, proxy: str) -> None:
     assert proxy_of(environ, host, secure) == proxy
 

@@ -42,9 +42,11 @@ def of_agent(roles: EmulatedRoles, token: Path) -> dict[str, str]:
 def of_emulated_sts(roles: EmulatedRoles, token: Path) -> dict[str, str]:
     """What EKS sets in a pod of a service account with a role, and the address of the emulation."""
     return {
-        "AWS_ROLE_ARN": ROLE, "AWS_WEB_IDENTITY_TOKEN_FILE": str(token), "AWS_REGION": "eu-central-1",
+        "AWS_ROLE_ARN": ROLE,
+        "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+        "AWS_REGION": "eu-central-1",
         "AWS_ENDPOINT_URL_STS": roles.address,
-    }  # fmt: skip
+    }
 
 
 def found(environ: dict[str, str], now: float = 0.0) -> Keys:
@@ -60,10 +62,17 @@ def test_the_agent_gives_keys_for_the_token_of_the_pod(roles: EmulatedRoles, tok
 def test_emulated_sts_gives_keys_for_the_token_of_the_service_account(roles: EmulatedRoles, token: Path) -> None:
     assert found(of_emulated_sts(roles, token)) == Keys(*roles.keys())
     [asked] = roles.asked
-    assert (asked.method, asked.authorization, asked.form) == ("POST", "", {
-        "Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "RoleArn": ROLE, "WebIdentityToken": TOKEN,
-        "RoleSessionName": "windlass",
-    })  # fmt: skip
+    assert (asked.method, asked.authorization, asked.form) == (
+        "POST",
+        "",
+        {
+            "Action": "AssumeRoleWithWebIdentity",
+            "Version": "2011-06-15",
+            "RoleArn": ROLE,
+            "WebIdentityToken": TOKEN,
+            "RoleSessionName": "windlass",
+        },
+    )
 
 
 def test_keys_of_the_environment_come_before_a_role(roles: EmulatedRoles, token: Path) -> None:
@@ -122,9 +131,14 @@ def test_a_lock_that_a_thread_of_the_parent_had_taken_is_not_waited_for(roles: E
 
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
-    [(400, "InvalidIdentityToken", Denied), (403, "AccessDenied", Denied), (400, "IDPCommunicationError", Busy),
-     (429, "", Busy), (500, "InternalFailure", Busy)],
-)  # fmt: skip
+    [
+        (400, "InvalidIdentityToken", Denied),
+        (403, "AccessDenied", Denied),
+        (400, "IDPCommunicationError", Busy),
+        (429, "", Busy),
+        (500, "InternalFailure", Busy),
+    ],
+)
 def test_what_emulated_sts_refuses_names_the_role_and_no_token(
     roles: EmulatedRoles, token: Path, status: int, code: str, kind: type[OSError]
 ) -> None:
@@ -150,9 +164,7 @@ def test_the_agents_of_aws_and_of_this_machine_need_no_tls(host: str) -> None:
     "uri", ["http://10.0.0.1/x", "http://169.254.170.3/x", "http://agent.example.com/x", "ftp://127.0.0.1/x", "x"]
 )
 def test_a_token_is_sent_without_tls_to_agents_alone(uri: str, token: Path) -> None:
-    environ = {
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI": uri, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token)
-    }  # fmt: skip
+    environ = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": uri, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token)}
     with pytest.raises(Denied, match="is no agent for credentials"):
         found(environ)
 

@@ -42,9 +42,12 @@ class EmulatedGcs:
     def environ(self, endpoint: str = "") -> dict[str, str]:
         """What clients of obstore read; `endpoint` may be that of a proxy."""
         account = {
-            "gcs_base_url": endpoint or self.endpoint, "disable_oauth": True,
-            "client_email": "", "private_key": "", "private_key_id": "",
-        }  # fmt: skip
+            "gcs_base_url": endpoint or self.endpoint,
+            "disable_oauth": True,
+            "client_email": "",
+            "private_key": "",
+            "private_key_id": "",
+        }
         return {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(account)}
 
 

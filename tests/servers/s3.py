@@ -40,19 +40,25 @@ class S3Server:
     def environ(self, endpoint: str = "") -> dict[str, str]:
         """What every S3 client reads; `endpoint` may be that of a proxy."""
         return {
-            "AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key, "AWS_REGION": REGION,
-            "AWS_DEFAULT_REGION": REGION, "AWS_ENDPOINT_URL_S3": endpoint or self.endpoint,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ENDPOINT_URL_S3": endpoint or self.endpoint,
             "AWS_EC2_METADATA_DISABLED": "true",
-        }  # fmt: skip
+        }
 
     def client(self) -> Any:
         """A client of boto3."""
         import boto3
 
         return boto3.client(
-            "s3", endpoint_url=self.endpoint, region_name=REGION,
-            aws_access_key_id=self.access_key, aws_secret_access_key=self.secret_key,
-        )  # fmt: skip
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=REGION,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+        )
 
 
 @contextmanager

@@ -78,15 +78,19 @@ def ranks(**fields: Any) -> Job:
             "fabric run --accelerator=cpu --devices 2 --strategy ddp --precision bf16-mixed train.py",
             ranks(
                 procs_per_node=2,
-                env={"LT_CLI_USED": "1", "LT_ACCELERATOR": "cpu", "LT_STRATEGY": "ddp", "LT_PRECISION": "bf16-mixed",
-                     "LT_DEVICES": "2", "LT_NUM_NODES": "1"},
+                env={
+                    "LT_CLI_USED": "1",
+                    "LT_ACCELERATOR": "cpu",
+                    "LT_STRATEGY": "ddp",
+                    "LT_PRECISION": "bf16-mixed",
+                    "LT_DEVICES": "2",
+                    "LT_NUM_NODES": "1",
+                },
             ),
         ),
         (
             "fabric run --devices 0,1 --num-nodes 2 train.py",
-            ranks(
-                nodes=2, procs_per_node=2, env={"LT_CLI_USED": "1", "LT_DEVICES": "0,1", "LT_NUM_NODES": "2"}
-            ),
+            ranks(nodes=2, procs_per_node=2, env={"LT_CLI_USED": "1", "LT_DEVICES": "0,1", "LT_NUM_NODES": "2"}),
         ),
         ("python train.py --lr 1e-3", job(run="train.py --lr 1e-3")),
         ("python3.12 train.py", job(python="python3.12")),
@@ -129,14 +133,19 @@ def ranks(**fields: Any) -> Job:
         ),
         (
             "accelerate launch --num_processes 2 --use_deepspeed --zero_stage 2 --gradient_accumulation_steps=4 a.py",
-            job(name="a", run="a.py",
+            job(
+                name="a",
+                run="a.py",
                 procs_per_node=2,
-                env={"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2",
-                     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"},
+                env={
+                    "ACCELERATE_USE_DEEPSPEED": "true",
+                    "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2",
+                    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
+                },
             ),
         ),
     ],
-)  # fmt: skip
+)
 def test_a_launcher_line_becomes_a_job(line: str, same_as: Job) -> None:
     assert job_from_command(shlex.split(line)) == same_as
 
@@ -192,7 +201,7 @@ def test_any_other_line_is_a_command_word_by_word(line: str) -> None:
         ("accelerate launch --config_file c --num_processes 3 --num_machines 2 a.py", ["--config_file", "not divide"]),
         ("", ["the command is empty"]),
     ],
-)  # fmt: skip
+)
 def test_what_would_be_lost_is_refused_by_name(line: str, says: list[str]) -> None:
     with pytest.raises(JobFileError) as caught:
         job_from_command(shlex.split(line))
@@ -237,7 +246,7 @@ def test_what_is_dropped_or_not_understood_is_said(line: str, says: list[str]) -
         ("env A=1 conda run -n mine --no-capture-output python train.py", job(python="/mine/python", env={"A": "1"})),
         ("conda run --name=m mpirun -np 2 python train.py", job(launcher="mpi", procs_per_node=2, python="/m/python")),
     ],
-)  # fmt: skip
+)
 def test_the_interpreter_of_an_environment_is_that_of_its_tool(line: str, job_of_it: Job) -> None:
     caller = Caller(find_python=lambda environment: f"/{environment.name or environment.tool[:2]}/python")
     found = read_command(shlex.split(line), caller=caller)
@@ -272,21 +281,30 @@ def test_fsdp_of_a_file_has_the_variables_that_accelerate_sets() -> None:
     made = of_config("FSDP", "fsdp_config:\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n  fsdp_offload_params: true")
     names = {name: value for name, value in made.env.items() if name.startswith(("FSDP", "ACCELERATE_USE"))}
     assert names == {
-        "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1", "FSDP_SHARDING_STRATEGY": "SHARD_GRAD_OP",
-        "FSDP_RESHARD_AFTER_FORWARD": "true", "FSDP_OFFLOAD_PARAMS": "true", "FSDP_MIN_NUM_PARAMS": "100000000",
-        "FSDP_FORWARD_PREFETCH": "false", "FSDP_USE_ORIG_PARAMS": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
-        "FSDP_SYNC_MODULE_STATES": "true", "FSDP_ACTIVATION_CHECKPOINTING": "false",
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "1",
+        "FSDP_SHARDING_STRATEGY": "SHARD_GRAD_OP",
+        "FSDP_RESHARD_AFTER_FORWARD": "true",
+        "FSDP_OFFLOAD_PARAMS": "true",
+        "FSDP_MIN_NUM_PARAMS": "100000000",
+        "FSDP_FORWARD_PREFETCH": "false",
+        "FSDP_USE_ORIG_PARAMS": "true",
+        "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+        "FSDP_SYNC_MODULE_STATES": "true",
+        "FSDP_ACTIVATION_CHECKPOINTING": "false",
         "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": "false",
-    }  # fmt: skip
+    }
 
 
 def test_deepspeed_of_a_file_has_the_variables_that_accelerate_sets() -> None:
     made = of_config("DEEPSPEED", "deepspeed_config:\n  zero_stage: 3\n  zero3_init_flag: true")
     assert made.env == {
-        "ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3",
+        "ACCELERATE_MIXED_PRECISION": "no",
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3",
         "ACCELERATE_DEEPSPEED_ZERO3_INIT": "true",
         "ACCELERATE_CONFIG_DS_FIELDS": "zero_stage,zero3_init_flag,mixed_precision",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -317,12 +335,18 @@ def test_the_settings_that_accelerate_config_has_written_are_used_and_named() ->
 @pytest.mark.parametrize(
     ("line", "python"),
     [
-        ("python train.py", "python"), ("python3 -m train", "python3"), ("env A=1 python train.py", "python"),
-        ("mpirun -np 2 python train.py", "python"), ("train.py", None), ("torchrun train.py", "torchrun"),
-        ("accelerate launch train.py", "accelerate"), ("/opt/bin/torchrun train.py", None),
-        ("/opt/python train.py", None), ("python -c 1", None),
+        ("python train.py", "python"),
+        ("python3 -m train", "python3"),
+        ("env A=1 python train.py", "python"),
+        ("mpirun -np 2 python train.py", "python"),
+        ("train.py", None),
+        ("torchrun train.py", "torchrun"),
+        ("accelerate launch train.py", "accelerate"),
+        ("/opt/bin/torchrun train.py", None),
+        ("/opt/python train.py", None),
+        ("python -c 1", None),
     ],
-)  # fmt: skip
+)
 def test_a_python_without_a_folder_is_known_as_that_of_the_path(line: str, python: str | None) -> None:
     assert read_command(shlex.split(line)).python == python
 

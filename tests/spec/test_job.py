@@ -99,7 +99,7 @@ def test_the_launcher_follows_from_what_is_started(start: dict[str, Any], launch
         ({"run": "a.py", "env": {"A": "\0"}}, "env.A: holds a NUL character"),
         ({"run": "a.py", "env": {"WINDLASS_X": "1"}}, "env.WINDLASS_X: set by Windlass"),
     ],
-)  # fmt: skip
+)
 def test_impossible_jobs_are_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(JobFileError) as caught:
         Job(name="a", **fields)

@@ -285,9 +285,15 @@ def test_scalars_mean_what_yaml_1_2_says() -> None:
         ("progress: (", "progress: is not a Python pattern"),
         ("outputs: https://me:pw@host/x", "outputs: holds a password inside the address"),
         ("outputs: s3://", "outputs: is s3://, which names no bucket (write s3://BUCKET/PREFIX)"),
-        ("data: [{name: a, source: 'gs:///a'}]", "source: is gs:///a, which names no bucket (write gs://BUCKET/PREFIX)"),
+        (
+            "data: [{name: a, source: 'gs:///a'}]",
+            "source: is gs:///a, which names no bucket (write gs://BUCKET/PREFIX)",
+        ),
         ("outputs: {to: s3://}", "outputs.to: is s3://, which names no bucket (write s3://BUCKET/PREFIX)"),
-        ("outputs: {at: checkpoint}", "outputs.at: is checkpoint, and to: names no store (write to: s3://BUCKET/PREFIX)"),
+        (
+            "outputs: {at: checkpoint}",
+            "outputs.at: is checkpoint, and to: names no store (write to: s3://BUCKET/PREFIX)",
+        ),
         ("outputs: {collect: out/**}", "outputs.collect: expected a list"),
         ("outputs: {collect: [/tmp/x]}", "outputs.collect[0]: is /tmp/x, and files are collected from the code folder"),
         ("outputs: {collect: [a/../../x]}", "outputs.collect[0]: is a/../../x, and files are collected from the code"),
@@ -303,7 +309,7 @@ def test_scalars_mean_what_yaml_1_2_says() -> None:
         ('python: "\\ud800"', "python: holds characters that are not Unicode text"),
         ("data: [{name: a-b, source: x}, {name: a_b, source: x}]", "a_b and a-b would both be WINDLASS_DATA_A_B"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_value_is_one_problem_in_plain_words(line: str, says: str) -> None:
     found = problems(f"name: a\nrun: a.py\n{line}\n")
     assert len(found) == 1

@@ -64,7 +64,7 @@ def test_the_script_may_be_a_variable_and_decides_the_launcher() -> None:
         ("pip install x\npython train.py\n", "has several lines, and is one command", "into setup:"),
         ("$NONE x", "begins with a variable that is empty", "give it a value"),
     ],
-)  # fmt: skip
+)
 def test_what_only_a_shell_would_do_is_refused_with_what_to_write(run: str, message: str, hint: str) -> None:
     with pytest.raises(JobFileError) as caught:
         _job(run)

@@ -63,7 +63,7 @@ def test_the_schema_takes_every_job_that_the_parser_takes(mapping: dict[str, Any
         {"name": "A"},
         {"warm": "torch"},
     ],
-)  # fmt: skip
+)
 def test_the_schema_refuses_what_the_parser_refuses(wrong: dict[str, Any]) -> None:
     mapping = {"name": "a", "run": "a.py", **wrong}
     assert refusal(lambda: job_from_mapping(mapping))
@@ -98,6 +98,6 @@ def test_every_field_of_the_schemas_is_described() -> None:
         ({"Lab": {"kind": "local"}}, False),
         ({"lab": {"kind": "local", "name": "lab"}}, False),
     ],
-)  # fmt: skip
+)
 def test_the_schema_of_targets_agrees_with_the_parser(mapping: dict[str, Any], is_good: bool) -> None:
     assert TARGETS.is_valid(mapping) is is_good

@@ -15,10 +15,12 @@ aws: {kind: sagemaker, region: us-east-1, role: arn:aws:iam::123456789012:role/t
         "local": LocalTarget(name="local"),
         "gpu-lab": KubernetesTarget(name="gpu-lab", context="lab", namespace="team-a"),
         "aws": SageMakerTarget(
-            name="aws", region="us-east-1", role="arn:aws:iam::123456789012:role/training",
+            name="aws",
+            region="us-east-1",
+            role="arn:aws:iam::123456789012:role/training",
             storage="s3://bucket/windlass",
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("text", ["", "# none yet\n", "{}"])

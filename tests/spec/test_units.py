@@ -62,11 +62,21 @@ def test_what_is_no_duration_is_refused_in_words(given_: object, says: str) -> N
 @pytest.mark.parametrize(
     ("given_", "size"),
     [
-        ("16GiB", 16 * 2**30), ("16Gi", 16 * 2**30), ("2GB", 2 * 10**9), ("2G", 2 * 10**9), ("512Mi", 512 * 2**20),
-        ("512mb", 512 * 10**6), ("1024", 1024), (1024, 1024), (1024.0, 1024), ("1.5KiB", 1536), ("0.1KiB", 103),
-        ("7B", 7), (0, 0),
+        ("16GiB", 16 * 2**30),
+        ("16Gi", 16 * 2**30),
+        ("2GB", 2 * 10**9),
+        ("2G", 2 * 10**9),
+        ("512Mi", 512 * 2**20),
+        ("512mb", 512 * 10**6),
+        ("1024", 1024),
+        (1024, 1024),
+        (1024.0, 1024),
+        ("1.5KiB", 1536),
+        ("0.1KiB", 103),
+        ("7B", 7),
+        (0, 0),
     ],
-)  # fmt: skip
+)
 def test_sizes_are_bytes(given_: object, size: int) -> None:
     assert parse_size(given_) == size
 
@@ -97,8 +107,14 @@ def test_what_is_no_size_is_refused_in_words(given_: object, says: str) -> None:
 
 def test_durations_and_sizes_read_as_words() -> None:
     assert [format_duration(s) for s in (0, 0.25, 1, 90, 7200, 90061, 90.5)] == [
-        "0s", "250ms", "1s", "1min 30s", "2h", "1d 1h 1min 1s", "1min 30.5s",
-    ]  # fmt: skip
+        "0s",
+        "250ms",
+        "1s",
+        "1min 30s",
+        "2h",
+        "1d 1h 1min 1s",
+        "1min 30.5s",
+    ]
     assert [format_size(n) for n in (0, 1023, 1024, 16 * 2**30, 1234567)] == ["0B", "1023B", "1KiB", "16GiB", "1.2MiB"]
     assert (format_duration(-90), format_size(-1024), format_duration(math.inf)) == ("-1min 30s", "-1KiB", "inf")
 

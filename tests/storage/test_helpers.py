@@ -98,8 +98,9 @@ def test_a_file_for_which_the_store_was_busy_is_moved_again_with_fewer_requests(
 def test_files_that_fail_are_named_and_the_others_are_moved(source: Path, marks: Path, tmp_path: Path) -> None:
     done = copied(Sent(source, {"f1/1.bin": "changed", "f2/2.bin": "refused"}, marks), tmp_path / "to")
     assert refusals(done) == {
-        "f1/1.bin": "f1/1.bin was changed while it was copied", "f2/2.bin": "Input/output error",
-    }  # fmt: skip
+        "f1/1.bin": "f1/1.bin was changed while it was copied",
+        "f2/2.bin": "Input/output error",
+    }
     assert done.num_copied == NUM_FILES - 2
 
 

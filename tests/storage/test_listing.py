@@ -99,9 +99,14 @@ def test_ranges_have_every_name_once(cuts: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "store",
-    [Store(NAMES[::-1]), Store(NAMES, ignores_start=True), Store(["00", "02", "01", "03"], by_place=True),
-     Store(["00", "02", "01"], by_place=True), Store(["01", "00"])],
-)  # fmt: skip
+    [
+        Store(NAMES[::-1]),
+        Store(NAMES, ignores_start=True),
+        Store(["00", "02", "01", "03"], by_place=True),
+        Store(["00", "02", "01"], by_place=True),
+        Store(["01", "00"]),
+    ],
+)
 def test_a_store_with_another_order_is_listed_in_one_range(store: Store) -> None:
     assert store.listed(("01",)) == store.shown
 

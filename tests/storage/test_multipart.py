@@ -131,9 +131,7 @@ def test_a_completion_whose_answer_was_lost_is_found_by_the_digest_of_the_object
         asyncio.run(first.finish(DIGESTS))
     assert asyncio.run(first.finish(DIGESTS)) == '"whole"'
     again = begin(store, tmp_path)  # it was killed before it had forgotten the upload
-    assert (again.done, asyncio.run(again.finish(DIGESTS)), len(store.sent)) == (
-        dict(enumerate(DIGESTS)), '"whole"', 3
-    )  # fmt: skip
+    assert (again.done, asyncio.run(again.finish(DIGESTS)), len(store.sent)) == (dict(enumerate(DIGESTS)), '"whole"', 3)
 
 
 @pytest.mark.parametrize("refusal", [NoUpload, StorageError])
@@ -187,8 +185,14 @@ def test_a_note_that_is_damaged_is_none(store: FakeUploads, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("checksum", "size", "is_ours"),
-    [(to_s3(DIGESTS[0]), 1, True), (f"{to_s3(DIGESTS[0])}-3", PARTS.size, True), (to_s3(DIGESTS[0]), PARTS.size, False),
-     (f"{to_s3(DIGESTS[0])}-2", PARTS.size, False), ("", 1, False), ("bm9uZQ==", 1, False)],
-)  # fmt: skip
+    [
+        (to_s3(DIGESTS[0]), 1, True),
+        (f"{to_s3(DIGESTS[0])}-3", PARTS.size, True),
+        (to_s3(DIGESTS[0]), PARTS.size, False),
+        (f"{to_s3(DIGESTS[0])}-2", PARTS.size, False),
+        ("", 1, False),
+        ("bm9uZQ==", 1, False),
+    ],
+)
 def test_a_checksum_counts_where_its_parts_are_ours(checksum: str, size: int, is_ours: bool) -> None:
     assert bool(Stored('"e"', size, checksum).digest) == is_ours

@@ -335,11 +335,21 @@ def test_a_run_streams_and_saves_there_through_kills_and_another_world_size(
     folder, seen = store.address("saved"), tmp_path / "seen"
     seen.mkdir()
     kills = ["4:0:2", "11:1:2"]  # step, rank and world size
-    job = machine.write("job.yaml", json.dumps({
-        "name": "seen", "run": " ".join([str(SCRIPT), str(seen), "--kill", *kills]), "nodes": 2, "restarts": 1,
-        "data": [{"name": "pictures", "source": address, "via": "stream"}], "checkpoint": {"folder": folder},
-        "env": {"XDG_CACHE_HOME": str(tmp_path)}, "python": sys.executable,
-    }))  # fmt: skip
+    job = machine.write(
+        "job.yaml",
+        json.dumps(
+            {
+                "name": "seen",
+                "run": " ".join([str(SCRIPT), str(seen), "--kill", *kills]),
+                "nodes": 2,
+                "restarts": 1,
+                "data": [{"name": "pictures", "source": address, "via": "stream"}],
+                "checkpoint": {"folder": folder},
+                "env": {"XDG_CACHE_HOME": str(tmp_path)},
+                "python": sys.executable,
+            }
+        ),
+    )
     assert machine.windlass("run", str(job)).returncode == 100, "the second kill is one more than restarts allow"
     run = str(machine.status()["id"])
     done = machine.windlass("resume", run, "--nodes", "1")
@@ -365,9 +375,13 @@ def test_a_run_that_is_killed_resumes_with_the_same_weights(machine: Machine, st
         # Patient: a kill waits for the checkpoint before it, however slow the upload is.
         words = [str(EXACT), str(place), "--patient", *(["--kill", *kills] if kills else [])]
         job = {
-            "name": "exact", "run": " ".join(words), "procs_per_node": 2, "python": sys.executable, "restarts": 5,
+            "name": "exact",
+            "run": " ".join(words),
+            "procs_per_node": 2,
+            "python": sys.executable,
+            "restarts": 5,
             "checkpoint": {"folder": store.address("saved")},
-        }  # fmt: skip
+        }
         done = machine.windlass("run", str(machine.write("job.yaml", json.dumps(job))))
         assert done.returncode == 0, done.stdout + done.stderr
         digests.append((place / "digest").read_text())

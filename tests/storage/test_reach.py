@@ -14,9 +14,13 @@ from windlass.storage.place import Fatal, Throttled
 
 @pytest.mark.parametrize(
     ("answer", "is_refused"),
-    [(None, False), (Fatal("there is no bucket nothing"), True), (Throttled("503 SlowDown"), False),
-     (StorageError("501"), False)],
-)  # fmt: skip
+    [
+        (None, False),
+        (Fatal("there is no bucket nothing"), True),
+        (Throttled("503 SlowDown"), False),
+        (StorageError("501"), False),
+    ],
+)
 def test_what_is_final_refuses(monkeypatch: pytest.MonkeyPatch, answer: StorageError | None, is_refused: bool) -> None:
     class Scripted:
         def check(self) -> None:

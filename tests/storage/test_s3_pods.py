@@ -180,9 +180,13 @@ def test_the_role_of_a_service_account_is_enough(
     with emulated_roles() as roles:
         roles.given = (server.access_key, server.secret_key, "")
         ended = pods.stage(
-            there, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="", AWS_ENDPOINT_URL_STS=roles.address,
-            AWS_ROLE_ARN="arn:aws:iam::1:role/r", AWS_WEB_IDENTITY_TOKEN_FILE=str(tmp_path / "token"),
-        ).ended()  # fmt: skip
+            there,
+            AWS_ACCESS_KEY_ID="",
+            AWS_SECRET_ACCESS_KEY="",
+            AWS_ENDPOINT_URL_STS=roles.address,
+            AWS_ROLE_ARN="arn:aws:iam::1:role/r",
+            AWS_WEB_IDENTITY_TOKEN_FILE=str(tmp_path / "token"),
+        ).ended()
         assert (ended.code, ended.err) == (0, "")
         assert len(roles.asked) == 1
     assert_equal(source, pods.link())

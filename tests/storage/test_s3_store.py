@@ -32,9 +32,14 @@ class FakeBucket(Bucket):
         self.asked: list[tuple[str, dict[str, str]]] = []
 
     def send_once(
-        self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None,
-        body: Body = b"", sent: Sent | None = None,
-    ) -> Answer:  # fmt: skip
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+        sent: Sent | None = None,
+    ) -> Answer:
         self.asked.append((method, dict(query or {})))
         answer = self.answers.pop(0)
         if isinstance(answer, StoreError):
@@ -54,9 +59,14 @@ def place(*answers: Given) -> S3Store:
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(Busy("503", "x"), Throttled), (Denied("403 AccessDenied", "x"), Fatal), (Changed("412", "x"), SourceChanged),
-     (MissingBucket("there is no bucket b", "x"), Fatal), (StoreError(5, "501", "x"), StorageError)],
-)  # fmt: skip
+    [
+        (Busy("503", "x"), Throttled),
+        (Denied("403 AccessDenied", "x"), Fatal),
+        (Changed("412", "x"), SourceChanged),
+        (MissingBucket("there is no bucket b", "x"), Fatal),
+        (StoreError(5, "501", "x"), StorageError),
+    ],
+)
 def test_errors_of_a_bucket_are_those_of_storage(error: StoreError, kind: type[StorageError]) -> None:
     with pytest.raises(kind) as caught:
         place(error).put("a.bin", b"data")
@@ -71,8 +81,10 @@ def test_a_file_of_ours_that_is_missing_is_none() -> None:
 
 
 def test_a_listing_of_several_pages_names_what_is_below_the_prefix() -> None:
-    page = (f"<ListBucketResult {SPACE}><Contents><Key>set/{{}}</Key><Size>1</Size><ETag>e</ETag></Contents>{{}}"
-            "</ListBucketResult>")  # fmt: skip
+    page = (
+        f"<ListBucketResult {SPACE}><Contents><Key>set/{{}}</Key><Size>1</Size><ETag>e</ETag></Contents>{{}}"
+        "</ListBucketResult>"
+    )
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
     pages = [page.format(".windlass/manifest.jsonl", more).encode(), page.format("b", "").encode()]
     assert [one.name for one in asyncio.run(place(*pages).listed())] == ["b"]
@@ -88,13 +100,16 @@ def test_a_page_that_was_cut_off_is_asked_for_again() -> None:
 
 
 def test_parts_of_several_pages_are_listed() -> None:
-    page = ("<ListPartsResult {}><Part><PartNumber>{}</PartNumber><ETag>&quot;e&quot;</ETag><Size>5</Size>"
-            "<ChecksumSHA256>c=</ChecksumSHA256></Part>{}</ListPartsResult>")  # fmt: skip
+    page = (
+        "<ListPartsResult {}><Part><PartNumber>{}</PartNumber><ETag>&quot;e&quot;</ETag><Size>5</Size>"
+        "<ChecksumSHA256>c=</ChecksumSHA256></Part>{}</ListPartsResult>"
+    )
     more = "<IsTruncated>true</IsTruncated><NextPartNumberMarker>1</NextPartNumberMarker>"
     found = uploads(page.format(SPACE, 1, more).encode(), page.format(SPACE, 2, "").encode())
     assert [(one.number, one.etag, one.size, one.checksum) for one in found.parts("u")] == [
-        (1, '"e"', 5, "c="), (2, '"e"', 5, "c=")
-    ]  # fmt: skip
+        (1, '"e"', 5, "c="),
+        (2, '"e"', 5, "c="),
+    ]
     assert isinstance(found._bucket, FakeBucket)
     assert found._bucket.asked[1] == ("GET", {"uploadId": "u", "part-number-marker": "1"})
 

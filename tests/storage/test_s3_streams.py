@@ -191,11 +191,19 @@ def test_each_sample_is_trained_on_once_per_epoch_through_kills_and_another_worl
     seen = tmp_path / "seen"
     seen.mkdir()
     kills = ["4:0:2", "11:1:2", "13:0:1", "16:0:1"]  # step, rank and world size
-    job = machine.write("job.yaml", json.dumps({
-        "name": "seen", "run": " ".join([str(SCRIPT), str(seen), "--kill", *kills]), "nodes": 2, "restarts": 1,
-        "data": [{"name": "pictures", "source": address, "via": "stream"}],
-        "env": {"XDG_CACHE_HOME": str(tmp_path)},
-    }))  # fmt: skip
+    job = machine.write(
+        "job.yaml",
+        json.dumps(
+            {
+                "name": "seen",
+                "run": " ".join([str(SCRIPT), str(seen), "--kill", *kills]),
+                "nodes": 2,
+                "restarts": 1,
+                "data": [{"name": "pictures", "source": address, "via": "stream"}],
+                "env": {"XDG_CACHE_HOME": str(tmp_path)},
+            }
+        ),
+    )
     assert machine.windlass("run", str(job)).returncode == 100, "the second kill is one more than restarts allow"
     run = machine.status()["id"]
     assert machine.windlass("resume", run, "--nodes", "1").returncode == 100

@@ -27,8 +27,12 @@ from windlass.worker.protocol import (
 )
 
 POLICY: dict[str, Any] = {
-    "timeout_seconds": None, "grace_seconds": 10.0, "hang_seconds": None, "max_restarts": 0, "restart_on": ["failure"],
-}  # fmt: skip
+    "timeout_seconds": None,
+    "grace_seconds": 10.0,
+    "hang_seconds": None,
+    "max_restarts": 0,
+    "restart_on": ["failure"],
+}
 START = 1000.0
 """When a run is created, in unix seconds."""
 
@@ -108,8 +112,9 @@ class FakeNode(Node):
         now = self.clock.time()
         failures = [
             RankFailure(rank, code, now, tail, ended_by_us=ended_by_us, **more)
-            for rank, code in zip(self.ranks, codes, strict=True) if code
-        ]  # fmt: skip
+            for rank, code in zip(self.ranks, codes, strict=True)
+            if code
+        ]
         for rank, code in zip(self.ranks, codes, strict=True):
             self.report("rank", rank=rank, exit_code=code)
         if failures and not ended_by_us:

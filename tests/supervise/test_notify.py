@@ -57,11 +57,13 @@ def hooked(*answers: int) -> Iterator[Hook]:
 
 
 def ended(phase: Phase = Phase.FAILED) -> Status:
-    return fold([
-        Created("digits-7", "digits", "lab", "/o", user="ann", labels={"team": "vision"}).event(1, 100.0),
-        *([RootCause("RuntimeError: boom", rank=1).event(2, 110.0)] if phase is Phase.FAILED else []),
-        RunEnded(phase, 0 if phase is Phase.SUCCEEDED else 1).event(3, 160.0),
-    ])  # fmt: skip
+    return fold(
+        [
+            Created("digits-7", "digits", "lab", "/o", user="ann", labels={"team": "vision"}).event(1, 100.0),
+            *([RootCause("RuntimeError: boom", rank=1).event(2, 110.0)] if phase is Phase.FAILED else []),
+            RunEnded(phase, 0 if phase is Phase.SUCCEEDED else 1).event(3, 160.0),
+        ]
+    )
 
 
 def test_the_end_is_told_once_with_a_sentence_and_the_run() -> None:

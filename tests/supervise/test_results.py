@@ -55,5 +55,6 @@ def test_stop_waits_for_the_copy_and_stop_now_ends_it(make_run: MakeRun) -> None
     assert 600 <= run.clock.now - START < 610
     [warning] = run.status.warnings
     assert (warning.code, warning.message) == (
-        "results-not-collected", "node 0 was lost while it copied files to the output"
-    )  # fmt: skip
+        "results-not-collected",
+        "node 0 was lost while it copied files to the output",
+    )

@@ -45,9 +45,11 @@ def hear(writer: RunWriter, until: float, *more: dict[str, Any]) -> None:
         {"kind": "node", "at": BORN + 1, "pid": 7, "start_ticks": 1, "boot": "b", "start": "cold"},
         {"kind": "rank", "at": BORN + 1, "rank": 0, "pid": 9},
         {"kind": "output", "at": BORN + 2},
-    ]  # fmt: skip
-    told += [{"kind": "progress", "at": BORN + 1 + step, "progress": {"rank": 0, "step": step}}
-             for step in range(1, int(until))]  # fmt: skip
+    ]
+    told += [
+        {"kind": "progress", "at": BORN + 1 + step, "progress": {"rank": 0, "step": step}}
+        for step in range(1, int(until))
+    ]
     for event in [*told, *more]:
         ingestion.take(node, RankSeen(event["at"]) if event["kind"] == "alive" else event_of(event))
 

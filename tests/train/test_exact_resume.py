@@ -60,11 +60,18 @@ def under_windlass(
     words += ["--kill", *kills] if kills else []
     job = machine.write(
         "job.yaml",
-        json.dumps({
-            "name": "exact", "run": " ".join(words), "nodes": nodes, "procs_per_node": procs,
-            "python": sys.executable, "restarts": 5, "env": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
-        }),
-    )  # fmt: skip
+        json.dumps(
+            {
+                "name": "exact",
+                "run": " ".join(words),
+                "nodes": nodes,
+                "procs_per_node": procs,
+                "python": sys.executable,
+                "restarts": 5,
+                "env": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
+            }
+        ),
+    )
     done = machine.windlass("run", str(job))
     assert done.returncode == 0, done.stdout + done.stderr
     return (folder / "digest").read_text()

@@ -10,11 +10,18 @@ from windlass.train.checkpoint.files import MANIFEST, list_checkpoints, seal
 
 NAME = "step-00000120-a2f3c1"
 MANIFEST_OF_ONE = {
-    "format": 1, "step": 120, "epoch": 3, "world_size": 1, "attempt": 2, "run_id": "digits-7f3k2",
-    "created_at": 1790000000.25, "files": {
-        "rank-0.safetensors": {"bytes": 10, "crc32": "0a0b0c0d"}, "rank-0.json": {"bytes": 5, "crc32": "01020304"},
+    "format": 1,
+    "step": 120,
+    "epoch": 3,
+    "world_size": 1,
+    "attempt": 2,
+    "run_id": "digits-7f3k2",
+    "created_at": 1790000000.25,
+    "files": {
+        "rank-0.safetensors": {"bytes": 10, "crc32": "0a0b0c0d"},
+        "rank-0.json": {"bytes": 5, "crc32": "01020304"},
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -76,8 +76,12 @@ def test_where_a_checkpoint_counts_the_steps_the_number_of_a_batch_is_none(bench
     counts = bench.report(14, total=16, epoch=3, loss=0.5)
     bench.reporter.count(61)
     assert counts == [{"checkpoint": {"action": "counts"}}, {"step": 60, "epoch": 3, "loss": 0.5}]
-    for step, total, known in ((61, 160, {"step": 61, "total": 160}), (62, 160, {"step": 62, "total": 160}),
-                               (15, 16, {"step": 61}), (None, None, {})):  # fmt: skip
+    for step, total, known in (
+        (61, 160, {"step": 61, "total": 160}),
+        (62, 160, {"step": 62, "total": 160}),
+        (15, 16, {"step": 61}),
+        (None, None, {}),
+    ):
         bench.now += 1.0
         [line] = bench.report(step, total=total, loss=0.25)
         assert {name: line[name] for name in ("step", "total") if name in line} == known

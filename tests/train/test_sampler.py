@@ -60,9 +60,15 @@ def train(world: list[BatchSampler], most_steps: int | None = None) -> list[list
     last=WORLDS,
 )
 def test_an_epoch_has_each_sample_once_whatever_the_world_becomes(
-    num_samples: int, batch: int, fixed_global: bool, shuffle: bool, seed: int, epoch: int,
-    moves: list[tuple[int, int]], last: int,
-) -> None:  # fmt: skip
+    num_samples: int,
+    batch: int,
+    fixed_global: bool,
+    shuffle: bool,
+    seed: int,
+    epoch: int,
+    moves: list[tuple[int, int]],
+    last: int,
+) -> None:
     settings: dict[str, Any] = {"shuffle": shuffle, "seed": seed}
     settings |= {"global_batch_size": max(batch, 7)} if fixed_global else {"batch_size": batch}
     state: dict[str, Any] = {}

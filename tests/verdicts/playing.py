@@ -111,8 +111,10 @@ def judged(case: Case, why: dict[str, Any], status: dict[str, Any], text: str, p
     everything = "\n".join([json.dumps(why, ensure_ascii=False), text, printed])
     wrong = [f"verdict {why['verdict']}, right is {case.verdict}"] if why["verdict"] != case.verdict else []
     for words, said, where in (
-        (case.words, main, "verdict"), (case.warnings, warnings, "warnings"), (case.shown, printed, "output")
-    ):  # fmt: skip
+        (case.words, main, "verdict"),
+        (case.warnings, warnings, "warnings"),
+        (case.shown, printed, "output"),
+    ):
         wrong += [f"{word!r} is missing in the {where}" for word in words if word not in said]
     wrong += [f"{word!r} is printed" for word in case.absent if word in everything]
     attempts = len(status["attempts"])

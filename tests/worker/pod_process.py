@@ -41,10 +41,18 @@ class Pod:
     """The process of a pod with one rank, and its folder."""
 
     def __init__(
-        self, work: Path, how: str, stay_seconds: float = 600.0, env: Mapping[str, str] | None = None,
-        warm: tuple[str, ...] = (), python: str = sys.executable, place: int = 0, outputs_max: int = 0,
-        setup: str = "", world_size: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        work: Path,
+        how: str,
+        stay_seconds: float = 600.0,
+        env: Mapping[str, str] | None = None,
+        warm: tuple[str, ...] = (),
+        python: str = sys.executable,
+        place: int = 0,
+        outputs_max: int = 0,
+        setup: str = "",
+        world_size: int = 1,
+    ) -> None:
         """Of the attempt's pods it is that at `place`; the attempt has a node at the first place alone."""
         self.work = work
         self.place = place
@@ -59,22 +67,37 @@ class Pod:
         words = [python, "-I", "-S", pod.__file__, str(work / "attempt"), str(nodes)]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                words, stdout=log, stderr=log,
+                words,
+                stdout=log,
+                stderr=log,
                 env={"PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": str(place), **(env or {})},
-            )  # fmt: skip
+            )
 
     def spec(self, attempt: int, how: str, stay_seconds: float = 600.0, place: int = 0) -> bytes:
         env = {
-            "MASTER_ADDR": "127.0.0.1", "WINDLASS_ATTEMPT": str(attempt), "WINDLASS_HOW": how,
-            "WINDLASS_OUTPUT_DIR": str(self.work / "out"), "WINDLASS_CHECKPOINT_DIR": str(self.work / "checkpoints"),
-        }  # fmt: skip
+            "MASTER_ADDR": "127.0.0.1",
+            "WINDLASS_ATTEMPT": str(attempt),
+            "WINDLASS_HOW": how,
+            "WINDLASS_OUTPUT_DIR": str(self.work / "out"),
+            "WINDLASS_CHECKPOINT_DIR": str(self.work / "checkpoints"),
+        }
         runner = (rank.__file__,) if self.warm else ()
         its = RankSpec(0, 0, (sys.executable, *runner, str(self.work / "script.py")), {})
         spec = NodeSpec(
-            0, "script.py", sys.executable, str(self.work), env, (its,), 5.0, stay_seconds=stay_seconds,
-            attempt=attempt, warm=self.warm, outputs_max=self.outputs_max, setup=self.setup,
+            0,
+            "script.py",
+            sys.executable,
+            str(self.work),
+            env,
+            (its,),
+            5.0,
+            stay_seconds=stay_seconds,
+            attempt=attempt,
+            warm=self.warm,
+            outputs_max=self.outputs_max,
+            setup=self.setup,
             world_size=self.world_size,
-        )  # fmt: skip
+        )
         return pack(attempt, {place: spec})
 
     def text(self) -> str:

@@ -76,8 +76,19 @@ def test_a_copy_with_the_time_of_its_original_is_new(folder: Folder) -> None:
 def test_ignored_files_are_listed_and_caches_are_not(folder: Folder) -> None:
     folder.write(".gitignore", "*.pt\n")
     folder.write("a.pt")
-    for name in ("__pycache__/a.pyc", ".git/index", ".ipynb_checkpoints/a.ipynb", ".cache/x", "models--bert/blobs/x",
-                 "hf/hub/x", ".venv/lib/x", "env/pyvenv.cfg", "env/lib/x", "any/CACHEDIR.TAG", "any/x"):  # fmt: skip
+    for name in (
+        "__pycache__/a.pyc",
+        ".git/index",
+        ".ipynb_checkpoints/a.ipynb",
+        ".cache/x",
+        "models--bert/blobs/x",
+        "hf/hub/x",
+        ".venv/lib/x",
+        "env/pyvenv.cfg",
+        "env/lib/x",
+        "any/CACHEDIR.TAG",
+        "any/x",
+    ):
         folder.write(name)
     report = folder.collection(HF_HOME=str(folder.code / "hf")).report(0.0)
     assert sorted(listed(report)) == [".gitignore", "a.pt"]

@@ -66,10 +66,13 @@ def test_json_is_cut_where_its_last_bracket_is_missing(tmp_path: Path, text: str
 @pytest.mark.parametrize(
     ("error", "name"),
     [
-        (SAFETENSORS, "model.safetensors"), (NUMPY, "model.npz"), (TORCH, "model.pt"),
-        (DCP, "__0_0.distcp"), (DCP, ".metadata"),
+        (SAFETENSORS, "model.safetensors"),
+        (NUMPY, "model.npz"),
+        (TORCH, "model.pt"),
+        (DCP, "__0_0.distcp"),
+        (DCP, ".metadata"),
     ],
-)  # fmt: skip
+)
 def test_the_file_is_found_by_the_library_that_failed(tmp_path: Path, error: str, name: str) -> None:
     for other in ("model.safetensors", "model.npz", "model.pt", "__0_0.distcp", ".metadata"):
         write(tmp_path / "whole" / other)

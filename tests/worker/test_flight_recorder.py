@@ -16,9 +16,17 @@ from windlass.worker import rank
 from windlass.worker.flight_recorder import MAX_CALLS, MAX_GROUPS, Flight, condense
 from windlass.worker.stack_dump import ask_flight, read_flight, take_flights
 
-ENTRY = {"pg_id": 0, "process_group": ["0", "default_pg"], "p2p_seq_id": 0, "is_p2p": False, "retired": True,
-         "profiling_name": "gloo:all_reduce", "input_sizes": [[4]], "input_dtypes": ["Float"],
-         "state": "scheduled"}  # fmt: skip
+ENTRY = {
+    "pg_id": 0,
+    "process_group": ["0", "default_pg"],
+    "p2p_seq_id": 0,
+    "is_p2p": False,
+    "retired": True,
+    "profiling_name": "gloo:all_reduce",
+    "input_sizes": [[4]],
+    "input_dtypes": ["Float"],
+    "state": "scheduled",
+}
 
 
 def entries(number: int, pg_id: int = 0) -> list[dict[str, object]]:
@@ -134,8 +142,9 @@ def test_an_older_torch_finds_the_variables_of_its_recorder_by_their_old_names(v
     env = {**VARIABLES, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/mine"}
     rank._name_recorder(version, env)
     assert {name: value for name, value in env.items() if name not in VARIABLES} == {
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "10", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/mine",
-    }  # fmt: skip
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "10",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/mine",
+    }
 
 
 @pytest.mark.parametrize("version", ["2.9.0", "2.15.0+cpu", "3.0", "", "unknown"])

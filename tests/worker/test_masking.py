@@ -62,10 +62,13 @@ def test_values_are_those_of_named_variables_and_of_the_files_of_mounted_secrets
     for name in ("HF_TOKEN", "PIN", "..data"):
         (tmp_path / name).touch()
     environ = {
-        VARIABLES: "SLACK_URL,NOT_SET", FOLDER: str(tmp_path), "SLACK_URL": "https://hooks/é",
+        VARIABLES: "SLACK_URL,NOT_SET",
+        FOLDER: str(tmp_path),
+        "SLACK_URL": "https://hooks/é",
         "HF_TOKEN": "hf-123456\n",
-        "PIN": "1234567", "PATH": "/usr/bin:/bin",
-    }  # fmt: skip
+        "PIN": "1234567",
+        "PATH": "/usr/bin:/bin",
+    }
     assert secret_values(environ) == ("https://hooks/é".encode(), b"hf-123456")
     assert secret_values({"HF_TOKEN": "hf-123456"}) == ()
     assert secret_values({FOLDER: str(tmp_path / "gone")}) == ()

@@ -40,8 +40,10 @@ def server() -> Iterator[OrderServer]:
 def environment(folder: Path, port: int, host: str = "localhost") -> dict[str, str]:
     (folder / "key").write_bytes(KEY)
     return {
-        "WINDLASS_SUPERVISOR": f"{host}:{port}", "WINDLASS_KEY_FILE": str(folder / "key"), "WINDLASS_POD_NAME": NAME,
-    }  # fmt: skip
+        "WINDLASS_SUPERVISOR": f"{host}:{port}",
+        "WINDLASS_KEY_FILE": str(folder / "key"),
+        "WINDLASS_POD_NAME": NAME,
+    }
 
 
 def start(folder: Path, port: int, how: str = "sleeps", warm: tuple[str, ...] = ()) -> Pod:
@@ -177,9 +179,14 @@ def test_it_reports_that_the_first_pod_has_ended(tmp_path: Path, server: OrderSe
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [((), pod_reuse.UNKNOWN), (("reboot",), pod_reuse.UNKNOWN), (("leave", "now"), pod_reuse.UNKNOWN),
-     (("signal", "one", "15"), order_client.FAILED), (("order", "A", "2"), order_client.FAILED)],
-)  # fmt: skip
+    [
+        ((), pod_reuse.UNKNOWN),
+        (("reboot",), pod_reuse.UNKNOWN),
+        (("leave", "now"), pod_reuse.UNKNOWN),
+        (("signal", "one", "15"), order_client.FAILED),
+        (("order", "A", "2"), order_client.FAILED),
+    ],
+)
 def test_a_request_that_it_does_not_know_is_answered(
     tmp_path: Path, server: OrderServer, pods: list[Pod], words: tuple[str, ...], code: int
 ) -> None:
@@ -371,9 +378,16 @@ def test_a_proof_that_was_overheard_does_for_no_other_connection(impostor: Impos
 
 @pytest.mark.parametrize(
     "garbage",
-    [LEAVE, b"hello\n", b"[]\n", b'{"nonce":1,"proof":"x"}\n', b'{"nonce":"\\ud800","proof":"\\ud800"}\n',
-     b"x" * (protocol.HANDSHAKE_BYTES + 1), b"[" * 4000 + b"\n"],
-)  # fmt: skip
+    [
+        LEAVE,
+        b"hello\n",
+        b"[]\n",
+        b'{"nonce":1,"proof":"x"}\n',
+        b'{"nonce":"\\ud800","proof":"\\ud800"}\n',
+        b"x" * (protocol.HANDSHAKE_BYTES + 1),
+        b"[" * 4000 + b"\n",
+    ],
+)
 def test_garbage_is_refused_and_the_next_connection_made(impostor: Impostor, garbage: bytes) -> None:
     with impostor.meet()[0] as peer:
         peer.sendall(garbage)
@@ -412,8 +426,10 @@ def test_lines_are_split_wherever_they_are_cut() -> None:
 
 
 def test_it_imports_nothing_that_takes_much_memory() -> None:
-    program = f"import sys; sys.path.insert(0, {str(Path(order_client.__file__).parents[2])!r}); " \
-              "from windlass.worker import order_client; print(*sys.modules)"  # fmt: skip
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(order_client.__file__).parents[2])!r}); "
+        "from windlass.worker import order_client; print(*sys.modules)"
+    )
     words = [sys.executable, "-I", "-S", "-c", program]
     modules = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
     assert "windlass.worker.order_protocol" in modules

@@ -58,7 +58,7 @@ def test_without_an_order_it_ends_with_the_code_of_its_attempt(tmp_path: Path, p
 
 def test_an_order_that_comes_as_the_pod_gives_up_is_taken_or_refused_by_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     looks = itertools.count()
 
     def is_leaving() -> bool:
@@ -101,7 +101,7 @@ def test_it_waits_for_the_next_attempt_when_its_supervisor_ends_the_ranks(tmp_pa
 
 def test_a_signal_whose_mark_was_seen_as_the_node_ended_is_still_the_supervisors(
     tmp_path: Path, pods: list[Pod]
-) -> None:  # fmt: skip
+) -> None:
     (tmp_path / f"{pod_reuse.TOLD}{int(signal.SIGTERM)}").touch()
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")

@@ -328,8 +328,9 @@ def test_a_loss_that_is_finite_again_and_then_not_is_told_again_but_not_for_ever
     recogniser.feed(b"step 62 loss 0.25\n")
     recogniser.feed(b"step 63 loss inf\n")
     assert recogniser.losses.changes == [
-        CHANGE, {"loss": "inf", "step": 63, "last": {"loss": 0.25, "step": 62}},
-    ]  # fmt: skip
+        CHANGE,
+        {"loss": "inf", "step": 63, "last": {"loss": 0.25, "step": 62}},
+    ]
     for step in range(64, 400, 2):
         recogniser.feed(b"step %d loss 0.25\n" % step)
         recogniser.feed(b"step %d loss nan\n" % (step + 1))

@@ -115,8 +115,9 @@ def test_fields_of_another_version_are_ignored_in_specs_and_kept_in_warnings() -
     spec = NodeSpec(0, "train.py", "python", "/", {}, (RankSpec(0, 0, ("x",), {}),), 1.0)
     assert NodeSpec.from_json({**spec.to_json(), "of_later": 1}) == spec
     assert event_of({"kind": "warning", "at": 1.0, "message": "m", "of_later": 1}).data() == {
-        "message": "m", "of_later": 1,
-    }  # fmt: skip
+        "message": "m",
+        "of_later": 1,
+    }
 
 
 def test_values_are_frozen_and_have_no_other_fields() -> None:
@@ -133,5 +134,9 @@ def test_values_are_frozen_and_have_no_other_fields() -> None:
 def test_the_worker_needs_neither_dataclasses_nor_inspect() -> None:
     """They would take longer to import than all of the worker."""
     program = "import sys, windlass.worker.protocol; sys.exit('dataclasses' in sys.modules or 'inspect' in sys.modules)"
-    assert subprocess.run([sys.executable, "-S", "-c", program], check=False, env={"PYTHONPATH": ":".join(sys.path)}
-                          ).returncode == 0  # fmt: skip
+    assert (
+        subprocess.run(
+            [sys.executable, "-S", "-c", program], check=False, env={"PYTHONPATH": ":".join(sys.path)}
+        ).returncode
+        == 0
+    )

@@ -162,8 +162,9 @@ def test_the_newest_whole_one_is_taken_and_what_was_passed_over_is_told(tmp_path
     choice = choose(spec_of(folder), since=0.0)
     assert choice.words == ("--resume", str(folder / "model-1000.pt"))
     assert [(event["action"], event["name"]) for event in choice.events] == [
-        ("refused", "model-50.pt"), ("restored", "model-1000.pt"),
-    ]  # fmt: skip
+        ("refused", "model-50.pt"),
+        ("restored", "model-1000.pt"),
+    ]
     assert choice.events[1]["bytes"] == (folder / "model-1000.pt").stat().st_size
 
 
@@ -256,9 +257,14 @@ def test_that_nothing_matches_is_told_from_the_second_attempt_on_with_what_is_th
         (folder / name).mkdir()
     assert events_of(request, attempt=1) == []
     assert events_of(request, attempt=2) == [
-        {"action": "missing", "find": "checkpoint-*", "folder": str(folder), "entries": 7,
-         "near": ["checkpoints-1", "chkpt-900", "chkpt-1000", "c.txt", "logs"]},
-    ]  # fmt: skip
+        {
+            "action": "missing",
+            "find": "checkpoint-*",
+            "folder": str(folder),
+            "entries": 7,
+            "near": ["checkpoints-1", "chkpt-900", "chkpt-1000", "c.txt", "logs"],
+        },
+    ]
 
 
 @pytest.mark.parametrize(

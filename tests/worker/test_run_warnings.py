@@ -28,9 +28,17 @@ class Node:
         argv = ("python", "train.py", *words)
         env = {"WINDLASS_CHECKPOINT_DIR": str(folder / "ck"), "WINDLASS_OUTPUT_DIR": str(folder / "out")}
         self.spec = NodeSpec(
-            0, "train.py", "python", str(folder), env, (RankSpec(0, 0, argv, {}),), 1.0, attempt=attempt, world_size=2,
+            0,
+            "train.py",
+            "python",
+            str(folder),
+            env,
+            (RankSpec(0, 0, argv, {}),),
+            1.0,
+            attempt=attempt,
+            world_size=2,
             since=BEGAN,
-        )  # fmt: skip
+        )
         self.found: list[NodeWarning] = []
         self.warnings = RunWarnings(self.spec, SimpleNamespace(add=self.found.append))  # type: ignore[arg-type]
 
@@ -262,8 +270,9 @@ def test_forks_of_a_script_that_has_trained_are_its_workers_and_of_one_that_has_
 ) -> None:
     """Workers of a DataLoader end some seconds after a script that ends by os._exit."""
     (tmp_path / "train.py").write_text("import os, time\nif os.fork(): os._exit(0)\ntime.sleep(60)\n")
-    leader = subprocess.Popen(["python", "train.py"], executable=sys.executable, cwd=tmp_path,
-                              preexec_fn=process.Birth())  # fmt: skip
+    leader = subprocess.Popen(
+        ["python", "train.py"], executable=sys.executable, cwd=tmp_path, preexec_fn=process.Birth()
+    )
     assert leader.wait() == 0
     node, rank = Node(tmp_path), FakeRank(tmp_path, leader.pid, **progress)
     node.warnings.outlived(rank)  # type: ignore[arg-type]

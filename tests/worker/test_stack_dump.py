@@ -105,7 +105,7 @@ def test_a_rank_in_python_code_writes_them_itself_while_its_threads_stand_still(
 @pytest.mark.parametrize("library", ["CDLL", "PyDLL"], ids=["native code", "native code with the GIL"])
 def test_a_rank_that_does_not_come_to_it_is_forced(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(stack_dump, "PATIENCE_SECONDS", 0.2)
     with started(tmp_path, NATIVE.format(library=library)) as one:
         until(lambda: stat(one) == "S", "it does not wait")
@@ -117,7 +117,7 @@ def test_a_rank_that_does_not_come_to_it_is_forced(
 @pytest.mark.parametrize("does", ["threads[0].join()", "os.read(read, 1)"])
 def test_of_a_rank_that_waits_no_thread_is_read_that_runs(
     does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(stack_dump, "PATIENCE_SECONDS", 0.2)
     with started(tmp_path, THREADS.format(does=does)) as one:
         [found] = until(lambda: forced(stack_dump.take_stacks([one], drain)), "it was not forced")

@@ -227,8 +227,10 @@ def test_what_cannot_be_read_is_left_out_by_its_name_and_refused_by_itself() -> 
         with (folder / "sent").open("rb") as file:
             found = tarpipe.receive(file, str(folder / "into"), "x")
         assert ((folder / "into" / "a").read_text(), found.files, found.left_out) == (
-            "a", 1, ["secret: Permission denied", "shut: Permission denied"],
-        )  # fmt: skip
+            "a",
+            1,
+            ["secret: Permission denied", "shut: Permission denied"],
+        )
         assert as_other_user(lambda: send("of/shut")).startswith("PermissionError: ")
         assert as_other_user(lambda: send("of/secret")).startswith("PermissionError: ")
 

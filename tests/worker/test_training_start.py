@@ -14,22 +14,32 @@ TORCH = "[2026-06-10 18:22:44,707] [INFO] [torch_checkpoint_engine.py:27:load] [
 
 RESTORES: list[tuple[str, dict[str, Any]]] = [
     # transformers
-    ("[INFO|trainer.py:2411] 2026-03-01 10:00:00,123 >>   Continuing training from checkpoint, will skip to saved "
-     "global_step", {}),
+    (
+        "[INFO|trainer.py:2411] 2026-03-01 10:00:00,123 >>   Continuing training from checkpoint, will skip to saved "
+        "global_step",
+        {},
+    ),
     ("  Continuing training from epoch 3", {"epoch": 3}),
     ("  Continuing training from global step 7000", {"step": 7000}),
-    ("03/01/2026 10:00:00 - INFO - __main__ - Checkpoint detected, resuming training at out/checkpoint-7000. To avoid "
-     "this behavior, change the `--output_dir` or add `--overwrite_output_dir` to train from scratch.",
-     {"step": 7000}),
+    (
+        "03/01/2026 10:00:00 - INFO - __main__ - Checkpoint detected, resuming training at "
+        "out/checkpoint-7000. To avoid "
+        "this behavior, change the `--output_dir` or add `--overwrite_output_dir` to train from scratch.",
+        {"step": 7000},
+    ),
     # Lightning
     ("Restoring states from the checkpoint path at /x/epoch=3-step=180.ckpt", {"step": 180, "epoch": 3}),
-    ("Restored all states from the checkpoint at /x/lightning_logs/version_0/checkpoints/epoch=3-step=180.ckpt",
-     {"step": 180, "epoch": 3}),
+    (
+        "Restored all states from the checkpoint at /x/lightning_logs/version_0/checkpoints/epoch=3-step=180.ckpt",
+        {"step": 180, "epoch": 3},
+    ),
     ("Restored all states from the checkpoint file at /x/last.ckpt", {}),
     # ultralytics, YOLOv5
     ("Resuming training runs/detect/train/weights/last.pt from epoch 12 to 100 total epochs", {"epoch": 12}),
-    ("\x1b[34m\x1b[1mResuming training\x1b[0m from runs/train/exp/weights/last.pt from epoch 12 to 300 total epochs",
-     {"epoch": 12}),
+    (
+        "\x1b[34m\x1b[1mResuming training\x1b[0m from runs/train/exp/weights/last.pt from epoch 12 to 300 total epochs",
+        {"epoch": 12},
+    ),
     # nanoGPT, torchrun's example with snapshots
     ("Resuming training from out", {}),
     ("Resuming training from snapshot at Epoch 12", {"epoch": 12}),
@@ -49,19 +59,31 @@ RESTORES: list[tuple[str, dict[str, Any]]] = [
     ("[05/11 14:58:00 d2.engine.train_loop]: Starting training from iteration 500", {"step": 500}),
     ("Loaded checkpoint './output/last.pth.tar' (epoch 12)", {"epoch": 12}),
     ("=> loaded checkpoint 'checkpoint.pth.tar' (epoch 12)", {"epoch": 12}),
-    ("2026-01-01 | INFO | fairseq.trainer | Loaded checkpoint c/checkpoint_last.pt (epoch 12 @ 5000 updates)",
-     {"step": 5000, "epoch": 12}),
-]  # fmt: skip
+    (
+        "2026-01-01 | INFO | fairseq.trainer | Loaded checkpoint c/checkpoint_last.pt (epoch 12 @ 5000 updates)",
+        {"step": 5000, "epoch": 12},
+    ),
+]
 
 OTHERS = [
-    "", "Starting training from iteration 0", "Training starts at step 1", "Resuming training from scratch",
-    "Loading checkpoint shards: 100%|##########| 4/4 [00:01<00:00,  3.1it/s]", "resume_from_checkpoint: null",
-    "Resuming from checkpoint: None", "No checkpoint found, not resuming from out", "resume: out/checkpoint-500",
-    "Loaded checkpoint from pretrained/resnet50.pth", "Loading pretrained weights from resnet_step_500.pt",
-    "To resume training from this checkpoint, pass --resume", "Failed to load checkpoint from out (epoch 3)",
-    "Could not find a checkpoint; would be resuming from epoch 3", "loading file vocab.json from cache at /x",
-    "Saved checkpoint at step 500", "Resuming training from out " + "x" * 4000,
-]  # fmt: skip
+    "",
+    "Starting training from iteration 0",
+    "Training starts at step 1",
+    "Resuming training from scratch",
+    "Loading checkpoint shards: 100%|##########| 4/4 [00:01<00:00,  3.1it/s]",
+    "resume_from_checkpoint: null",
+    "Resuming from checkpoint: None",
+    "No checkpoint found, not resuming from out",
+    "resume: out/checkpoint-500",
+    "Loaded checkpoint from pretrained/resnet50.pth",
+    "Loading pretrained weights from resnet_step_500.pt",
+    "To resume training from this checkpoint, pass --resume",
+    "Failed to load checkpoint from out (epoch 3)",
+    "Could not find a checkpoint; would be resuming from epoch 3",
+    "loading file vocab.json from cache at /x",
+    "Saved checkpoint at step 500",
+    "Resuming training from out " + "x" * 4000,
+]
 
 
 @pytest.mark.parametrize(("line", "names"), RESTORES)
@@ -154,12 +176,18 @@ def test_the_jobs_own_pattern_finds_them_too() -> None:
 
 
 def test_a_restore_is_told_once_and_again_where_a_line_names_the_step() -> None:
-    said = ["Continuing training from checkpoint, will skip", "Continuing training from epoch 3",
-            "Continuing training from global step 7000", "Continuing training from checkpoint, will skip"]  # fmt: skip
+    said = [
+        "Continuing training from checkpoint, will skip",
+        "Continuing training from epoch 3",
+        "Continuing training from global step 7000",
+        "Continuing training from checkpoint, will skip",
+    ]
     found, _ = read("\n".join(said) + "\n")
     assert [(event["action"], event["source"], event.get("step")) for event in found] == [
-        ("restored", "log", None), ("restored", "log", None), ("restored", "log", 7000),
-    ]  # fmt: skip
+        ("restored", "log", None),
+        ("restored", "log", None),
+        ("restored", "log", 7000),
+    ]
 
 
 def test_what_is_loaded_after_the_first_step_is_no_resume() -> None:

@@ -25,10 +25,17 @@ rng = np.random.default_rng(rank)  # each rank makes its own share of the data
 points = rng.normal(size=(2000, 4))
 labels = (points[:, 0] ** 2 + points[:, 1] ** 2 > 1.4).astype(int)
 settings = {
-    "objective": "binary", "metric": "binary_error", "num_leaves": 15, "num_threads": 1, "verbosity": -1,
-    "tree_learner": "data", "num_machines": len(machines), "machines": ",".join(machines),
-    "local_listen_port": port + rank, "pre_partition": True,
-}  # fmt: skip
+    "objective": "binary",
+    "metric": "binary_error",
+    "num_leaves": 15,
+    "num_threads": 1,
+    "verbosity": -1,
+    "tree_learner": "data",
+    "num_machines": len(machines),
+    "machines": ",".join(machines),
+    "local_listen_port": port + rank,
+    "pre_partition": True,
+}
 data = lightgbm.Dataset(points, labels)
 model = lightgbm.train(settings, data, args.rounds)
 error = float(np.mean((model.predict(points) > 0.5) != labels))

@@ -147,9 +147,12 @@ class Detector(nn.Sequential):
 
     def __init__(self) -> None:
         super().__init__(
-            *layer(3, 16, stride=2), *layer(16, 32, stride=2), *layer(32, 64, stride=2), *layer(64, 64, stride=1),
+            *layer(3, 16, stride=2),
+            *layer(16, 32, stride=2),
+            *layer(32, 64, stride=2),
+            *layer(64, 64, stride=1),
             nn.Conv2d(64, 5, kernel_size=1),
-        )  # fmt: skip
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         found = super().forward(images)
@@ -198,8 +201,11 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
             best.update(loss=val_loss, epoch=epoch)
         if dist.get_rank() == 0:
             ranks = dist.get_world_size()
-            print(f"epoch {epoch}: {seconds:.1f} s, world size {ranks}, val loss {val_loss:.4f}, "
-                  f"{num_found} of {num_heads} heads found", flush=True)  # fmt: skip
+            print(
+                f"epoch {epoch}: {seconds:.1f} s, world size {ranks}, val loss {val_loss:.4f}, "
+                f"{num_found} of {num_heads} heads found",
+                flush=True,
+            )
     if dist.get_rank() == 0:
         print(f"best: epoch {best['epoch']}, val loss {best['loss']:.4f}", flush=True)
 

@@ -318,9 +318,14 @@ class Run:
         return self
 
     def resume(
-        self, *, nodes: int | None = None, checkpoint: str | int | Path | None = None,
-        changes: Mapping[str, Any] | None = None, arguments: Sequence[str] = (), new_code: bool = False,
-    ) -> Self:  # fmt: skip
+        self,
+        *,
+        nodes: int | None = None,
+        checkpoint: str | int | Path | None = None,
+        changes: Mapping[str, Any] | None = None,
+        arguments: Sequence[str] = (),
+        new_code: bool = False,
+    ) -> Self:
         """Go on with the ended run, on so many `nodes` and from this `checkpoint` (its name, step or path) if they are
         given.
 
@@ -341,9 +346,14 @@ class Run:
         return self
 
     def rerun(
-        self, on: str | None = None, *, changes: Mapping[str, Any] | None = None, arguments: Sequence[str] = (),
-        after: Sequence[Run | str] = (), context: Context | None = None,
-    ) -> Run:  # fmt: skip
+        self,
+        on: str | None = None,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        arguments: Sequence[str] = (),
+        after: Sequence[Run | str] = (),
+        context: Context | None = None,
+    ) -> Run:
         """Start a new run of the job, on its target unless another is named, and return at once.
 
         `changes` are fields of the job, each in place of the old value, `arguments` are added to those of its script,
@@ -437,9 +447,15 @@ def _started(made: Plan, store: Store, context: Context, after: Sequence[Run | s
 
 
 def submit(
-    function: Callable[..., Any], /, *args: Any, job: Mapping[str, Any] | None = None, on: str | Engine = "local",
-    after: Sequence[Run | str] = (), context: Context | None = None, **kwargs: Any,
-) -> Run:  # fmt: skip
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    job: Mapping[str, Any] | None = None,
+    on: str | Engine = "local",
+    after: Sequence[Run | str] = (),
+    context: Context | None = None,
+    **kwargs: Any,
+) -> Run:
     """Call a function of an importable module in every rank of a new run, and return at once: `run.result()` gives what
     rank 0 returned.
 
@@ -473,10 +489,15 @@ def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
 
 
 def list_runs(
-    last: int | None = None, *, phase: str | Collection[str] = (),
-    label: str | Mapping[str, str] | Collection[str] = (), name: str = "", target: str = "",
-    since: float | str | timedelta | datetime = 0.0, context: Context | None = None,
-) -> list[Status]:  # fmt: skip
+    last: int | None = None,
+    *,
+    phase: str | Collection[str] = (),
+    label: str | Mapping[str, str] | Collection[str] = (),
+    name: str = "",
+    target: str = "",
+    since: float | str | timedelta | datetime = 0.0,
+    context: Context | None = None,
+) -> list[Status]:
     """All runs, newest first; the unfinished ones and the `last` newest if a number is given.
 
     The others filter, as `windlass ps` does, and `last` then bounds what they leave: `phase` is one or several, `label`
@@ -491,8 +512,13 @@ def list_runs(
     labels = (
         [f"{key}={value}" for key, value in label.items()] if isinstance(label, Mapping) else _texts(label, "label")
     )
-    wanted = Filter(path_text(name, "the name of a job"), frozenset(map(_phase, _texts(phase, "phase"))),
-                    labels_in(tuple(labels)), path_text(target, "a target"), _moment(since, context.now()))  # fmt: skip
+    wanted = Filter(
+        path_text(name, "the name of a job"),
+        frozenset(map(_phase, _texts(phase, "phase"))),
+        labels_in(tuple(labels)),
+        path_text(target, "a target"),
+        _moment(since, context.now()),
+    )
     with context.store() as store:
         found = actions.statuses(store, last=None if wanted else last)
     return [one for one in found if wanted.matches(one)][: last if wanted else None]

@@ -76,9 +76,15 @@ def _outputs(status: Status, place: ResultsPlace, listing: Listing | None) -> Ar
         return Artifact("outputs", "folder", place.copied, files=files, bytes=num_bytes, copy=copy)
     copy = "" if files == 0 or _is_gone(status, place) else f"windlass cp {status.id}:output ."
     return Artifact(
-        "outputs", place.kind, place.path, place.claim, files, num_bytes, copy=copy,
+        "outputs",
+        place.kind,
+        place.path,
+        place.claim,
+        files,
+        num_bytes,
+        copy=copy,
         note=place.elsewhere or _risk(status, place),
-    )  # fmt: skip
+    )
 
 
 def _risk(status: Status, place: ResultsPlace) -> str:
@@ -106,8 +112,9 @@ def _checkpoints(
         seen = checkpoints.listed(status, folder, listing)
     else:
         if (newest := status.last_checkpoint) is not None and newest.step is not None:
-            yield Artifact("checkpoints", kind, folder, claim, bytes=newest.bytes, newest_step=newest.step, copy=copy,
-                           note=note)  # fmt: skip
+            yield Artifact(
+                "checkpoints", kind, folder, claim, bytes=newest.bytes, newest_step=newest.step, copy=copy, note=note
+            )
         return
     steps = tuple(one.step for one in seen.complete)
     if steps or seen.others:
@@ -121,8 +128,14 @@ def _in_the_code(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
     found = changed_files(status.code_files, plan)
     if found is not None and found.left and found.is_kept:
         largest = ", ".join(one.path for one in found.largest[:NAMED])
-        yield Artifact("code", "folder", found.folder, files=found.left, bytes=found.left_bytes,
-                       note=f"not with the run, another run may overwrite them: {largest}")  # fmt: skip
+        yield Artifact(
+            "code",
+            "folder",
+            found.folder,
+            files=found.left,
+            bytes=found.left_bytes,
+            note=f"not with the run, another run may overwrite them: {largest}",
+        )
 
 
 def _uploaded(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
@@ -130,8 +143,9 @@ def _uploaded(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
     if status.outputs is not None:
         one = OutputsUploaded.from_json(status.outputs)
         copy = shlex.join(["windlass", "data", "copy", one.destination, FOLDER])
-        yield Artifact("uploaded", "store", one.destination, files=one.files, bytes=one.bytes, digest=one.digest,
-                       copy=copy)  # fmt: skip
+        yield Artifact(
+            "uploaded", "store", one.destination, files=one.files, bytes=one.bytes, digest=one.digest, copy=copy
+        )
         return
     for step in plan.get("steps", ()):
         if step["kind"] == "upload":

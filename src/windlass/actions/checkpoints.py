@@ -100,8 +100,9 @@ def listed(status: Status, folder: str, listing: Mapping[str, Any]) -> Checkpoin
             found = [replace(one, path=f"{folder}/{one.name}") for one in files.list_checkpoints(place)]
         return Checkpoints(status, folder, tuple(found), int(listing["others"]), in_cluster=True)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
-        raise WindlassError(f"the listing of {folder} by a pod of {status.id} cannot be read ({error})",
-                            _COPY.format(status.id)) from error  # fmt: skip
+        raise WindlassError(
+            f"the listing of {folder} by a pod of {status.id} cannot be read ({error})", _COPY.format(status.id)
+        ) from error
 
 
 def _sketch(folder: Path, seen: Mapping[str, Any]) -> None:
@@ -122,8 +123,10 @@ _COPY: Final = "windlass cp {}:checkpoints . copies them to this machine"
 def require_here(seen: Checkpoints) -> None:
     """Raise UsageError for checkpoints in a cluster, which can be listed and no more."""
     if seen.in_cluster:
-        raise UsageError(f"the checkpoints of {seen.status.id} are in its cluster, in {seen.folder} of its pods",
-                         _COPY.format(seen.status.id))  # fmt: skip
+        raise UsageError(
+            f"the checkpoints of {seen.status.id} are in its cluster, in {seen.folder} of its pods",
+            _COPY.format(seen.status.id),
+        )
 
 
 def verify(seen: Checkpoints, name: str | None = None) -> dict[str, list[Problem]]:
@@ -229,9 +232,11 @@ def _to_export(seen: Checkpoints, name: str | None) -> tuple[Found, dict[str, li
 
 
 STATES: Final = {
-    Fault.DAMAGED: "damaged", Fault.UNREADABLE: "unreadable", Fault.UNKNOWN_FORMAT: "of an unknown format",
+    Fault.DAMAGED: "damaged",
+    Fault.UNREADABLE: "unreadable",
+    Fault.UNKNOWN_FORMAT: "of an unknown format",
     Fault.UNFINISHED: "not finished",
-}  # fmt: skip
+}
 
 
 def state_words(problems: list[Problem]) -> str:

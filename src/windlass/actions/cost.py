@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def cost(
     run: str | None, store: Store, context: Context, on: str | None = None
-) -> tuple[CostReport, Mapping[str, Any]]:  # fmt: skip
+) -> tuple[CostReport, Mapping[str, Any]]:
     """The cost of a run, and its recorded plan; no cost where its target has no price. Raises NoSuchRun.
 
     The price is that of the plan, so what a run has cost does not change with the price list; a run whose target had

@@ -72,9 +72,17 @@ def copy(
         done: Copied = _wait(work.run())
     refused = tuple(RefusedFile(one.name, one.why) for one in done.refused)
     return DataCopied(
-        str(of), str(to), done.digest, done.num_files, done.set_bytes,
-        done.num_copied, done.num_bytes, done.num_unchanged, refused, done.seconds,
-    )  # fmt: skip
+        str(of),
+        str(to),
+        done.digest,
+        done.num_files,
+        done.set_bytes,
+        done.num_copied,
+        done.num_bytes,
+        done.num_unchanged,
+        refused,
+        done.seconds,
+    )
 
 
 def verify(address: str, context: Context, progress: Progress | None = None) -> DataVerified:
@@ -140,8 +148,10 @@ def _difference(manifest: Manifest, entries: Sequence[Entry], digests: Sequence[
     names = {one.name for one in entries}
     others = len(names - manifest.files.keys())
     counts = {
-        "missing": len(manifest.files.keys() - names), "not in it": others, "written since": digests.count("") - others
-    }  # fmt: skip
+        "missing": len(manifest.files.keys() - names),
+        "not in it": others,
+        "written since": digests.count("") - others,
+    }
     said = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
     return said and f"not the set of its manifest ({manifest.digest}): {said}"
 
@@ -172,9 +182,16 @@ def list_staged(on: str, claim: str | None, context: Context) -> DataCacheList:
 
 
 def stage_in_claim(
-    source: str, on: str, claim: str | None, context: Context, *, progress: Progress, told: Callable[[str], None],
-    secrets: Sequence[str] = (), service_account: str | None = None,
-) -> StagedData:  # fmt: skip
+    source: str,
+    on: str,
+    claim: str | None,
+    context: Context,
+    *,
+    progress: Progress,
+    told: Callable[[str], None],
+    secrets: Sequence[str] = (),
+    service_account: str | None = None,
+) -> StagedData:
     """Stage a set in a claim of a target, ahead of runs; `told` is called with what it waits for.
 
     Raises UsageError, EngineError.
@@ -184,9 +201,15 @@ def stage_in_claim(
         line = engine.stage_data(claim, address, progress, told, secrets=secrets, service_account=service_account)
     now = time.time()
     return StagedData(
-        line["digest"], f"claim:{line['claim']}", line["files"], line["bytes"], (address,), now,
-        fetched_bytes=line["moved"], seconds=round(now - began, 3),
-    )  # fmt: skip
+        line["digest"],
+        f"claim:{line['claim']}",
+        line["files"],
+        line["bytes"],
+        (address,),
+        now,
+        fetched_bytes=line["moved"],
+        seconds=round(now - began, 3),
+    )
 
 
 def remove_staged(which: str, on: str, claim: str | None, context: Context) -> CachedData:

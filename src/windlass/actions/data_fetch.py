@@ -25,9 +25,14 @@ def list_recipes() -> DataRecipeList:
 
 
 def fetch(
-    recipe: Recipe, folder: str, context: Context, layouts: Sequence[str] = (), mirror: str | None = None,
-    to: str | None = None, step: Step = lambda _what, _progress: nullcontext(),
-) -> DataFetched:  # fmt: skip
+    recipe: Recipe,
+    folder: str,
+    context: Context,
+    layouts: Sequence[str] = (),
+    mirror: str | None = None,
+    to: str | None = None,
+    step: Step = lambda _what, _progress: nullcontext(),
+) -> DataFetched:
     """Fetch a set to a folder, and copy the folder to `to`. Raises UsageError, StorageError, MissingPart."""
     began = time.monotonic()
     address = Address.parse(folder, context.cwd)
@@ -42,19 +47,35 @@ def fetch(
         with step("copy", progress):
             uploaded = data.copy(str(address), to, context, progress)
     return DataFetched(
-        recipe=recipe.name, folder=str(address), layouts=done.layouts, made=done.made, files=done.num_files,
-        bytes=done.num_bytes, fetched_bytes=done.num_bytes_fetched, digest=done.digest,
+        recipe=recipe.name,
+        folder=str(address),
+        layouts=done.layouts,
+        made=done.made,
+        files=done.num_files,
+        bytes=done.num_bytes,
+        fetched_bytes=done.num_bytes_fetched,
+        digest=done.digest,
         sources=tuple(
             FetchedFile(one.name, one.url, one.num_bytes, one.sha256, one.verified_by) for one in done.sources
         ),
-        licence=recipe.licence, citation=recipe.citation,
-        left_out=tuple(RefusedFile(one.name, one.why) for one in done.left_out), uploaded=uploaded,
+        licence=recipe.licence,
+        citation=recipe.citation,
+        left_out=tuple(RefusedFile(one.name, one.why) for one in done.left_out),
+        uploaded=uploaded,
         seconds=round(time.monotonic() - began, 3),
-    )  # fmt: skip
+    )
 
 
 def _view(one: Recipe) -> DataRecipe:
     return DataRecipe(
-        one.name, one.title, one.num_bytes, {name: layout.summary for name, layout in one.layouts.items()}, one.default,
-        one.homepage, one.licence, one.citation, one.note, tuple(found.name for found in one.downloads),
-    )  # fmt: skip
+        one.name,
+        one.title,
+        one.num_bytes,
+        {name: layout.summary for name, layout in one.layouts.items()},
+        one.default,
+        one.homepage,
+        one.licence,
+        one.citation,
+        one.note,
+        tuple(found.name for found in one.downloads),
+    )

@@ -17,9 +17,11 @@ def disk_use(store: Store) -> DiskUse:
     others = {one.name: _bytes(one) for one in folders}
     total = sum(one.bytes for one in runs) + sum(others.values())
     return DiskUse(
-        str(store.home), total, tuple(sorted(runs, key=lambda one: -one.bytes)),
+        str(store.home),
+        total,
+        tuple(sorted(runs, key=lambda one: -one.bytes)),
         dict(sorted(others.items(), key=lambda one: -one[1])),
-    )  # fmt: skip
+    )
 
 
 def run_disk(store: Store, status: Status) -> RunDisk:

@@ -30,9 +30,17 @@ NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 def execute(
-    run: str | None, command: Sequence[str], store: Store, *, on: str | None = None, rank: int | None = None,
-    node: int | None = None, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
-) -> int:  # fmt: skip
+    run: str | None,
+    command: Sequence[str],
+    store: Store,
+    *,
+    on: str | None = None,
+    rank: int | None = None,
+    node: int | None = None,
+    stdin: IO[bytes] | None,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+) -> int:
     """Run a command where a rank runs, in its environment and working folder; gives its exit code.
 
     With `node` instead of `rank`, in what all ranks of that node have alike; with neither, as rank 0. `run` may be a
@@ -47,8 +55,10 @@ def execute(
     engine, run_id = runs.find(run, store, on, process.here())
     status = engine.status(run_id)
     if status.phase.is_terminal:
-        raise UsageError(f"{status.id} has ended as {status.phase}: it has no process", f"windlass cp {status.id}:"
-                         "output . copies its results")  # fmt: skip
+        raise UsageError(
+            f"{status.id} has ended as {status.phase}: it has no process",
+            f"windlass cp {status.id}:output . copies its results",
+        )
     where = _node(engine, status, rank, node)
     if not status.attempts and engine.plan_of(status.id):
         raise EngineError(f"{status.id} has not started: it is {status.phase}", f"windlass status {status.id}")
@@ -57,9 +67,15 @@ def execute(
 
 
 def copy(
-    source: str, destination: str, store: Store, cwd: Path, *, on: str | None = None, node: int | None = None,
+    source: str,
+    destination: str,
+    store: Store,
+    cwd: Path,
+    *,
+    on: str | None = None,
+    node: int | None = None,
     on_progress: Callable[[int], None] = lambda _bytes: None,
-) -> CopiedFiles:  # fmt: skip
+) -> CopiedFiles:
     """Copy a file or folder from `RUN:path` to a local path, or the other way round; `on_progress` gets the bytes
     so far.
 
@@ -78,9 +94,16 @@ def copy(
 
 
 def copied(
-    there: tuple[str, str] | None, here: tuple[str, str] | None, local: Path, store: Store, *, on: str | None = None,
-    node: int | None = None, into_folder: bool = False, on_progress: Callable[[int], None] = lambda _bytes: None,
-) -> CopiedFiles:  # fmt: skip
+    there: tuple[str, str] | None,
+    here: tuple[str, str] | None,
+    local: Path,
+    store: Store,
+    *,
+    on: str | None = None,
+    node: int | None = None,
+    into_folder: bool = False,
+    on_progress: Callable[[int], None] = lambda _bytes: None,
+) -> CopiedFiles:
     """Copy from `there` to `local`, or from it to `here`: each a run or a claim, and a path. Raises as `copy`.
 
     With `into_folder`, `local` is a folder, which is made.
@@ -118,9 +141,14 @@ def _made(folder: Path) -> Iterator[None]:
 
 
 def _copied(
-    there: tuple[str, str] | None, here: tuple[str, str] | None, local: Path, store: Store, on: str | None,
-    node: int | None, told: Callable[[int], None],
-) -> tuple[str, Received]:  # fmt: skip
+    there: tuple[str, str] | None,
+    here: tuple[str, str] | None,
+    local: Path,
+    store: Store,
+    on: str | None,
+    node: int | None,
+    told: Callable[[int], None],
+) -> tuple[str, Received]:
     """Copy from `there` or to `here`, each a run or a claim and a path; gives its name, and what was copied."""
     of, path = there or here or ("", "")
     if there is not None:
@@ -153,8 +181,10 @@ def _code(engine: Engine, run_id: str, path: str, local: Path, *, is_read: bool)
     from windlass.worker.tarpipe import Received
 
     if not is_read:
-        raise UsageError(f"{run_id}:{path} is what the run began with, and is not written",
-                         f"change the folder of the job, and: windlass rerun {run_id}")  # fmt: skip
+        raise UsageError(
+            f"{run_id}:{path} is what the run began with, and is not written",
+            f"change the folder of the job, and: windlass rerun {run_id}",
+        )
     place = local / PurePosixPath(path).name if local.is_dir() else local
     found = Received(str(place))
     try:

@@ -90,9 +90,12 @@ class _Ahead(Generic[Item]):
 
 
 def _read_ahead(
-    read: Callable[[threading.Event], Iterator[Any]], arrived: deque[tuple[str, Any]], wake: Callable[[], object],
-    unwanted: threading.Event, room: threading.Semaphore,
-) -> None:  # fmt: skip
+    read: Callable[[threading.Event], Iterator[Any]],
+    arrived: deque[tuple[str, Any]],
+    wake: Callable[[], object],
+    unwanted: threading.Event,
+    room: threading.Semaphore,
+) -> None:
     """Runs in the thread, which keeps no reference to the object that it reads for."""
 
     def put(kind: str, value: Any = None) -> None:

@@ -38,12 +38,16 @@ def function_job(
     for name in {"run", "command"} & fields.keys():
         raise UsageError(f"{name} is a field of job, and the function is what runs", f"leave {name} out")
     if why := _why_not(function):
-        raise UsageError(f"a rank could not import this function: it is {why}",
-                         "define it in a module, such as train.py, and submit it from another file: "
-                         "from train import fit; windlass.submit(fit)")  # fmt: skip
+        raise UsageError(
+            f"a rank could not import this function: it is {why}",
+            "define it in a module, such as train.py, and submit it from another file: "
+            "from train import fit; windlass.submit(fit)",
+        )
     if is_lazy := _is_lazy(function):
-        raise UsageError(f"{function.__qualname__} is {is_lazy}: a call of it runs nothing",
-                         "submit a function that runs it, such as one with asyncio.run(…) or list(…)")  # fmt: skip
+        raise UsageError(
+            f"{function.__qualname__} is {is_lazy}: a call of it runs nothing",
+            "submit a function that runs it, such as one with asyncio.run(…) or list(…)",
+        )
     given = _as_json(args, kwargs)
     _require_accepted(function, args, kwargs)
     path = f"{function.__module__}:{function.__qualname__}"
@@ -64,18 +68,23 @@ def returned(engine: Engine, run_id: str, rank: int) -> Any:
         found = json.loads(text)
         attempt = found["attempt"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise UsageError(f"the result of rank {rank} of {run_id} is not as windlass.submit writes it",
-                         f"it is {name} of its output") from None  # fmt: skip
+        raise UsageError(
+            f"the result of rank {rank} of {run_id} is not as windlass.submit writes it", f"it is {name} of its output"
+        ) from None
     except (OSError, UsageError) as error:
         why = error.message if isinstance(error, UsageError) else str(error.strerror)
-        raise UsageError(f"rank {rank} of {run_id} has left no result: {why}",
-                         "only ranks of windlass.submit whose function has returned have one: none after sys.exit(), "
-                         "os._exit() or exec") from error  # fmt: skip
+        raise UsageError(
+            f"rank {rank} of {run_id} has left no result: {why}",
+            "only ranks of windlass.submit whose function has returned have one: none after sys.exit(), "
+            "os._exit() or exec",
+        ) from error
     if attempt != len(status.attempts):
         raise UsageError(f"rank {rank} of {run_id} has no result of attempt {len(status.attempts)}, which was the last")
     if "refused" in found:
-        raise UsageError(f"rank {rank} of {run_id} returned what JSON does not hold: {found['refused']}",
-                         "return numbers, text, lists and dicts; write models to WINDLASS_OUTPUT_DIR")  # fmt: skip
+        raise UsageError(
+            f"rank {rank} of {run_id} returned what JSON does not hold: {found['refused']}",
+            "return numbers, text, lists and dicts; write models to WINDLASS_OUTPUT_DIR",
+        )
     return found["value"]
 
 
@@ -138,8 +147,9 @@ def _require_accepted(function: Callable[..., Any], args: Sequence[Any], kwargs:
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise UsageError(f"{function.__qualname__} does not take these arguments: {error}",
-                         f"it is {function.__name__}{signature}") from None  # fmt: skip
+        raise UsageError(
+            f"{function.__qualname__} does not take these arguments: {error}", f"it is {function.__name__}{signature}"
+        ) from None
 
 
 def _as_json(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -151,9 +161,10 @@ def _as_json(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         except (TypeError, ValueError, RecursionError):
             is_same = False
         if not is_same:
-            raise UsageError(f"argument {name} is of type {type(value).__name__}, and JSON does not hold it as it is",
-                             "pass numbers, text, lists and dicts with text as keys; for anything else, the path of a "
-                             "file")  # fmt: skip
+            raise UsageError(
+                f"argument {name} is of type {type(value).__name__}, and JSON does not hold it as it is",
+                "pass numbers, text, lists and dicts with text as keys; for anything else, the path of a file",
+            )
     # Else `$NAME` in the arguments would be filled in from env.
     text = json.dumps({"args": list(args), "kwargs": dict(kwargs)}).replace("$", "\\u0024")
     if len(text) > MAX_BYTES:

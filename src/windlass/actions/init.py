@@ -86,9 +86,13 @@ class Draft:
 
 
 def draft(
-    context: Context, *, script: str | None = None, template: Template | None = None, name: str | None = None,
+    context: Context,
+    *,
+    script: str | None = None,
+    template: Template | None = None,
+    name: str | None = None,
     with_schema: bool = False,
-) -> Draft:  # fmt: skip
+) -> Draft:
     """A job file for `script`, or for the likeliest script of the working folder. Reads, and writes nothing.
 
     Raises UsageError where there is no script or several are as likely, JobFileError for a name that is not legal.
@@ -96,8 +100,13 @@ def draft(
     finding = look_into(context.cwd, script) if script is not None else likeliest(context.cwd, template)
     chosen = template or finding.template
     reason = "as asked" if template else finding.reason
-    text = job_text(finding.script, chosen, name or _name_of(finding.script, context.cwd), with_schema=with_schema,
-                    saves=finding.saves)  # fmt: skip
+    text = job_text(
+        finding.script,
+        chosen,
+        name or _name_of(finding.script, context.cwd),
+        with_schema=with_schema,
+        saves=finding.saves,
+    )
     from windlass.spec.parse import parse_job
 
     parse_job(text, JOB_FILES[0])  # what we write, we can read; a name that is not legal is refused here
@@ -258,9 +267,7 @@ def _name_of(script: str, folder: Path) -> str:
     return legal_name(folder.name or stem if f"{stem}.py" in _LIKELY_NAMES else stem)
 
 
-def job_text(
-    script: str, template: Template, name: str, *, with_schema: bool, saves: Sequence[str] = ()
-) -> str:  # fmt: skip
+def job_text(script: str, template: Template, name: str, *, with_schema: bool, saves: Sequence[str] = ()) -> str:
     """A job file with a comment on each line that a newcomer is likely to change."""
     from windlass.spec.yamlwriter import scalar
 

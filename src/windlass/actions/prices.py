@@ -57,10 +57,17 @@ def update(
         write(context.home, fetched.prices, fetch.SPOT_SOURCE)
         figures = fetched.prices.figures
         instances = sum(name.startswith(EC2) for name in figures)
-        done.append(RegionUpdated(
-            region, fetched.prices.date, instances, len(figures) - instances, len(fetched.prices.spot),
-            fetched.missing, fetched.problem,
-        ))  # fmt: skip
+        done.append(
+            RegionUpdated(
+                region,
+                fetched.prices.date,
+                instances,
+                len(figures) - instances,
+                len(fetched.prices.spot),
+                fetched.missing,
+                fetched.problem,
+            )
+        )
     return PricesUpdated(str(context.home / FILE), tuple(done))
 
 
@@ -96,6 +103,4 @@ def _charge(name: str, region: str, table: Table) -> ChargeView:
 
 
 def _spot(found: SpotRange) -> SpotView:
-    return SpotView(
-        found.low.amount_usd, found.high.amount_usd, found.days, found.low.source, found.low.date
-    )  # fmt: skip
+    return SpotView(found.low.amount_usd, found.high.amount_usd, found.days, found.low.source, found.low.date)

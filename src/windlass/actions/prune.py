@@ -18,9 +18,15 @@ RESULTS: Final = "results"
 
 
 def prune(
-    store: Store, before: float, phases: Collection[Phase], *, now: float, force: bool = False, is_dry: bool = False,
+    store: Store,
+    before: float,
+    phases: Collection[Phase],
+    *,
+    now: float,
+    force: bool = False,
+    is_dry: bool = False,
     with_results: bool = False,
-) -> PrunedRuns:  # fmt: skip
+) -> PrunedRuns:
     """Remove the runs that ended before `before` (Unix seconds), in one of these phases where any are given.
 
     A run is kept, unless forced, with which the only checkpoint would go that it could be resumed from; and one that

@@ -88,7 +88,7 @@ def after_runs(plan: Plan, named: Sequence[str], store: Store, context: Context)
 
 def rerun_plan(
     engine: Engine, run_id: str, on: str | None, overrides: Mapping[str, Any], more: Sequence[str], context: Context
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The plan of a new run of the job of `run_id`, with fields replaced and arguments added; on its target without
     `on`. Raises UsageError, JobFileError.
     """
@@ -139,8 +139,10 @@ def _require_code(plan: Mapping[str, Any], run_id: str) -> None:
 
     folder = code_folder(first_requests(plan))
     if not folder.is_dir():
-        raise UsageError(f"the code of {run_id} was in {folder}, which is not there",
-                         f"windlass cp {run_id}:code FOLDER has the code of then")  # fmt: skip
+        raise UsageError(
+            f"the code of {run_id} was in {folder}, which is not there",
+            f"windlass cp {run_id}:code FOLDER has the code of then",
+        )
 
 
 # -- which run --------------------------------------------------------------------------------------------------------
@@ -187,15 +189,22 @@ def find_by_id(run: str, store: Store, on: str | None) -> tuple[Engine, str]:
     """As `find`, but refuses the name of a job: what cannot be undone is named by its id. Raises UsageError."""
     engine, run_id = find(run, store, on)
     if newest_of(run, run_id):
-        raise UsageError(f"'{run}' is the name of a job, and a run is removed by its id",
-                         f"to remove its newest run: windlass rm {run_id}")  # fmt: skip
+        raise UsageError(
+            f"'{run}' is the name of a job, and a run is removed by its id",
+            f"to remove its newest run: windlass rm {run_id}",
+        )
     return engine, run_id
 
 
 def find_all(
-    named: Sequence[str], labels: tuple[str, ...], store: Store, on: str | None, context: Context,
-    *, is_over: bool | None = None,
-) -> list[tuple[Engine, str]]:  # fmt: skip
+    named: Sequence[str],
+    labels: tuple[str, ...],
+    store: Store,
+    on: str | None,
+    context: Context,
+    *,
+    is_over: bool | None = None,
+) -> list[tuple[Engine, str]]:
     """The runs of these names, once each, and those with all of these labels; the newest run without either.
 
     `is_over` leaves out the labelled runs that have, or have not, ended. Raises NoSuchRun, also where no run has the
@@ -308,14 +317,22 @@ def _require_unchanged(before: Job, after: Job, run_id: str) -> None:
         section, _, name = field.partition(".")
         was, is_now = old[section], new[section]
         if (was[name] != is_now[name]) if name else (was != is_now):
-            raise UsageError(f"{field} cannot change in a run that goes on: what it has made is found by it",
-                             f"start a new run: windlass rerun {run_id} --set {field}=…")  # fmt: skip
+            raise UsageError(
+                f"{field} cannot change in a run that goes on: what it has made is found by it",
+                f"start a new run: windlass rerun {run_id} --set {field}=…",
+            )
 
 
 def resume(
-    run_id: str, engine: Engine, context: Context, *, changes: Mapping[str, Any] | None = None,
-    more: Sequence[str] = (), new_code: bool = False, checkpoint: str | None = None,
-) -> Status:  # fmt: skip
+    run_id: str,
+    engine: Engine,
+    context: Context,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    more: Sequence[str] = (),
+    new_code: bool = False,
+    checkpoint: str | None = None,
+) -> Status:
     """Continue an ended run, with fields of its job replaced and arguments added if there are any, from the newest
     checkpoint or the one given by its name, step or path.
 
@@ -345,8 +362,10 @@ def wait_stopped(engine: Engine, run_id: str, grace_seconds: float) -> Status:
             return found
         if found.condition and time.monotonic() >= give_up:
             why = found.condition["message"]
-            raise EngineError(f"{run_id} was asked to end, and it is not known whether it has: {why}",
-                              f"the stop request stays in place; look again: windlass status {run_id}")  # fmt: skip
+            raise EngineError(
+                f"{run_id} was asked to end, and it is not known whether it has: {why}",
+                f"the stop request stays in place; look again: windlass status {run_id}",
+            )
 
 
 def require_record(engine: Engine, run_id: str, command: str) -> None:
@@ -370,8 +389,11 @@ def _waiting_for(run_id: str, store: Store) -> list[str]:
     """The runs that have not started, and may not have seen yet that this one has succeeded (`--after`)."""
     waiting = [one for one in store.statuses(unfinished=True) if one.phase is Phase.QUEUED and not one.attempts]
     is_after = {"kind": "after", "request": {"run": run_id}}
-    return [one.id for one in waiting
-            if any(is_after.items() <= step.items() for step in store.plan(one.id).get("steps", ()))]  # fmt: skip
+    return [
+        one.id
+        for one in waiting
+        if any(is_after.items() <= step.items() for step in store.plan(one.id).get("steps", ()))
+    ]
 
 
 def require_removable(engine: Engine, run_id: str, on: str | None = None) -> None:

@@ -128,10 +128,11 @@ def verify(ctx: click.Context, name: str | None, on: str | None, form: str) -> i
     seen, _ = _look(_run(ctx), on)
     found = actions.verify(seen, name)
     rows = tuple(
-        reports.VerifiedCheckpoint(one, fault.value if (fault := worst(problems)) else "verified",
-                                   tuple(problem.text for problem in problems))
+        reports.VerifiedCheckpoint(
+            one, fault.value if (fault := worst(problems)) else "verified", tuple(problem.text for problem in problems)
+        )
         for one, problems in found.items()
-    )  # fmt: skip
+    )
     report = reports.VerifiedCheckpoints(seen.status.id, not any(found.values()), rows)
     words = {one: actions.state_words(problems) for one, problems in found.items()}
     print_data(report, form, lambda paint: verified_lines(report, words, paint))
@@ -224,10 +225,13 @@ def verified_lines(report: reports.VerifiedCheckpoints, words: Mapping[str, str]
     """What `windlass checkpoints verify` shows; `words` are the states as text."""
     colours = {"verified": "green", Fault.DAMAGED.value: "red"}
     rows = [
-        [one.name, paint(words[one.name], colours.get(one.state, "yellow"), bold=one.state == Fault.DAMAGED.value),
-         visible("; ".join(one.problems))]
+        [
+            one.name,
+            paint(words[one.name], colours.get(one.state, "yellow"), bold=one.state == Fault.DAMAGED.value),
+            visible("; ".join(one.problems)),
+        ]
         for one in report.checkpoints
-    ]  # fmt: skip
+    ]
     return table(rows) or [f"{report.id} has no checkpoint to verify"]
 
 

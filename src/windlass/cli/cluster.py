@@ -68,9 +68,15 @@ def cluster() -> None:
 @click.option("--force", is_flag=True, help="Overwrite an existing cluster.yaml.")
 @options.output
 def init(
-    name: str | None, region: str | None, gpus: tuple[str, ...], spot: bool | None, efs: bool | None,
-    ranges: tuple[str, ...], force: bool, form: str,
-) -> int:  # fmt: skip
+    name: str | None,
+    region: str | None,
+    gpus: tuple[str, ...],
+    spot: bool | None,
+    efs: bool | None,
+    ranges: tuple[str, ...],
+    force: bool,
+    form: str,
+) -> int:
     """Write a cluster.yaml: asks five questions on a terminal, for what no option says.
 
     \b
@@ -171,8 +177,9 @@ def _pool(text: str) -> tuple[str, int]:
     if most and not (most.isascii() and most.isdigit()):
         raise UsageError(f"{text}: '{most}' is not a number of nodes", "write for example g5.12xlarge:8")
     if instance_type(name) is None:
-        raise UsageError(f"{text}: no instance type is called '{name}'",
-                         near_misses(name) or "windlass prices list shows all")  # fmt: skip
+        raise UsageError(
+            f"{text}: no instance type is called '{name}'", near_misses(name) or "windlass prices list shows all"
+        )
     return name, int(most or 4)
 
 
@@ -235,9 +242,16 @@ def up(
     named = find(cluster, context)
     with shown(form) as on_event, StopRequests() as stop:
         made = actions.up(
-            named, context, on_event, lambda found: _agree(found, f"Make it in {found.region}?", yes=yes), stop,
-            break_lock=break_lock, with_recovery=recover, with_components=components, force=force,
-        )  # fmt: skip
+            named,
+            context,
+            on_event,
+            lambda found: _agree(found, f"Make it in {found.region}?", yes=yes),
+            stop,
+            break_lock=break_lock,
+            with_recovery=recover,
+            with_components=components,
+            force=force,
+        )
     if made is None:
         return REFUSED
     print_data(made, form, lambda paint: made_lines(made, paint))
@@ -268,9 +282,10 @@ def _can_ask(what: str) -> bool:
 @_break_lock
 @_recover
 @click.option(
-    "--force", is_flag=True,
+    "--force",
+    is_flag=True,
     help="Also while runs are active, EFS has files, FSx cannot be exported, or the API server does not answer.",
-)  # fmt: skip
+)
 @click.option("--delete-bucket", is_flag=True, help="Delete the bucket with all that is in it.")
 @options.output
 def down(
@@ -297,9 +312,16 @@ def down(
     named = find(cluster, context)
     with shown(form) as on_event, StopRequests() as stop:
         done = actions.down(
-            named, context, on_event, lambda found, seen: _agree_to_remove(found, seen, yes=yes), stop,
-            force=force, break_lock=break_lock, with_recovery=recover, delete_bucket=delete_bucket,
-        )  # fmt: skip
+            named,
+            context,
+            on_event,
+            lambda found, seen: _agree_to_remove(found, seen, yes=yes),
+            stop,
+            force=force,
+            break_lock=break_lock,
+            with_recovery=recover,
+            delete_bucket=delete_bucket,
+        )
     if done is None:
         return REFUSED
     print_data(done, form, lambda paint: removed_lines(done, paint))
@@ -417,8 +439,14 @@ def export(cluster: str | None, eksctl: bool, force: bool, form: str) -> int:
 
 @cluster.command(short_help="Print the IAM policies that a cluster needs.")
 @_cluster
-@click.option("--for", "purpose", type=click.Choice(["up", "audit", "doctor", "runs"]), default="up", show_default=True,
-              help="What the policies are for; up has plan, status, down and its audit too.")  # fmt: skip
+@click.option(
+    "--for",
+    "purpose",
+    type=click.Choice(["up", "audit", "doctor", "runs"]),
+    default="up",
+    show_default=True,
+    help="What the policies are for; up has plan, status, down and its audit too.",
+)
 @click.option("--account", default="", help="Account of AWS, 12 digits. Default: that of the login.")
 @click.option("--into", type=click.Path(path_type=Path), metavar="FOLDER", help="Write each policy to a file there.")
 @options.output

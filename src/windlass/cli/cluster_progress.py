@@ -37,9 +37,14 @@ class Progress:
     """Turns events into lines, and into one line that is rewritten for what is under way."""
 
     def __init__(
-        self, paint: Paint, *, can_rewrite: bool, is_brief: bool, clock: Callable[[], float] = time.monotonic,
+        self,
+        paint: Paint,
+        *,
+        can_rewrite: bool,
+        is_brief: bool,
+        clock: Callable[[], float] = time.monotonic,
         write: Callable[[str], None] = lambda text: click.echo(text, err=True, nl=False, color=True),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._paint, self._can_rewrite, self._is_brief = paint, can_rewrite, is_brief
         self._clock, self._write = clock, write
         self._under_way: dict[str, float] = {}

@@ -30,10 +30,16 @@ PRIVATE: Final = (
 INCOMPLETE: Final = "not complete, as far as this machine knows: windlass cluster up; after a lost state: --recover"
 SHOWN: Final = 12
 """Resources of a kind of change that are named one by one."""
-_USERS: Final = frozenset({
-    "autoscaling autoscaling group", "eks node group", "sagemaker app", "efs mount target", "elbv2 load balancer",
-    "iam instance profile",
-})  # fmt: skip
+_USERS: Final = frozenset(
+    {
+        "autoscaling autoscaling group",
+        "eks node group",
+        "sagemaker app",
+        "efs mount target",
+        "elbv2 load balancer",
+        "iam instance profile",
+    }
+)
 """Kinds of objects that use others, and are removed first."""
 _USED: Final = ("", "iam role", "iam policy", "ec2 elastic IP address", "ec2 network interface", "ec2 subnet",
                 "ec2 route table", "ec2 internet gateway", "ec2 security group", "ec2 VPC")  # fmt: skip
@@ -175,8 +181,11 @@ def removed_lines(done: ClusterRemoved, paint: Paint) -> list[str]:
 def audit_lines(found: ClusterAudit, paint: Paint) -> list[str]:
     """What an audit found."""
     lines = []
-    for title, group in (("left in AWS", found.leaks), ("kept on purpose", found.kept),
-                         ("perhaps of this cluster: look", found.possible)):  # fmt: skip
+    for title, group in (
+        ("left in AWS", found.leaks),
+        ("kept on purpose", found.kept),
+        ("perhaps of this cluster: look", found.possible),
+    ):
         if group:
             lines += [f"{title}:", *_objects(group, paint), ""]
     for one in found.unknown:
@@ -193,8 +202,10 @@ def audit_lines(found: ClusterAudit, paint: Paint) -> list[str]:
         parts.append(f"{count(len(unproved), 'object')} that may be of it and bill")
         lines += [f"what is not of {found.name} is left out once it has the tag {KEPT}", ""]
     parts += [f"{count(len(found.unknown), 'question')} without an answer"] if found.unknown else []
-    lines.append(f"audit of {found.name} in {found.region}: {paint(' and '.join(parts), 'red', bold=True)}, "
-                 f"at least {found.usd_per_month:,.2f} USD a month")  # fmt: skip
+    lines.append(
+        f"audit of {found.name} in {found.region}: {paint(' and '.join(parts), 'red', bold=True)}, "
+        f"at least {found.usd_per_month:,.2f} USD a month"
+    )
     return lines
 
 
@@ -207,10 +218,14 @@ def _turn(one: LeftObject) -> int:
 def _objects(group: Sequence[LeftObject], paint: Paint) -> list[str]:
     """A table that fits a terminal, and below it the commands, whole, so that they can be copied."""
     rows = [
-        [f"{one.service} {one.kind}", visible(one.name if one.name == one.id else f"{one.name} ({one.id})"),
-         _month(one.usd_per_month) if one.bills else "–", visible(one.detail)]
+        [
+            f"{one.service} {one.kind}",
+            visible(one.name if one.name == one.id else f"{one.name} ({one.id})"),
+            _month(one.usd_per_month) if one.bills else "–",
+            visible(one.detail),
+        ]
         for one in group
-    ]  # fmt: skip
+    ]
     remedies = [f"  {visible(one.remedy)}" for one in sorted(group, key=_turn) if one.remedy]
     return [
         *titled(("KIND", "NAME", "USD A MONTH", "DETAIL"), rows, paint),

@@ -78,10 +78,14 @@ def cost_lines(report: CostReport, paint: Paint, plan: Mapping[str, Any]) -> lis
         return [f"{head}{duration(ledger.wall_seconds)}{so_far}", *_billed(report), *how_to_price(plan)]
     total = money(cost.total, cost.currency)
     rows = [
-        spent_row(spent, [duration(ledger.seconds[spent]), money(amount, cost.currency, cost.total).rjust(len(total))],
-                  amount / (cost.total or 1.0), paint)
+        spent_row(
+            spent,
+            [duration(ledger.seconds[spent]), money(amount, cost.currency, cost.total).rjust(len(total))],
+            amount / (cost.total or 1.0),
+            paint,
+        )
         for spent, amount in cost.spent.items()
-    ]  # fmt: skip
+    ]
     lines = [f"{head}{total}{so_far}", *(f"  {row}" for row in table(rows)), *_billed(report)]
     if cost.wasted:
         share = f"{money(cost.wasted, cost.currency, cost.total)} ({cost.wasted / cost.total:.0%})"

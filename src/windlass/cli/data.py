@@ -137,8 +137,13 @@ def list_(address: str | None, on: str | None, claim: str | None, form: str) -> 
     "--on", metavar="TARGET", shell_complete=options.complete_targets, help="Stage it in a claim of this cluster."
 )
 @_claim
-@click.option("--secret", "secrets", multiple=True, metavar="NAME",
-              help="With --on: a Secret of the namespace with keys of the store; may be repeated.")  # fmt: skip
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME",
+    help="With --on: a Secret of the namespace with keys of the store; may be repeated.",
+)
 @click.option("--service-account", metavar="NAME", help="With --on: a service account whose role may read the store.")
 @options.output
 def stage(
@@ -209,8 +214,16 @@ def _stage_in_claim(
 
     try:
         with tidy(), shown("stage", progress, form):
-            done = actions.stage_in_claim(source, on, claim, here(), progress=progress, told=told, secrets=secrets,
-                                          service_account=service_account)  # fmt: skip
+            done = actions.stage_in_claim(
+                source,
+                on,
+                claim,
+                here(),
+                progress=progress,
+                told=told,
+                secrets=secrets,
+                service_account=service_account,
+            )
     except (KeyboardInterrupt, SystemExit) as ended:  # the Job is deleted by now
         so_far = "nothing was fetched yet" if progress.is_listing else f"{size(progress.bytes_done)} are in the claim"
         click.echo(f"interrupted: {so_far}; the same command goes on from here", err=True)

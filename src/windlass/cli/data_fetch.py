@@ -39,8 +39,14 @@ def _complete_layout(ctx: click.Context, _parameter: click.Parameter, incomplete
 @click.argument("name", required=False, shell_complete=_complete_recipe)
 @click.argument("folder", required=False, type=click.Path())
 @click.option("--to", metavar="ADDRESS", help="Then copy the folder there: s3://bucket/prefix.")
-@click.option("--layout", "layouts", multiple=True, metavar="LAYOUT", shell_complete=_complete_layout,
-              help="What to make of the files; may be repeated.")  # fmt: skip
+@click.option(
+    "--layout",
+    "layouts",
+    multiple=True,
+    metavar="LAYOUT",
+    shell_complete=_complete_layout,
+    help="What to make of the files; may be repeated.",
+)
 @click.option("--from", "mirror", metavar="URL|FOLDER", help="Where the files are, instead of at their publisher.")
 @options.output
 def fetch(
@@ -71,9 +77,14 @@ def fetch(
         emit(notice_lines(recipe))
     with interruptible(lambda: "what was fetched is kept; the same command goes on from there"):
         done = actions.fetch(
-            recipe, folder or f"data/{name}", here(), layouts, mirror, to,
+            recipe,
+            folder or f"data/{name}",
+            here(),
+            layouts,
+            mirror,
+            to,
             lambda what, progress: shown(what, progress, form),
-        )  # fmt: skip
+        )
     print_data(done, form, lambda paint: fetched_lines(done, paint))
     return 1 if done.uploaded is not None and done.uploaded.refused else 0
 
@@ -87,10 +98,14 @@ def notice_lines(recipe: Recipe) -> list[str]:
 def recipe_lines(known: DataRecipeList, paint: Paint) -> list[str]:
     """What `data fetch` lists."""
     rows = [
-        [one.name, "–" if one.download_bytes is None else size(one.download_bytes),
-         " ".join(f"{name}*" if name in one.default else name for name in one.layouts), one.licence]
+        [
+            one.name,
+            "–" if one.download_bytes is None else size(one.download_bytes),
+            " ".join(f"{name}*" if name in one.default else name for name in one.layouts),
+            one.licence,
+        ]
         for one in known.recipes
-    ]  # fmt: skip
+    ]
     return [*titled(("NAME", "DOWNLOAD", "LAYOUTS", "LICENCE"), rows, paint), "* made if no --layout is given"]
 
 

@@ -86,9 +86,13 @@ def _draw(what: str, progress: Progress, over: threading.Event) -> None:
             return Text("?" if speed is None else f"{size(int(speed))}/s", style="progress.data.speed")
 
     columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), Rate(),
-        TimeRemainingColumn(), TextColumn("{task.fields[files]}"),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        Rate(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[files]}"),
+    )
     with Bars(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5) as bars:
         task = bars.add_task(f"{what}: listing", total=None, files="")
         while not over.wait(DRAW_SECONDS):

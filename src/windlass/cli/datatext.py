@@ -56,10 +56,15 @@ def cache_lines(found: DataCacheList, paint: Paint) -> list[str]:
     """What `data ls` shows of the cache."""
     now = time.time()
     rows = [
-        [one.digest[:DIGEST_CHARS] or "in part", f"{one.files:,}", size(one.bytes),
-         f"{duration(max(0.0, now - one.used_at))} ago", visible(" ".join(one.sources))]
+        [
+            one.digest[:DIGEST_CHARS] or "in part",
+            f"{one.files:,}",
+            size(one.bytes),
+            f"{duration(max(0.0, now - one.used_at))} ago",
+            visible(" ".join(one.sources)),
+        ]
         for one in reversed(found.sets)
-    ]  # fmt: skip
+    ]
     shown = titled(("DIGEST", "FILES", "SIZE", "USED", "SOURCE"), rows, paint) if rows else []
     return [*shown, f"cache: {count(len(rows), 'set')}, {size(sum(one.bytes for one in found.sets))}"]
 

@@ -31,8 +31,12 @@ def complete_on(_ctx: click.Context, _parameter: click.Parameter, incomplete: st
 
 
 @click.command()
-@click.option("--on", metavar="CLUSTER", shell_complete=complete_on,
-              help="Check a cluster and its account: a cluster file, the name of a cluster, or a target.")  # fmt: skip
+@click.option(
+    "--on",
+    metavar="CLUSTER",
+    shell_complete=complete_on,
+    help="Check a cluster and its account: a cluster file, the name of a cluster, or a target.",
+)
 @click.option("--request", is_flag=True, help="Offer to request quotas and make associations that are missing; asks.")
 @click.option("--pod-role", metavar="ARN", default="", help="Role that pods should have, on a cluster made elsewhere.")
 @click.option("-y", "--yes", is_flag=True, help="With --request: do not ask.")

@@ -21,13 +21,26 @@ from windlass.runs.phase import Phase
 from windlass.runs.warnings import not_found_words
 
 _YELLOW: Final = (
-    events.HangDetected, events.LossNotFinite, events.Warned, events.PreemptionNotice, events.NodeLost,
+    events.HangDetected,
+    events.LossNotFinite,
+    events.Warned,
+    events.PreemptionNotice,
+    events.NodeLost,
     events.ConditionChanged,
-)  # fmt: skip
+)
 _NEWS: Final = (
-    events.RootCause, events.PreemptionNotice, events.QueueChanged, events.NodeProvisioning, events.NodeLost,
-    events.NodeBack, events.HangDetected, events.HangEnded, events.RunResumed, events.Warned, events.ConditionChanged,
-)  # fmt: skip
+    events.RootCause,
+    events.PreemptionNotice,
+    events.QueueChanged,
+    events.NodeProvisioning,
+    events.NodeLost,
+    events.NodeBack,
+    events.HangDetected,
+    events.HangEnded,
+    events.RunResumed,
+    events.Warned,
+    events.ConditionChanged,
+)
 _BAD_CHECKPOINTS: Final = frozenset({"refused", "none-verified", "failed", "missing"})
 _NOTICES: Final = {
     "terminate": "the instance will be terminated",

@@ -39,7 +39,7 @@ def _complete_end(ctx: click.Context, parameter: click.Parameter, incomplete: st
 @click.pass_context
 def exec(
     ctx: click.Context, /, run: str | None, rank: int | None, node: int | None, stdin: bool, tty: bool, on: str | None
-) -> int:  # fmt: skip
+) -> int:
     """Run a command where a rank of a live run is: in its environment, its working folder, its pod. Or beside a claim,
     in a temporary pod that mounts it: claim:NAME.
 
@@ -70,9 +70,16 @@ def exec(
     sys.stdout.flush()
     with here().store() as store:
         return exec_copy.execute(
-            run, command, store, on=on, rank=rank, node=node, stdin=source,
-            stdout=sys.stdout.buffer, stderr=sys.stderr.buffer,
-        )  # fmt: skip
+            run,
+            command,
+            store,
+            on=on,
+            rank=rank,
+            node=node,
+            stdin=source,
+            stdout=sys.stdout.buffer,
+            stderr=sys.stderr.buffer,
+        )
 
 
 @click.command()

@@ -79,9 +79,15 @@ class PlainView:
     """Lines for a pipe, a file or a terminal that cannot move its cursor."""
 
     def __init__(
-        self, run_id: str, make_run: Callable[[Status], Run], world_size: int, procs_per_node: int, *,
-        quiet: bool = False, verbose: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        run_id: str,
+        make_run: Callable[[Status], Run],
+        world_size: int,
+        procs_per_node: int,
+        *,
+        quiet: bool = False,
+        verbose: int = 0,
+    ) -> None:
         self._run_id = run_id
         self._make_run = make_run
         self._size = f"({size_of_attempt(world_size, procs_per_node)})"
@@ -326,9 +332,10 @@ def follow(
         # Signals are handled first: drawing takes a moment to load, and Ctrl-C then asks too.
         with (
             Interrupts(can_ask=sys.stdin.isatty() and sys.stderr.isatty()) as interrupts,
-            contextlib.closing(_view(run_id, engine, make_run, live=live, hint="Ctrl-C: detach or stop",
-                                     verbose=verbose)) as view,
-        ):  # fmt: skip
+            contextlib.closing(
+                _view(run_id, engine, make_run, live=live, hint="Ctrl-C: detach or stop", verbose=verbose)
+            ) as view,
+        ):
             status = Follower(
                 run_id, engine, view, interrupts, show_logs=not quiet, since_seq=since_seq, since=since
             ).run()
@@ -380,9 +387,15 @@ def watch(run_id: str, engine: Engine, *, form: str) -> int:
 
 
 def _view(
-    run_id: str, engine: Engine, make_run: Callable[[Status], Run], *, live: bool, hint: str, quiet: bool = False,
+    run_id: str,
+    engine: Engine,
+    make_run: Callable[[Status], Run],
+    *,
+    live: bool,
+    hint: str,
+    quiet: bool = False,
     verbose: int = 0,
-) -> PlainView | LiveView:  # fmt: skip
+) -> PlainView | LiveView:
     if live:
         from windlass.cli.live import LiveView
 

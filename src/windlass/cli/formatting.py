@@ -201,9 +201,12 @@ def titled(titles: Iterable[str], rows: Iterable[Sequence[str]], paint: Paint) -
 
 
 def fitting(
-    titles: Sequence[str], rows: Iterable[Sequence[str]], cuts: Iterable[tuple[str, int]], paint: Paint,
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    cuts: Iterable[tuple[str, int]],
+    paint: Paint,
     columns: int | None,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """A table with titles, narrowed to so many columns of a terminal; not narrowed if that is None.
 
     Each of `cuts`, a title and how narrow its column may become, is made in turn until a line fits. One of 0 is left

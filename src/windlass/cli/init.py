@@ -34,7 +34,7 @@ TEMPLATES = ("torchrun", "tensorflow", "jax", "mpi", "plain")
 @options.output
 def init(
     script: str | None, named: str | None, template: Any, name: str | None, schema: bool, force: bool, form: str
-) -> int:  # fmt: skip
+) -> int:
     """Write a job.yaml for a script of this folder, the likeliest one if none is named.
 
     The script is read, not run: what it imports says which launcher its ranks need, or that it is one process.
@@ -115,7 +115,7 @@ def check(job: str | None, on: str, network: bool, role: bool, form: str) -> int
 
 def _check_target(
     job: str | None, engine: type[Engine], target: Any, context: Context, *, network: bool, form: str
-) -> int:  # fmt: skip
+) -> int:
     """Check a target, and a job for it where there is one."""
     from windlass.actions import init as make
     from windlass.actions.jobs import JOB_FILES, read_job

@@ -162,9 +162,18 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
 @options.on_cluster
 @options.output_as("table", "json")
 def logs(
-    runs: tuple[str, ...], labels: tuple[str, ...], ranks: tuple[int, ...], attempt: int | None, follow: bool,
-    tail: int | None, since: str | None, grep: str | None, timestamps: bool, on: str | None, form: str,
-) -> int:  # fmt: skip
+    runs: tuple[str, ...],
+    labels: tuple[str, ...],
+    ranks: tuple[int, ...],
+    attempt: int | None,
+    follow: bool,
+    tail: int | None,
+    since: str | None,
+    grep: str | None,
+    timestamps: bool,
+    on: str | None,
+    form: str,
+) -> int:
     """Show what the ranks wrote, in the order of time; each line begins with its rank unless one rank is asked for.
 
     Of several runs, one after the other, each below its id. With --grep, --tail counts the lines that are found; with
@@ -196,9 +205,18 @@ def logs(
                 out.write(b"\n" * (number > 0) + f"==> {run_id} <==\n".encode())
             with tidy(), engine.logs(run_id, follow=follow) as (folder, is_over):
                 write_logs(
-                    folder, out, ranks=ranks, attempt=attempt, tail=tail, since_ns=since_ns, is_over=is_over,
-                    terminal=coloured(sys.stdout), pattern=pattern, stamped=timestamps, as_json=form == "json",
-                )  # fmt: skip
+                    folder,
+                    out,
+                    ranks=ranks,
+                    attempt=attempt,
+                    tail=tail,
+                    since_ns=since_ns,
+                    is_over=is_over,
+                    terminal=coloured(sys.stdout),
+                    pattern=pattern,
+                    stamped=timestamps,
+                    as_json=form == "json",
+                )
     return 0
 
 

@@ -29,9 +29,16 @@ WATCH_SECONDS: Final = 0.5
 
 
 def print_here(
-    store: Store, context: Context, wanted: Filter, form: str, *, last: int | None, quiet: bool, watch: bool,
+    store: Store,
+    context: Context,
+    wanted: Filter,
+    form: str,
+    *,
+    last: int | None,
+    quiet: bool,
+    watch: bool,
     order: Callable[[RunSummary], Any] | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Print the runs of this machine; with `watch`, print a line for each change too. Returns the exit code.
 
     Without a filter, `last` is how many of the newest are shown beside the unfinished ones; with one, how many at all.
@@ -109,7 +116,7 @@ def print_list(found: Sequence[RunState], on: str, form: str, *, quiet: bool, ev
 
 def list_lines(
     found: Sequence[RunOnCluster], now: float, paint: Paint, columns: int | None = None, *, everywhere: bool = False
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """What `windlass ps --on` shows, in so many `columns`."""
     shown: list[tuple[str, Callable[[RunOnCluster], str]]] = [
         ("ID", lambda run: run.id),

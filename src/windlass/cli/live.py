@@ -44,17 +44,22 @@ BORDER_COLUMNS: Final = 4
 
 
 def panel(
-    run: Run, now: float, *, rate: float | None = None, question: str = "", hint: str = "", stale: str = "",
+    run: Run,
+    now: float,
+    *,
+    rate: float | None = None,
+    question: str = "",
+    hint: str = "",
+    stale: str = "",
     width: int = 80,
-) -> RenderableType:  # fmt: skip
+) -> RenderableType:
     """The live view of a run, for a terminal of so many columns."""
     colour = PHASE_COLOURS[run.phase]
     lines = advance_lines(run, now, rate, width=width - BORDER_COLUMNS, colour=colour)
     lines += [importing] if not lines and (importing := importing_words(run)) else []
     lines += [click.style(visible(stale), fg="yellow")] if stale else []
     lines.append(_where(run))
-    facts = {"time": time_line(run.ledger), "output": tilde(run.output_dir),
-             "checkpoint": checkpoint_words(run, now)}  # fmt: skip
+    facts = {"time": time_line(run.ledger), "output": tilde(run.output_dir), "checkpoint": checkpoint_words(run, now)}
     lines += [line for label in ("time", "checkpoint", "output") for line in labelled(label, facts[label], styled)]
     title = Text.assemble((run.id, "bold"), "  ", (run.phase.value, colour), f"  {duration(run.elapsed(now))}")
     under = Text(question, style="bold yellow") if question else Text(hint, style="dim")
@@ -148,7 +153,16 @@ class LiveView:
         assert self._status is not None
         run = self._make_run(self._status)
         with self._console.capture() as captured:
-            self._console.print(panel(run, time.time(), rate=self._rate, question=self._question, hint=self._hint,
-                                      stale=self._stale, width=self._console.width))  # fmt: skip
+            self._console.print(
+                panel(
+                    run,
+                    time.time(),
+                    rate=self._rate,
+                    question=self._question,
+                    hint=self._hint,
+                    stale=self._stale,
+                    width=self._console.width,
+                )
+            )
         lines = captured.get().splitlines()
         return lines if shutil.get_terminal_size().lines >= MIN_HEIGHT else lines[:1]

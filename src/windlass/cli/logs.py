@@ -24,10 +24,19 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]")
 
 
 def write_logs(
-    run_dir: Path, out: BinaryIO, *, ranks: Collection[int] = (), attempt: int | None = None, tail: int | None = None,
-    since_ns: int | None = None, is_over: Callable[[], bool] | None = None, terminal: bool = False,
-    pattern: re.Pattern[str] | None = None, stamped: bool = False, as_json: bool = False,
-) -> None:  # fmt: skip
+    run_dir: Path,
+    out: BinaryIO,
+    *,
+    ranks: Collection[int] = (),
+    attempt: int | None = None,
+    tail: int | None = None,
+    since_ns: int | None = None,
+    is_over: Callable[[], bool] | None = None,
+    terminal: bool = False,
+    pattern: re.Pattern[str] | None = None,
+    stamped: bool = False,
+    as_json: bool = False,
+) -> None:
     """Write what the ranks of a run have written; with `is_over` go on until it is true.
 
     `terminal` says that `out` is one, with colours. Of the lines in which `pattern` is found, the `tail` last are
@@ -48,9 +57,7 @@ def write_logs(
     if as_json:
         _write_json(blocks, out, flush=is_over is not None)
         return
-    write_blocks(
-        blocks, out, plain=len(ranks) == 1, flush=is_over is not None, terminal=terminal, stamped=stamped
-    )  # fmt: skip
+    write_blocks(blocks, out, plain=len(ranks) == 1, flush=is_over is not None, terminal=terminal, stamped=stamped)
 
 
 def _found(blocks: Iterable[LogBlock], pattern: re.Pattern[str]) -> Iterator[LogBlock]:
@@ -80,9 +87,14 @@ def _write_json(blocks: Iterable[LogBlock], out: BinaryIO, *, flush: bool) -> No
 
 
 def write_blocks(
-    blocks: Iterable[LogBlock], out: BinaryIO, *, plain: bool = False, flush: bool = False, terminal: bool = False,
+    blocks: Iterable[LogBlock],
+    out: BinaryIO,
+    *,
+    plain: bool = False,
+    flush: bool = False,
+    terminal: bool = False,
     stamped: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write blocks with the prefix of their rank, or `plain` as they were; `stamped` with the time of each."""
     for block in blocks:
         stamp = time_stamp(block.time_ns) if stamped else ""

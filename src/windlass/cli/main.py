@@ -267,8 +267,10 @@ def _internal(error: Exception) -> WindlassError:
     return WindlassError(f"{type(error).__name__}: {error}", "an internal error of Windlass: --debug shows the trace")
 
 
-_CUT_SHORT: Final = WindlassError("the output, or a connection, was closed by its other end",
-                                  "the command may not have done all; --debug shows the trace")  # fmt: skip
+_CUT_SHORT: Final = WindlassError(
+    "the output, or a connection, was closed by its other end",
+    "the command may not have done all; --debug shows the trace",
+)
 
 
 def _report(error: WindlassError, arguments: list[str], cause: Exception | None = None) -> int:

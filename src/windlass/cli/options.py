@@ -33,8 +33,9 @@ def debug(command: Command) -> Command:
 
 def output(command: Command, forms: Sequence[str] = ("table", "json", "yaml")) -> Command:
     """`-o table|json|yaml`, or in other `forms`; and `--debug`."""
-    option = click.option("-o", "--output", "form", type=click.Choice(forms), default="table", help="How to print.",
-                          show_default=True)  # fmt: skip
+    option = click.option(
+        "-o", "--output", "form", type=click.Choice(forms), default="table", help="How to print.", show_default=True
+    )
     return option(debug(command))
 
 

@@ -143,8 +143,10 @@ def _code(request: Mapping[str, Any], paint: Paint, *, verbose: int) -> list[str
     words += [f"{count(len(rules) - len(shown), 'rule')} more"] if len(rules) > len(shown) else []
     rows += [["left out" if not place else "", visible(line)] for place, line in enumerate(words)]
     if verbose:
-        rows += [["files" if not place else "", f"{visible(one['name'])} ({size(one['bytes'])})"]
-                 for place, one in enumerate(files)]  # fmt: skip
+        rows += [
+            ["files" if not place else "", f"{visible(one['name'])} ({size(one['bytes'])})"]
+            for place, one in enumerate(files)
+        ]
     return table([[paint(label, dim=True), text] for label, text in rows if text])
 
 

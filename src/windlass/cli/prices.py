@@ -61,8 +61,13 @@ def list_(types: tuple[str, ...], region: str | None, form: str) -> int:
 
 
 @prices.command(short_help="Fetch prices of a region from AWS.")
-@click.option("--region", "regions", multiple=True, metavar="REGION",
-              help="AWS region; may be repeated. Default: that of the login, else us-east-1.")  # fmt: skip
+@click.option(
+    "--region",
+    "regions",
+    multiple=True,
+    metavar="REGION",
+    help="AWS region; may be repeated. Default: that of the login, else us-east-1.",
+)
 @options.output
 def update(regions: tuple[str, ...], form: str) -> int:
     """Fetch prices of a region from AWS, for plans and estimates of this user; the newer figure wins.

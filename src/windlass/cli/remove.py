@@ -74,9 +74,7 @@ def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | No
 @click.option("--results", "with_results", is_flag=True, help="Remove runs with results in their folders too.")
 @click.option("--force", "-f", is_flag=True, help="Remove the only checkpoints of runs that did not succeed too.")
 @options.output
-def prune(
-    older_than: str, phases: tuple[str, ...], dry_run: bool, with_results: bool, force: bool, form: str
-) -> int:  # fmt: skip
+def prune(older_than: str, phases: tuple[str, ...], dry_run: bool, with_results: bool, force: bool, form: str) -> int:
     """Remove the runs of this machine that ended long ago, with their logs.
 
     A run with results in its folder, such as a model, is kept unless --results is given. Kept, unless forced: a run
@@ -95,17 +93,30 @@ def prune(
     age = options.seconds(older_than, "--older-than", "write it as 12h, 30d or 8w")
     with context.store() as store:
         found = actions.prune(
-            store, context.now() - age, frozenset(map(Phase, phases)), now=context.now(), force=force, is_dry=dry_run,
+            store,
+            context.now() - age,
+            frozenset(map(Phase, phases)),
+            now=context.now(),
+            force=force,
+            is_dry=dry_run,
             with_results=with_results,
-        )  # fmt: skip
+        )
     print_data(found, form, lambda paint: _prune_lines(found, paint))
     return 0
 
 
 def _prune_lines(found: PrunedRuns, paint: Paint) -> list[str]:
-    rows = [[run.id, phase_word(run.phase, paint), f"{duration(run.age_seconds)} ago", size(run.bytes),
-             count(run.result_files, "file") if run.result_files else "–", visible(run.kept_for)]
-            for run in (*found.removed, *found.kept)]  # fmt: skip
+    rows = [
+        [
+            run.id,
+            phase_word(run.phase, paint),
+            f"{duration(run.age_seconds)} ago",
+            size(run.bytes),
+            count(run.result_files, "file") if run.result_files else "–",
+            visible(run.kept_for),
+        ]
+        for run in (*found.removed, *found.kept)
+    ]
     titles = ["ID", "PHASE", "ENDED", "SIZE", "RESULTS", *(["KEPT FOR"] if found.kept else [])]
     rows = [row[: len(titles)] for row in rows]
     lines = titled(titles, rows, paint) if rows else []
@@ -140,9 +151,16 @@ def du(every: bool, form: str) -> int:
 
 def _disk_lines(found: DiskUse, paint: Paint, most: int | None) -> list[str]:
     shown = found.runs[:most]
-    rows = [[run.id, phase_word(run.phase, paint), size(run.bytes),
-             size(run.result_bytes) if run.result_files else "–",
-             size(run.checkpoint_bytes) if run.checkpoint_bytes else "–"] for run in shown]  # fmt: skip
+    rows = [
+        [
+            run.id,
+            phase_word(run.phase, paint),
+            size(run.bytes),
+            size(run.result_bytes) if run.result_files else "–",
+            size(run.checkpoint_bytes) if run.checkpoint_bytes else "–",
+        ]
+        for run in shown
+    ]
     lines = titled(["ID", "PHASE", "SIZE", "RESULTS", "CHECKPOINTS"], rows, paint) if rows else []
     if hidden := len(found.runs) - len(shown):
         lines.append(f"and {hidden} smaller: windlass du --all")

@@ -127,8 +127,9 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int 
     if any(run.note for run in runs):
         shown.append(("NOTE", lambda run: first_line(run.note)))
     if any(run.stale for run in runs):
-        shown.append(("AS OF", lambda run: paint(f"{duration(now - (run.as_of or now))} ago", "yellow")
-                      if run.stale else "now"))  # fmt: skip
+        shown.append(
+            ("AS OF", lambda run: paint(f"{duration(now - (run.as_of or now))} ago", "yellow") if run.stale else "now")
+        )
     if any(run.waits_for for run in runs):
         shown.append(("WAITS FOR", lambda run: visible(run.waits_for or "–")))
     rows = ([cell(run) for _, cell in shown] for run in runs)

@@ -14,8 +14,13 @@ from windlass.cli.run import TakesRest, code_line
 
 @click.command(cls=TakesRest)
 @options.run_argument
-@click.option("--from", "checkpoint", metavar="CHECKPOINT", shell_complete=options.complete_checkpoint,
-              help="Checkpoint: its name, step or path. Default: the newest verified one.")  # fmt: skip
+@click.option(
+    "--from",
+    "checkpoint",
+    metavar="CHECKPOINT",
+    shell_complete=options.complete_checkpoint,
+    help="Checkpoint: its name, step or path. Default: the newest verified one.",
+)
 @options.resume_options
 @click.option("--new-code", is_flag=True, help="Send the code as its folder has it now; a change does that too.")
 @click.option("--detach", "-d", is_flag=True, help="Do not follow it.")
@@ -25,9 +30,18 @@ from windlass.cli.run import TakesRest, code_line
 @options.verbose
 @click.pass_context
 def resume(
-    ctx: click.Context, /, run: str | None, checkpoint: str | None, new_code: bool, detach: bool, quiet: bool,
-    on: str | None, form: str, verbose: int, **given: Any,
-) -> int:  # fmt: skip
+    ctx: click.Context,
+    /,
+    run: str | None,
+    checkpoint: str | None,
+    new_code: bool,
+    detach: bool,
+    quiet: bool,
+    on: str | None,
+    form: str,
+    verbose: int,
+    **given: Any,
+) -> int:
     """Resume a run that failed, was stopped or was lost, and follow it as `windlass run` does.
 
     The same run gets another attempt, from its newest checkpoint, and its restarts are counted anew. Options and

@@ -120,8 +120,10 @@ def _is_program(word: str) -> bool:
 
 def _is_misspelled(error: click.NoSuchOption) -> bool:
     """Whether an unknown option differs from one of ours by a letter or two."""
-    return any(one.startswith(error.option_name) or len(set(one) ^ set(error.option_name)) < 2  # --node, --nodse
-               for one in error.possibilities or ())  # fmt: skip
+    return any(
+        one.startswith(error.option_name) or len(set(one) ^ set(error.option_name)) < 2  # --node, --nodse
+        for one in error.possibilities or ()
+    )
 
 
 def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> tuple[list[str], list[str], str]:
@@ -175,9 +177,7 @@ def _read(ctx: click.Context, /, job: str | None, given: dict[str, Any]) -> tupl
     help="Write what the store of SageMaker has to have; with -o request or manifest.",
 )
 @click.pass_context
-def plan(
-    ctx: click.Context, /, job: str | None, form: str, verbose: int, files: str | None, **given: Any
-) -> int:  # fmt: skip
+def plan(ctx: click.Context, /, job: str | None, form: str, verbose: int, files: str | None, **given: Any) -> int:
     """Show every step that a run would take; touches nothing.
 
     \b
@@ -217,9 +217,16 @@ def plan(
 @options.verbose
 @click.pass_context
 def run(
-    ctx: click.Context, /, job: str | None, form: str, detach: bool, quiet: bool, verbose: int, after: tuple[str, ...],
+    ctx: click.Context,
+    /,
+    job: str | None,
+    form: str,
+    detach: bool,
+    quiet: bool,
+    verbose: int,
+    after: tuple[str, ...],
     **given: Any,
-) -> int:  # fmt: skip
+) -> int:
     """Run a job and follow it until it ends.
 
     The run belongs to no terminal: Ctrl-C asks whether to detach or to stop, and without a terminal it detaches (code
@@ -279,9 +286,16 @@ def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int, af
 @options.verbose
 @click.pass_context
 def rerun(
-    ctx: click.Context, /, run: str | None, form: str, detach: bool, quiet: bool, verbose: int, after: tuple[str, ...],
+    ctx: click.Context,
+    /,
+    run: str | None,
+    form: str,
+    detach: bool,
+    quiet: bool,
+    verbose: int,
+    after: tuple[str, ...],
     **given: Any,
-) -> int:  # fmt: skip
+) -> int:
     """Start a new run of the job of an earlier one, as it was recorded; options and arguments after -- change it.
 
     The code is what its folder has now. Where that differs from what the earlier run began with, a line says so;
@@ -322,9 +336,7 @@ def code_line(run_id: str, changed: Sequence[str]) -> str:
 @click.option("--no-wait", is_flag=True, help="Do not wait until the runs have ended.")
 @options.on_cluster
 @options.output
-def stop(
-    runs: tuple[str, ...], labels: tuple[str, ...], now: bool, no_wait: bool, on: str | None, form: str
-) -> int:  # fmt: skip
+def stop(runs: tuple[str, ...], labels: tuple[str, ...], now: bool, no_wait: bool, on: str | None, form: str) -> int:
     """End runs: SIGTERM to every rank, the job's grace period, then SIGKILL. Without a name, the newest run.
 
     
@@ -378,8 +390,9 @@ def _request_stop(
             left = engine.left_running(run_id)
     engine.stop(run_id, now=now)
     if host := runs.supervised_elsewhere(engine.status(run_id), engine.store):
-        click.echo(f"{run_id}: stop requested; its supervisor on {host} reads the request from the shared home",
-                   err=True)  # fmt: skip
+        click.echo(
+            f"{run_id}: stop requested; its supervisor on {host} reads the request from the shared home", err=True
+        )
         no_wait = True
     waits = not (is_over or no_wait)
     if waits and form == "table":

@@ -136,8 +136,12 @@ def spent_row(spent: Spent, cells: Sequence[str], share: float, paint: Paint) ->
 
 def time_rows(ledger: Ledger, paint: Paint) -> list[str]:
     """Where the time went, with bars; of a run with restarts or wasted time also its goodput."""
-    lines = table([spent_row(spent, [duration(seconds), f"{share:4.0%}"], share, paint)
-                   for spent, seconds, share in _shares(ledger)])  # fmt: skip
+    lines = table(
+        [
+            spent_row(spent, [duration(seconds), f"{share:4.0%}"], share, paint)
+            for spent, seconds, share in _shares(ledger)
+        ]
+    )
     if ledger.attempts <= 1 and not ledger.wasted_seconds:
         return lines
     words = [f"goodput {ledger.goodput:.0%}", count(ledger.attempts, "attempt")]
@@ -172,8 +176,11 @@ def ranks_line(ranks: Sequence[RankState], phase: Phase = Phase.TRAINING) -> str
     """`4 of 4 running`, `3 of 4 done, 1 failed with exit code 1`."""
     words = Counter(rank_word(state, phase) for state in ranks)
     first = "running" if words["running"] or words["starting"] or phase in BEFORE_RANKS else "done"
-    rest = [f"{many:,} {word}" if word in _QUIET or word == "gone" else f"{many:,} failed with {word}"
-            for word, many in words.items() if word != first]  # fmt: skip
+    rest = [
+        f"{many:,} {word}" if word in _QUIET or word == "gone" else f"{many:,} failed with {word}"
+        for word, many in words.items()
+        if word != first
+    ]
     return ", ".join([f"{words[first]:,} of {len(ranks):,} {first}", *rest])
 
 
@@ -203,8 +210,10 @@ def rank_rows(
         for state in ranks:
             groups.setdefault(word(state), []).append(state)
         titles = ("RANKS", "NODES", "COUNT", "STATE")
-        rows = [[spans(one.rank for one in group), spans(one.node for one in group), f"{len(group):,}", text]
-                for text, group in groups.items()]  # fmt: skip
+        rows = [
+            [spans(one.rank for one in group), spans(one.node for one in group), f"{len(group):,}", text]
+            for text, group in groups.items()
+        ]
     return titled(titles, rows, paint)
 
 
@@ -376,8 +385,13 @@ def difference_words(one: DataDifference) -> str:
 def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> list[str]:
     """Everything that `windlass status` shows."""
     over, span = run.phase.is_terminal, duration(run.elapsed(now))
-    head = [paint(run.id, bold=True), phase_word(run.phase, paint), f"for {span}" if over else f"{span} so far",
-            f"on {run.target}", *([exit_words(run.exit_code)] if run.exit_code else [])]  # fmt: skip
+    head = [
+        paint(run.id, bold=True),
+        phase_word(run.phase, paint),
+        f"for {span}" if over else f"{span} so far",
+        f"on {run.target}",
+        *([exit_words(run.exit_code)] if run.exit_code else []),
+    ]
     lines = ["  ".join(head)]
 
     def add(label: str, text: str | Sequence[str], colour: str | None = None) -> None:
@@ -510,10 +524,13 @@ def _network_lines(run: Run, paint: Paint) -> list[str]:
     """The address of each node that has a network of its own, and while it exists, the namespace to enter."""
     nodes = run.network.nodes if run.network is not None else ()
     rows = [
-        [node.host, node.address,
-         *([] if run.phase.is_terminal else [paint(f"ip netns exec {node.namespace} …", dim=True)])]
+        [
+            node.host,
+            node.address,
+            *([] if run.phase.is_terminal else [paint(f"ip netns exec {node.namespace} …", dim=True)]),
+        ]
         for node in nodes[:RANK_ROWS]
-    ]  # fmt: skip
+    ]
     hidden = len(nodes) - len(rows)
     return [*table(rows), *([f"and {hidden} more"] if hidden else [])]
 

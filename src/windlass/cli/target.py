@@ -37,15 +37,26 @@ def targets(form: str) -> int:
     from windlass.views.reports import TargetView
 
     found = [
-        TargetView(name, target.kind, _place(target), None if path is None else str(path),
-                   target.model_dump(mode="json", exclude_defaults=True, exclude={"name", "kind"}))
+        TargetView(
+            name,
+            target.kind,
+            _place(target),
+            None if path is None else str(path),
+            target.model_dump(mode="json", exclude_defaults=True, exclude={"name", "kind"}),
+        )
         for name, (target, path) in named_targets(here()).items()
-    ]  # fmt: skip
-    print_data(found, form, lambda paint: fitting(
-        ("NAME", "KIND", "WHERE", "FILE"),
-        ([paint(one.name, bold=True), one.kind, visible(one.place), tilde(one.file or "–")] for one in found),
-        [("FILE", 0)], paint, columns_of(sys.stdout),
-    ))  # fmt: skip
+    ]
+    print_data(
+        found,
+        form,
+        lambda paint: fitting(
+            ("NAME", "KIND", "WHERE", "FILE"),
+            ([paint(one.name, bold=True), one.kind, visible(one.place), tilde(one.file or "–")] for one in found),
+            [("FILE", 0)],
+            paint,
+            columns_of(sys.stdout),
+        ),
+    )
     return 0
 
 

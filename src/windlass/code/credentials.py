@@ -18,13 +18,27 @@ NAMES: Final = (
 )  # fmt: skip
 """Names of files, in lower case."""
 EXAMPLES: Final = (
-    ".env.example", ".env.sample", ".env.template", ".env.dist", "example.env", "sample.env", "template.env",
-)  # fmt: skip
+    ".env.example",
+    ".env.sample",
+    ".env.template",
+    ".env.dist",
+    "example.env",
+    "sample.env",
+    "template.env",
+)
 """Names that are meant to be shared."""
 PLACES: Final = (
-    ".aws/*", ".azure/*", ".gnupg/*", ".kube/*", ".ssh/*", ".config/gcloud/*", ".docker/config.json",
-    ".huggingface/token", "huggingface/token", "huggingface/stored_tokens",
-)  # fmt: skip
+    ".aws/*",
+    ".azure/*",
+    ".gnupg/*",
+    ".kube/*",
+    ".ssh/*",
+    ".config/gcloud/*",
+    ".docker/config.json",
+    ".huggingface/token",
+    "huggingface/token",
+    "huggingface/stored_tokens",
+)
 """The last parts of paths, in lower case."""
 PUBLIC: Final = (".ssh/*.pub", ".ssh/known_hosts", ".ssh/config")
 HEAD_BYTES: Final = 64
@@ -34,10 +48,14 @@ _PRIVATE_KEY: Final = re.compile(rb"\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY")
 _CONTENTS: Final = (
     (re.compile(r".*\.json"), (re.compile(rb'"private_key"\s*:'),)),
     (re.compile(r"\.npmrc"), (re.compile(rb"^[^#;\n]*_(?:auth|authToken|password)\s*=\s*[^$\s]", re.MULTILINE),)),
-    (re.compile(r"[^.]+|.*\.(?:ya?ml|conf|config)"),
-     (re.compile(rb"^kind:\s*Config\b", re.MULTILINE),
-      re.compile(rb"^[\s-]+(?:client-key-data|token|password):\s*\S", re.MULTILINE))),
-)  # fmt: skip
+    (
+        re.compile(r"[^.]+|.*\.(?:ya?ml|conf|config)"),
+        (
+            re.compile(rb"^kind:\s*Config\b", re.MULTILINE),
+            re.compile(rb"^[\s-]+(?:client-key-data|token|password):\s*\S", re.MULTILINE),
+        ),
+    ),
+)
 """Patterns that all occur in files of ambiguous names: service accounts, tokens of npm, kubeconfig files."""
 
 

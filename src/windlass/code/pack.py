@@ -66,8 +66,10 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
     files = tuple((file.name, file.num_bytes) for file in selection.files)
     if total > limit:
         largest = Packed(b"", "", files).largest
-        raise UsageError(f"the code is {_megabytes(total)}, and at most {_megabytes(limit)} travel with a job",
-                         f"largest: {_listed(largest)}; name what is not code in .windlassignore")  # fmt: skip
+        raise UsageError(
+            f"the code is {_megabytes(total)}, and at most {_megabytes(limit)} travel with a job",
+            f"largest: {_listed(largest)}; name what is not code in .windlassignore",
+        )
     refuse_credentials(selection.files, folder)
     members = [(f"{CODE}/{file.name}", file.path, folder) for file in selection.files]
     # An installer may have made links.

@@ -28,9 +28,13 @@ MAX_ENTRIES: Final = 20_000
 
 
 def keep_snapshot(
-    folder: Path, run_dir: Path, environ: Mapping[str, str], others: Iterable[Path] = (), *,
+    folder: Path,
+    run_dir: Path,
+    environ: Mapping[str, str],
+    others: Iterable[Path] = (),
+    *,
     max_entries: int = MAX_ENTRIES,
-) -> None:  # fmt: skip
+) -> None:
     """Keep the code of `folder` in the folder of a run; or why it is not kept, which is no error of the run.
 
     `others` are the folders of earlier runs: one of the same code shares its file.
@@ -49,8 +53,10 @@ def _packed(folder: Path, environ: Mapping[str, str], max_entries: int = MAX_ENT
     files = select(folder, environ, max_entries=max_entries).files
     files = [file for file in files if not (file.path.is_symlink() and leads_out(file.path, folder))]
     if (total := sum(file.num_bytes for file in files)) > LIMIT_BYTES:
-        raise UsageError(f"the code is {total / 1e6:.1f} MB; at most {LIMIT_BYTES / 1e6:.0f} MB are kept with a run",
-                         "name what is not code in .windlassignore")  # fmt: skip
+        raise UsageError(
+            f"the code is {total / 1e6:.1f} MB; at most {LIMIT_BYTES / 1e6:.0f} MB are kept with a run",
+            "name what is not code in .windlassignore",
+        )
     secret = set(with_credentials(files))
     return archive_of((f"{CODE}/{file.name}", file.path, folder) for file in files if file.name not in secret)
 

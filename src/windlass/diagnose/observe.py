@@ -71,18 +71,27 @@ def _observe(
     stacks = {rank.stack: hang.since or 0.0 for hang in hangs for rank in hang.ranks if rank.stack}
     ended_at = _ends(events)
     ranks = [
-        _rank(status, state, ended_at.get(state.rank), failures.get(state.rank), _output(
-            folder / f"rank-{state.rank}.log", stacks))
+        _rank(
+            status,
+            state,
+            ended_at.get(state.rank),
+            failures.get(state.rank),
+            _output(folder / f"rank-{state.rank}.log", stacks),
+        )
         for state in status.ranks
-    ]  # fmt: skip
+    ]
     nodes = [
         NodeSeen(node, text_of(folder / f"node-{node}.out"), end.facts if end is not None else {})
         for node, end in node_ends.items()
     ]
     seen = Observations(
-        status, store.plan(status.id), events, ranks, nodes,
+        status,
+        store.plan(status.id),
+        events,
+        ranks,
+        nodes,
         {"keeper_words": supervisor_words(run_dir, status), **facts},
-    )  # fmt: skip
+    )
     texts = [*(rank.tail for rank in ranks), *stacks, str(seen.cause.get("traceback") or "")]
     near = dict(_near(texts, moved[1] if moved else seen.code_dir))
     return replace(seen, sources=_sources(texts, moved), near=near)
@@ -108,9 +117,12 @@ def _end(path: Path) -> NodeEnded | None:
 
 
 def _rank(
-    status: Status, state: RankState, ended: tuple[int, float] | None, failure: RankFailure | None,
+    status: Status,
+    state: RankState,
+    ended: tuple[int, float] | None,
+    failure: RankFailure | None,
     output: tuple[str, float | None],
-) -> RankSeen:  # fmt: skip
+) -> RankSeen:
     """One rank: its end by the record, its output by its log and, where that lacks it, by the report of its node."""
     tail, last_output_at = output
     words = failure.tail if failure is not None else ""

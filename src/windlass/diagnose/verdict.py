@@ -39,9 +39,13 @@ class Advice:
     score: float = 90
 
     def verdict(
-        self, evidence: tuple[str, ...], *found: str | None, score: float | None = None, rank: int | None = None,
+        self,
+        evidence: tuple[str, ...],
+        *found: str | None,
+        score: float | None = None,
+        rank: int | None = None,
         **words: Any,
-    ) -> Verdict:  # fmt: skip
+    ) -> Verdict:
         """The verdict on what was found; its score is that of the advice, or `score`."""
         parts = ("", *((part or "").strip().rstrip(".") for part in found))
         summary, fix = (text.format(*parts, **words) for text in (self.summary, self.fix))

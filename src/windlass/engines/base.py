@@ -161,9 +161,7 @@ class ClaimFiles(Protocol):
     def put(self, local: Path, path: str, told: Callable[[int], None]) -> Received:
         """Copy `local` of this machine to a path of the claim. Raises EngineError, OSError."""
 
-    def execute(
-        self, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]
-    ) -> int:  # fmt: skip
+    def execute(self, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
         """Run a command in the folder of the claim; returns its exit code. Raises EngineError."""
 
 
@@ -237,9 +235,7 @@ class Engine:
         raise cls.unsupported("check")
 
     @classmethod
-    def check_network(
-        cls, report: Report, target: Any, context: Context, told: Callable[[str], None]
-    ) -> Report:  # fmt: skip
+    def check_network(cls, report: Report, target: Any, context: Context, told: Callable[[str], None]) -> Report:
         """The report with checks of the network between nodes; `told` is called with a line for each step. Objects that
         it creates are removed again. Raises UsageError, EngineError.
         """
@@ -354,8 +350,10 @@ class Engine:
 
     def _require_record(self, run_id: str) -> None:
         if not self.plan_of(run_id):
-            raise UsageError(f"the record of {run_id}, and its note with it, is on the machine that started it",
-                             f"there: windlass note {run_id}")  # fmt: skip
+            raise UsageError(
+                f"the record of {run_id}, and its note with it, is on the machine that started it",
+                f"there: windlass note {run_id}",
+            )
 
     def statuses(self, recorded: Iterable[Status]) -> list[Status]:
         """These runs as `status` has them; one that cannot be looked at is as recorded."""
@@ -471,9 +469,15 @@ class Engine:
         raise self.unsupported("--watch")
 
     def exec(
-        self, run_id: str, node: int, rank: int | None, command: Sequence[str],
-        stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
-    ) -> int:  # fmt: skip
+        self,
+        run_id: str,
+        node: int,
+        rank: int | None,
+        command: Sequence[str],
+        stdin: IO[bytes] | None,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> int:
         """Run a command as a rank of a node, or with what all ranks of the node share; returns its exit code.
 
         Where `stdin` is a `Terminal`, the command has a terminal.
@@ -489,9 +493,15 @@ class Engine:
         raise self.unsupported("data ls --on")
 
     def stage_data(
-        self, claim: str | None, source: str, progress: Progress, told: Callable[[str], None], *,
-        secrets: Sequence[str] = (), service_account: str | None = None,
-    ) -> Mapping[str, Any]:  # fmt: skip
+        self,
+        claim: str | None,
+        source: str,
+        progress: Progress,
+        told: Callable[[str], None],
+        *,
+        secrets: Sequence[str] = (),
+        service_account: str | None = None,
+    ) -> Mapping[str, Any]:
         """Stage the set of a source there, ahead of the runs that read it; gives the line of `storage/staging.py`, with
         the claim. `told` is called with what it waits for. Raises UsageError, EngineError.
         """
@@ -570,8 +580,9 @@ def require_resumable(status: Status) -> None:
     """Raise UsageError for a run that cannot be resumed: before anything is changed for that."""
     if status.phase not in RESUMABLE:
         if status.phase is Phase.SUCCEEDED:
-            raise UsageError(f"{status.id} has succeeded: nothing is left to do",
-                             f"a new run of its job: windlass rerun {status.id}")  # fmt: skip
+            raise UsageError(
+                f"{status.id} has succeeded: nothing is left to do", f"a new run of its job: windlass rerun {status.id}"
+            )
         raise UsageError(f"{status.id} has not ended: it is {status.phase}", f"windlass logs -f {status.id}")
 
 

@@ -46,7 +46,7 @@ Request = Mapping[str, Any]
 
 def describe(
     run_id: str, home: str, num_nodes: int, rate: str | None, host_names: Sequence[str] = ()
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The network of a run: its nodes with their addresses, and the commands that create and remove it.
 
     `host_names`: of all nodes; `node-0` and so on by default.
@@ -169,9 +169,14 @@ def _names(request: Request) -> list[str]:
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PATH": search_path(os.environ.get("PATH")), "LC_ALL": "C"}
     return subprocess.run(
-        command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECONDS,
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
         check=False,
-    )  # fmt: skip
+    )
 
 
 def _call(command: Sequence[str]) -> str:

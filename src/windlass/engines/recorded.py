@@ -32,5 +32,7 @@ class RecordedEngine(Engine):
     @classmethod
     def unsupported(cls, command: str) -> UsageError:
         """See `Engine`."""
-        return UsageError(f"{command} of a run elsewhere needs a record that this process can write",
-                          "copy its folder, and set WINDLASS_HOME to the copy")  # fmt: skip
+        return UsageError(
+            f"{command} of a run elsewhere needs a record that this process can write",
+            "copy its folder, and set WINDLASS_HOME to the copy",
+        )

@@ -91,10 +91,17 @@ class SupervisedEngine(Engine):
         """
         plan.require_runnable()
         writer = self.store.create(
-            plan.run_id, name=plan.name, target=plan.target, output_dir=plan.output_dir, plan=plan.to_text(),
-            time=self._now(plan), restarts=plan.policy.get("max_restarts"), user=user_name(),
-            supervisor=self._supervised_by(plan), labels=plan.job.get("labels"),
-        )  # fmt: skip
+            plan.run_id,
+            name=plan.name,
+            target=plan.target,
+            output_dir=plan.output_dir,
+            plan=plan.to_text(),
+            time=self._now(plan),
+            restarts=plan.policy.get("max_restarts"),
+            user=user_name(),
+            supervisor=self._supervised_by(plan),
+            labels=plan.job.get("labels"),
+        )
         try:
             self._prepare(plan, writer)
             self._start_supervisor(writer)
@@ -165,8 +172,9 @@ class SupervisedEngine(Engine):
         except OSError as error:
             # A full disk must not keep a run alive: the signal alone is a request, though one with a grace period.
             if not self._wake_supervisor(run_id):
-                raise StoreError(f"{run_dir} cannot be written ({error.strerror})",
-                                 "is there space, and the right to write?") from error  # fmt: skip
+                raise StoreError(
+                    f"{run_dir} cannot be written ({error.strerror})", "is there space, and the right to write?"
+                ) from error
         else:
             self._wake_supervisor(run_id)
             self.status(run_id)
@@ -231,9 +239,11 @@ class SupervisedEngine(Engine):
         """Raise UsageError for a run that has not ended and is supervised on another machine."""
         host = self.store.host_elsewhere(status)
         if host is not None and not status.phase.is_terminal:
-            raise UsageError(f"{status.id} has not ended, and is supervised on {host}: it is {status.phase}",
-                             f"call this on {host}; where that machine is gone for ever: "
-                             f"{VARIABLE}={host} windlass status {status.id}")  # fmt: skip
+            raise UsageError(
+                f"{status.id} has not ended, and is supervised on {host}: it is {status.phase}",
+                f"call this on {host}; where that machine is gone for ever: "
+                f"{VARIABLE}={host} windlass status {status.id}",
+            )
 
     # -- the supervisor -----------------------------------------------------------------------------------------------
 
@@ -245,9 +255,15 @@ class SupervisedEngine(Engine):
         log = os.open(self.store.run_dir(run_id) / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
-                pass_fds=[writer.lock], env=outside_of_runs(os.environ),
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                pass_fds=[writer.lock],
+                env=outside_of_runs(os.environ),
+            )
         finally:
             os.close(log)
         popen.returncode = 0  # it may outlive this process, which does not wait for it

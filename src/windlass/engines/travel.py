@@ -75,8 +75,11 @@ class CodeFacts:
         elif not self.has_script:
             yield blocker("script-missing", f"{script} is not in {self.folder}", "check run: and code:")
         elif self.leaves_out_script:
-            yield blocker("script-left-out", f"an ignore file leaves {script} out of what travels with the job",
-                          f"change the rule, which the plan shows, or write !/{script} in .windlassignore")  # fmt: skip
+            yield blocker(
+                "script-left-out",
+                f"an ignore file leaves {script} out of what travels with the job",
+                f"change the rule, which the plan shows, or write !/{script} in .windlassignore",
+            )
         if self.problem is not None:
             yield blocker("code-unpacked", *self.problem)
 

@@ -80,9 +80,15 @@ class _Container:
 
 
 def start_of(
-    words: Sequence[str], env: Mapping[str, str], folder: str | None = None, *, unknown: Collection[str] = (),
-    fixed: Collection[str] = (), asked: Collection[str] = (), code_travels: bool = False,
-) -> Start:  # fmt: skip
+    words: Sequence[str],
+    env: Mapping[str, str],
+    folder: str | None = None,
+    *,
+    unknown: Collection[str] = (),
+    fixed: Collection[str] = (),
+    asked: Collection[str] = (),
+    code_travels: bool = False,
+) -> Start:
     """What a command starts in a container with these variables, in this folder.
 
     `unknown` are variables whose value only the cluster has; `fixed` are those of `env` that the job will not have, and
@@ -144,8 +150,11 @@ def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> St
     if line.env:
         made.fields["env"] = {**line.env, **made.fields.get("env", {})}
     if line.dropped:
-        made.leave(f"{', '.join(f'`{_short(one)}`' for one in line.dropped)} in the same script",
-                   "left out: the ranks need none of it", is_ours=True)  # fmt: skip
+        made.leave(
+            f"{', '.join(f'`{_short(one)}`' for one in line.dropped)} in the same script",
+            "left out: the ranks need none of it",
+            is_ours=True,
+        )
     if made.by == "mpi":  # on the launcher's pod alone
         for other in (*(other for other, _ in line.before), *line.after):
             made.leave(f"`{_short(other)}` in the same line of the shell", "setup: runs it on each machine before")

@@ -35,11 +35,13 @@ def refuse_placeholders(source: Source) -> None:
         return
     problems = [
         Problem(
-            f"{source.where}:{source.line(path)}", source.spelled(path), f"{name} is a placeholder of {kind}",
+            f"{source.where}:{source.line(path)}",
+            source.spelled(path),
+            f"{name} is a placeholder of {kind}",
             _hint(kind, found, source.where) if at == 0 else "",
         )
         for at, (name, (kind, path)) in enumerate(list(found.items())[:_MOST])
-    ]  # fmt: skip
+    ]
     if len(found) > _MOST:
         rest = ", ".join(list(found)[_MOST:])
         problems.append(Problem(source.where, "", f"and {len(found) - _MOST} more placeholders: {rest}"))

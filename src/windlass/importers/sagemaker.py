@@ -152,9 +152,11 @@ def _channel(name: str, view: View, draft: Draft) -> None:
     for field in ("CompressionType", "RecordWrapperType"):
         view.at(field).take_if("None")
     _usual(
-        source.at("S3DataDistributionType"), "FullyReplicated", "each host gets a part of the files",
+        source.at("S3DataDistributionType"),
+        "FullyReplicated",
+        "each host gets a part of the files",
         "each has all: the script divides them",
-    )  # fmt: skip
+    )
     if view.at("DataSource", "FileSystemDataSource"):
         view.leave("a file system of the account", "copy it to S3: data: [{name: …, source: s3://…}]")
     _usual(source.at("S3DataType"), "S3Prefix", "the address is a list of files", "copy them below one address")

@@ -25,9 +25,10 @@ TARGET: Final[dict[str, Paths]] = {
     "kms_key": (("volume_kms_key",), ("output_kms_key",), ("compute", "volume_kms_key_id")),
     "network_isolation": (("enable_network_isolation",), ("networking", "enable_network_isolation")),
     "encrypt_traffic": (
-        ("encrypt_inter_container_traffic",), ("networking", "enable_inter_container_traffic_encryption"),
+        ("encrypt_inter_container_traffic",),
+        ("networking", "enable_inter_container_traffic_encryption"),
     ),
-}  # fmt: skip
+}
 """Fields of the target: where version 2 has each, and where version 3."""
 SECONDS: Final[dict[str, Paths]] = {
     "timeout": (("max_run",), ("stopping_condition", "max_runtime_in_seconds")),

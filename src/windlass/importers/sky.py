@@ -29,10 +29,13 @@ _STORES: Final = {"s3": "s3", "gcs": "gs"}
 _AMOUNT: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?:(?P<unit>[KMGTP])i?B?)?(?P<more>\+)?", re.IGNORECASE)
 """CPUs or memory: `4`, `4+`, `32GB+`; memory without a unit is in GB. `4x` is so much for each CPU, and is not read."""
 _NO_JOBS: Final = (
-    ("service", "is a service of SkyServe, which answers requests and never ends",
-     "Windlass trains; serve it elsewhere"),
+    (
+        "service",
+        "is a service of SkyServe, which answers requests and never ends",
+        "Windlass trains; serve it elsewhere",
+    ),
     ("pool", "is a pool of workers, which jobs are sent to", "import the task that is sent to it"),
-)  # fmt: skip
+)
 
 
 def sky(found: Documents, draft: Draft) -> None:

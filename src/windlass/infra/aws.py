@@ -23,14 +23,31 @@ POOL_CONNECTIONS: Final = 32
 READING: Final = ("Describe", "Get", "List")
 """How operations begin whose answers have a body."""
 LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; check with: aws sts get-caller-identity"
-LOGIN_CODES: Final = frozenset({
-    "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId", "UnrecognizedClientException",
-    "InvalidSignatureException", "SignatureDoesNotMatch", "AuthFailure", "InvalidAccessKeyId",
-})  # fmt: skip
-DENIED_CODES: Final = frozenset({
-    "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError", "AccessDeniedFault",
-    "AuthorizationErrorException", "Client.UnauthorizedOperation", "403",
-})  # fmt: skip
+LOGIN_CODES: Final = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "RequestExpired",
+        "InvalidClientTokenId",
+        "UnrecognizedClientException",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "AuthFailure",
+        "InvalidAccessKeyId",
+    }
+)
+DENIED_CODES: Final = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "UnauthorizedOperation",
+        "AuthorizationError",
+        "AccessDeniedFault",
+        "AuthorizationErrorException",
+        "Client.UnauthorizedOperation",
+        "403",
+    }
+)
 GONE_CODES: Final = frozenset({
     "NoSuchEntity", "NoSuchBucket", "NoSuchTagSet", "NoSuchTagSetError", "ResourceNotFoundException",
     "ResourceNotFound", "NotFoundException", "RepositoryNotFoundException", "FileSystemNotFound", "BackupNotFound",
@@ -40,8 +57,10 @@ GONE_CODES: Final = frozenset({
 """What services answer for an object that does not exist; those of EC2 end in `.NotFound`, and an answer to HEAD has
 the status alone."""
 PREFIXES: Final = {
-    "elbv2": "elasticloadbalancing", "elb": "elasticloadbalancing", "efs": "elasticfilesystem",
-}  # fmt: skip
+    "elbv2": "elasticloadbalancing",
+    "elb": "elasticloadbalancing",
+    "efs": "elasticfilesystem",
+}
 """Names that IAM uses for a service, by the name of its client, where they differ."""
 ACTIONS: Final = {
     "s3:ListBuckets": "s3:ListAllMyBuckets",
@@ -94,9 +113,13 @@ class Aws:
     """One account in one region. Safe to use from several threads."""
 
     def __init__(
-        self, region: str = "", *, environ: Mapping[str, str] | None = None, read_seconds: float = READ_SECONDS,
+        self,
+        region: str = "",
+        *,
+        environ: Mapping[str, str] | None = None,
+        read_seconds: float = READ_SECONDS,
         attempts: int = ATTEMPTS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """What is empty comes from AWS's usual variables in `environ` (default: this process's), then from its files.
 
         Raises MissingPart without boto3, NotLoggedIn for an unknown profile, AwsError where no region is known.
@@ -219,9 +242,13 @@ def aws_errors(doing: str, action: str = "") -> Iterator[None]:
     except found.NoRegionError as error:
         raise AwsError(f"cannot {doing}: no region is set", _REGION_HINT, action=action) from error
     except (
-        found.NoCredentialsError, found.PartialCredentialsError, found.CredentialRetrievalError,
-        found.TokenRetrievalError, found.SSOError, found.ProfileNotFound,
-    ) as error:  # fmt: skip
+        found.NoCredentialsError,
+        found.PartialCredentialsError,
+        found.CredentialRetrievalError,
+        found.TokenRetrievalError,
+        found.SSOError,
+        found.ProfileNotFound,
+    ) as error:
         message = f"cannot {doing}: there are no credentials for AWS: {error}"
         raise NotLoggedIn(message, LOGIN_HINT, action=action) from error
     except (found.ParamValidationError, found.DataNotFoundError, found.UnknownServiceError) as error:

@@ -44,10 +44,13 @@ def contents(state: Iterable[StateResource], cluster: Cluster) -> Contents:
     if endpoint and authority:
         api = ApiServer(cluster.name, cluster.region, str(endpoint), str(authority), cluster.namespace)
     return Contents(
-        found is not None, api, ids("aws_efs_file_system"), ids("aws_fsx_lustre_file_system"),
+        found is not None,
+        api,
+        ids("aws_efs_file_system"),
+        ids("aws_fsx_lustre_file_system"),
         next(iter(ids("aws_vpc")), None),
         next((str(one.values.get("arn")) for one in made if one.address.startswith(SAGEMAKER_ROLE)), ""),
-    )  # fmt: skip
+    )
 
 
 def accounts(state: Iterable[StateResource]) -> frozenset[str]:

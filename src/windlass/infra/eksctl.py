@@ -25,7 +25,9 @@ def cluster_config(cluster: Cluster) -> tuple[dict[str, Any], list[str]]:
         "apiVersion": API,
         "kind": "ClusterConfig",
         "metadata": {
-            "name": cluster.name, "region": cluster.region, "version": cluster.kubernetes,
+            "name": cluster.name,
+            "region": cluster.region,
+            "version": cluster.kubernetes,
             "tags": {"windlass.dev/cluster": cluster.name, **cluster.tags},
         },
         **({"availabilityZones": list(cluster.zones)} if cluster.zones else {}),
@@ -35,7 +37,7 @@ def cluster_config(cluster: Cluster) -> tuple[dict[str, Any], list[str]]:
         "cloudWatch": {"clusterLogging": {"enableTypes": ["*"], "logRetentionInDays": cluster.log_days}},
         "addons": [{"name": name} for name in (*ADDONS, *_storage_addons(cluster))],
         "managedNodeGroups": [_system(cluster), *map(_group, cluster.node_groups)],
-    }  # fmt: skip
+    }
     if "karpenter" in cluster.components:
         config["karpenter"] = {
             "version": KARPENTER_VERSION,
@@ -91,11 +93,18 @@ def _storage_addons(cluster: Cluster) -> list[str]:
 def _system(cluster: Cluster) -> dict[str, Any]:
     system = cluster.system
     return {
-        "name": "system", "amiFamily": FAMILY, "instanceTypes": list(system.instances),
-        "minSize": system.min, "maxSize": system.max, "desiredCapacity": system.min,
-        "volumeSize": system.disk // GIB, "volumeType": "gp3", "volumeEncrypted": True, "privateNetworking": True,
+        "name": "system",
+        "amiFamily": FAMILY,
+        "instanceTypes": list(system.instances),
+        "minSize": system.min,
+        "maxSize": system.max,
+        "desiredCapacity": system.min,
+        "volumeSize": system.disk // GIB,
+        "volumeType": "gp3",
+        "volumeEncrypted": True,
+        "privateNetworking": True,
         "labels": {"windlass.dev/pool": "system"},
-    }  # fmt: skip
+    }
 
 
 def _group(pool: GpuPool) -> dict[str, Any]:
@@ -103,17 +112,24 @@ def _group(pool: GpuPool) -> dict[str, Any]:
     if pool.reservation:
         block = {"capacityReservationTarget": {"capacityReservationID": pool.reservation}}
     return {
-        "name": pool.name, "amiFamily": FAMILY, "instanceTypes": list(pool.instances),
-        "minSize": pool.min, "maxSize": pool.max, "desiredCapacity": pool.min,
-        "volumeSize": pool.disk // GIB, "volumeType": "gp3", "volumeThroughput": DISK_MIB_PER_SECOND,
-        "volumeEncrypted": True, "privateNetworking": True,
+        "name": pool.name,
+        "amiFamily": FAMILY,
+        "instanceTypes": list(pool.instances),
+        "minSize": pool.min,
+        "maxSize": pool.max,
+        "desiredCapacity": pool.min,
+        "volumeSize": pool.disk // GIB,
+        "volumeType": "gp3",
+        "volumeThroughput": DISK_MIB_PER_SECOND,
+        "volumeEncrypted": True,
+        "privateNetworking": True,
         **({"efaEnabled": True, "placement": {"groupName": f"{pool.name}-efa"}} if num_adapters(pool) else {}),
         **({"spot": True} if pool.capacity == "spot" else {}),
         **({"capacityReservation": block, "instanceMarketOptions": {"marketType": "capacity-block"}} if block else {}),
         **({"availabilityZones": [pool.zone]} if pool.zone else {}),
         "labels": {"windlass.dev/pool": pool.name, **pool.labels},
         "taints": [{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}],
-    }  # fmt: skip
+    }
 
 
 def _left_out(cluster: Cluster) -> list[str]:

@@ -73,8 +73,12 @@ class S3Backend:
     def configuration(self) -> dict[str, Any]:
         """The content of `backend.tf.json`; credentials come from the environment and are in no file."""
         settings: dict[str, Any] = {
-            "bucket": self.bucket, "key": self.key, "region": self.region, "encrypt": True, "use_lockfile": True,
-        }  # fmt: skip
+            "bucket": self.bucket,
+            "key": self.key,
+            "region": self.region,
+            "encrypt": True,
+            "use_lockfile": True,
+        }
         if self.endpoint:
             settings |= {"endpoints": {"s3": self.endpoint}, "use_path_style": True}
             settings |= dict.fromkeys(_SKIPPED_CHECKS, True)
@@ -82,8 +86,11 @@ class S3Backend:
 
 
 _SKIPPED_CHECKS: Final = (
-    "skip_credentials_validation", "skip_metadata_api_check", "skip_region_validation", "skip_requesting_account_id",
-)  # fmt: skip
+    "skip_credentials_validation",
+    "skip_metadata_api_check",
+    "skip_region_validation",
+    "skip_requesting_account_id",
+)
 Backend = LocalBackend | S3Backend
 
 

@@ -52,9 +52,11 @@ def begin_export(aws: Aws, file_system: str, folder: str) -> str:
     paths = _paths(folder)
     with aws_errors(f"start {EXPORT} on {file_system}", action="fsx:CreateDataRepositoryTask"):
         answer = aws.client("fsx").create_data_repository_task(
-            Type=EXPORT, FileSystemId=file_system, Report={"Enabled": False},
+            Type=EXPORT,
+            FileSystemId=file_system,
+            Report={"Enabled": False},
             **({"Paths": paths} if paths else {}),
-        )  # fmt: skip
+        )
     return str(answer["DataRepositoryTask"]["TaskId"])
 
 
@@ -64,9 +66,11 @@ def _paths(folder: str) -> list[str]:
 
 
 def wait(
-    aws: Aws, task_id: str, on_progress: Callable[[str, float | None], None],
+    aws: Aws,
+    task_id: str,
+    on_progress: Callable[[str, float | None], None],
     sleep: Callable[[float], None] = time.sleep,
-) -> None:  # fmt: skip
+) -> None:
     """Block until a task has succeeded; progress is its lifecycle as the API has it, and the share done, 0 to 1,
     where it is known. Raises EngineError where it fails, with the reason of the API, and AwsError.
     """

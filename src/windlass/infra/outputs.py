@@ -99,10 +99,16 @@ def target(outputs: Outputs, cluster: Cluster, kubeconfig_path: str) -> dict[str
     if claim is not None:
         entry["data"] = {"claim": claim}
     if outputs.fsx_id and cluster.storage.fsx is not None:
-        entry["file_systems"] = [{
-            "kind": "lustre", "id": outputs.fsx_id, "source": f"s3://{outputs.bucket}/{cluster.storage.fsx.prefix}",
-            "path": FSX_PATH, "dns_name": outputs.fsx_dns_name, "mount_name": outputs.fsx_mount_name,
-        }]  # fmt: skip
+        entry["file_systems"] = [
+            {
+                "kind": "lustre",
+                "id": outputs.fsx_id,
+                "source": f"s3://{outputs.bucket}/{cluster.storage.fsx.prefix}",
+                "path": FSX_PATH,
+                "dns_name": outputs.fsx_dns_name,
+                "mount_name": outputs.fsx_mount_name,
+            }
+        ]
     return entry
 
 
@@ -118,17 +124,24 @@ def kubeconfig(outputs: ApiServer | Outputs) -> dict[str, Any]:
     """A kubeconfig whose login asks AWS for a token at each use, so that the file holds no secret."""
     arguments = ["eks", "get-token", "--cluster-name", outputs.name, "--region", outputs.region, "--output", "json"]
     login = {
-        "apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws", "args": arguments,
-        "interactiveMode": "Never", "provideClusterInfo": False,
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": "aws",
+        "args": arguments,
+        "interactiveMode": "Never",
+        "provideClusterInfo": False,
         "installHint": "install the AWS command line, version 2: https://docs.aws.amazon.com/cli/",
-    }  # fmt: skip
+    }
     server = {"server": outputs.endpoint, "certificate-authority-data": outputs.certificate_authority}
     return {
-        "apiVersion": "v1", "kind": "Config", "current-context": outputs.name,
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": outputs.name,
         "clusters": [{"name": outputs.name, "cluster": server}],
         "users": [{"name": outputs.name, "user": {"exec": login}}],
-        "contexts": [{
-            "name": outputs.name,
-            "context": {"cluster": outputs.name, "user": outputs.name, "namespace": outputs.namespace},
-        }],
-    }  # fmt: skip
+        "contexts": [
+            {
+                "name": outputs.name,
+                "context": {"cluster": outputs.name, "user": outputs.name, "namespace": outputs.namespace},
+            }
+        ],
+    }

@@ -61,8 +61,12 @@ def _is_controllers(group: dict[str, Any]) -> bool:
 
 
 def _added(aws: Aws, group: dict[str, Any], rule: dict[str, Any]) -> AddedRule:
-    peers = (rule.get("CidrIpv4"), rule.get("CidrIpv6"), rule.get("PrefixListId"),
-             (rule.get("ReferencedGroupInfo") or {}).get("GroupId"))  # fmt: skip
+    peers = (
+        rule.get("CidrIpv4"),
+        rule.get("CidrIpv6"),
+        rule.get("PrefixListId"),
+        (rule.get("ReferencedGroupInfo") or {}).get("GroupId"),
+    )
     peer, protocol = next((one for one in peers if one), "?"), rule.get("IpProtocol", "-1")
     first, last = rule.get("FromPort", -1), rule.get("ToPort", -1)
     ports = "" if protocol == "-1" or first == -1 else f" {first}" if first == last else f" {first}-{last}"

@@ -32,16 +32,23 @@ def variables(cluster: Cluster, endpoints: Mapping[str, str] | None = None) -> d
         "user_principals": list(cluster.access.users),
         "namespace": cluster.namespace,
         "system_nodes": {
-            "instance_types": list(cluster.system.instances), "min": cluster.system.min, "max": cluster.system.max,
+            "instance_types": list(cluster.system.instances),
+            "min": cluster.system.min,
+            "max": cluster.system.max,
             "disk_gib": cluster.system.disk // GIB,
         },
         "gpu_pools": {pool.name: pool_variables(pool) for pool in cluster.node_groups},
         "karpenter": "karpenter" in cluster.components,
         "load_balancer_controller": "aws-load-balancer-controller" in cluster.components,
         "efs": None if cluster.storage.efs is None else {"throughput": cluster.storage.efs.throughput},
-        "fsx": None if fsx is None else {
-            "size_gib": fsx.size // GIB, "deployment": fsx.deployment.upper().replace("-", "_"),
-            "throughput": fsx.throughput, "import_prefix": fsx.prefix, "export": fsx.export,
+        "fsx": None
+        if fsx is None
+        else {
+            "size_gib": fsx.size // GIB,
+            "deployment": fsx.deployment.upper().replace("-", "_"),
+            "throughput": fsx.throughput,
+            "import_prefix": fsx.prefix,
+            "export": fsx.export,
             "export_deleted": fsx.export_deleted,
         },
         "s3_files": cluster.storage.s3_files,
@@ -53,7 +60,7 @@ def variables(cluster: Cluster, endpoints: Mapping[str, str] | None = None) -> d
         "budget": None if budget is None else {"limit_usd": budget.limit, "email": budget.email},
         "tags": dict(cluster.tags),
         "endpoints": dict(endpoints or {}),
-    }  # fmt: skip
+    }
 
 
 def pool_variables(pool: GpuPool) -> dict[str, Any]:

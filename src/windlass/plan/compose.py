@@ -94,9 +94,7 @@ def ranks_by_node(num_nodes: int, procs_per_node: int) -> list[list[int]]:
     return [list(range(place * procs_per_node, (place + 1) * procs_per_node)) for place in range(num_nodes)]
 
 
-def _ranks(
-    template: NodeTemplate, members: Sequence[int], meet: Rendezvous | None
-) -> list[tuple[RankSpec, ...]]:  # fmt: skip
+def _ranks(template: NodeTemplate, members: Sequence[int], meet: Rendezvous | None) -> list[tuple[RankSpec, ...]]:
     """The ranks that each worker starts."""
     if not members or template.procs_per_node < 1:
         raise ValueError(f"an attempt has at least one rank, not {len(members)} × {template.procs_per_node}")
@@ -119,9 +117,12 @@ def _ranks(
 
 
 def _node(
-    template: NodeTemplate, members: Sequence[int], place: int, ranks: tuple[RankSpec, ...],
+    template: NodeTemplate,
+    members: Sequence[int],
+    place: int,
+    ranks: tuple[RankSpec, ...],
     attempt: AttemptFacts | None,
-) -> NodeSpec:  # fmt: skip
+) -> NodeSpec:
     node = members[place]
     env = {
         **(_attempt_environment(template, attempt) if attempt is not None else {}),

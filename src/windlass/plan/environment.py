@@ -72,9 +72,16 @@ def consecutive_ports(launcher: str, num_nodes: int, procs_per_node: int, attemp
 
 
 def contract(
-    *, run_id: str, launcher: str, max_restarts: int, output_dir: str, checkpoint_dir: str, data: Mapping[str, str],
-    checkpoint_every: float | str | None = None, checkpoint_keep: int | None = None,
-) -> dict[str, str]:  # fmt: skip
+    *,
+    run_id: str,
+    launcher: str,
+    max_restarts: int,
+    output_dir: str,
+    checkpoint_dir: str,
+    data: Mapping[str, str],
+    checkpoint_every: float | str | None = None,
+    checkpoint_keep: int | None = None,
+) -> dict[str, str]:
     """What a script is promised and no attempt changes. `data` maps the names of data sets to their folders.
 
     `checkpoint_every` is a number of seconds, or `20 steps`; None where the script decides.

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 USE_CPU: Final = "ACCELERATE_USE_CPU"
 """Without it, and without a GPU, accelerate makes a process group and reduces nothing over it (accelerate/state.py)."""
 OF_LAUNCHERS: Final = {
-    "tensorflow": ("TF_CONFIG", "TF_CONFIG"), "jax": ("the address of rank 0", "JAX_COORDINATOR_ADDRESS"),
-}  # fmt: skip
+    "tensorflow": ("TF_CONFIG", "TF_CONFIG"),
+    "jax": ("the address of rank 0", "JAX_COORDINATOR_ADDRESS"),
+}
 """Libraries that have a launcher of their name, what it alone tells their ranks, and the variable with it."""
 BY_OTHER_MEANS: Final = frozenset({"torch", "horovod", "mpi4py", "ray", "lightning", "pytorch_lightning"})
 """Modules of scripts whose ranks meet by these, whatever else they import."""
@@ -32,12 +33,13 @@ def lone_ranks(
             f"the script imports {library}, and launcher: {job.launcher} starts no MPI: each of the {num_ranks} ranks "
             "is alone in its world",
             "launcher: mpi",
-        )  # fmt: skip
+        )
     if no_gpus and "accelerate" in imports and USE_CPU not in env:
         yield Note(
-            "accelerate-alone", f"{no_gpus}, so accelerate lets each of the {num_ranks} ranks train alone",
+            "accelerate-alone",
+            f"{no_gpus}, so accelerate lets each of the {num_ranks} ranks train alone",
             f"env: {{{USE_CPU}: 'true'}}; accelerate launch --cpu; or Accelerator(cpu=True) in the script",
-        )  # fmt: skip
+        )
     for library, (needed, variable) in OF_LAUNCHERS.items():
         if library in imports and variable not in env and not BY_OTHER_MEANS & set(imports):
             yield Note(

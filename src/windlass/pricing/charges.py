@@ -49,9 +49,13 @@ CHARGES: Final[Mapping[str, str]] = {
 """What each name means."""
 
 ON_DEMAND: Final = {
-    "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
-    "licenseModel": "No License required", "marketoption": "OnDemand",
-}  # fmt: skip
+    "operatingSystem": "Linux",
+    "tenancy": "Shared",
+    "preInstalledSw": "NA",
+    "capacitystatus": "Used",
+    "licenseModel": "No License required",
+    "marketoption": "OnDemand",
+}
 """Attributes that leave one price for each instance type: Linux, on demand, without reservation or licence."""
 UNITS: Final = {
     "hrs": "hour", "hours": "hour", "hour": "hour", "lcu-hrs": "hour", "nlcu-hrs": "hour", "lcu-hours": "hour",

@@ -114,18 +114,17 @@ def _spot_types(prices: Mapping[str, Price]) -> list[str]:
     return sorted(offered & (wanted | set(embedded().instance_types(PRICE_LIST_REGION))))
 
 
-def _spot(
-    region: str, client: Any, types: Sequence[str], now: float, date: str
-) -> tuple[dict[str, SpotRange], str]:  # fmt: skip
+def _spot(region: str, client: Any, types: Sequence[str], now: float, date: str) -> tuple[dict[str, SpotRange], str]:
     """The range of each type; without the right to ask for it, the reason."""
     ends: dict[str, tuple[float, float]] = {}
     begin = datetime.fromtimestamp(now, UTC) - timedelta(days=SPOT_DAYS)
     try:
         for at in range(0, len(types), PAGE):
             pages = client.get_paginator("describe_spot_price_history").paginate(
-                StartTime=begin, ProductDescriptions=["Linux/UNIX"],
+                StartTime=begin,
+                ProductDescriptions=["Linux/UNIX"],
                 Filters=[{"Name": "instance-type", "Values": list(types[at : at + PAGE])}],
-            )  # fmt: skip
+            )
             for page in _calls(pages, "ec2:DescribeSpotPriceHistory"):
                 for one in page.get("SpotPriceHistory", []):
                     usd = float(one["SpotPrice"])

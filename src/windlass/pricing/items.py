@@ -38,9 +38,7 @@ def _platform(cluster: Cluster) -> Iterator[Item]:
 
 def _system(cluster: Cluster) -> Iterator[Item]:
     system = cluster.system
-    yield Item(
-        f"{_count(system.min, 'system node')} ({system.instances[0]})", EC2 + system.instances[0], system.min
-    )  # fmt: skip
+    yield Item(f"{_count(system.min, 'system node')} ({system.instances[0]})", EC2 + system.instances[0], system.min)
     yield Item("disks of system nodes", "ebs.gp3", system.min * system.disk / GIB)
 
 

@@ -9,8 +9,10 @@ from typing import Final
 SOURCE: Final = "https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html"
 READ_ON: Final = date(2026, 11, 28)
 STANDARD_UNTIL: Final[Mapping[str, date]] = {
-    "1.33": date(2026, 7, 29), "1.34": date(2026, 12, 2), "1.35": date(2027, 3, 27),
-}  # fmt: skip
+    "1.33": date(2026, 7, 29),
+    "1.34": date(2026, 12, 2),
+    "1.35": date(2027, 3, 27),
+}
 """Last day of standard support; what is not here is not known. Extended support cannot be chosen: clusters are made
 with the upgrade policy STANDARD, which never bills it; AWS upgrades the control plane when standard support ends."""
 WARN_DAYS: Final = 90

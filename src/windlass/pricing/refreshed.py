@@ -60,12 +60,18 @@ def read(home: Path) -> Table:
 def write(home: Path, fetched: RegionPrices, spot_source: str) -> Path:
     """Put the prices of a region in the place of its former ones, in one step. Raises StoreError."""
     path = home / FILE
-    parts = {**_regions(path), fetched.region: {
-        "date": fetched.date, "source": fetched.source, "spot_source": spot_source,
-        "figures": {name: [price.amount_usd, price.unit] for name, price in sorted(fetched.figures.items())},
-        "spot": {name: [one.low.amount_usd, one.high.amount_usd, one.days]
-                 for name, one in sorted(fetched.spot.items())},
-    }}  # fmt: skip
+    parts = {
+        **_regions(path),
+        fetched.region: {
+            "date": fetched.date,
+            "source": fetched.source,
+            "spot_source": spot_source,
+            "figures": {name: [price.amount_usd, price.unit] for name, price in sorted(fetched.figures.items())},
+            "spot": {
+                name: [one.low.amount_usd, one.high.amount_usd, one.days] for name, one in sorted(fetched.spot.items())
+            },
+        },
+    }
     text = json.dumps({"format": FORMAT, "regions": parts}, indent=0)
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -42,12 +42,15 @@ RECIPE: Final = Recipe(
     name="coco2017",
     title="COCO 2017: 118,287 + 5,000 images with boxes, masks, keypoints and captions",
     downloads=(
-        _download("zips/train2017.zip", 19_336_861_798,
-                  "69a8bb58ea5f8f99d24875f21416de2e9ded3178e903f1f7603e283b9e06d929"),
-        _download("zips/val2017.zip", 815_585_330,
-                  "4f7e2ccb2866ec5041993c9cf2a952bbed69647b115d0f74da7ce8f4bef82f05"),
-        _download("annotations/annotations_trainval2017.zip", 252_907_541,
-                  "113a836d90195ee1f884e704da6304dfaaecff1f023f49b6ca93c4aaae470268"),
+        _download(
+            "zips/train2017.zip", 19_336_861_798, "69a8bb58ea5f8f99d24875f21416de2e9ded3178e903f1f7603e283b9e06d929"
+        ),
+        _download("zips/val2017.zip", 815_585_330, "4f7e2ccb2866ec5041993c9cf2a952bbed69647b115d0f74da7ce8f4bef82f05"),
+        _download(
+            "annotations/annotations_trainval2017.zip",
+            252_907_541,
+            "113a836d90195ee1f884e704da6304dfaaecff1f023f49b6ca93c4aaae470268",
+        ),
     ),
     layouts={
         "coco": Layout("train2017/, val2017/, annotations/*.json", tuple(FOLDERS.values()), 21_000_000_000, convert)
@@ -57,5 +60,5 @@ RECIPE: Final = Recipe(
     licence="annotations CC BY 4.0, © COCO Consortium; each image has its own, by the terms of use of Flickr",
     citation="T.-Y. Lin et al.: Microsoft COCO: Common Objects in Context. ECCV 2014",
     note="COCO itself publishes no checksums: these are the ones that TensorFlow Datasets keeps. The backbone weights "
-         "of the Mask R-CNN scripts are a recipe of their own: imagenet-r50.",
-)  # fmt: skip
+    "of the Mask R-CNN scripts are a recipe of their own: imagenet-r50.",
+)

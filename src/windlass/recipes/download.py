@@ -47,10 +47,15 @@ class Downloading:
     """The download of one file to a folder."""
 
     def __init__(
-        self, what: Download, source: Source, folder: Path, progress: Progress,
-        pause: Callable[[float], None] = time.sleep, boot: str | None = None,
+        self,
+        what: Download,
+        source: Source,
+        folder: Path,
+        progress: Progress,
+        pause: Callable[[float], None] = time.sleep,
+        boot: str | None = None,
         sync_bytes: int = SYNC_BYTES,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`boot` identifies the time since the machine was started; the file is synced after each `sync_bytes`."""
         self._what, self._source, self._progress, self._pause = what, source, progress, pause
         self._boot = boot_id() if boot is None else boot
@@ -217,6 +222,11 @@ class Downloading:
         return found if isinstance(found, dict) else {}
 
     def _write_state(self, answer: Answer, synced: int) -> None:
-        found = {"url": self._source.url, "version": answer.version, "size": answer.num_bytes,
-                 "synced": synced, "boot": self._boot}  # fmt: skip
+        found = {
+            "url": self._source.url,
+            "version": answer.version,
+            "size": answer.num_bytes,
+            "synced": synced,
+            "boot": self._boot,
+        }
         write_whole(self._state, json.dumps(found).encode())

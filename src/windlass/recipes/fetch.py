@@ -219,9 +219,15 @@ class Fetch:
         sources = tuple(Downloaded(**one) for one in json.loads(self._sources.read_bytes()))
         receipts = [Manifest.from_bytes(self._receipt(name).read_bytes()) for name in self.layouts]
         return Fetched(
-            tuple(self.layouts), made, sources, self._fetched, sum(len(one.files) for one in receipts),
-            sum(one.num_bytes for one in receipts), manifest.digest, tuple(self._left_out),
-        )  # fmt: skip
+            tuple(self.layouts),
+            made,
+            sources,
+            self._fetched,
+            sum(len(one.files) for one in receipts),
+            sum(one.num_bytes for one in receipts),
+            manifest.digest,
+            tuple(self._left_out),
+        )
 
     def _receipt(self, name: str) -> Path:
         return self._own / f"{self.recipe.name}-{name}.jsonl"

@@ -37,7 +37,7 @@ RECIPE: Final = Recipe(
     homepage="http://models.tensorpack.com/FasterRCNN/",
     licence="none stated for the weights; ImageNet is for research that is not commercial",
     citation="K. He, X. Zhang, S. Ren, J. Sun: Deep Residual Learning for Image Recognition. CVPR 2016; Y. Wu et al.: "
-             "Tensorpack, 2016, https://github.com/tensorpack",
+    "Tensorpack, 2016, https://github.com/tensorpack",
     note="This recipe has no checksum of the file, and its host is read by http: compare the SHA-256 that is printed "
-         "with the one at the homepage. The file is refused if an array is damaged or has Python objects.",
-)  # fmt: skip
+    "with the one at the homepage. The file is refused if an array is damaged or has Python objects.",
+)

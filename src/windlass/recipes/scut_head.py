@@ -11,8 +11,10 @@ from windlass.recipes.archive import Archive
 from windlass.recipes.formats import voc, yolo
 from windlass.recipes.recipe import Download, Layout, LeaveOut, NewFile, Recipe
 
-PARTS: Final = {"SCUT_HEAD_Part_A.zip": "1DWZHnmcOR8H9adXRRMV_DaOLCnBEcMLi",
-                "SCUT_HEAD_Part_B.zip": "1G298UFgHElio4c5UdyvR9LsP7kJscOlJ"}  # fmt: skip
+PARTS: Final = {
+    "SCUT_HEAD_Part_A.zip": "1DWZHnmcOR8H9adXRRMV_DaOLCnBEcMLi",
+    "SCUT_HEAD_Part_B.zip": "1G298UFgHElio4c5UdyvR9LsP7kJscOlJ",
+}
 """Archive → its id at Google Drive."""
 LISTS: Final = {"test": "test", "val": "val", "train": "train", "trainval": "train"}
 """List of VOC → split. An image that is in several is in the first."""
@@ -100,14 +102,12 @@ RECIPE: Final = Recipe(
     name="scut-head",
     title="SCUT-HEAD: 4,405 images with 111,251 heads",
     downloads=tuple(_download(name, identity) for name, identity in PARTS.items()),
-    layouts={
-        "yolo": Layout("images/, labels/ by split, data.yaml", ("images", "labels", "data.yaml"), None, convert)
-    },
+    layouts={"yolo": Layout("images/, labels/ by split, data.yaml", ("images", "labels", "data.yaml"), None, convert)},
     default=("yolo",),
     homepage="https://github.com/HCIILAB/SCUT-HEAD-Dataset-Release",
     licence="none stated; the authors ask for the citation",
     citation="D. Peng, Z. Sun, Z. Chen, Z. Cai, L. Xie, L. Jin: Detecting Heads using Feature Refine Net and Cascaded "
-             "Multi-scale Architecture. ICPR 2018",
+    "Multi-scale Architecture. ICPR 2018",
     note="The authors publish no checksums, and host the files at Google Drive. If it answers with a page, download "
-         "both in a browser, and name the folder that has them: --from FOLDER.",
-)  # fmt: skip
+    "both in a browser, and name the folder that has them: --from FOLDER.",
+)

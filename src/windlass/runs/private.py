@@ -13,8 +13,17 @@ from windlass.errors import StoreError
 
 RECORD: Final = "record.db"
 BESIDE_RECORD: Final = ("record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve", "reserve.new")
-FOLDERS: Final = ("runs", "warm", "travel", "trash", "clusters", "transfers", "slots", "sagemaker-local",
-                  "sagemaker-storage")  # fmt: skip
+FOLDERS: Final = (
+    "runs",
+    "warm",
+    "travel",
+    "trash",
+    "clusters",
+    "transfers",
+    "slots",
+    "sagemaker-local",
+    "sagemaker-storage",
+)
 CACHE: Final = "data"
 """The cache of data sets, which is made closed and checked where it is used. In the folder of a project the name may be
 its user's own: such a folder keeps its mode, and is no sign of a home."""

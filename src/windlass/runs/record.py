@@ -301,9 +301,14 @@ def _enter(status: Status, phase: Phase, time: float) -> Status:
     seconds = dict(status.phases)
     seconds[status.phase] = seconds.get(status.phase, 0.0) + time - status.phase_since
     return replace(
-        status, phase=phase, phase_since=time, phases=seconds, waits_for=None,
-        admission_seconds=status.admission_seconds_at(time), awaits_admission=False,
-    )  # fmt: skip
+        status,
+        phase=phase,
+        phase_since=time,
+        phases=seconds,
+        waits_for=None,
+        admission_seconds=status.admission_seconds_at(time),
+        awaits_admission=False,
+    )
 
 
 def _after_phase(status: Status, phase: Phase | None, at: float) -> Status:
@@ -316,8 +321,9 @@ def _after_phase(status: Status, phase: Phase | None, at: float) -> Status:
 
 
 def _after_attempt(status: Status, entry: events.AttemptStarted, at: float) -> Status:
-    attempt = Attempt(entry.number, entry.world_size, Phase.STARTING, at, members=entry.members,
-                      is_resume=entry.reason == "resume")  # fmt: skip
+    attempt = Attempt(
+        entry.number, entry.world_size, Phase.STARTING, at, members=entry.members, is_resume=entry.reason == "resume"
+    )
     ranks = tuple(
         RankState(rank, node)
         for node, ranks_of_node in zip(entry.members or range(len(entry.nodes)), entry.nodes, strict=False)
@@ -395,10 +401,15 @@ def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status
     status = replace(status, phase=Phase.IDLE, ending=ending, cause=cause)
     status = _enter(status, Phase.RESTARTING if ending is None else Phase.UPLOADING, at)
     return replace(
-        status, ended_at=None, exit_code=None, stop_requested=False, restarts_left=entry.restarts,
-        resume_from=entry.from_, machine=entry.machine or status.machine,
+        status,
+        ended_at=None,
+        exit_code=None,
+        stop_requested=False,
+        restarts_left=entry.restarts,
+        resume_from=entry.from_,
+        machine=entry.machine or status.machine,
         limited_from=status.phase_since - status.phases[Phase.IDLE] - status.admission_seconds,
-    )  # fmt: skip
+    )
 
 
 def _after_ending(status: Status, entry: events.RunEnding, at: float) -> Status:
@@ -418,14 +429,17 @@ def _after_end(status: Status, entry: events.RunEnded, at: float) -> Status:
     condition = removed if entry.reason == "removed" else None
     is_uploaded = phase is Phase.SUCCEEDED or (status.ending or {}).get("phase") != Phase.SUCCEEDED
     return replace(
-        status, ended_at=status.phase_since, exit_code=entry.exit_code, condition=condition,
+        status,
+        ended_at=status.phase_since,
+        exit_code=entry.exit_code,
+        condition=condition,
         ending=None if is_uploaded else status.ending,
-    )  # fmt: skip
+    )
 
 
 def _end_attempt(
     status: Status, phase: Phase, entry: events.AttemptEnded | events.RunEnding | events.RunEnded, at: float
-) -> Status:  # fmt: skip
+) -> Status:
     """The newest attempt has ended. Where its end was not observed, the time from `died_at` on is idle."""
     died_at = entry.died_at
     if died_at is not None and status.phase is not Phase.STOPPING:

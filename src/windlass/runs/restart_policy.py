@@ -45,8 +45,13 @@ class Outcome:
     def attempt_end(self, died_at: float | None = None) -> AttemptEnded:
         """The event where another attempt follows. `died_at`: its end was not observed; see `AttemptEnded`."""
         phase = {"preemption": Phase.PREEMPTED, "resize": Phase.STOPPED}.get(str(self.reason), Phase.FAILED)
-        return AttemptEnded(phase, self.reason, restarts_left=self.restarts_left,
-                            wait_seconds=self.wait_seconds, **_known(step=self.step, died_at=died_at))  # fmt: skip
+        return AttemptEnded(
+            phase,
+            self.reason,
+            restarts_left=self.restarts_left,
+            wait_seconds=self.wait_seconds,
+            **_known(step=self.step, died_at=died_at),
+        )
 
     def ending(self, died_at: float | None = None, nodes: tuple[int, ...] = ()) -> RunEnding:
         """The event where none follows, and the outputs are uploaded, or collected from `nodes`; `died_at` as for
@@ -60,9 +65,16 @@ class Outcome:
 
 
 def outcome(
-    ended_by: str | None, cause: RootCause | None, history: History, policy: Json, *,
-    is_free: bool = False, is_planned: bool = False, nothing_left: bool = False, at: float = 0.0,
-) -> Outcome:  # fmt: skip
+    ended_by: str | None,
+    cause: RootCause | None,
+    history: History,
+    policy: Json,
+    *,
+    is_free: bool = False,
+    is_planned: bool = False,
+    nothing_left: bool = False,
+    at: float = 0.0,
+) -> Outcome:
     """What follows the current attempt of `history`, now that it has ended.
 
     `ended_by` is `stop`, `timeout`, `upload`, `preemption`, `resize`, `hang`, or None and `failure` where the ranks

@@ -66,8 +66,14 @@ OUTPUT_DIGEST: Final = "output.sha256"
 """In the folder of a run on a cluster: its outputs, once they were brought here, and then their digest."""
 LEFTOVERS: Final = "unfinished"
 """There too, while something of the end of the run is left to do."""
-URGENT: Final = (events.StopRequested, events.RootCause, events.NodeLost, events.AttemptEnded, events.RunEnding,
-                 events.RunEnded)  # fmt: skip
+URGENT: Final = (
+    events.StopRequested,
+    events.RootCause,
+    events.NodeLost,
+    events.AttemptEnded,
+    events.RunEnding,
+    events.RunEnded,
+)
 """Events for which the reserve is released: without them a run that has ended would be shown as running."""
 PROBE_BYTES: Final = 64 << 10
 MAX_EARLY: Final = 8
@@ -90,8 +96,10 @@ def default_home(environ: Json) -> Path:
 def _expanded(path: str) -> Path:
     found = os.path.expanduser(path)
     if found.startswith("~"):
-        raise StoreError(f"the folder of the records cannot be found: no home folder is known for {path}",
-                         "set WINDLASS_HOME to a folder")  # fmt: skip
+        raise StoreError(
+            f"the folder of the records cannot be found: no home folder is known for {path}",
+            "set WINDLASS_HOME to a folder",
+        )
     return Path(found)
 
 
@@ -372,8 +380,12 @@ class Store:
 
     def events(self, run_id: str, after: int = 0, since: float = 0.0) -> list[Event]:
         """The events of a run with a number above `after`, not older than `since` (Unix seconds), in order."""
-        rows = self._all("SELECT seq, time, kind, data FROM events WHERE run_id = ? AND seq > ? AND time >= ? "
-                         "ORDER BY seq", run_id, after, since)  # fmt: skip
+        rows = self._all(
+            "SELECT seq, time, kind, data FROM events WHERE run_id = ? AND seq > ? AND time >= ? ORDER BY seq",
+            run_id,
+            after,
+            since,
+        )
         return [Event(seq, when, kind, json.loads(data)) for seq, when, kind, data in rows]
 
     # -- the file -----------------------------------------------------------------------------------------------------

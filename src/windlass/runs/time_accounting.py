@@ -42,29 +42,50 @@ class Spent(enum.StrEnum):
 
 _WORKING: Final = frozenset({Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING})
 _CHANGES_PHASE: Final = (
-    events.PhaseEntered, events.AttemptStarted, events.AttemptEnded, events.StopRequested, events.RunEnding,
-    events.RunEnded, events.RunResumed,
-)  # fmt: skip
+    events.PhaseEntered,
+    events.AttemptStarted,
+    events.AttemptEnded,
+    events.StopRequested,
+    events.RunEnding,
+    events.RunEnded,
+    events.RunResumed,
+)
 """Events that can change the record's phase; there are few of them, however many ranks a run has."""
 
 _SIGNS: Final = (
-    events.Progress, events.CheckpointChanged, events.CaughtUp, events.FirstStep, events.LossNotFinite,
-    events.RankChanged, events.PhaseEntered, events.HangEnded, events.NodeObserved,
-)  # fmt: skip
+    events.Progress,
+    events.CheckpointChanged,
+    events.CaughtUp,
+    events.FirstStep,
+    events.LossNotFinite,
+    events.RankChanged,
+    events.PhaseEntered,
+    events.HangEnded,
+    events.NodeObserved,
+)
 """What nodes reported, with their own times, or was observed of them: their attempt was alive then."""
 
 _AFTERWORDS: Final = (
-    events.RootCause, events.Warned, events.ConditionChanged, events.SupervisorRestarted, events.RankChanged,
+    events.RootCause,
+    events.Warned,
+    events.ConditionChanged,
+    events.SupervisorRestarted,
+    events.RankChanged,
     events.ShutdownBegun,
-)  # fmt: skip
+)
 """What a later supervisor may record of ranks that had died long before: no sign of life."""
 
 _NOT_HELD: Final = frozenset({"gone", "unobserved"})
 """Layers of time in which no node is known to be held."""
 _OF_LAYER: Final = {
-    "unobserved": Spent.UNOBSERVED, "restarting": Spent.RESTARTING, "stopping": Spent.STOPPING, "stuck": Spent.HUNG,
-    "hung": Spent.HUNG, "redone": Spent.REDONE, "blocked": Spent.CHECKPOINTING,
-}  # fmt: skip
+    "unobserved": Spent.UNOBSERVED,
+    "restarting": Spent.RESTARTING,
+    "stopping": Spent.STOPPING,
+    "stuck": Spent.HUNG,
+    "hung": Spent.HUNG,
+    "redone": Spent.REDONE,
+    "blocked": Spent.CHECKPOINTING,
+}
 """What time in a working phase was spent on, by the layers over it: the first one counts."""
 _OF_TRAINING: Final = frozenset({"hung", "redone", "blocked"})
 """Layers that a start does not have: one without output that then works is no hang."""

@@ -124,7 +124,7 @@ def with_incomplete_logs(status: Status) -> tuple[RunWarning, ...]:
 
 def _with(
     status: Status, code: str, message: str, fix: str = "", ranks: tuple[int, ...] = ()
-) -> tuple[RunWarning, ...]:  # fmt: skip
+) -> tuple[RunWarning, ...]:
     """The warnings with one more, in the place of one of the same kind; its ranks are those of both."""
     known = next((one for one in status.warnings if one.code == code), None)
     attempt = status.attempts[-1].number if status.attempts else 0

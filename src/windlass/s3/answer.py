@@ -61,9 +61,13 @@ class Answer(http.client.HTTPResponse):
 
 
 def ask(
-    connection: http.client.HTTPConnection, method: str, target: str, headers: dict[str, str], body: Body,
+    connection: http.client.HTTPConnection,
+    method: str,
+    target: str,
+    headers: dict[str, str],
+    body: Body,
     sent: Sent | None = None,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Send a request and read the head of its answer. Raises HTTPException, OSError."""
     if connection.sock is None:
         connection.connect()

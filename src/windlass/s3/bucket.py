@@ -94,9 +94,12 @@ class Bucket:
     """
 
     def __init__(
-        self, name: str, environ: Mapping[str, str] | None = None, sleep: Callable[[float], object] = time.sleep,
+        self,
+        name: str,
+        environ: Mapping[str, str] | None = None,
+        sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         environ = os.environ if environ is None else environ
         self.name = name
         self._credentials = Credentials(environ, f"s3://{name}")
@@ -127,18 +130,27 @@ class Bucket:
         self._local.kept = None
 
     def send(
-        self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None,
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         body: Body = b"",
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """The answer to a request about an object, or with an empty `key` about the bucket; repeated while the store is
         busy. Raises Missing, Denied, Changed where a condition of the headers does not hold, Busy, and StoreError.
         """
         return repeated(lambda: self.send_once(method, key, query, headers, body), sleep=self._sleep)
 
     def send_once(
-        self, method: str, key: str, query: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None,
-        body: Body = b"", sent: Sent | None = None,
-    ) -> Answer:  # fmt: skip
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+        sent: Sent | None = None,
+    ) -> Answer:
         """The same without a second try: it goes to the region that the bucket names.
 
         A PUT carries the SHA-256 of its body. Raises Unconfirmed where the store does not confirm it, and Altered where
@@ -151,8 +163,12 @@ class Bucket:
         with self._answered(method, key, query or {}, found, body, sent) as answer:
             made = Answer(answer.status, answer.fields, answer.read())
         if method == "PUT":
-            require_stored(made.headers.get("etag"), made.headers.get(CHECKSUM_HEADER), found[CHECKSUM_HEADER],
-                           f"s3://{self.name}/{key}")  # fmt: skip
+            require_stored(
+                made.headers.get("etag"),
+                made.headers.get(CHECKSUM_HEADER),
+                found[CHECKSUM_HEADER],
+                f"s3://{self.name}/{key}",
+            )
         return made
 
     def stream(self, key: str, headers: Mapping[str, str], piece_bytes: int) -> Iterator[bytes]:
@@ -168,9 +184,14 @@ class Bucket:
 
     @contextmanager
     def _answered(
-        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body = b"",
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Body = b"",
         sent: Sent | None = None,
-    ) -> Iterator[answers.Answer]:  # fmt: skip
+    ) -> Iterator[answers.Answer]:
         """An answer without an error, whose body is still to be read: to its end, in the block."""
         answer, kept = self._asked(method, key, query, headers, body, sent)
         region = answer.fields.get(REGION_HEADER)
@@ -217,9 +238,14 @@ class Bucket:
         return refusal
 
     def _asked(
-        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Body,
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Body,
         sent: Sent | None,
-    ) -> tuple[answers.Answer, _Kept]:  # fmt: skip
+    ) -> tuple[answers.Answer, _Kept]:
         """The head of an answer, and its connection, which is not this thread's again before the body is read."""
         if (pause := self._pause_until - time.monotonic()) > 0:
             self._sleep(pause)

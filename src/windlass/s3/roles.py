@@ -57,8 +57,11 @@ def _of_container(environ: Mapping[str, str], cafile: str | None, what: str) -> 
     relative = environ.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
     address = urlsplit(f"{RELATIVE_HOST}{relative}" if relative else environ["AWS_CONTAINER_CREDENTIALS_FULL_URI"])
     if address.scheme != "https" and not (address.scheme == "http" and is_agent(address.hostname or "")):
-        raise Denied(f"AWS_CONTAINER_CREDENTIALS_FULL_URI: {address.hostname} is no agent for credentials, "
-                     f"and is not asked by {address.scheme or 'no scheme'}", what)  # fmt: skip
+        raise Denied(
+            f"AWS_CONTAINER_CREDENTIALS_FULL_URI: {address.hostname} is no agent for credentials, "
+            f"and is not asked by {address.scheme or 'no scheme'}",
+            what,
+        )
     headers = {"accept": "application/json"}
     path = environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
     token = _token_of(path, what) if path else environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN") or ""
@@ -83,11 +86,15 @@ def _of_web_identity(environ: Mapping[str, str], region: str, cafile: str | None
     address = urlsplit(environ.get("AWS_ENDPOINT_URL_STS") or environ.get("AWS_ENDPOINT_URL") or f"https://{domain}")
     if address.scheme not in ("http", "https"):
         raise Denied("AWS_ENDPOINT_URL_STS is no URL: write https://host", what)
-    form = urlencode({
-        "Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "RoleArn": role,
-        "RoleSessionName": environ.get("AWS_ROLE_SESSION_NAME") or SESSION,
-        "WebIdentityToken": _token_of(environ["AWS_WEB_IDENTITY_TOKEN_FILE"], what),
-    })  # fmt: skip
+    form = urlencode(
+        {
+            "Action": "AssumeRoleWithWebIdentity",
+            "Version": "2011-06-15",
+            "RoleArn": role,
+            "RoleSessionName": environ.get("AWS_ROLE_SESSION_NAME") or SESSION,
+            "WebIdentityToken": _token_of(environ["AWS_WEB_IDENTITY_TOKEN_FILE"], what),
+        }
+    )
     headers = {"content-type": "application/x-www-form-urlencoded"}
     status, body = asked("POST", address, headers, form.encode(), cafile, what)
     found = _values(body)
@@ -134,7 +141,7 @@ def _token_of(path: str, what: str) -> str:
 
 def asked(
     method: str, address: SplitResult, headers: Mapping[str, str], body: bytes, cafile: str | None, what: str
-) -> tuple[int, bytes]:  # fmt: skip
+) -> tuple[int, bytes]:
     """Status and body of an answer. Proxies and redirections are not followed: a token is sent. Raises Busy, Denied."""
     if any(not value.isprintable() for value in headers.values()):
         raise Denied("the token of the pod has control characters", what)

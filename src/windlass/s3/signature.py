@@ -38,9 +38,17 @@ def query_of(values: Mapping[str, str]) -> str:
 
 
 def signed(
-    keys: Keys, region: str, host: str, method: str, path: str, query: str, headers: Mapping[str, str],
-    payload: str = EMPTY, now: float | None = None, service: str = "s3",
-) -> dict[str, str]:  # fmt: skip
+    keys: Keys,
+    region: str,
+    host: str,
+    method: str,
+    path: str,
+    query: str,
+    headers: Mapping[str, str],
+    payload: str = EMPTY,
+    now: float | None = None,
+    service: str = "s3",
+) -> dict[str, str]:
     """The headers of a request, with its signature; names of headers are in lower case.
 
     `path` and `query` are encoded, `payload` is the SHA-256 of the body, and `now` is in Unix seconds.

@@ -71,13 +71,26 @@ _DEEPSPEED: Final = {
 }
 _OFFLOAD_FILES: Final = ("offload_optimizer_nvme_path", "offload_param_nvme_path")
 _KINDS: Final = {
-    "NO": "", "MULTI_GPU": "", "MULTI_CPU": "cpu", "FSDP": "use_fsdp", "DEEPSPEED": "use_deepspeed",
-}  # fmt: skip
+    "NO": "",
+    "MULTI_GPU": "",
+    "MULTI_CPU": "cpu",
+    "FSDP": "use_fsdp",
+    "DEEPSPEED": "use_deepspeed",
+}
 """Values of `distributed_type`, and the option that each stands for."""
 _OF_THE_LAUNCHER: Final = (
-    "compute_environment", "distributed_type", "machine_rank", "main_process_ip", "main_process_port", "rdzv_backend",
-    "same_network", "main_training_function", "downcast_bf16", "deepspeed_multinode_launcher", *_OFFLOAD_FILES,
-)  # fmt: skip
+    "compute_environment",
+    "distributed_type",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "rdzv_backend",
+    "same_network",
+    "main_training_function",
+    "downcast_bf16",
+    "deepspeed_multinode_launcher",
+    *_OFFLOAD_FILES,
+)
 """Keys of a file that say how accelerate starts the ranks, which Windlass does."""
 
 

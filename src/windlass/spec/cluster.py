@@ -25,9 +25,15 @@ from windlass.spec.units import Size
 
 Version = Literal["1.33", "1.34", "1.35", "1.36"]
 Component = Literal[
-    "trainer", "jobset", "mpi-operator", "kueue", "nvidia-device-plugin", "karpenter", "aws-load-balancer-controller",
+    "trainer",
+    "jobset",
+    "mpi-operator",
+    "kueue",
+    "nvidia-device-plugin",
+    "karpenter",
+    "aws-load-balancer-controller",
     "metrics-server",
-]  # fmt: skip
+]
 GIB = 1 << 30
 PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
 MIN_PUBLIC = 8
@@ -45,33 +51,52 @@ Zone = Annotated[
     Line, matching(r"[a-z]{2}(?:-[a-z]+)+-\d[a-z]", "an availability zone", "write for example us-west-2a")
 ]
 Arn = Annotated[
-    Line, matching(r"arn:aws[a-z-]*:iam::\d{12}:(?:role|user)/[\w+=,.@/-]+", "the ARN of a role or user",
-                   "write for example arn:aws:iam::123456789012:role/platform"),
-]  # fmt: skip
+    Line,
+    matching(
+        r"arn:aws[a-z-]*:iam::\d{12}:(?:role|user)/[\w+=,.@/-]+",
+        "the ARN of a role or user",
+        "write for example arn:aws:iam::123456789012:role/platform",
+    ),
+]
 BucketName = Annotated[
     Line,
-    matching(r"(?!.*\.\.)(?![\d.]+$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", "the name of a bucket",
-             "3 to 63 lower-case letters, digits, '-' and '.', without s3://"),
-]  # fmt: skip
+    matching(
+        r"(?!.*\.\.)(?![\d.]+$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
+        "the name of a bucket",
+        "3 to 63 lower-case letters, digits, '-' and '.', without s3://",
+    ),
+]
 RepositoryName = Annotated[
     Line,
-    matching(r"(?=.{2,256}$)(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a-z0-9]+)*", "the name of a repository",
-             "2 to 256 lower-case letters and digits, with '.', '_', '-' and '/' between them"),
-]  # fmt: skip
+    matching(
+        r"(?=.{2,256}$)(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a-z0-9]+)*",
+        "the name of a repository",
+        "2 to 256 lower-case letters and digits, with '.', '_', '-' and '/' between them",
+    ),
+]
 Namespace = Annotated[
-    Label, matching(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "a namespace of Kubernetes",
-                    "at most 63 lower-case letters, digits and '-'"),
-]  # fmt: skip
-PoolName = Annotated[Line, matching(r"[a-z](?:[a-z0-9-]{0,18}[a-z0-9])?", "a legal name",
-                                    "at most 20 lower-case letters, digits and '-'")]  # fmt: skip
+    Label,
+    matching(
+        r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?",
+        "a namespace of Kubernetes",
+        "at most 63 lower-case letters, digits and '-'",
+    ),
+]
+PoolName = Annotated[
+    Line,
+    matching(r"[a-z](?:[a-z0-9-]{0,18}[a-z0-9])?", "a legal name", "at most 20 lower-case letters, digits and '-'"),
+]
 InstanceType = Annotated[
     Line, matching(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "an instance type", "write for example g5.12xlarge")
 ]
 TagKey = Annotated[
     Line,
-    matching(r"(?!aws:|windlass\.dev/)[\w .:/=+@-]{1,128}", "the key of a tag",
-             "at most 128 letters, digits, spaces and '.:/=+@_-'; 'aws:' and 'windlass.dev/' are taken"),
-]  # fmt: skip
+    matching(
+        r"(?!aws:|windlass\.dev/)[\w .:/=+@-]{1,128}",
+        "the key of a tag",
+        "at most 128 letters, digits, spaces and '.:/=+@_-'; 'aws:' and 'windlass.dev/' are taken",
+    ),
+]
 TagValue = Annotated[
     Text, matching(r"[\w .:/=+@-]{0,256}", "the value of a tag", "at most 256 letters, digits, spaces and '.:/=+@_-'")
 ]
@@ -299,9 +324,15 @@ class Cluster(Document):
     repositories: Annotated[tuple[RepositoryName, ...], OnlyList] = ()
     """Repositories for images (ECR). Default: one with the name of the cluster."""
     components: Annotated[tuple[Component, ...], OnlyList] = (
-        "jobset", "trainer", "mpi-operator", "kueue", "nvidia-device-plugin", "karpenter",
-        "aws-load-balancer-controller", "metrics-server",
-    )  # fmt: skip
+        "jobset",
+        "trainer",
+        "mpi-operator",
+        "kueue",
+        "nvidia-device-plugin",
+        "karpenter",
+        "aws-load-balancer-controller",
+        "metrics-server",
+    )
     """What is installed in the cluster. Default: all that Windlass knows."""
     sagemaker: StrictBool = False
     """Whether to make a role with which training jobs of SageMaker read and write the bucket. Default false."""

@@ -268,9 +268,7 @@ def _finish_fabric(parsed: Parsed) -> None:
         parsed.problems.append(problem("--strategy", "is dp, one process that uses all devices", hint))
 
 
-def _mpi(
-    parsed: Parsed, name: str | None, environ: Mapping[str, str] | None, outer: Mapping[str, Any]
-) -> Job:  # fmt: skip
+def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None, outer: Mapping[str, Any]) -> Job:
     """The job of an mpirun line that has been read: all ranks on one node, until `nodes` says otherwise."""
     fields = dict(parsed.fields)
     env: dict[str, str] = fields.pop("env", {})

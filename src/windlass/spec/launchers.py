@@ -235,8 +235,10 @@ def _gpus(parsed: Parsed, words: tuple[str, ...]) -> None:
 
 def _one_node(parsed: Parsed, words: tuple[str, ...]) -> None:
     if words[0] not in ("-1", "1"):
-        raise ValueError(f"its own launcher would reach {words[0]} nodes by ssh; leave it out, and give Windlass the "
-                         f"number: windlass run --nodes {words[0]} -- deepspeed …")  # fmt: skip
+        raise ValueError(
+            f"its own launcher would reach {words[0]} nodes by ssh; leave it out, and give Windlass the "
+            f"number: windlass run --nodes {words[0]} -- deepspeed …"
+        )
 
 
 def _devices(parsed: Parsed, words: tuple[str, ...]) -> None:

@@ -133,32 +133,44 @@ def matching(pattern: str, what: str, hint: str | Callable[[str], str] = "") -> 
 Text = Annotated[StrictStr, AfterValidator(clean_text)]
 Line = Annotated[StrictStr, AfterValidator(_line), WithJsonSchema({"type": "string", "minLength": 1})]
 Name = Annotated[
-    StrictStr, _pattern(_NAME),
-    matching(_NAME, f"a legal name: a name is at most {MAX_NAME} lower-case letters, digits and '-', and begins with "
-                    "a letter", lambda text: f"try {legal_name(text)}"),
-]  # fmt: skip
+    StrictStr,
+    _pattern(_NAME),
+    matching(
+        _NAME,
+        f"a legal name: a name is at most {MAX_NAME} lower-case letters, digits and '-', and begins with a letter",
+        lambda text: f"try {legal_name(text)}",
+    ),
+]
 DataName = Annotated[
-    StrictStr, _pattern(_DATA_NAME),
-    matching(_DATA_NAME, "a legal name: it has lower-case letters, digits, '-' and '_', and begins with a letter",
-             lambda text: f"try {legal_name(text)}"),
-]  # fmt: skip
+    StrictStr,
+    _pattern(_DATA_NAME),
+    matching(
+        _DATA_NAME,
+        "a legal name: it has lower-case letters, digits, '-' and '_', and begins with a letter",
+        lambda text: f"try {legal_name(text)}",
+    ),
+]
 SecretName = Annotated[StrictStr, AfterValidator(_secret_name), _pattern(_LABEL)]
 Label = Annotated[
-    StrictStr, _pattern(_LABEL),
+    StrictStr,
+    _pattern(_LABEL),
     matching(_LABEL, "a legal name: it has letters, digits, '-', '_' and '.', no spaces or slashes"),
-]  # fmt: skip
+]
 LabelKey = Annotated[
-    StrictStr, _pattern(_LABEL_KEY),
+    StrictStr,
+    _pattern(_LABEL_KEY),
     matching(_LABEL_KEY, "the name of a label", "write for example team or example.com/team"),
-]  # fmt: skip
+]
 LabelValue = Annotated[
-    StrictStr, _pattern(_LABEL_VALUE),
+    StrictStr,
+    _pattern(_LABEL_VALUE),
     matching(_LABEL_VALUE, "the value of a label: it has 63 letters, digits, '-', '_' and '.' at most"),
-]  # fmt: skip
+]
 Module = Annotated[
-    StrictStr, _pattern(_MODULE),
+    StrictStr,
+    _pattern(_MODULE),
     matching(_MODULE, "the name of a Python module", "write for example torch or my_package.models"),
-]  # fmt: skip
+]
 Location = Annotated[Line, AfterValidator(_location)]
 Word = Annotated[Line, AfterValidator(_no_spaces)]
 OnlyList = BeforeValidator(_only_list)

@@ -58,9 +58,11 @@ def job_from_mapping(mapping: Mapping[str, Any], where: str = "job") -> Job:
 
 
 def parse_targets(
-    text: str, where: str = "targets.yaml", model_of: Callable[[str], type[Any] | None] | None = None,
+    text: str,
+    where: str = "targets.yaml",
+    model_of: Callable[[str], type[Any] | None] | None = None,
     added_kinds: Callable[[], Sequence[str]] = tuple,
-) -> dict[str, Target]:  # fmt: skip
+) -> dict[str, Target]:
     """The targets that YAML text names, with `local`, which is always there; an empty file has only that one.
 
     `model_of` returns the pydantic model of a kind, for kinds that other packages add; without it, those of `KINDS`.

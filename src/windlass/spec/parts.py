@@ -233,8 +233,10 @@ class Data(Part):
 
 def _below_the_code(pattern: str) -> str:
     if pattern.startswith(("/", "~")) or "://" in pattern or ".." in pattern.split("/"):
-        raise refuse(f"is {pattern}, and files are collected from the code folder alone",
-                     "write a pattern of paths in it, such as out/** or *.pt")  # fmt: skip
+        raise refuse(
+            f"is {pattern}, and files are collected from the code folder alone",
+            "write a pattern of paths in it, such as out/** or *.pt",
+        )
     return pattern
 
 
@@ -258,16 +260,17 @@ class Checkpoint(Part):
     @classmethod
     def _is_in_a_store(cls, folder: str | None) -> str | None:
         if folder is not None and not re.match(rf"({'|'.join(STORES)})://[^/]", folder):
-            raise refuse(f"is {folder}, and checkpoints are kept in the run's own folder or in a store",
-                         "write s3://, gs:// or az://BUCKET/PREFIX, or leave it out")  # fmt: skip
+            raise refuse(
+                f"is {folder}, and checkpoints are kept in the run's own folder or in a store",
+                "write s3://, gs:// or az://BUCKET/PREFIX, or leave it out",
+            )
         return folder
 
     @field_validator("find")
     @classmethod
     def _looks_in_a_folder(cls, find: str | None, info: ValidationInfo) -> str | None:
         if find is not None and info.data.get("folder") is not None:
-            raise refuse("cannot be used with folder: a script that saves its own writes to a disk",
-                         "leave folder out")  # fmt: skip
+            raise refuse("cannot be used with folder: a script that saves its own writes to a disk", "leave folder out")
         return find
 
     def place(self, run_id: str, default: str) -> str:

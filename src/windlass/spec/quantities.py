@@ -8,10 +8,13 @@ from typing import Final
 
 _QUANTITY: Final = re.compile(r"\s*\+?([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,2}))?([numkMGTPE]|[KMGTPE]i)?\s*")
 _FACTORS: Final = {
-    "": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"),
+    "": Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
     **{letter: Decimal(1000**power) for power, letter in enumerate("kMGTPE", 1)},
     **{f"{letter}i": Decimal(1024**power) for power, letter in enumerate("KMGTPE", 1)},
-}  # fmt: skip
+}
 _LONGEST: Final = 40
 
 

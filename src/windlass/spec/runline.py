@@ -21,9 +21,14 @@ _NAME: Final = re.compile(r"(?<!\0)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.
 _SUBSTITUTION: Final = re.compile(r"(?<!\0)(?:\$\(.*|\$\{.*|`.*)", re.DOTALL)
 _OPERATOR: Final = re.compile(r"(?:\d|&)?>{1,2}(?:&\d)?|<{1,2}|\|{1,2}|&{1,2}|;|.*(?<!\0);", re.DOTALL)
 _OF_RANKS: Final = {
-    "RANK": "RANK", "LOCAL_RANK": "LOCAL_RANK", "NODE_RANK": "NODE_RANK", "GROUP_RANK": "NODE_RANK",
-    "WORLD_SIZE": "WORLD_SIZE", "LOCAL_WORLD_SIZE": "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE": "NUM_NODES",
-}  # fmt: skip
+    "RANK": "RANK",
+    "LOCAL_RANK": "LOCAL_RANK",
+    "NODE_RANK": "NODE_RANK",
+    "GROUP_RANK": "NODE_RANK",
+    "WORLD_SIZE": "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE": "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE": "NUM_NODES",
+}
 """Variables of torchrun, and those of Windlass with the same value, which `run` may name: `WINDLASS_RANK`."""
 
 

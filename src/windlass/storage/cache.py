@@ -107,9 +107,10 @@ class DataCache:
         """
         is_digest, folder = which.startswith("set:"), Path(which).resolve()
         fits = [
-            one for one in self._sets.all()
+            one
+            for one in self._sets.all()
             if (one.digest.startswith(which) if is_digest else one.folder.resolve() == folder)
-        ]  # fmt: skip
+        ]
         if len(fits) != 1:
             return None
         [one] = fits
@@ -150,7 +151,7 @@ class DataCache:
 
     async def _fetch(
         self, source: Address, place: Place, entries: Sequence[Entry], known: CachedSet | None, progress: Progress
-    ) -> Copied:  # fmt: skip
+    ) -> Copied:
         """Fetch what is not in the set that the source had before, into the folder of its staging."""
         files = self._staging(source) / FILES
         with self._locked(self._root / "lock"):  # no process removes the set meanwhile

@@ -60,8 +60,9 @@ def reported(name: str) -> Iterator[Progress]:
             if progress.waits_for:
                 say({"name": name, "waits": progress.waits_for})
             elif not progress.is_listing:
-                say({"name": name, "done": progress.bytes_done, "of": progress.num_bytes,
-                     "moved": progress.bytes_moved})  # fmt: skip
+                say(
+                    {"name": name, "done": progress.bytes_done, "of": progress.num_bytes, "moved": progress.bytes_moved}
+                )
 
     reporting = threading.Thread(target=report)
     reporting.start()

@@ -69,10 +69,18 @@ class Copy:
     """One copy. `run` may be called once."""
 
     def __init__(
-        self, source: Place, destination: Place, journal: Journal, progress: Progress | None = None,
-        window: Window | None = None, clock: Callable[[], float] = time.monotonic, noted: Noted = NOTHING,
-        has_manifest: bool = True, num_helpers: Callable[[int], int] | None = None, by_content: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        source: Place,
+        destination: Place,
+        journal: Journal,
+        progress: Progress | None = None,
+        window: Window | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        noted: Noted = NOTHING,
+        has_manifest: bool = True,
+        num_helpers: Callable[[int], int] | None = None,
+        by_content: bool = False,
+    ) -> None:
         """`noted` is where it notes that nothing is left to do, for the next copy between these places.
 
         `has_manifest`: whether the destination has a manifest; without one, files that it has are copied anew.
@@ -159,10 +167,16 @@ class Copy:
             self._noted.write(found, lambda: there or digest_of(manifest.files.values()), manifest, stored)
         progress = self.progress
         return Copied(
-            manifest.digest, len(manifest.files), manifest.num_bytes, manifest.files,
-            progress.files_done, progress.bytes_moved, progress.num_unchanged,
-            tuple(sorted(self._refused, key=lambda one: one.name)), self._clock() - began,
-        )  # fmt: skip
+            manifest.digest,
+            len(manifest.files),
+            manifest.num_bytes,
+            manifest.files,
+            progress.files_done,
+            progress.bytes_moved,
+            progress.num_unchanged,
+            tuple(sorted(self._refused, key=lambda one: one.name)),
+            self._clock() - began,
+        )
 
     # -- whether anything does ----------------------------------------------------------------------------------------
 

@@ -32,9 +32,18 @@ from windlass.storage.walk import digest_beside, digest_of, walk
 PARTIAL: Final = "partial"
 """Folder, below ours, of files that are not whole yet."""
 LIST_BATCH: Final = 4096
-NO_NAMELESS: Final = frozenset({
-    errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS, errno.ENOENT, errno.EPERM, errno.EACCES, errno.EXDEV,
-})  # fmt: skip
+NO_NAMELESS: Final = frozenset(
+    {
+        errno.EOPNOTSUPP,
+        errno.EISDIR,
+        errno.EINVAL,
+        errno.ENOSYS,
+        errno.ENOENT,
+        errno.EPERM,
+        errno.EACCES,
+        errno.EXDEV,
+    }
+)
 """Where a file system, or a system without /proc, cannot make a file without a name, or not name it."""
 MANY: Final = 20_000
 """Files that a process of its own lists: it starts in some 50 ms."""

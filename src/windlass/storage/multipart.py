@@ -76,9 +76,13 @@ class S3Upload(PartialFile):
     """One multipart upload. S3 verifies the SHA-256 of each part when it comes, and lists what it has."""
 
     def __init__(
-        self, uploads: Uploads, parts: Parts, source: str, state: Path,
+        self,
+        uploads: Uploads,
+        parts: Parts,
+        source: str,
+        state: Path,
         sleep: Callable[[float], object] = time.sleep,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Go on with the upload that `state` has of this source, or begin one. Raises StorageError."""
         self._sleep = sleep
         self._uploads, self._parts = uploads, parts

@@ -66,9 +66,14 @@ class Noted:
         if self._path is None:
             return
         note = Note(
-            digest_of(source), destination(), hashlib.sha256(stored).hexdigest(), manifest.digest,
-            len(manifest.files), manifest.num_bytes, cuts(list(manifest.files)),
-        )  # fmt: skip
+            digest_of(source),
+            destination(),
+            hashlib.sha256(stored).hexdigest(),
+            manifest.digest,
+            len(manifest.files),
+            manifest.num_bytes,
+            cuts(list(manifest.files)),
+        )
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self._path, json.dumps(asdict(note)).encode())

@@ -69,8 +69,10 @@ def main(environ: Mapping[str, str] | None = None) -> int:
 
     error = child.attempted(work)
     if isinstance(error, MissingPart):
-        error = UsageError(f"{error.message.partition(' needs ')[0]} is reached by obstore, which this image lacks",
-                           f"{error.hint} in it, or name one that has it: supervisor_image: of the target")  # fmt: skip
+        error = UsageError(
+            f"{error.message.partition(' needs ')[0]} is reached by obstore, which this image lacks",
+            f"{error.hint} in it, or name one that has it: supervisor_image: of the target",
+        )
     if error is not None:
         child.say({"error": error.message, "hint": error.hint})
     outcome = bounded_results(results) if error is None else bounded_error(error)

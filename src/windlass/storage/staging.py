@@ -24,8 +24,7 @@ def staged(cache: DataCache, sets: Iterable[tuple[str, str, str]]) -> Iterator[d
             found, moved = asyncio.run(
                 cache.stage(Address.parse(source, Path("/")), Path(link) if link else None, progress)
             )
-        yield {"name": name, "digest": found.digest, "files": found.num_files, "bytes": found.num_bytes,
-               "moved": moved}  # fmt: skip
+        yield {"name": name, "digest": found.digest, "files": found.num_files, "bytes": found.num_bytes, "moved": moved}
 
 
 def main(argv: list[str]) -> None:

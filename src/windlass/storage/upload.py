@@ -34,11 +34,14 @@ def uploaded(
     if failed and all(one.passes for one in failed):
         raise Throttled(f"{len(failed)} files were not taken by {to}, the first: {failed[0].name}: {failed[0].why}")
     return {
-        "name": name, "digest": done.digest, "files": done.num_files,
-        "bytes": done.set_bytes, "moved": done.num_bytes,
+        "name": name,
+        "digest": done.digest,
+        "files": done.num_files,
+        "bytes": done.set_bytes,
+        "moved": done.num_bytes,
         "refused": [f"{one.name}: {one.why}" for one in sorted(done.refused, key=lambda one: not one.is_failure)],
         "failed": len(failed),
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -75,9 +75,13 @@ async def note_damage(place: Place, damaged: Iterable[File]) -> None:
 
 
 async def _work(
-    place: Place, window: Window, waiting: Iterator[tuple[File, Entry]], progress: Progress, problems: list[Refusal],
+    place: Place,
+    window: Window,
+    waiting: Iterator[tuple[File, Entry]],
+    progress: Progress,
+    problems: list[Refusal],
     damaged: list[File],
-) -> None:  # fmt: skip
+) -> None:
     for one, entry in waiting:
         try:
             if why := await _difference(place, window, one, entry, progress):

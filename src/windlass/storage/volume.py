@@ -16,9 +16,13 @@ from windlass.storage.sets import CachedSet
 def described(one: CachedSet) -> dict[str, Any]:
     """A set as a line."""
     return {
-        "digest": one.digest, "folder": str(one.folder), "files": one.num_files, "bytes": one.num_bytes,
-        "sources": list(one.sources), "used_at": one.used_at,
-    }  # fmt: skip
+        "digest": one.digest,
+        "folder": str(one.folder),
+        "files": one.num_files,
+        "bytes": one.num_bytes,
+        "sources": list(one.sources),
+        "used_at": one.used_at,
+    }
 
 
 def linked_runs(root: Path, namespace: str) -> list[str]:

@@ -30,9 +30,13 @@ class Window:
     """
 
     def __init__(
-        self, first: int = FIRST, most: int = MOST, max_bytes: int = MAX_BYTES,
-        clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.process_time,
-    ) -> None:  # fmt: skip
+        self,
+        first: int = FIRST,
+        most: int = MOST,
+        max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.process_time,
+    ) -> None:
         self.size = float(first)
         self.processes = 1
         """Of the copy, this one among them, that may run at once."""

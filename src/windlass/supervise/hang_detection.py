@@ -78,9 +78,12 @@ class HangDetector:
         """Record the stacks of one node's ranks. Those of several nodes in one silence have the same `since`."""
         since, at = self._silence.since, event.at
         data = {
-            "node": node.number, "reason": self._dumped_for or "failure", "since": round(since, 3),
-            "seconds": round(at - since, 3), **event.data(),
-        }  # fmt: skip
+            "node": node.number,
+            "reason": self._dumped_for or "failure",
+            "since": round(since, 3),
+            "seconds": round(at - since, 3),
+            **event.data(),
+        }
         if not self._record.is_recorded(at):
             self._record.note(HangDetected.from_json(data), at=at)
         self._silence.answered(node.ranks)

@@ -52,9 +52,18 @@ class LogTail:
     """The files of one node of one attempt; written by the thread that reads the log, read by the attempt monitor."""
 
     def __init__(
-        self, folder: Path, node: int, ranks: Iterable[int], number: int = 1, first: int = 1, waited: bool = False, *,
-        has_output: bool = True, known: Known | None = None, why_missing: str = ROTATED,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        node: int,
+        ranks: Iterable[int],
+        number: int = 1,
+        first: int = 1,
+        waited: bool = False,
+        *,
+        has_output: bool = True,
+        known: Known | None = None,
+        why_missing: str = ROTATED,
+    ) -> None:
         """Cut the files back to the lengths in the cursor. Raises OSError.
 
         They are of attempt `number`; attempt `first` is the first that the pod has run, and for which it was made, or
@@ -282,10 +291,16 @@ class LogTail:
 
     def _write_cursor(self) -> None:
         known = {
-            "time": self.since, "lines": self._num_at_since, "lengths": self._lengths, "attempt": self._now,
-            "told": self.is_told, "counts": self._counts, "token": self._token,
-            "counted": self._is_counted, "missing": self._missing,
-        }  # fmt: skip
+            "time": self.since,
+            "lines": self._num_at_since,
+            "lengths": self._lengths,
+            "attempt": self._now,
+            "told": self.is_told,
+            "counts": self._counts,
+            "token": self._token,
+            "counted": self._is_counted,
+            "missing": self._missing,
+        }
         fresh = self._cursor_path.with_suffix(".fresh")
         fresh.write_text(json.dumps(known))
         fresh.replace(self._cursor_path)

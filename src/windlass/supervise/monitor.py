@@ -316,9 +316,15 @@ class AttemptMonitor:
         died_at = attempt.last_sign_of_life() if unseen else None
         at = run.clock.time() if died_at is None else died_at
         found = outcome(
-            ended_by, cause, run.record.history, run.policy,
-            is_free=is_free, is_planned=is_planned, nothing_left=unseen, at=at,
-        )  # fmt: skip
+            ended_by,
+            cause,
+            run.record.history,
+            run.policy,
+            is_free=is_free,
+            is_planned=is_planned,
+            nothing_left=unseen,
+            at=at,
+        )
         return found, died_at
 
     def _ended_by(self, failures: list[RankFailure]) -> str | None:

@@ -47,11 +47,18 @@ def message(status: Status) -> dict[str, Any]:
     seconds = (status.ended_at or status.created_at) - status.created_at
     text = f"{status.id} {status.phase} after {seconds:.0f} s on {status.target}{why}"
     run = {
-        "id": status.id, "name": status.name, "target": status.target, "phase": status.phase, "user": status.user,
-        "exit_code": status.exit_code, "created_at": status.created_at, "ended_at": status.ended_at,
-        "attempts": len(status.attempts), "labels": dict(status.labels),
+        "id": status.id,
+        "name": status.name,
+        "target": status.target,
+        "phase": status.phase,
+        "user": status.user,
+        "exit_code": status.exit_code,
+        "created_at": status.created_at,
+        "ended_at": status.ended_at,
+        "attempts": len(status.attempts),
+        "labels": dict(status.labels),
         "cause": cause.summary if cause is not None else None,
-    }  # fmt: skip
+    }
     return {"text": text, "content": text, "run": run}
 
 

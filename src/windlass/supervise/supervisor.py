@@ -74,10 +74,14 @@ class Supervisor:
         self.membership = Membership(plan.num_nodes, min_nodes, policy.get("node_back_seconds", 0.0))
         self.record = Recorder(writer, self.membership.take, now=clock.time)
         self.run_state = RunState(
-            self.record, policy, self.membership,
+            self.record,
+            policy,
+            self.membership,
             Liveness(self.record, self.membership, backend.unreachable, clock),
-            RunProgress(self.record, plan.num_nodes), clock, has_process_group=plan.nodes.launcher == "torchrun",
-        )  # fmt: skip
+            RunProgress(self.record, plan.num_nodes),
+            clock,
+            has_process_group=plan.nodes.launcher == "torchrun",
+        )
         self.monitor: AttemptMonitor | None = None
         """The attempt in progress; None between two."""
         self.next_at: float | None = None

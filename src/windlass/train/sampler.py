@@ -58,9 +58,11 @@ class BatchSampler:
         if (batch_size is None) == (global_batch_size is None):
             raise ValueError("BatchSampler takes either batch_size (of one rank) or global_batch_size (of all ranks)")
         for name, value in (
-            ("num_samples", num_samples), ("batch_size", batch_size), ("global_batch_size", global_batch_size),
+            ("num_samples", num_samples),
+            ("batch_size", batch_size),
+            ("global_batch_size", global_batch_size),
             ("world_size", self.world_size),
-        ):  # fmt: skip
+        ):
             if value is not None and value < 1:
                 raise ValueError(f"BatchSampler({name}={value}): must be at least 1")
         if not 0 <= self.rank < self.world_size:
@@ -127,9 +129,13 @@ class BatchSampler:
     def state_dict(self) -> dict[str, Any]:
         """The position and what it belongs to; common to all ranks, and valid for any world size."""
         return {
-            "num_samples": self.num_samples, "seed": self.seed, "shuffle": self.shuffle,
-            "epoch": self.epoch, "consumed": self.consumed, "repeated": self.repeated,
-        }  # fmt: skip
+            "num_samples": self.num_samples,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "epoch": self.epoch,
+            "consumed": self.consumed,
+            "repeated": self.repeated,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from the position of another sampler.

@@ -58,7 +58,9 @@ def placed(state: RunState) -> dict[str, Any]:
     return {
         # Pods are named for the attempt that made them, and those that follow may run in them too.
         "attempt": max(placement.attempt, len(state.status.attempts)),
-        "namespace": placement.namespace, "pods_ready": placement.pods_ready,
-        "pods_total": placement.pods_total, "waits_for": state.status.waits_for or "",
+        "namespace": placement.namespace,
+        "pods_ready": placement.pods_ready,
+        "pods_total": placement.pods_total,
+        "waits_for": state.status.waits_for or "",
         "kept": "here" if state.is_recorded else "elsewhere",
-    }  # fmt: skip
+    }

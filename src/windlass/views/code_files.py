@@ -54,7 +54,9 @@ def changed_files(reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any])
         return None
     largest = sorted((file for one in found for file in one.largest), key=lambda file: -file.bytes)[:MOST]
     return ChangedFiles(
-        found[0].folder, is_kept, wanted,
+        found[0].folder,
+        is_kept,
+        wanted,
         copied=sum(one.copied for one in found),
         copied_nodes=sum(one.copied > 0 for one in found),
         copied_bytes=sum(one.copied_bytes for one in found),
@@ -62,9 +64,10 @@ def changed_files(reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any])
         left_bytes=sum(one.left_bytes for one in found),
         largest=tuple(largest),
         is_cut=any(one.is_cut for one in found),
-        patterns=tuple(one for one in dict.fromkeys(pattern_of(file.path) for file in largest)
-                       if one not in wanted)[:MOST_PATTERNS],
-    )  # fmt: skip
+        patterns=tuple(one for one in dict.fromkeys(pattern_of(file.path) for file in largest) if one not in wanted)[
+            :MOST_PATTERNS
+        ],
+    )
 
 
 def newest_save(reports: Sequence[Mapping[str, Any]]) -> SavedState | None:

@@ -208,7 +208,7 @@ class Why(VerdictView):
 
 def why_of(
     status: Status, diagnosis: Diagnosis, restarts: list[Restart], data_differences: tuple[DataDifference, ...] = ()
-) -> Why:  # fmt: skip
+) -> Why:
     """The view of a diagnosis."""
     return Why(
         *_fields(diagnosis.verdict),

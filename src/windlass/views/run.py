@@ -148,7 +148,8 @@ def summary_of(status: Status, now: float, *, is_here: bool, current: RunState |
     """The view of a run for a list; `current` has why its state may be old."""
     condition = status.condition
     return view_of(
-        RunSummary, status,
+        RunSummary,
+        status,
         host=None if status.machine is None else status.machine.host,
         is_here=is_here,
         phases={phase: round(seconds, 3) for phase, seconds in status.phases_at(now).items()},
@@ -159,18 +160,26 @@ def summary_of(status: Status, now: float, *, is_here: bool, current: RunState |
         logs_dropped=status.dropped,
         as_of=current.as_of if current is not None and current.stale else None,
         stale=(current.stale or None) if current is not None else None,
-    )  # fmt: skip
+    )
 
 
 def run_of(
-    status: Status, plan: Mapping[str, Any], ledger: Ledger, now: float, *, is_here: bool,
-    current: RunState | None = None, disk_full: bool = False, data_differences: tuple[DataDifference, ...] = (),
+    status: Status,
+    plan: Mapping[str, Any],
+    ledger: Ledger,
+    now: float,
+    *,
+    is_here: bool,
+    current: RunState | None = None,
+    disk_full: bool = False,
+    data_differences: tuple[DataDifference, ...] = (),
     code_not_kept: str = "",
-) -> Run:  # fmt: skip
+) -> Run:
     """The view of one run; `plan` is its recorded plan."""
     network = next((step["request"] for step in plan.get("steps", ()) if step["kind"] == "network"), None)
     return view_of(
-        Run, summary_of(status, now, is_here=is_here, current=current),
+        Run,
+        summary_of(status, now, is_here=is_here, current=current),
         num_nodes=plan.get("num_nodes", 1),
         procs_per_node=plan.get("procs_per_node", 1),
         max_restarts=plan.get("policy", {}).get("max_restarts", 0),
@@ -188,19 +197,23 @@ def run_of(
         changed_files=changed_files(status.code_files, plan),
         outputs_left=status.phase.is_terminal and status.ending is not None,
         disk_full=disk_full,
-    )  # fmt: skip
+    )
 
 
 def recorded_run(status: Status, store: Store, now: float, current: RunState | None = None) -> Run:
     """The view of one run, from its record. Raises NoSuchRun."""
     plan = store.plan(status.id)
     return run_of(
-        status, plan, fold_ledger(store.events(status.id), now, spares_of(plan)), now, current=current,
+        status,
+        plan,
+        fold_ledger(store.events(status.id), now, spares_of(plan)),
+        now,
+        current=current,
         is_here=store.host_elsewhere(status) is None,
         disk_full=not status.phase.is_terminal and not store.reserve.has_room(),
         data_differences=data_differences(status, store),
         code_not_kept=why_not_kept(store.run_dir(status.id)),
-    )  # fmt: skip
+    )
 
 
 def run_viewer(run_id: str, store: Store) -> Callable[[Status], Run]:

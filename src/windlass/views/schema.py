@@ -84,10 +84,12 @@ _VALUES: Final[dict[type, type[Value]]] = {}
 def _of_value(kind: type[Value], _source: Any, handler: Any) -> Any:
     """pydantic's schema of a `Value`: that of a dataclass with the same fields."""
     fields: list[Any] = [
-        (name, hint) if (default := kind.fields()[name]) is REQUIRED else (name, hint, dataclasses.field(
-            default=default if default.__hash__ else None))
-        for name, hint in get_type_hints(kind).items() if name in kind.fields()
-    ]  # fmt: skip
+        (name, hint)
+        if (default := kind.fields()[name]) is REQUIRED
+        else (name, hint, dataclasses.field(default=default if default.__hash__ else None))
+        for name, hint in get_type_hints(kind).items()
+        if name in kind.fields()
+    ]
     made = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True)
     made.__doc__ = kind.__doc__
     _VALUES[made] = kind

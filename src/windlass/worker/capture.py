@@ -26,9 +26,15 @@ class Capture(LogFile):
     """The output of one rank: `drain` it whenever its pipe is readable."""
 
     def __init__(
-        self, source: int, folder: str, rank: int, pattern: str | None, echo: Echo | None = None,
-        reserve: Reserve | None = None, secrets: tuple[bytes, ...] = (),
-    ) -> None:  # fmt: skip
+        self,
+        source: int,
+        folder: str,
+        rank: int,
+        pattern: str | None,
+        echo: Echo | None = None,
+        reserve: Reserve | None = None,
+        secrets: tuple[bytes, ...] = (),
+    ) -> None:
         """`source` is the read end of the rank's pipe; made non-blocking. `echo` gets all that is read from it.
 
         `secrets` are values that are masked in it.

@@ -187,7 +187,8 @@ class Collection:
         left = [one for one in found if one.path not in copied]
         left.sort(key=lambda one: (-one.status.st_size, -one.status.st_mtime, one.path))
         return CodeFiles(
-            now, self.code,
+            now,
+            self.code,
             copied=len(self.copied),
             copied_bytes=sum(one.status.st_size for one in self.copied),
             left=len(left),
@@ -197,7 +198,7 @@ class Collection:
             problems=tuple(self._problems[:MOST]),
             save=self._newest_save([*found, *self.copied]),
             has_none=self.has_none and is_success,
-        )  # fmt: skip
+        )
 
     def _newest_save(self, found: Sequence[File]) -> SavedState | None:
         """The newest of these files, and of those in the folders of the run, that is a state by its name."""

@@ -63,9 +63,12 @@ def _read(mount: str) -> dict[str, Any]:
     except OSError:
         return {}
     return {
-        "mount": mount, "bytes": line.f_blocks * line.f_frsize, "free_bytes": line.f_bavail * line.f_frsize,
-        "files": line.f_files, "free_files": line.f_favail,
-    }  # fmt: skip
+        "mount": mount,
+        "bytes": line.f_blocks * line.f_frsize,
+        "free_bytes": line.f_bavail * line.f_frsize,
+        "files": line.f_files,
+        "free_files": line.f_favail,
+    }
 
 
 def _is_full(one: dict[str, Any]) -> bool:

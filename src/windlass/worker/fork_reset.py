@@ -104,9 +104,13 @@ def _reopen(stream: Any, name: str, number: int, mode: str) -> None:
     raw.name = f"<{name}>"
     lines = not unbuffered and (number == 2 or os.isatty(number))
     stream.__init__(  # type: ignore[misc]
-        buffer, encoding=stream.encoding, errors=stream.errors, newline="\n", line_buffering=lines,
+        buffer,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        newline="\n",
+        line_buffering=lines,
         write_through=stream.write_through,
-    )  # fmt: skip
+    )
     vars(stream)["mode"] = mode[0]
 
 

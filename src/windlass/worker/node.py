@@ -246,8 +246,7 @@ class Node:
         read, write = os.pipe()
         try:
             pid = self.start(list(spec.argv), self.spec.cwd, env, write, beside)
-            capture = Capture(read, self.spec.folder, number, self.spec.progress, self.echo, self.reserve,
-                              self.secrets)  # fmt: skip
+            capture = Capture(read, self.spec.folder, number, self.spec.progress, self.echo, self.reserve, self.secrets)
         except OSError as error:
             os.close(read)
             self._fail_to_start(number, error, spec.argv[0])
@@ -287,8 +286,10 @@ class Node:
         try:
             popen = subprocess.Popen(
                 [self.spec.worker_python, "-I", "-S", script, json.dumps(self.spec.notices.to_json())],
-                stdin=subprocess.DEVNULL, stdout=write, preexec_fn=process.Birth(),
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                preexec_fn=process.Birth(),
+            )
             self._helpers.add(popen.pid)
             popen.returncode = 0  # it ends with the node, and is collected by its pid
             self.selector.register(read, selectors.EVENT_READ, lambda: self._take_notices(read))

@@ -47,7 +47,7 @@ class Pod:
 
     def __init__(
         self, folder: str, log: PodLog, client: list[process.Identity], imports: pod_node.Imports | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`folder` is for files of an attempt; those of `pod_reuse.py` are beside it. `client` is the order client."""
         self.folder = folder
         self.base = os.path.dirname(folder)
@@ -279,7 +279,7 @@ def _begin_again(folder: str, nodes: str, state: dict[str, Any], log: PodLog) ->
 
 def _execute(
     folder: str, nodes: str, log: PodLog, client: list[process.Identity], spec: NodeSpec | None = None
-) -> NoReturn:  # fmt: skip
+) -> NoReturn:
     """Begin this process again, to import what the ranks of this node will; without one, to import nothing."""
     modules = spec.warm if spec is not None else ()
     env = {**os.environ, **(spec.env if spec is not None else {})}

@@ -12,12 +12,21 @@ from windlass.worker.fork_safety import LIMITS
 from windlass.worker.process import boot_id
 
 SPACES = ("mnt", "net", "pid", "uts", "user", "ipc")
-RIGHTS = frozenset({"Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
-                    "Mems_allowed_list"})  # fmt: skip
+RIGHTS = frozenset(
+    {"Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Mems_allowed_list"}
+)
 """Lines of `/proc/self/status` that a child inherits."""
 
-CGROUP_LIMITS = {"memory.max": "max", "memory.high": "max", "memory.swap.max": "max", "cpu.max": "max 100000",
-                 "cpu.weight": "100", "cpu.idle": "0", "cpuset.cpus": "", "cpuset.mems": ""}  # fmt: skip
+CGROUP_LIMITS = {
+    "memory.max": "max",
+    "memory.high": "max",
+    "memory.swap.max": "max",
+    "cpu.max": "max 100000",
+    "cpu.weight": "100",
+    "cpu.idle": "0",
+    "cpuset.cpus": "",
+    "cpuset.mems": "",
+}
 """Files of a control group that limit what its processes can use, with what they hold where there is no limit.
 
 `pids.max` is not among them: systemd sets the same high one for each of its groups."""

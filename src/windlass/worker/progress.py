@@ -293,13 +293,26 @@ def _metrics(value: Any) -> dict[str, Any] | None:
 
 
 _PROGRESS_FIELDS = {
-    "step": _count, "total": _count, "epoch": _figure, "loss": _figure, "rate": _figure, "samples_per_second": _figure,
-    "percent": _figure, "phase": _text, "message": _text, "metrics": _metrics,
-}  # fmt: skip
+    "step": _count,
+    "total": _count,
+    "epoch": _figure,
+    "loss": _figure,
+    "rate": _figure,
+    "samples_per_second": _figure,
+    "percent": _figure,
+    "phase": _text,
+    "message": _text,
+    "metrics": _metrics,
+}
 _CHECKPOINT_FIELDS = {
-    "step": _count, "bytes": _count, "blocked_at": _positive, "blocked_seconds": _positive, "seconds": _positive,
-    "name": _text, "reason": _text,
-}  # fmt: skip
+    "step": _count,
+    "bytes": _count,
+    "blocked_at": _positive,
+    "blocked_seconds": _positive,
+    "seconds": _positive,
+    "name": _text,
+    "reason": _text,
+}
 
 
 def _from_own(pattern: re.Pattern[str], line: bytes) -> Progress | None:

@@ -70,9 +70,15 @@ class Rank:
         if failed_at is not None and not by_exit and TRACEBACK not in tail and trace:
             tail = f"{trace}\n{tail[-TAIL_CHARS + len(trace) :]}"  # the exception that it marked
         return RankFailure(
-            self.number, self.outcome(), self.ended_at, tail, failed_at or self.capture.traceback_at,
-            self.ended_by_us, marked=failed_at is not None, by_exit=by_exit,
-        )  # fmt: skip
+            self.number,
+            self.outcome(),
+            self.ended_at,
+            tail,
+            failed_at or self.capture.traceback_at,
+            self.ended_by_us,
+            marked=failed_at is not None,
+            by_exit=by_exit,
+        )
 
     def _with_error_file(self) -> str:
         return self.capture.masked(with_error_file(self.capture.tail))

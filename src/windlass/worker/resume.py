@@ -40,8 +40,17 @@ LAST_WRITTEN = (STATE, ".metadata", "random_states_0.pkl")
 WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model|diffusion_pytorch_model).*\.(safetensors|bin)|.*\.distcp")
 HEADER_BYTES = 100_000_000
 """As much as the safetensors library accepts for a header."""
-TORN = (OSError, EOFError, ValueError, RuntimeError, NotImplementedError, MemoryError, struct.error, zlib.error,
-        zipfile.BadZipFile)  # fmt: skip
+TORN = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 """What reading a damaged file may raise."""
 UNREADABLE = frozenset({
     errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN,

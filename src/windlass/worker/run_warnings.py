@@ -189,7 +189,7 @@ class RunWarnings:
                 f"{many} outlived it and {'was' if len(left) == 1 else 'were'} ended: {some}",
                 "let the script wait for what it starts, and not go to the background itself (&, nohup, setsid)",
                 sorted({number for number, _ in left}),
-            )  # fmt: skip
+            )
         self._no_steps(ranks)
         for end, (what, fix) in ALONE_IN.items():
             if all(os.path.exists(rank.base + end) for rank in ranks):
@@ -210,9 +210,10 @@ class RunWarnings:
             self.add(
                 "no-steps",
                 f"the script trained no step{': ' + why if why else ''}",
-                "remove or rename that checkpoint to train anew, or train for more epochs" if why else
-                "check that the data set and its loader are not empty on any rank",
-            )  # fmt: skip
+                "remove or rename that checkpoint to train anew, or train for more epochs"
+                if why
+                else "check that the data set and its loader are not empty on any rank",
+            )
 
 
 def _staying(is_wanted: Callable[[ProcessStat], bool]) -> list[Left]:

@@ -177,9 +177,12 @@ def arguments(words: list[str]) -> dict[str, str]:
 
 
 def variables(
-    resources: dict[str, Any], hyperparameters: dict[str, str], inputs: dict[str, Any], hosts: list[str],
+    resources: dict[str, Any],
+    hyperparameters: dict[str, str],
+    inputs: dict[str, Any],
+    hosts: list[str],
     words: list[str],
-) -> dict[str, str]:  # fmt: skip
+) -> dict[str, str]:
     """What scripts for SageMaker find in their environment, as the toolkit and the drivers of the SDK set it.
 
     `words` are the script and its arguments.

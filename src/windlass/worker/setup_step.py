@@ -66,9 +66,14 @@ class SetupStep:
             with open(script, "w", encoding="utf-8") as file:
                 file.write(spec.setup)
             popen = subprocess.Popen(
-                [SHELL, self._script], cwd=spec.cwd, env={**os.environ, **spec.node_env()},
-                stdin=subprocess.DEVNULL, stdout=write, stderr=write, preexec_fn=process.Birth(),
-            )  # fmt: skip
+                [SHELL, self._script],
+                cwd=spec.cwd,
+                env={**os.environ, **spec.node_env()},
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                stderr=write,
+                preexec_fn=process.Birth(),
+            )
         except OSError as error:
             os.close(read)
             return self._failed(127, f"setup: could not start {SHELL}: {error.strerror or error}")

@@ -35,11 +35,23 @@ METRICS = 16
 NAME_CHARS = 80
 VALUE_CHARS = 40
 _PLACES = {
-    "current_step": "step", "total_steps": "total", "current_epoch": "epoch", "epoch": "epoch", "loss": "loss",
-}  # fmt: skip
+    "current_step": "step",
+    "total_steps": "total",
+    "current_epoch": "epoch",
+    "epoch": "epoch",
+    "loss": "loss",
+}
 """What transformers calls them, and what they are called here."""
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
-            411: "Length Required", 413: "Content Too Large", 431: "Request Header Fields Too Large"}  # fmt: skip
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    411: "Length Required",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+}
 
 
 class RequestError(Exception):

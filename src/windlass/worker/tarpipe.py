@@ -100,8 +100,11 @@ def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
 
 
 def receive(
-    stream: Any, destination: str, name: str, progress: Optional[Callable[[int], None]] = None  # noqa: UP045 - see above
-) -> Received:  # fmt: skip
+    stream: Any,
+    destination: str,
+    name: str,
+    progress: Optional[Callable[[int], None]] = None,  # noqa: UP045 - see above
+) -> Received:
     """Make what comes by `stream`: inside `destination` and called `name` if that is a folder, else at its place.
 
     A `destination` that ends in a slash is a folder, which is made. `progress` is called with the bytes so far. Raises

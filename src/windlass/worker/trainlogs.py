@@ -100,8 +100,15 @@ _NO_METRICS = _compile(
 _DICT = _compile(r"\s*\{\s*['\"].*\}\s*$")
 _DICT_COMPANIONS = ("epoch", "step", "global_step", "iter", "learning_rate", "grad_norm", "lr")
 _TRAINING_LOSSES = (
-    "loss", "train_loss", "train/loss", "training_loss", "loss_step", "train_loss_step", "total_loss", "lm_loss",
-)  # fmt: skip
+    "loss",
+    "train_loss",
+    "train/loss",
+    "training_loss",
+    "loss_step",
+    "train_loss_step",
+    "total_loss",
+    "lm_loss",
+)
 
 _BRACKETED = _compile(r"\[(?![^\]]{0,80}(?:epoch|step|iter|batch))[^\]]{0,80}\]")
 _PREFIX_WORD = _compile(r"(?<![\w.])([a-z_][\w./]{0,60})(\s{0,4}[:|>-])?")

@@ -32,9 +32,12 @@ class User:
     def __init__(self, folder: Path, aws: Emulator, terraform: Mapping[str, str], text: str) -> None:
         self.folder = folder
         self.environ = {
-            **terraform, **aws.environ, "HOME": os.fspath(folder), "PWD": os.fspath(folder),
+            **terraform,
+            **aws.environ,
+            "HOME": os.fspath(folder),
+            "PWD": os.fspath(folder),
             "WINDLASS_HOME": os.fspath(folder / "home"),
-        }  # fmt: skip
+        }
         (folder / "cluster.yaml").write_text(text)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -51,10 +54,18 @@ class User:
 def make_partners(s3: Any, key: str) -> None:
     """A bucket with each setting that the configuration of a cluster would replace."""
     s3.create_bucket(Bucket=PARTNER)
-    policy = {"Version": "2012-10-17", "Statement": [{
-        "Sid": "Partner", "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::210987654321:root"},
-        "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{PARTNER}/*",
-    }]}  # fmt: skip
+    policy = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Sid": "Partner",
+                "Effect": "Allow",
+                "Principal": {"AWS": "arn:aws:iam::210987654321:root"},
+                "Action": "s3:GetObject",
+                "Resource": f"arn:aws:s3:::{PARTNER}/*",
+            }
+        ],
+    }
     s3.put_bucket_policy(Bucket=PARTNER, Policy=json.dumps(policy))
     rule = {"ID": "month", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 31}}
     s3.put_bucket_lifecycle_configuration(Bucket=PARTNER, LifecycleConfiguration={"Rules": [rule]})
@@ -68,10 +79,13 @@ def make_partners(s3: Any, key: str) -> None:
 def settings(s3: Any, bucket: str = PARTNER) -> dict[str, Any]:
     """All of a bucket that Terraform manages of one."""
     calls = {
-        "policy": s3.get_bucket_policy, "lifecycle": s3.get_bucket_lifecycle_configuration,
-        "tags": s3.get_bucket_tagging, "encryption": s3.get_bucket_encryption, "versioning": s3.get_bucket_versioning,
+        "policy": s3.get_bucket_policy,
+        "lifecycle": s3.get_bucket_lifecycle_configuration,
+        "tags": s3.get_bucket_tagging,
+        "encryption": s3.get_bucket_encryption,
+        "versioning": s3.get_bucket_versioning,
         "objects": s3.list_object_versions,
-    }  # fmt: skip
+    }
     found = {name: call(Bucket=bucket) for name, call in calls.items()}
     for answer in found.values():
         del answer["ResponseMetadata"]
@@ -124,17 +138,22 @@ def assert_drift_is_found_and_put_back(user: User, aws: Emulator) -> None:
     for group in (nodes, of_eks):
         ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=world)
     iam.attach_role_policy(RoleName="vision-run", PolicyArn=ADMINISTRATOR)
-    iam.put_role_policy(RoleName="vision-node", PolicyName="more", PolicyDocument=json.dumps(
-        {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
-    ))  # fmt: skip
+    iam.put_role_policy(
+        RoleName="vision-node",
+        PolicyName="more",
+        PolicyDocument=json.dumps(
+            {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+        ),
+    )
 
     shown = user.run("status", "vision")
     assert shown.returncode == 1
     assert "nothing" not in shown.stdout.split("OPERATOR")[0]
     found = user.json("status", "vision")
     assert {one["address"] for one in found["drift"]} == {
-        'aws_iam_role_policy_attachments_exclusive.main["run"]', 'aws_iam_role_policies_exclusive.main["node"]',
-    }  # fmt: skip
+        'aws_iam_role_policy_attachments_exclusive.main["run"]',
+        'aws_iam_role_policies_exclusive.main["node"]',
+    }
     assert [one["text"] for one in found["added"]] == ["tcp 22 from 0.0.0.0/0"] * 2
 
     assert user.run("up", "--yes", "--no-components").returncode == 0

@@ -76,9 +76,12 @@ def test_a_file_a_name_and_a_target_are_told_apart(context: Context) -> None:
 
 @pytest.mark.parametrize(
     ("on", "message"),
-    [("no.yaml", "there is no file no.yaml"), ("nope", "no target is called 'nope'"),
-     ("local", "target local is no Kubernetes cluster, but local")],
-)  # fmt: skip
+    [
+        ("no.yaml", "there is no file no.yaml"),
+        ("nope", "no target is called 'nope'"),
+        ("local", "target local is no Kubernetes cluster, but local"),
+    ],
+)
 def test_what_is_none_of_them_is_refused(context: Context, on: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         subject(on, context)
@@ -106,9 +109,10 @@ def test_an_old_aws_command_and_a_missing_helm_are_named(context: Context) -> No
 def test_an_account_is_checked_before_the_cluster_is_made_emulated(context: Context, aws: Emulator) -> None:
     found = examined(within(context, aws))
     assert found["offer a10g"].check == Check(
-        "offer a10g", "ok", "g5.12xlarge offered in us-east-1a, us-east-1b (also in us-east-1c, us-east-1d, us-east-1e,"
-        " us-east-1f)"
-    )  # fmt: skip
+        "offer a10g",
+        "ok",
+        "g5.12xlarge offered in us-east-1a, us-east-1b (also in us-east-1c, us-east-1d, us-east-1e, us-east-1f)",
+    )
     short = found["quota G/VT"]
     assert short.check.level == "fail"
     assert short.check.fix.startswith("windlass doctor --on cluster.yaml --request, or: aws service-quotas request-")
@@ -120,8 +124,12 @@ def test_an_account_is_checked_before_the_cluster_is_made_emulated(context: Cont
 
 @pytest.mark.slow
 def test_a_cluster_of_others_gets_its_association_named_or_offered_emulated(context: Context, aws: Emulator) -> None:
-    login = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "false", "interactiveMode": "Never",
-             "args": ["eks", "get-token", "--cluster-name", "foreign", "--region", "us-east-1"]}  # fmt: skip
+    login = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": "false",
+        "interactiveMode": "Never",
+        "args": ["eks", "get-token", "--cluster-name", "foreign", "--region", "us-east-1"],
+    }
     config = {
         "contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u"}}],
         "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}],
@@ -131,10 +139,16 @@ def test_a_cluster_of_others_gets_its_association_named_or_offered_emulated(cont
     lab = {"kind": "kubernetes", "context": "lab", "namespace": "team", "kubeconfig": str(context.cwd / "config")}
     (context.cwd / "targets.yaml").write_text(json.dumps({"lab": lab}))
     iam, role = aws.client("iam"), f"arn:aws:iam::{aws.account}:role/team-runs"
-    trust = {"Version": "2012-10-17", "Statement": [
-        {"Effect": "Allow", "Principal": {"Service": ["pods.eks.amazonaws.com", "eks.amazonaws.com"]},
-         "Action": ["sts:AssumeRole", "sts:TagSession"]}
-    ]}  # fmt: skip
+    trust = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": {"Service": ["pods.eks.amazonaws.com", "eks.amazonaws.com"]},
+                "Action": ["sts:AssumeRole", "sts:TagSession"],
+            }
+        ],
+    }
     iam.create_role(RoleName="team-runs", AssumeRolePolicyDocument=json.dumps(trust))
     network = {"subnetIds": ["subnet-1", "subnet-2"]}
     aws.client("eks").create_cluster(name="foreign", roleArn=role, resourcesVpcConfig=network)
@@ -170,8 +184,12 @@ def test_permissions_are_those_of_the_printed_policies_emulated(context: Context
     unknown = [one.check for one in whole.values() if one.check.found.startswith("unknown")]
     assert unknown == [], f"the policy of doctor lacks something that it asks: {unknown}"
     # The emulator's simulation leaves out the context of a request, so statements with conditions are refused there.
-    conditional = {action for one in as_statements(cluster, account, Purpose.UP) if "Condition" in one
-                   for action in ([one["Action"]] if isinstance(one["Action"], str) else one["Action"])}  # fmt: skip
+    conditional = {
+        action
+        for one in as_statements(cluster, account, Purpose.UP)
+        if "Condition" in one
+        for action in ([one["Action"]] if isinstance(one["Action"], str) else one["Action"])
+    }
     assert set(lacking(whole["permissions"].check)) <= conditional
 
 
@@ -185,9 +203,15 @@ def lacking(check: Check) -> list[str]:
 
 @pytest.mark.parametrize(
     ("installed", "state", "problems", "level"),
-    [("1.0", "installed", (), "ok"), ("0.9", "installed", (), "warn"), ("1.0", "installed", ("not ready",), "fail"),
-     ("1.0", "installing", (), "fail"), ("", "absent", (), "fail"), ("", "foreign", (), "ok")],
-)  # fmt: skip
+    [
+        ("1.0", "installed", (), "ok"),
+        ("0.9", "installed", (), "warn"),
+        ("1.0", "installed", ("not ready",), "fail"),
+        ("1.0", "installing", (), "fail"),
+        ("", "absent", (), "fail"),
+        ("", "foreign", (), "ok"),
+    ],
+)
 def test_operators_are_judged(installed: str, state: Any, problems: tuple[str, ...], level: str) -> None:
     found = component_check(ComponentStatus("jobset", installed, "1.0", state, problems), "windlass cluster up vision")
     assert (found.name, found.level, bool(found.fix)) == ("jobset", level, level != "ok")

@@ -80,9 +80,11 @@ def eks(url: str) -> dict[str, Any]:
 
 def test_the_state_names_the_api_server_and_the_file_systems() -> None:
     made = state(
-        aws_eks_cluster=eks("https://x"), aws_vpc={"id": "vpc-1"}, aws_efs_file_system={"id": "fs-1"},
+        aws_eks_cluster=eks("https://x"),
+        aws_vpc={"id": "vpc-1"},
+        aws_efs_file_system={"id": "fs-1"},
         aws_fsx_lustre_file_system={"id": "fs-2"},
-    )  # fmt: skip
+    )
     found = contents(made, parse_cluster(TEXT))
     api = ApiServer("vision", "us-west-2", "https://x", "Q0E=", "training")
     assert found == Contents(True, api, ("fs-1",), ("fs-2",), "vpc-1")
@@ -121,8 +123,12 @@ def test_where_the_state_has_no_cluster_there_is_nothing_to_look_at(named: Named
 
 def test_training_jobs_of_others_with_the_role_of_the_cluster_are_active() -> None:
     arn = "arn:aws:iam::1:role/vision-sagemaker"
-    role = {"mode": "managed", "type": "aws_iam_role", "name": "sagemaker",
-            "instances": [{"index_key": 0, "attributes": {"id": "vision-sagemaker", "arn": arn}}]}  # fmt: skip
+    role = {
+        "mode": "managed",
+        "type": "aws_iam_role",
+        "name": "sagemaker",
+        "instances": [{"index_key": 0, "attributes": {"id": "vision-sagemaker", "arn": arn}}],
+    }
     found = contents(state_resources(json.dumps({"version": 4, "resources": [role]})), parse_cluster(TEXT))
     jobs = {"digits-ab12-1": ("InProgress", arn), "old-1": ("Stopping", arn), "theirs": ("InProgress", "another")}
 
@@ -136,8 +142,9 @@ def test_training_jobs_of_others_with_the_role_of_the_cluster_are_active() -> No
     )
     aws: Any = SimpleNamespace(client=lambda _name: client)
     assert training_jobs(found, aws) == (
-        "the training job digits-ab12-1 is InProgress", "the training job old-1 is Stopping",
-    )  # fmt: skip
+        "the training job digits-ab12-1 is InProgress",
+        "the training job old-1 is Stopping",
+    )
     assert training_jobs(Contents(), aws) == ()
 
 

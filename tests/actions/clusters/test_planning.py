@@ -80,8 +80,15 @@ def test_a_state_that_is_being_written_is_no_damaged_one(context: Context) -> No
     assert "windlass cluster up vision --recover" in damaged.value.hint
     line = stat(os.getpid())
     assert line is not None
-    writes = {"command": "apply", "log": "", "started_at": 0.0, "machine_id": "", "pid": os.getpid(),
-              "start_ticks": line.start_ticks, "boot": boot_id()}  # fmt: skip
+    writes = {
+        "command": "apply",
+        "log": "",
+        "started_at": 0.0,
+        "machine_id": "",
+        "pid": os.getpid(),
+        "start_ticks": line.start_ticks,
+        "boot": boot_id(),
+    }
     (here.folder.path / RECORD).write_text(json.dumps(writes))
     assert (summary(here).state, summary(here).resources) == ("incomplete", 0)
 

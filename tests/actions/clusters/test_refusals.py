@@ -114,11 +114,13 @@ def test_programs_that_operators_need_are_missed_before_anything_is_made(tmp_pat
 
 def test_a_recovery_tells_what_a_person_has_to_look_at() -> None:
     report = RecoveryReport(
-        imported=(Imported("aws_vpc.main", "vpc-1"),), untainted=("aws_eks_cluster.main",),
+        imported=(Imported("aws_vpc.main", "vpc-1"),),
+        untainted=("aws_eks_cluster.main",),
         duplicates=(Duplicate("aws_nat_gateway", "vision-a", ("nat-1", "nat-2"), "nat-1"),),
-        orphans=(Orphan("aws_ebs_volume", "vol-1", "data"),), foreign=(Foreign("aws_iam_role.run", "vision-run"),),
+        orphans=(Orphan("aws_ebs_volume", "vol-1", "data"),),
+        foreign=(Foreign("aws_iam_role.run", "vision-run"),),
         unknown=("aws_cloudcontrolapi_resource.s3_files",),
-    )  # fmt: skip
+    )
     assert recovery_lines(report) == [
         "found again: aws_vpc.main (vpc-1)",
         "complete, and kept: aws_eks_cluster.main",

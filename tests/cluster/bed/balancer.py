@@ -22,11 +22,23 @@ from tests.helpers.ports import quiet_port
 NAME = "aws-load-balancer-controller"
 CLUSTER = "lab"
 LOAD_BALANCER_CLASS = "service.k8s.aws/nlb"
-SERVICES = ("EC2", "Elastic Load Balancing v2", "ACM", "WAFV2", "WAF Regional", "Shield", "STS", "RGT",
-            "Global Accelerator")  # fmt: skip
+SERVICES = (
+    "EC2",
+    "Elastic Load Balancing v2",
+    "ACM",
+    "WAFV2",
+    "WAF Regional",
+    "Shield",
+    "STS",
+    "RGT",
+    "Global Accelerator",
+)
 SUBNETS = {"us-east-1a": "10.0.1.0/24", "us-east-1b": "10.0.2.0/24"}
-TAGS = {f"kubernetes.io/cluster/{CLUSTER}": "shared", "kubernetes.io/role/internal-elb": "1",
-        "kubernetes.io/role/elb": "1"}  # fmt: skip
+TAGS = {
+    f"kubernetes.io/cluster/{CLUSTER}": "shared",
+    "kubernetes.io/role/internal-elb": "1",
+    "kubernetes.io/role/elb": "1",
+}
 
 
 class Controller:
@@ -42,15 +54,24 @@ class Controller:
         """Start it, and wait until it is ready."""
         health = quiet_port()
         argv = [
-            build.BALANCER.program(NAME), f"--kubeconfig={self._bed.kubeconfig}", f"--cluster-name={CLUSTER}",
-            f"--aws-region={self._aws.region}", f"--aws-vpc-id={self.vpc_id}",
+            build.BALANCER.program(NAME),
+            f"--kubeconfig={self._bed.kubeconfig}",
+            f"--cluster-name={CLUSTER}",
+            f"--aws-region={self._aws.region}",
+            f"--aws-vpc-id={self.vpc_id}",
             f"--aws-api-endpoints={','.join(f'{name}={self._aws.url}' for name in SERVICES)}",
-            f"--webhook-cert-dir={_certificates(self._bed, self._folder)}", f"--webhook-bind-port={quiet_port()}",
-            f"--metrics-bind-addr=127.0.0.1:{quiet_port()}", f"--health-probe-bind-addr=127.0.0.1:{health}",
-            "--enable-leader-election=false", "--log-level=debug", "--aws-max-retries=2",
-            "--enable-shield=false", "--enable-waf=false", "--enable-wafv2=false",
+            f"--webhook-cert-dir={_certificates(self._bed, self._folder)}",
+            f"--webhook-bind-port={quiet_port()}",
+            f"--metrics-bind-addr=127.0.0.1:{quiet_port()}",
+            f"--health-probe-bind-addr=127.0.0.1:{health}",
+            "--enable-leader-election=false",
+            "--log-level=debug",
+            "--aws-max-retries=2",
+            "--enable-shield=false",
+            "--enable-waf=false",
+            "--enable-wafv2=false",
             "--feature-gates=NLBGatewayAPI=false,ALBGatewayAPI=false",
-        ]  # fmt: skip
+        ]
         environ = {**os.environ, **self._aws.environ, "AWS_EC2_METADATA_DISABLED": "true"}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -86,10 +107,17 @@ def controlled(bed: Bed, aws: Emulator, folder: Path) -> Iterator[Controller]:
 def service(name: str, **more: Mapping[str, object]) -> dict[str, object]:
     """A Service for which the controller makes a network load balancer."""
     return {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, **more},
-        "spec": {"type": "LoadBalancer", "loadBalancerClass": LOAD_BALANCER_CLASS, "selector": {"app": name},
-                 "loadBalancerSourceRanges": ["10.0.0.0/8"], "ports": [{"port": 80, "targetPort": 8080}]},
-    }  # fmt: skip
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, **more},
+        "spec": {
+            "type": "LoadBalancer",
+            "loadBalancerClass": LOAD_BALANCER_CLASS,
+            "selector": {"app": name},
+            "loadBalancerSourceRanges": ["10.0.0.0/8"],
+            "ports": [{"port": 80, "targetPort": 8080}],
+        },
+    }
 
 
 def _network(aws: Emulator) -> str:

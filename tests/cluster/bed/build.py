@@ -28,9 +28,13 @@ def ldflags() -> str:
     where = "k8s.io/component-base/version"
     minor = VERSION.split(".")[1]
     values = {
-        "gitVersion": VERSION, "gitMajor": "1", "gitMinor": minor, "gitTreeState": "clean",
-        "gitCommit": "0000000", "buildDate": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
+        "gitVersion": VERSION,
+        "gitMajor": "1",
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+        "gitCommit": "0000000",
+        "buildDate": "2026-01-01T00:00:00Z",
+    }
     return " ".join(["-s", "-w", *(f"-X {where}.{name}={value}" for name, value in values.items())])
 
 
@@ -58,43 +62,60 @@ class Module(GoModule):
 _SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
 _OF_TRAINER = ("manifests/base/crds", "manifests/base/webhook")
 MAIN = Module(
-    CODE / "go", f"Kubernetes {VERSION}, etcd, CoreDNS and JobSet (8 to 15 minutes)",
-    (*(f"k8s.io/kubernetes/cmd/{name}" for name in _SERVERS), "go.etcd.io/etcd/server/v3", "sigs.k8s.io/jobset",
-     "./coredns", "./pause"),
+    CODE / "go",
+    f"Kubernetes {VERSION}, etcd, CoreDNS and JobSet (8 to 15 minutes)",
+    (
+        *(f"k8s.io/kubernetes/cmd/{name}" for name in _SERVERS),
+        "go.etcd.io/etcd/server/v3",
+        "sigs.k8s.io/jobset",
+        "./coredns",
+        "./pause",
+    ),
     {"jobset": ("sigs.k8s.io/jobset", ("config/default",))},
-)  # fmt: skip
+)
 OPERATORS = Module(
-    CODE / "go-operators", "Trainer, training-operator and mpi-operator (5 to 8 minutes)",
-    ("github.com/kubeflow/mpi-operator/cmd/mpi-operator",
-     "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
-     "github.com/kubeflow/training-operator/cmd/training-operator.v1"),
+    CODE / "go-operators",
+    "Trainer, training-operator and mpi-operator (5 to 8 minutes)",
+    (
+        "github.com/kubeflow/mpi-operator/cmd/mpi-operator",
+        "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+        "github.com/kubeflow/training-operator/cmd/training-operator.v1",
+    ),
     {
         "trainer": ("github.com/kubeflow/trainer/v2", _OF_TRAINER),
         "training-operator": ("github.com/kubeflow/training-operator", ("manifests/overlays/standalone",)),
         "mpi-operator": ("github.com/kubeflow/mpi-operator", ("manifests/overlays/standalone",)),
     },
-)  # fmt: skip
+)
 """Apart, for the newest of them want newer parts of Kubernetes than Kueue compiles with."""
 QUEUES = Module(
-    CODE / "go", "Kueue, and the Trainer that it knows (4 minutes after Kubernetes, else 8)",
+    CODE / "go",
+    "Kueue, and the Trainer that it knows (4 minutes after Kubernetes, else 8)",
     ("github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", "sigs.k8s.io/kueue/cmd/kueue"),
     {
         "trainer-2.1": ("github.com/kubeflow/trainer/v2", _OF_TRAINER),
         "kueue": ("sigs.k8s.io/kueue", ("config/default",)),
     },
-)  # fmt: skip
+)
 NODES = Module(
-    CODE / "go-nodes", "Karpenter (2 to 4 minutes)", ("./karpenter",),
+    CODE / "go-nodes",
+    "Karpenter (2 to 4 minutes)",
+    ("./karpenter",),
     {"karpenter": ("sigs.k8s.io/karpenter", ("pkg/apis/crds", "kwok/apis/crds"))},
-)  # fmt: skip
+)
 """Apart, for it wants newer parts of Kubernetes than the operators compile with."""
 HELM = Module(CODE / "go-helm", "helm (2 minutes)", ("helm.sh/helm/v3/cmd/helm",), {})
 BALANCER = Module(
-    CODE / "go-balancer", "the AWS Load Balancer Controller (2 to 4 minutes)",
+    CODE / "go-balancer",
+    "the AWS Load Balancer Controller (2 to 4 minutes)",
     ("sigs.k8s.io/aws-load-balancer-controller",),
-    {"aws-load-balancer-controller": (
-        "sigs.k8s.io/aws-load-balancer-controller", ("helm/aws-load-balancer-controller/crds",))},
-)  # fmt: skip
+    {
+        "aws-load-balancer-controller": (
+            "sigs.k8s.io/aws-load-balancer-controller",
+            ("helm/aws-load-balancer-controller/crds",),
+        )
+    },
+)
 """Both apart: each is made with another version of Kubernetes' libraries, and with none of the above."""
 MODULES = (MAIN, OPERATORS, QUEUES, NODES, HELM, BALANCER)
 

@@ -55,10 +55,16 @@ def definition(*fields: str) -> dict[str, object]:
     spec = {"type": "object", "properties": {name: {"type": "string"} for name in fields}}
     schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
     return {
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": DEFINITION},
-        "spec": {"group": GROUP, "scope": "Namespaced", "names": {"kind": "Gadget", "plural": "gadgets"},
-                 "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}]},
-    }  # fmt: skip
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": DEFINITION},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {"kind": "Gadget", "plural": "gadgets"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
 
 
 def write(folder: Path, version: str, *fields: str, deployment: str = DEPLOYMENT) -> None:

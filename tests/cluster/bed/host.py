@@ -25,9 +25,13 @@ CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blki
 COVERED = ("/run", "/var/lib", "/var/log")
 """Folders in which the programs have fixed paths: inside, each is an empty file system of the bed's own."""
 TUNABLES = {
-    "vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
-    "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
-}  # fmt: skip
+    "vm/overcommit_memory": "1",
+    "vm/panic_on_oom": "0",
+    "kernel/panic": "10",
+    "kernel/panic_on_oops": "1",
+    "kernel/keys/root_maxkeys": "1000000",
+    "kernel/keys/root_maxbytes": "25000000",
+}
 """Settings of the whole machine that a kubelet would change. It reads them here and finds them as it wants them."""
 PATIENCE_SECONDS = 600.0
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
@@ -116,9 +120,14 @@ def _unshare(layout: Layout) -> None:
         # The shell is there to keep this process from being its parent: an unreaped child would outlive `down`.
         subprocess.run(
             ["/bin/sh", "-c", '"$@" & ', "sh", *namespaces, sys.executable, "-I", str(SUPERVISOR), str(layout.control)],
-            cwd=layout.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, check=True,
+            cwd=layout.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            check=True,
             env={"PATH": PATH, "LANG": "C.UTF-8"},
-        )  # fmt: skip
+        )
     wait_for(lambda: first_process(layout), "the first process of the bed")
 
 

@@ -65,10 +65,12 @@ def write_archive(path: Path, pause: str) -> None:
     """Both images as one archive in the shape of `docker save`."""
     environment = [f"PATH={SEARCH_PATH}", "LANG=C.UTF-8"]
     images = {
-        BASE: (base_layer(), {"User": f"{USER}:{USER}", "Env": environment, "WorkingDir": "/workspace",
-                              "Cmd": [PYTHON]}),
+        BASE: (
+            base_layer(),
+            {"User": f"{USER}:{USER}", "Env": environment, "WorkingDir": "/workspace", "Cmd": [PYTHON]},
+        ),
         PAUSE: (pause_layer(pause), {"User": "65535:65535", "Entrypoint": ["/pause"]}),
-    }  # fmt: skip
+    }
     listed = []
     with tarfile.open(path, "w") as tar:
         for tag, (layer, config) in images.items():

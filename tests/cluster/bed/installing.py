@@ -29,8 +29,15 @@ COLLECTIONS = {
 }
 WEBHOOK_ADDRESS = API_ADDRESS
 """Endpoints may not lie in 127.0.0.0/8, so webhooks are reached on the other address of the loopback device."""
-MADE = ("/api/v1/pods", "/api/v1/services", "/api/v1/configmaps", "/api/v1/secrets", "/api/v1/nodes",
-        "/apis/batch/v1/jobs", "/apis/jobset.x-k8s.io/v1alpha2/jobsets")  # fmt: skip
+MADE = (
+    "/api/v1/pods",
+    "/api/v1/services",
+    "/api/v1/configmaps",
+    "/api/v1/secrets",
+    "/api/v1/nodes",
+    "/apis/batch/v1/jobs",
+    "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
+)
 """What operators make for the objects of their kinds."""
 START_SECONDS = 180.0
 CLEAR_SECONDS = 240.0

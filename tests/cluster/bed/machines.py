@@ -22,8 +22,13 @@ NEVER_READY = "bed.windlass.test/never-ready"
 FIRST, MOST = 3, 16
 """Number of the first machine, after the bed's own two nodes, and how many there may be at a time."""
 PAUSE_SECONDS = 0.3
-TYPES = {"m5.large": (0, 0.096), "g4dn.xlarge": (1, 0.526), "g5.xlarge": (1, 1.006), "g5.12xlarge": (4, 5.672),
-         "p4d.24xlarge": (8, 21.958)}  # fmt: skip
+TYPES = {
+    "m5.large": (0, 0.096),
+    "g4dn.xlarge": (1, 0.526),
+    "g5.xlarge": (1, 1.006),
+    "g5.12xlarge": (4, 5.672),
+    "p4d.24xlarge": (8, 21.958),
+}
 """GPUs and dollars an hour; a spot machine is a third of it. Processors and memory are this machine's in all."""
 SPOT = 0.3
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
@@ -36,20 +41,31 @@ def instance_types() -> list[Object]:
     # A kubelet keeps a hundredth for itself; a type that promised it would be found too small by the pods.
     shared = {"cpu": str(os.cpu_count()), "memory": f"{memory_mib * 95 // 100}Mi", "ephemeral-storage": "10Gi"}
     return [
-        {"name": name, "architecture": "amd64", "operatingSystems": ["linux"],
-         "resources": shared | ({GPU: str(gpus)} if gpus else {}), "offerings": _offerings(price)}
+        {
+            "name": name,
+            "architecture": "amd64",
+            "operatingSystems": ["linux"],
+            "resources": shared | ({GPU: str(gpus)} if gpus else {}),
+            "offerings": _offerings(price),
+        }
         for name, (gpus, price) in TYPES.items()
-    ]  # fmt: skip
+    ]
 
 
 def _offerings(price: float) -> list[Object]:
     kinds = {"on-demand": price, "spot": round(price * SPOT, 4)}
     return [
-        {"Price": cost, "Available": True, "Requirements": [
-            {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [kind]},
-            {"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]}]}
-        for kind, cost in kinds.items() for zone in ZONES
-    ]  # fmt: skip
+        {
+            "Price": cost,
+            "Available": True,
+            "Requirements": [
+                {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [kind]},
+                {"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]},
+            ],
+        }
+        for kind, cost in kinds.items()
+        for zone in ZONES
+    ]
 
 
 def wanted(client: Api) -> dict[str, Object]:

@@ -20,11 +20,17 @@ GPU = "nvidia.com/gpu"
 GPUS_PER_NODE = 2
 """Capacity that is there in name only: pods are scheduled by it and see no device."""
 LABELS = {
-    "node1": {"node.kubernetes.io/instance-type": "g4dn.xlarge", "topology.kubernetes.io/zone": "bed-a",
-              "nvidia.com/gpu.product": "Tesla-T4"},
-    "node2": {"node.kubernetes.io/instance-type": "g5.xlarge", "topology.kubernetes.io/zone": "bed-b",
-              "nvidia.com/gpu.product": "NVIDIA-A10G"},
-}  # fmt: skip
+    "node1": {
+        "node.kubernetes.io/instance-type": "g4dn.xlarge",
+        "topology.kubernetes.io/zone": "bed-a",
+        "nvidia.com/gpu.product": "Tesla-T4",
+    },
+    "node2": {
+        "node.kubernetes.io/instance-type": "g5.xlarge",
+        "topology.kubernetes.io/zone": "bed-b",
+        "nvidia.com/gpu.product": "NVIDIA-A10G",
+    },
+}
 REGION = {"topology.kubernetes.io/region": "bed"}
 CONTAINERD = """version = 2
 root = "{folder}/containerd/root"
@@ -133,10 +139,15 @@ class Node:
     def start_kubelet(self) -> None:
         labels = ",".join(f"{key}={value}" for key, value in {**LABELS.get(self.place, {}), **REGION}.items())
         argv = [
-            program("kubelet"), f"--config={self.folder / 'kubelet.json'}", f"--kubeconfig={self.layout.kubeconfig}",
-            f"--hostname-override={self.name}", f"--node-ip={self.address}", f"--node-labels={labels}",
-            f"--root-dir={self.folder / 'kubelet'}", f"--cert-dir={self.folder / 'kubelet' / 'pki'}",
-        ]  # fmt: skip
+            program("kubelet"),
+            f"--config={self.folder / 'kubelet.json'}",
+            f"--kubeconfig={self.layout.kubeconfig}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self.address}",
+            f"--node-labels={labels}",
+            f"--root-dir={self.folder / 'kubelet'}",
+            f"--cert-dir={self.folder / 'kubelet' / 'pki'}",
+        ]
         programs.start(self.layout, self.services[1], argv)
 
     def start(self) -> None:
@@ -223,11 +234,17 @@ class Node:
 
     def _network(self) -> dict[str, Any]:
         bridge = {
-            "type": "bridge", "bridge": self.bridge, "isDefaultGateway": True, "ipMasq": False,
+            "type": "bridge",
+            "bridge": self.bridge,
+            "isDefaultGateway": True,
+            "ipMasq": False,
             "hairpinMode": True,
-            "ipam": {"type": "host-local", "dataDir": str(self.folder / "addresses"),
-                     "ranges": [[{"subnet": self.pods}]]},
-        }  # fmt: skip
+            "ipam": {
+                "type": "host-local",
+                "dataDir": str(self.folder / "addresses"),
+                "ranges": [[{"subnet": self.pods}]],
+            },
+        }
         return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
 
     def _kubelet(self) -> dict[str, Any]:

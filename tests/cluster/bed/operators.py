@@ -61,22 +61,27 @@ class Operator:
 
 def _jobset(layout: Layout) -> object:
     return {
-        "apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
-        "leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False},
-        "webhook": {"port": JOBSET.port}, "metrics": {"bindAddress": "0"},
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"port": JOBSET.port},
+        "metrics": {"bindAddress": "0"},
         "health": {"healthProbeBindAddress": _health(JOBSET, layout)},
-    }  # fmt: skip
+    }
 
 
 def _trainer(layout: Layout) -> object:
     return {
-        "apiVersion": "config.trainer.kubeflow.org/v1alpha1", "kind": "Configuration",
-        "leaderElection": {"leaderElect": False}, "certManagement": {"enable": False},
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "certManagement": {"enable": False},
         # Without a host, be it an empty one, version 2.1 ends in a panic.
         "webhook": {"port": TRAINER.port, "host": ""},
         "metrics": {"bindAddress": "0", "secureServing": False},
         "health": {"healthProbeBindAddress": _health(TRAINER, layout)},
-    }  # fmt: skip
+    }
 
 
 def _manager(operator: Operator, layout: Layout) -> list[str]:
@@ -85,12 +90,19 @@ def _manager(operator: Operator, layout: Layout) -> list[str]:
 
 def _waits_for_master(_: Layout) -> object:
     """What a worker of a PyTorchJob runs before its own container: its stock image can be pulled by no bed."""
-    return [{
-        "name": "init-pytorch", "image": "{{.InitContainerImage}}",
-        "command": ["sh", "-c", "until getent hosts {{.MasterAddr}}; do sleep 0.2; done"],
-        "securityContext": {"allowPrivilegeEscalation": False, "runAsNonRoot": True,
-                            "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}},
-    }]  # fmt: skip
+    return [
+        {
+            "name": "init-pytorch",
+            "image": "{{.InitContainerImage}}",
+            "command": ["sh", "-c", "until getent hosts {{.MasterAddr}}; do sleep 0.2; done"],
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "runAsNonRoot": True,
+                "capabilities": {"drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+    ]
 
 
 def _kueue(layout: Layout) -> object:
@@ -119,20 +131,32 @@ def _training(layout: Layout) -> list[str]:
         kept = own / CACHE.relative_to("/tmp")
         steps = [f"mkdir -p '{kept}'", f"mount --bind '{CACHE}' '{kept}'", *steps]
     return [
-        "/usr/bin/unshare", "--mount", "/bin/sh", "-euc", "; ".join(steps), "sh",
-        program("training-operator.v1", TRAINING.name), "--enable-scheme=pytorchjob",
+        "/usr/bin/unshare",
+        "--mount",
+        "/bin/sh",
+        "-euc",
+        "; ".join(steps),
+        "sh",
+        program("training-operator.v1", TRAINING.name),
+        "--enable-scheme=pytorchjob",
         f"--webhook-server-port={TRAINING.port}",
-        "--metrics-bind-address=0", f"--health-probe-bind-address={_health(TRAINING, layout)}",
-        "--kube-api-qps=300", "--kube-api-burst=600", f"--pytorch-init-container-image={images.BASE}",
+        "--metrics-bind-address=0",
+        f"--health-probe-bind-address={_health(TRAINING, layout)}",
+        "--kube-api-qps=300",
+        "--kube-api-burst=600",
+        f"--pytorch-init-container-image={images.BASE}",
         f"--pytorch-init-container-template-file={TRAINING.file(layout)}",
-    ]  # fmt: skip
+    ]
 
 
 def _mpi(layout: Layout) -> list[str]:
     return [
-        program("mpi-operator", MPI.name), f"--kubeConfig={layout.kubeconfig}", f"--lock-namespace={MPI.namespace}",
-        "--kube-api-qps=300", "--kube-api-burst=600",
-    ]  # fmt: skip
+        program("mpi-operator", MPI.name),
+        f"--kubeConfig={layout.kubeconfig}",
+        f"--lock-namespace={MPI.namespace}",
+        "--kube-api-qps=300",
+        "--kube-api-burst=600",
+    ]
 
 
 def _health(operator: Operator, layout: Layout) -> str:
@@ -141,16 +165,26 @@ def _health(operator: Operator, layout: Layout) -> str:
 
 def _karpenter(layout: Layout) -> list[str]:
     # Its flags cannot name an address: both ports are open on all of the bed's.
-    return [program("karpenter", KARPENTER.name), "--disable-leader-election",
-            f"--instance-types-file-path={KARPENTER.file(layout)}",
-            f"--health-probe-port={KARPENTER.health[0]}", f"--metrics-port={KARPENTER.health[0] + 1}"]  # fmt: skip
+    return [
+        program("karpenter", KARPENTER.name),
+        "--disable-leader-election",
+        f"--instance-types-file-path={KARPENTER.file(layout)}",
+        f"--health-probe-port={KARPENTER.health[0]}",
+        f"--metrics-port={KARPENTER.health[0] + 1}",
+    ]
 
 
 JOBSET: Operator = Operator(
-    "jobset", "jobsets.jobset.x-k8s.io", "jobset-system", (8182, "/readyz"),
-    lambda layout: [program("jobset"), f"--config={JOBSET.file(layout)}"], _jobset,
-    service="jobset-webhook-service", port=9443, authority="jobset-ca",
-)  # fmt: skip
+    "jobset",
+    "jobsets.jobset.x-k8s.io",
+    "jobset-system",
+    (8182, "/readyz"),
+    lambda layout: [program("jobset"), f"--config={JOBSET.file(layout)}"],
+    _jobset,
+    service="jobset-webhook-service",
+    port=9443,
+    authority="jobset-ca",
+)
 TRAINER: Operator = Operator(
     "trainer", "trainjobs.trainer.kubeflow.org", "kubeflow-system", (8183, "/readyz"),
     lambda layout: _manager(TRAINER, layout), _trainer,
@@ -186,8 +220,14 @@ KUEUE: Operator = Operator(
                   {"name": "main", "image": "none"}]}}}}),
 )  # fmt: skip
 KARPENTER: Operator = Operator(
-    "karpenter", "nodepools.karpenter.sh", "karpenter", (8188, "/readyz"), _karpenter,
-    lambda _: machines.instance_types(), beside="machines", leaves=machines.remove_all,
-)  # fmt: skip
+    "karpenter",
+    "nodepools.karpenter.sh",
+    "karpenter",
+    (8188, "/readyz"),
+    _karpenter,
+    lambda _: machines.instance_types(),
+    beside="machines",
+    leaves=machines.remove_all,
+)
 EVERY = (JOBSET, TRAINER, OLD_TRAINER, TRAINING, MPI, KUEUE, KARPENTER)
 ON_DEMAND = {each.name: each for each in EVERY if each is not JOBSET}

@@ -26,10 +26,15 @@ COREFILE = """.:53 {{
 """
 """No cache: a name asked for just before its pod appears would stay unknown for seconds."""
 AUDIT: Final[Mapping[str, Any]] = {
-    "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"],
-    "rules": [{"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
-              {"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
-}  # fmt: skip
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+        {"level": "None"},
+    ],
+}
 """Only the requests of pods with a service account are written: these are few, and are those of supervisors."""
 FAST = ["--kube-api-qps=300", "--kube-api-burst=600", "--leader-elect=false"]
 """At the default of 20 requests a second a Job of 512 pods takes 25 s to make them."""
@@ -64,37 +69,57 @@ def write_files(layout: Layout) -> None:
 
 def etcd(layout: Layout) -> list[str]:
     return [
-        program("server"), f"--data-dir={layout.folder / 'etcd'}", "--unsafe-no-fsync",
-        f"--listen-client-urls={ETCD}", f"--advertise-client-urls={ETCD}",
-        "--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn",
-    ]  # fmt: skip
+        program("server"),
+        f"--data-dir={layout.folder / 'etcd'}",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={ETCD}",
+        f"--advertise-client-urls={ETCD}",
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        "--logger=zap",
+        "--log-level=warn",
+    ]
 
 
 def api_server(layout: Layout) -> list[str]:
     pki = layout.pki
     return [
-        program("kube-apiserver"), f"--etcd-servers={ETCD}", "--bind-address=0.0.0.0", "--secure-port=443",
-        f"--advertise-address={layout.address}", f"--tls-cert-file={pki / 'tls.crt'}",
-        f"--tls-private-key-file={pki / 'tls.key'}", f"--client-ca-file={pki / 'ca.crt'}",
-        f"--service-account-key-file={pki / 'sa.pub'}", f"--service-account-signing-key-file={pki / 'sa.key'}",
-        "--service-account-issuer=https://kubernetes.default.svc", f"--service-cluster-ip-range={SERVICES}",
-        "--authorization-mode=Node,RBAC", f"--token-auth-file={layout.folder / 'tokens.csv'}",
-        "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
+        program("kube-apiserver"),
+        f"--etcd-servers={ETCD}",
+        "--bind-address=0.0.0.0",
+        "--secure-port=443",
+        f"--advertise-address={layout.address}",
+        f"--tls-cert-file={pki / 'tls.crt'}",
+        f"--tls-private-key-file={pki / 'tls.key'}",
+        f"--client-ca-file={pki / 'ca.crt'}",
+        f"--service-account-key-file={pki / 'sa.pub'}",
+        f"--service-account-signing-key-file={pki / 'sa.key'}",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-cluster-ip-range={SERVICES}",
+        "--authorization-mode=Node,RBAC",
+        f"--token-auth-file={layout.folder / 'tokens.csv'}",
+        "--allow-privileged=true",
+        "--kubelet-preferred-address-types=InternalIP",
         # Without kube-proxy, webhooks are reached at the addresses behind their Services.
         "--enable-aggregator-routing=true",
-        f"--audit-policy-file={layout.folder / 'audit-policy.json'}", f"--audit-log-path={layout.audit}",
-        "--audit-log-maxsize=200", "--audit-log-maxbackup=1",
-    ]  # fmt: skip
+        f"--audit-policy-file={layout.folder / 'audit-policy.json'}",
+        f"--audit-log-path={layout.audit}",
+        "--audit-log-maxsize=200",
+        "--audit-log-maxbackup=1",
+    ]
 
 
 def controller_manager(layout: Layout) -> list[str]:
     return [
-        program("kube-controller-manager"), f"--kubeconfig={layout.kubeconfig}", *FAST,
+        program("kube-controller-manager"),
+        f"--kubeconfig={layout.kubeconfig}",
+        *FAST,
         "--use-service-account-credentials=true",
-        f"--service-account-private-key-file={layout.pki / 'sa.key'}", f"--root-ca-file={layout.pki / 'ca.crt'}",
+        f"--service-account-private-key-file={layout.pki / 'sa.key'}",
+        f"--root-ca-file={layout.pki / 'ca.crt'}",
         # A lost node is seen after 10 s, not 50.
-        "--node-monitor-period=1s", "--node-monitor-grace-period=10s",
-    ]  # fmt: skip
+        "--node-monitor-period=1s",
+        "--node-monitor-grace-period=10s",
+    ]
 
 
 def scheduler(layout: Layout) -> list[str]:

@@ -22,16 +22,21 @@ PROVISIONER = "bed.windlass.test/folder"
 CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 WATCH_SECONDS = 300
 STORAGE_CLASS: Object = {
-    "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
-    "provisioner": PROVISIONER, "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate",
-}  # fmt: skip
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": CLASS},
+    "provisioner": PROVISIONER,
+    "reclaimPolicy": "Delete",
+    "volumeBindingMode": "Immediate",
+}
 
 
 def volume_for(claim: Object, folder: Path) -> Object:
     """The volume that only this claim may bind. Nodes are one machine, so every access mode is true."""
     meta, spec = claim["metadata"], claim["spec"]
     return {
-        "apiVersion": "v1", "kind": "PersistentVolume",
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
         "metadata": {
             "name": f"pvc-{meta['uid']}",
             # Without it the controller-manager would try to delete the folder by itself, and refuse.
@@ -43,10 +48,15 @@ def volume_for(claim: Object, folder: Path) -> Object:
             "storageClassName": CLASS,
             "persistentVolumeReclaimPolicy": "Delete",
             "hostPath": {"path": str(folder), "type": "Directory"},
-            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": meta["namespace"],
-                         "name": meta["name"], "uid": meta["uid"]},
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": meta["namespace"],
+                "name": meta["name"],
+                "uid": meta["uid"],
+            },
         },
-    }  # fmt: skip
+    }
 
 
 def waits(claim: Object) -> bool:

@@ -11,8 +11,17 @@ from tests.cluster.bed.api import Api
 from tests.cluster.bed.layout import CODE, Layout
 from tests.helpers.golang import CACHE, digest_of, locked
 
-SOURCES = ("seed.py", "certificates.py", "programs.py", "provisioner.py", "users.py", "layout.py",
-           "installing.py", "operators.py", "machines.py")  # fmt: skip
+SOURCES = (
+    "seed.py",
+    "certificates.py",
+    "programs.py",
+    "provisioner.py",
+    "users.py",
+    "layout.py",
+    "installing.py",
+    "operators.py",
+    "machines.py",
+)
 
 
 def home() -> Path:

@@ -40,9 +40,11 @@ def kubeconfig(layout: Layout) -> str:
     users = (*KNOWN, EXPIRED)
     authority = str(layout.pki / "ca.crt")
     document = {
-        "apiVersion": "v1", "kind": "Config", "current-context": context(ADMIN),
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": context(ADMIN),
         "clusters": [{"name": "bed", "cluster": {"server": layout.server, "certificate-authority": authority}}],
         "users": [{"name": user, "user": {"token": token(user)}} for user in users],
         "contexts": [{"name": context(user), "context": {"cluster": "bed", "user": user}} for user in users],
-    }  # fmt: skip
+    }
     return json.dumps(document, indent=1) + "\n"

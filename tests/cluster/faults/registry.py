@@ -53,8 +53,10 @@ def registry_of(bed: Bed) -> Iterator[str]:
 
 def _server(bed: Bed, port: int) -> dict[str, Any]:
     container = {
-        "name": "registry", "image": bed.image, "command": [bed.python, "-uc", PROGRAM, str(port)],
+        "name": "registry",
+        "image": bed.image,
+        "command": [bed.python, "-uc", PROGRAM, str(port)],
         "readinessProbe": {"tcpSocket": {"host": "127.0.0.1", "port": port}, "periodSeconds": 1},
-    }  # fmt: skip
+    }
     spec = {"hostNetwork": True, "containers": [container], "terminationGracePeriodSeconds": 0}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "registry"}, "spec": spec}

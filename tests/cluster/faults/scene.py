@@ -101,8 +101,12 @@ def quota(**hard: str) -> dict[str, Any]:
 
 
 def limit_range(**limits: Any) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "narrow"},
-            "spec": {"limits": [{"type": "Container", **limits}]}}  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "narrow"},
+        "spec": {"limits": [{"type": "Container", **limits}]},
+    }
 
 
 def made(*objects: Any) -> Act:
@@ -145,15 +149,25 @@ def make_a_policy(scene: Scene) -> None:
     name = f"images-{scene.namespace}"
     meta, api = {"name": name}, "admissionregistration.k8s.io/v1"
     rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
-    rule = {"expression": "object.spec.containers.all(c, c.image.startsWith('ours/'))",
-            "message": "only images of ours may run here"}  # fmt: skip
+    rule = {
+        "expression": "object.spec.containers.all(c, c.image.startsWith('ours/'))",
+        "message": "only images of ours may run here",
+    }
     spaces = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": scene.namespace}}}
     scene.make(
-        {"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": meta,
-         "spec": {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": rules}, "validations": [rule]}},
-        {"apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": meta,
-         "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": spaces}},
-    )  # fmt: skip
+        {
+            "apiVersion": api,
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": meta,
+            "spec": {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": rules}, "validations": [rule]},
+        },
+        {
+            "apiVersion": api,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": meta,
+            "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": spaces},
+        },
+    )
     for kind in ("validatingadmissionpolicy", "validatingadmissionpolicybinding"):
         scene.mends.callback(scene.cluster.kubectl, "delete", kind, name)
     pod = json.dumps(objects.pod(scene.cluster, "probe", objects.SLEEP))
@@ -201,14 +215,18 @@ def want_its_machine(scene: Scene) -> None:
     """A pod of higher priority asks for all GPUs of the machine."""
     scene.wait_for_line()
     name = f"urgent-{scene.namespace}"
-    scene.make({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
-                "value": 100000})  # fmt: skip
+    scene.make(
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 100000}
+    )
     scene.mends.callback(scene.cluster.kubectl, "delete", "priorityclass", name)
     pod = objects.pod(
-        scene.cluster, "urgent", objects.SLEEP, priorityClassName=name,
+        scene.cluster,
+        "urgent",
+        objects.SLEEP,
+        priorityClassName=name,
         nodeSelector={"kubernetes.io/hostname": scene.machine(0)},
         container={"resources": {"limits": {"nvidia.com/gpu": "2"}}},
-    )  # fmt: skip
+    )
     scene.make(pod)
 
 
@@ -216,16 +234,20 @@ def queue_in_use(scene: Scene) -> None:
     """A queue most of whose quota another job holds."""
     queue()(scene)
     scene.make(operated.queued_job(scene.cluster, "other", "narrow", objects.SLEEP, "800m"))
-    wait_for(lambda: "false" in scene.kubectl("get", "job", "other", "-o", "jsonpath={.spec.suspend}"),
-             "the other job to be admitted", PATIENCE_SECONDS)  # fmt: skip
+    wait_for(
+        lambda: "false" in scene.kubectl("get", "job", "other", "-o", "jsonpath={.spec.suspend}"),
+        "the other job to be admitted",
+        PATIENCE_SECONDS,
+    )
 
 
 def want_its_quota(scene: Scene) -> None:
     """A job of higher priority comes into the same queue."""
     scene.wait_for_line()
     name = f"urgent-{scene.namespace}"
-    scene.make({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
-                "value": 1000})  # fmt: skip
+    scene.make(
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000}
+    )
     scene.mends.callback(scene.cluster.kubectl, "delete", "priorityclass", name)
     job = operated.queued_job(scene.cluster, "urgent", "narrow", objects.SLEEP, "800m")
     job["spec"]["template"]["spec"]["priorityClassName"] = name

@@ -74,9 +74,15 @@ def asked(row: Fault, at: Scene, folder: Path) -> tuple[Diagnosis, float]:
     if "image" in fields:
         fields["image"] = fields["image"].replace("REGISTRY", at.registry)
     target = KubernetesTarget(
-        **{"name": "bed", "context": at.cluster.context, "namespace": at.namespace, "image": at.cluster.image,
-           "python": at.cluster.python, **row.target}
-    )  # fmt: skip
+        **{
+            "name": "bed",
+            "context": at.cluster.context,
+            "namespace": at.namespace,
+            "image": at.cluster.image,
+            "python": at.cluster.python,
+            **row.target,
+        }
+    )
     at.run_id = f"fault-{at.namespace.rpartition('-')[2]}"
     job = job_from_mapping(fields)
     facts = read_facts(job, target, base=folder, environ={"KUBECONFIG": at.cluster.kubeconfig})
@@ -137,9 +143,14 @@ def end(at: Scene) -> None:
 
 @pytest.mark.parametrize("row", params((*FAULTS, *QUEUED)))
 def test_a_fault_is_named(
-    row: Fault, cluster: Cluster, namespace: str, engine: KubernetesEngine, tmp_path: Path, record_property: Any,
+    row: Fault,
+    cluster: Cluster,
+    namespace: str,
+    engine: KubernetesEngine,
+    tmp_path: Path,
+    record_property: Any,
     request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
+) -> None:
     at = Scene(cluster, namespace, engine=engine)
     if "REGISTRY" in str(row.job):
         at.registry = request.getfixturevalue("registry")

@@ -116,10 +116,19 @@ class Life(Case):
     def test_another_process_sees_and_stops_the_run(self, harness: Harness) -> None:
         run = harness.start("sleep", "600", nodes=2).until_ready(2)
         done = subprocess.run(
-            [sys.executable, "-c", STRANGER.format(module=type(self).__module__, name=type(self).__name__),
-             str(harness.home), run.id],
-            cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                STRANGER.format(module=type(self).__module__, name=type(self).__name__),
+                str(harness.home),
+                run.id,
+            ],
+            cwd=Path(__file__).parents[3],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
         assert done.stdout.split() == ["training", "stopped"], done.stderr
         assert run.wait().phase is Phase.STOPPED
 
@@ -145,8 +154,9 @@ class Life(Case):
         assert run.json_of_ranks(attempt=2) == {rank: ["--resume", path] for rank in range(4)}
         told = [event.data for event in run.events if event.kind == "checkpoint"]
         assert [(data["action"], data["name"], data.get("step")) for data in told] == [
-            ("refused", "saved-step=10.pt", None), ("restored", "saved-step=9.pt", 9),
-        ]  # fmt: skip
+            ("refused", "saved-step=10.pt", None),
+            ("restored", "saved-step=9.pt", 9),
+        ]
         assert run.status.attempts[1].restored_step == 9
 
     def test_wait_keeps_its_time_limit(self, harness: Harness) -> None:

@@ -36,9 +36,17 @@ def chunked(*pieces: bytes, is_whole: bool = True) -> bytes:
 def not_found(kind: str, name: str) -> bytes:
     """What the API server answers for an object that does not exist."""
     return reply(
-        {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": f'{kind} "{name}" not found',
-         "reason": "NotFound", "details": {"name": name, "kind": kind}, "code": 404}, 404,
-    )  # fmt: skip
+        {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "message": f'{kind} "{name}" not found',
+            "reason": "NotFound",
+            "details": {"name": name, "kind": kind},
+            "code": 404,
+        },
+        404,
+    )
 
 
 class Api(Server):
@@ -66,12 +74,18 @@ def config_of(port: int, folder: Path, user: Mapping[str, Any] | None = None, *,
     """A kubeconfig for the server; `user` is how one logs in, a token if nothing is said."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "kubeconfig"
-    path.write_text(json.dumps({
-        "apiVersion": "v1", "kind": "Config", "current-context": context,
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "u", "user": dict(user or {"token": "secret"})}],
-        "contexts": [{"name": context, "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": context,
+                "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+                "users": [{"name": "u", "user": dict(user or {"token": "secret"})}],
+                "contexts": [{"name": context, "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+            }
+        )
+    )
     return str(path)
 
 
@@ -96,9 +110,12 @@ class ClusterOfOneRun:
         self._changed = threading.Condition()
 
     def end_pod(self, place: int, exit_code: int) -> None:
-        status = {"phase": "Failed" if exit_code else "Succeeded", "containerStatuses": [
-            {"name": "node", "restartCount": 0, "state": {"terminated": {"exitCode": exit_code}}}
-        ]}  # fmt: skip
+        status = {
+            "phase": "Failed" if exit_code else "Succeeded",
+            "containerStatuses": [
+                {"name": "node", "restartCount": 0, "state": {"terminated": {"exitCode": exit_code}}}
+            ],
+        }
         with self._changed:
             self.pods[place] = {**self.pods[place], "status": status}
             self._changed.notify_all()
@@ -158,9 +175,12 @@ class Pods:
 
 
 def _pod(place: int) -> dict[str, Any]:
-    meta = {"name": f"r-1-1-{place}", "uid": f"u{place}", "labels": {"windlass.dev/attempt": "1"}, "annotations": {
-        "batch.kubernetes.io/job-completion-index": str(place)
-    }}  # fmt: skip
+    meta = {
+        "name": f"r-1-1-{place}",
+        "uid": f"u{place}",
+        "labels": {"windlass.dev/attempt": "1"},
+        "annotations": {"batch.kubernetes.io/job-completion-index": str(place)},
+    }
     running = {"name": "node", "restartCount": 0, "state": {"running": {}}}
     status = {"phase": "Running", "containerStatuses": [running], "conditions": []}
     return {"metadata": meta, "spec": {"containers": [{"name": "node"}], "nodeName": "n"}, "status": status}
@@ -168,5 +188,7 @@ def _pod(place: int) -> dict[str, Any]:
 
 def said(*lines: str, start: int = 0) -> bytes:
     """Lines of a log as the API gives them, a second apart."""
-    return b"".join(b"2026-01-02T03:%02d:%02d.000000001Z %s\n" % (at // 60, at % 60, line.encode())
-                    for at, line in enumerate(lines, start))  # fmt: skip
+    return b"".join(
+        b"2026-01-02T03:%02d:%02d.000000001Z %s\n" % (at // 60, at % 60, line.encode())
+        for at, line in enumerate(lines, start)
+    )

@@ -21,8 +21,19 @@ from windlass.engines.kubernetes.api.client import PLURALS, Client
 from windlass.engines.kubernetes.pods.nodes import INDEX
 
 COLUMNS = {"pods": ("Name", "Ready", "Status"), "jobs": ("Name", "Status", "Completions")}
-OF_OPERATORS = {"jobsets", "trainjobs", "trainingruntimes", "clustertrainingruntimes", "pytorchjobs", "mpijobs",
-                "workloads", "localqueues", "clusterqueues", "nodepools", "nodeclaims"}  # fmt: skip
+OF_OPERATORS = {
+    "jobsets",
+    "trainjobs",
+    "trainingruntimes",
+    "clustertrainingruntimes",
+    "pytorchjobs",
+    "mpijobs",
+    "workloads",
+    "localqueues",
+    "clusterqueues",
+    "nodepools",
+    "nodeclaims",
+}
 BEGAN = "2026-11-21T15:00:00Z"
 PATH = re.compile(r"/apis?/([^/]+/)?v[^/]+/(namespaces/[^/]+/)?(?P<plural>[^/]+)(/(?P<name>[^/]+))?$")
 Object = dict[str, Any]
@@ -141,8 +152,12 @@ class ObjectServer:
 
     def put(self, kind: str, name: str, labels: Mapping[str, str] | None = None, **more: Any) -> Object:
         """Make or replace an object; `row` is what its row in a table says beside the name."""
-        meta = {"name": name, "labels": dict(labels or {}), "creationTimestamp": more.pop("created", BEGAN),
-                **more.pop("metadata", {})}  # fmt: skip
+        meta = {
+            "name": name,
+            "labels": dict(labels or {}),
+            "creationTimestamp": more.pop("created", BEGAN),
+            **more.pop("metadata", {}),
+        }
         return self._store(PLURALS[kind], {"apiVersion": more.pop("api", "v1"), "kind": kind, "metadata": meta, **more})
 
     def remove(self, kind: str, name: str) -> None:
@@ -157,8 +172,11 @@ class ObjectServer:
         with self._changed:
             key = plural, made["metadata"]["name"]
             before = self.objects.get(key)
-            own = {"namespace": "team", "uid": before["metadata"]["uid"] if before else f"uid-{self._version}",
-                   "resourceVersion": str(self._version + 1)}  # fmt: skip
+            own = {
+                "namespace": "team",
+                "uid": before["metadata"]["uid"] if before else f"uid-{self._version}",
+                "resourceVersion": str(self._version + 1),
+            }
             self.objects[key] = {**made, "metadata": {"labels": {}, **made["metadata"], **own}}
             self._note("MODIFIED" if before else "ADDED", plural, self.objects[key])
             return self.objects[key]
@@ -190,18 +208,31 @@ class ObjectServer:
         name = f"{run_id}-{attempt}-{place}-abcde"
         labels = {**_labels(run_id), layout.ATTEMPT_LABEL: str(attempt)}
         runs = status == "Running"
-        self.put("Pod", name, labels, row=("1/1" if runs else "0/1", status),
-                 metadata={"annotations": {INDEX: str(place)}},
-                 spec={"containers": [{"name": "node"}], **({"nodeName": "bed-a"} if runs else {})},
-                 status={"containerStatuses": [{"name": "node", "state": {"running": {}}}] if runs else [],
-                         "conditions": [{"type": "Ready", "status": str(runs)}]},
-                 )  # fmt: skip
+        self.put(
+            "Pod",
+            name,
+            labels,
+            row=("1/1" if runs else "0/1", status),
+            metadata={"annotations": {INDEX: str(place)}},
+            spec={"containers": [{"name": "node"}], **({"nodeName": "bed-a"} if runs else {})},
+            status={
+                "containerStatuses": [{"name": "node", "state": {"running": {}}}] if runs else [],
+                "conditions": [{"type": "Ready", "status": str(runs)}],
+            },
+        )
         return name
 
     def event(self, about: str, reason: str, message: str, kind: str = "Pod", component: str = "karpenter") -> None:
         """An event of an object."""
-        self.put("Event", f"event-{len(self.objects)}", reason=reason, message=message, lastTimestamp=BEGAN,
-                 involvedObject={"kind": kind, "name": about}, source={"component": component})  # fmt: skip
+        self.put(
+            "Event",
+            f"event-{len(self.objects)}",
+            reason=reason,
+            message=message,
+            lastTimestamp=BEGAN,
+            involvedObject={"kind": kind, "name": about},
+            source={"component": component},
+        )
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -244,19 +275,34 @@ class ObjectServer:
             return sent(found)
         if query.get("watch"):
             return self.changes(plural, query, is_table)
-        items = [one for (kind, _), one in sorted(self.objects.items())
-                 if kind == plural and _is_selected(one, query.get("labelSelector", ""))
-                 and _has_fields(one, query.get("fieldSelector", ""))]  # fmt: skip
-        return sent(self.tabled(plural, query, items) if is_table
-                    else {"metadata": {"resourceVersion": str(self._version)}, "items": items})  # fmt: skip
+        items = [
+            one
+            for (kind, _), one in sorted(self.objects.items())
+            if kind == plural
+            and _is_selected(one, query.get("labelSelector", ""))
+            and _has_fields(one, query.get("fieldSelector", ""))
+        ]
+        return sent(
+            self.tabled(plural, query, items)
+            if is_table
+            else {"metadata": {"resourceVersion": str(self._version)}, "items": items}
+        )
 
     def tabled(self, plural: str, query: Mapping[str, str], objects: list[Object]) -> Object:
         names = COLUMNS.get(plural, ("Name",))
         with_meta = query.get("includeObject") == "Metadata"
-        rows = [{"cells": [one["metadata"]["name"], *one.get("row", ())],
-                 "object": {"metadata": one["metadata"]} if with_meta else None} for one in objects]  # fmt: skip
-        return {"metadata": {"resourceVersion": str(self._version)}, "rows": rows,
-                "columnDefinitions": [{"name": name} for name in names]}  # fmt: skip
+        rows = [
+            {
+                "cells": [one["metadata"]["name"], *one.get("row", ())],
+                "object": {"metadata": one["metadata"]} if with_meta else None,
+            }
+            for one in objects
+        ]
+        return {
+            "metadata": {"resourceVersion": str(self._version)},
+            "rows": rows,
+            "columnDefinitions": [{"name": name} for name in names],
+        }
 
     def changes(self, plural: str, query: Mapping[str, str], is_table: bool) -> Iterator[Object]:
         """What a watch receives, until the server stops."""

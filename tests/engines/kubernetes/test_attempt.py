@@ -23,8 +23,12 @@ from windlass.supervise.backend import Intent
 from windlass.worker.protocol import NodeSpec, NodeWarning, RankFailure, RankSpec
 
 START = {"kind": "node", "at": 1.0, "pid": 7, "start_ticks": 1, "boot": "b", "start": "cold", "k": "t0ken"}
-JOB = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "r-1-1"},
-       "spec": {"template": {"spec": {"containers": [{"name": "node"}]}}}}  # fmt: skip
+JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "r-1-1"},
+    "spec": {"template": {"spec": {"containers": [{"name": "node"}]}}},
+}
 
 
 def event(kind: str, **data: Any) -> str:
@@ -48,9 +52,17 @@ def attempt_of(
         for node in range(num)
     ]
     plan = Plan(
-        run_id="r-1", name="", target="", engine="kubernetes", output_dir="", num_nodes=num, procs_per_node=1,
-        policy={}, job={}, steps=(Step("attempt", "", JOB),),
-    )  # fmt: skip
+        run_id="r-1",
+        name="",
+        target="",
+        engine="kubernetes",
+        output_dir="",
+        num_nodes=num,
+        procs_per_node=1,
+        policy={},
+        job={},
+        steps=(Step("attempt", "", JOB),),
+    )
     with serving(cluster) as api:
         client = client_of(api, folder)
         control = control or ExecControl(client, "python3")
@@ -203,8 +215,9 @@ def test_nodes_without_capacity_are_those_whose_pods_are_not_scheduled_or_not_cr
         assert sorted(found) == [1, 2]
         assert all(began <= since <= time.time() for since in found.values())
         assert [node.last_words() for node in attempt.nodes[1:]] == [
-            "pod r-1-1-1: Unschedulable: 0/2 nodes fit", "its pod was never made: exceeded quota: q",
-        ]  # fmt: skip
+            "pod r-1-1-1: Unschedulable: 0/2 nodes fit",
+            "its pod was never made: exceeded quota: q",
+        ]
 
 
 def test_what_a_watcher_cannot_find_out_is_known_until_it_can(tmp_path: Path) -> None:
@@ -237,8 +250,12 @@ class Karpenter(ClusterOfOneRun):
     def evict(self, *, is_by_api: bool) -> None:
         self.end_pod(0, 143)
         if is_by_api:
-            evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-                       "message": "Eviction API: evicting"}  # fmt: skip
+            evicted = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting",
+            }
             self.pods[0] = {**self.pods[0], "status": {**self.pods[0]["status"], "conditions": [evicted]}}
         self.delete_pod(0, 30)
 
@@ -253,12 +270,16 @@ class Karpenter(ClusterOfOneRun):
     [
         ("Evicted", "Evicted pod: Drifted", True, "by Karpenter: Drifted"),
         ("Evicted", "Evicted pod: Forceful Termination", True, "by Karpenter: Forceful Termination"),
-        ("Disrupted", "Deleting the pod to accommodate the terminationTime 2026-01-02 of the node.", False,
-         "by Karpenter: the terminationGracePeriod of its node was over"),
+        (
+            "Disrupted",
+            "Deleting the pod to accommodate the terminationTime 2026-01-02 of the node.",
+            False,
+            "by Karpenter: the terminationGracePeriod of its node was over",
+        ),
         ("Scheduled", "Successfully assigned", True, "Eviction API: evicting"),
         ("Evicted", "The node was low on resource: memory.", False, ""),
     ],
-)  # fmt: skip
+)
 def test_why_karpenter_evicts_a_pod_is_in_the_record_once(
     tmp_path: Path, reason: str, message: str, is_by_api: bool, named: str
 ) -> None:
@@ -331,8 +352,10 @@ def test_a_pod_on_a_dead_machine_is_lost_with_it_and_so_are_the_last_lines_of_it
         [node] = attempt.nodes
         warnings_until(attempt, lambda: node.last_sign_of_life() > 0)
         api.answer = lambda method, path: UNREACHABLE if "/log" in path else cluster(method, path)
-        silent = [{"type": "Ready", "status": "False"},
-                  {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]  # fmt: skip
+        silent = [
+            {"type": "Ready", "status": "False"},
+            {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"},
+        ]
         cluster.pods[0] = {**cluster.pods[0], "status": {**cluster.pods[0]["status"], "conditions": silent}}
         cluster.delete_pod(0, 30)
         messages = warnings_until(attempt, lambda: not node.lives())

@@ -20,8 +20,11 @@ MADE = {"kind": "TrainJob", "metadata": {"name": "r-1"}}
 def created(monkeypatch: pytest.MonkeyPatch, words: str, times: int) -> int:
     """How often a TrainJob is asked for that is refused with these words at first, so many times."""
     now, asked = [0.0], [0]
-    monkeypatch.setattr(attempt_start, "time", types.SimpleNamespace(
-        monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)))  # fmt: skip
+    monkeypatch.setattr(
+        attempt_start,
+        "time",
+        types.SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)),
+    )
 
     def create(_manifest: object) -> None:
         asked[0] += 1
@@ -34,9 +37,13 @@ def created(monkeypatch: pytest.MonkeyPatch, words: str, times: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "words", ['TrainingRuntime.trainer.kubeflow.org "r-1" not found', "runtime 'r-1' not found",
-              "unsupported runtime: TrainingRuntime.trainer.kubeflow.org"],
-)  # fmt: skip
+    "words",
+    [
+        'TrainingRuntime.trainer.kubeflow.org "r-1" not found',
+        "runtime 'r-1' not found",
+        "unsupported runtime: TrainingRuntime.trainer.kubeflow.org",
+    ],
+)
 def test_an_operator_that_does_not_know_a_runtime_yet_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
@@ -54,14 +61,19 @@ def test_another_refusal_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_restart_reuses_pods_that_run_and_a_resume_which_may_bring_other_code_does_not(
     monkeypatch: pytest.MonkeyPatch, is_resume: bool, chosen: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(attempt_start, "reuse", types.SimpleNamespace(
-        pods_of=lambda *_: ("kept",), running=lambda *_: {0: {}}))  # fmt: skip
+    monkeypatch.setattr(
+        attempt_start, "reuse", types.SimpleNamespace(pods_of=lambda *_: ("kept",), running=lambda *_: {0: {}})
+    )
     before = Attempt(1, 1, Phase.FAILED, 1.0, 2.0, "failure", members=(0,))
     now = Attempt(2, 1, Phase.STARTING, 3.0, members=(0,), is_resume=is_resume)
     start = types.SimpleNamespace(
-        _number=2, _members=(0,), _new_pods=("new",), _client=None, _folder=Path("attempt-2"),
+        _number=2,
+        _members=(0,),
+        _new_pods=("new",),
+        _client=None,
+        _folder=Path("attempt-2"),
         _plan=types.SimpleNamespace(run_id="r", nodes=types.SimpleNamespace(stay_seconds=60.0)),
         _record=types.SimpleNamespace(status=types.SimpleNamespace(attempts=(before, now))),
-    )  # fmt: skip
+    )
     found: Any = AttemptStart._chosen_pods(cast("Any", start))
     assert found == chosen

@@ -19,11 +19,18 @@ from windlass.spec.job import Job
 
 
 def test_pods_that_ask_for_room_ask_for_what_a_node_asks_for() -> None:
-    job = Job.model_validate({
-        "name": "digits", "run": "train.py", "nodes": {"min": 1, "max": 4}, "queue": "team-a", "priority": "high",
-        "secrets": ["token"], "resources": {"gpus": 4, "memory": "60GiB", "instance": "g5.12xlarge"},
-        "kubernetes": {"results": {"size": "1GiB"}},
-    })  # fmt: skip
+    job = Job.model_validate(
+        {
+            "name": "digits",
+            "run": "train.py",
+            "nodes": {"min": 1, "max": 4},
+            "queue": "team-a",
+            "priority": "high",
+            "secrets": ["token"],
+            "resources": {"gpus": 4, "memory": "60GiB", "instance": "g5.12xlarge"},
+            "kubernetes": {"results": {"size": "1GiB"}},
+        }
+    )
     for via in WORKLOADS:
         made = attempt(Shape("r-1", "team", via, "image", "python3", 1000, "0" * 64, 1), job, 1, 4)
         found = waiting(made, "r-1-room", 2)

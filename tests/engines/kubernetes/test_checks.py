@@ -32,14 +32,21 @@ def served(*versions: str) -> dict[str, Any]:
 
 def node(name: str, gpus: int, labels: dict[str, str] | None = None, *, ready: bool = True) -> dict[str, Any]:
     conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
-    return {"metadata": {"name": name, "labels": labels or {}},
-            "status": {"allocatable": {manifests.GPU: str(gpus)}, "conditions": conditions,
-                       "images": [{"names": ["localhost/base:1", "docker.io/library/python:3.12"]}]}}  # fmt: skip
+    return {
+        "metadata": {"name": name, "labels": labels or {}},
+        "status": {
+            "allocatable": {manifests.GPU: str(gpus)},
+            "conditions": conditions,
+            "images": [{"names": ["localhost/base:1", "docker.io/library/python:3.12"]}],
+        },
+    }
 
 
 DEFAULT = {"storageclass.kubernetes.io/is-default-class": "true"}
 SEEN = Survey(
-    "https://10.0.0.1", "lab", "team-a",
+    "https://10.0.0.1",
+    "lab",
+    "team-a",
     {
         "version": {"gitVersion": "v1.34.4"},
         "groups": served("batch/v1", WORKLOADS["jobset"].api),
@@ -52,7 +59,7 @@ SEEN = Survey(
         "rights": {"missing": ()},
     },
     0.004,
-)  # fmt: skip
+)
 
 
 def found(target: KubernetesTarget = TARGET, **answers: Any) -> dict[str, Check]:

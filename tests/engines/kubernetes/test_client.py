@@ -17,8 +17,13 @@ from windlass.engines.kubernetes.pods import exec_stream
 from windlass.errors import EngineError, MissingPart
 
 HTML = b"<html><body><h1>404 Not Found</h1><hr>nginx</body></html>"
-UNSERVED = {"kind": "Status", "reason": "NotFound", "details": {}, "code": 404,
-            "message": "the server could not find the requested resource"}  # fmt: skip
+UNSERVED = {
+    "kind": "Status",
+    "reason": "NotFound",
+    "details": {},
+    "code": 404,
+    "message": "the server could not find the requested resource",
+}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,7 @@ def test_an_object_that_a_quota_refuses_is_not_taken_for_one_that_exists(tmp_pat
         ("ValidatingAdmissionPolicy 'teams' with binding 'all' denied request: no team label", "change the job"),
         ('jobs.batch "r-1" is forbidden: exceeded quota: q, requested: c=1, used: c=1, limited: c=1', "change the job"),
     ],
-)  # fmt: skip
+)
 def test_a_refusal_of_admission_is_not_one_of_a_right(tmp_path: Path, words: str, hint: str) -> None:
     answer = reply({"reason": "Forbidden", "message": words}, 403)
     with serving(lambda *_: answer) as api, pytest.raises(Refused) as refused:

@@ -44,9 +44,13 @@ def test_a_run_that_was_just_submitted_is_not_lost(client: Client) -> None:
 def test_a_lease_that_was_just_renewed_is_held(
     client: Client, server: ObjectServer, tmp_path: Path, now: float
 ) -> None:
-    server.put("Lease", RUN, {layout.RUN_LABEL: RUN}, api="coordination.k8s.io/v1",
-               spec={"holderIdentity": "pod-a_0_1-0",
-                     "renewTime": datetime.fromtimestamp(now, UTC).isoformat()})  # fmt: skip
+    server.put(
+        "Lease",
+        RUN,
+        {layout.RUN_LABEL: RUN},
+        api="coordination.k8s.io/v1",
+        spec={"holderIdentity": "pod-a_0_1-0", "renewTime": datetime.fromtimestamp(now, UTC).isoformat()},
+    )
     assert held_elsewhere(client, RUN, tmp_path, time.time())
     assert not presence.absence(client, RUN, time.time())
 

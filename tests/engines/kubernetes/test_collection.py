@@ -297,26 +297,41 @@ class Pods:
 
 
 def _running(node: int, **spec: Any) -> dict[str, Any]:
-    meta = {"name": f"pod-{node}", "labels": {layout.ATTEMPT_LABEL: "1"},
-            "annotations": {"batch.kubernetes.io/job-completion-index": str(node)}}  # fmt: skip
+    meta = {
+        "name": f"pod-{node}",
+        "labels": {layout.ATTEMPT_LABEL: "1"},
+        "annotations": {"batch.kubernetes.io/job-completion-index": str(node)},
+    }
     status = {"containerStatuses": [{"name": "node", "state": {"running": {}}}], "startTime": "2026-01-01T00:00:00Z"}
     return {"metadata": meta, "spec": {"containers": [{"name": "node"}], **spec}, "status": status}
 
 
 def collection_of(
-    folder: Path, fetch: Callable[[str, Path, int], list[str]], pods: Pods, max_bytes: int = MIB,
+    folder: Path,
+    fetch: Callable[[str, Path, int], list[str]],
+    pods: Pods,
+    max_bytes: int = MIB,
     control: Control | None = None,
-) -> OutputsCollection:  # fmt: skip
+) -> OutputsCollection:
     return OutputsCollection(
-        cast(Client, pods), control or Control(),
-        lambda pod, into, most: fetch(pod["metadata"]["name"], into, most), "r-1", folder, max_bytes,
-    )  # fmt: skip
+        cast(Client, pods),
+        control or Control(),
+        lambda pod, into, most: fetch(pod["metadata"]["name"], into, most),
+        "r-1",
+        folder,
+        max_bytes,
+    )
 
 
 def collected(
-    folder: Path, fetch: Callable[[str, Path, int], list[str]], nodes: Sequence[int], pods: Pods,
-    max_bytes: int = MIB, control: Control | None = None, seen: Sequence[dict[str, Any]] = (),
-) -> Collected:  # fmt: skip
+    folder: Path,
+    fetch: Callable[[str, Path, int], list[str]],
+    nodes: Sequence[int],
+    pods: Pods,
+    max_bytes: int = MIB,
+    control: Control | None = None,
+    seen: Sequence[dict[str, Any]] = (),
+) -> Collected:
     """What comes of a collection from these nodes, of which `seen` are the pods by their node."""
     made = collection_of(folder, fetch, pods, max_bytes, control)
     made._run({node: PodId(1, node) for node in nodes}, dict(enumerate(seen)), lambda: None)

@@ -44,9 +44,12 @@ def anchors(*ids: str, marks: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
     names += [(layout.mark_name(run, mark), run, {layout.MARK_LABEL: mark}) for run, mark in marks]
     for name, run, more in names:
         labels = {layout.RUN_LABEL: run, layout.JOB_LABEL: "digits", **more}
-        found["rows"].append({
-            "cells": [name], "object": {"metadata": {"name": name, "labels": labels, "creationTimestamp": BEGAN}},
-        })  # fmt: skip
+        found["rows"].append(
+            {
+                "cells": [name],
+                "object": {"metadata": {"name": name, "labels": labels, "creationTimestamp": BEGAN}},
+            }
+        )
     return found
 
 
@@ -100,9 +103,11 @@ def test_an_anchor_alone_is_new_or_all_that_is_left() -> None:
 
 def test_the_newest_attempt_is_shown_and_pods_are_counted() -> None:
     one = seen(
-        (f"{RUN}-1-0-abcde", "Error"), (f"{RUN}-2-0-abcde", "Running"), (f"{RUN}-2-1-abcde", "Running"),
+        (f"{RUN}-1-0-abcde", "Error"),
+        (f"{RUN}-2-0-abcde", "Running"),
+        (f"{RUN}-2-1-abcde", "Running"),
         jobs=[(f"{RUN}-1", "Failed", "0/2"), (f"{RUN}-2", "Running", "0/3")],
-    )  # fmt: skip
+    )
     assert (one.attempt, one.pods_ready, one.pods_total, one.phase) == (2, 2, 3, Phase.QUEUED)
     assert (one.id, one.objects.name, one.namespace, one.objects.created_at) == (RUN, "digits", "team-a", BEGAN_AT)
 
@@ -224,8 +229,12 @@ def test_a_run_on_a_cluster_is_named_as_one_of_this_machine(tmp_path: Path) -> N
             asked: find(client, asked, "lab") for asked in ("digits-zzzzz", "digits-z", "digits", "digits-b", None)
         }
         assert list(meant.values()) == [
-            "digits-zzzzz", "digits-zzzzz", "digits-aaaaa", "digits-big-bbbbb", "digits-big-bbbbb",
-        ]  # fmt: skip
+            "digits-zzzzz",
+            "digits-zzzzz",
+            "digits-aaaaa",
+            "digits-big-bbbbb",
+            "digits-big-bbbbb",
+        ]
         with pytest.raises(NoSuchRun, match="several runs on lab begin with 'dig': digits-big-bbbbb, digits-aaaaa"):
             find(client, "dig", "lab")
         with pytest.raises(NoSuchRun, match="no run on lab has the id 'mnist'"):

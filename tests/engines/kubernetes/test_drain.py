@@ -34,20 +34,32 @@ def client(cluster: FakeCluster, tmp_path: Path) -> Client:
 
 
 def service(cluster: FakeCluster, name: str = "web") -> str:
-    cluster.put("v1", "Service", name, "team", metadata={"finalizers": [LB]}, spec={"type": "LoadBalancer"},
-                status={"loadBalancer": {"ingress": [{"hostname": "a.elb.amazonaws.com"}]}})  # fmt: skip
+    cluster.put(
+        "v1",
+        "Service",
+        name,
+        "team",
+        metadata={"finalizers": [LB]},
+        spec={"type": "LoadBalancer"},
+        status={"loadBalancer": {"ingress": [{"hostname": "a.elb.amazonaws.com"}]}},
+    )
     return cluster.path("v1", "Service", name, "team")
 
 
 def volume(cluster: FakeCluster, name: str, policy: str = "Delete", *, is_bound: bool = True) -> str:
     """A volume that was made for a claim of its name, and that claim."""
     cluster.put(
-        "v1", "PersistentVolume", f"pv-{name}",
+        "v1",
+        "PersistentVolume",
+        f"pv-{name}",
         metadata={"annotations": {"pv.kubernetes.io/provisioned-by": "ebs.csi.aws.com"}, "finalizers": [PROVISIONER]},
-        spec={"persistentVolumeReclaimPolicy": policy, "claimRef": {"namespace": "team", "name": name},
-              "csi": {"volumeHandle": f"vol-{name}"}},
+        spec={
+            "persistentVolumeReclaimPolicy": policy,
+            "claimRef": {"namespace": "team", "name": name},
+            "csi": {"volumeHandle": f"vol-{name}"},
+        },
         status={"phase": "Bound" if is_bound else "Released"},
-    )  # fmt: skip
+    )
     if is_bound:
         cluster.put("v1", "PersistentVolumeClaim", name, "team", metadata={"finalizers": [PVC]})
     return cluster.path("v1", "PersistentVolumeClaim", name, "team")
@@ -55,8 +67,13 @@ def volume(cluster: FakeCluster, name: str, policy: str = "Delete", *, is_bound:
 
 def nodes(cluster: FakeCluster) -> None:
     cluster.put("karpenter.sh/v1", "NodePool", "gpus", status={"resources": {"nodes": "1"}})
-    cluster.put("karpenter.sh/v1", "NodeClaim", "gpus-1", metadata={"finalizers": [KARPENTER]},
-                status={"providerID": "aws:///us-east-1a/i-0a"})  # fmt: skip
+    cluster.put(
+        "karpenter.sh/v1",
+        "NodeClaim",
+        "gpus-1",
+        metadata={"finalizers": [KARPENTER]},
+        status={"providerID": "aws:///us-east-1a/i-0a"},
+    )
     cluster.put("karpenter.k8s.aws/v1", "EC2NodeClass", "gpus", metadata={"finalizers": [NODE_CLASS]})
 
 
@@ -109,8 +126,10 @@ def test_what_holds_resources_is_listed_without_a_change(cluster: FakeCluster, c
         ("Service", "load balancer a.elb.amazonaws.com"),
         ("Ingress", "load balancer without an address"),
         ("PersistentVolumeClaim", "volume vol-data"),
-        ("NodePool", "1 nodes"), ("NodeClaim", "instance i-0a"), ("EC2NodeClass", "launch templates"),
-    ]  # fmt: skip
+        ("NodePool", "1 nodes"),
+        ("NodeClaim", "instance i-0a"),
+        ("EC2NodeClass", "launch templates"),
+    ]
     assert cluster.changes == []
 
 
@@ -123,8 +142,17 @@ def test_a_service_whose_controller_does_not_run_is_left_with_its_name(cluster: 
     path = service(cluster)
     volume(cluster, "data")
     cluster.put("apps/v1", "Deployment", "aws-load-balancer-controller", "kube-system", status={"availableReplicas": 0})
-    cluster.put("v1", "Event", "e1", "team", type="Warning", reason="FailedDeployModel", message="no\n credentials",
-                involvedObject={"kind": "Service", "name": "web"}, lastTimestamp="2026-11-21T15:00:00Z")  # fmt: skip
+    cluster.put(
+        "v1",
+        "Event",
+        "e1",
+        "team",
+        type="Warning",
+        reason="FailedDeployModel",
+        message="no\n credentials",
+        involvedObject={"kind": "Service", "name": "web"},
+        lastTimestamp="2026-11-21T15:00:00Z",
+    )
     told: list[DrainStep] = []
     clock = Clock()
     done = drained(client, told, clock)
@@ -136,9 +164,13 @@ def test_a_service_whose_controller_does_not_run_is_left_with_its_name(cluster: 
     assert path in cluster.objects
     assert cluster.objects[path]["metadata"]["finalizers"] == [LB], "a finalizer is its controller's to remove"
     assert [(one.what, one.stage) for one in told] == [
-        ("delete", "services"), ("wait", "services"), ("delete", "claims"), ("wait", "claims"),
-        ("left", "services"), ("left", "claims"),
-    ]  # fmt: skip
+        ("delete", "services"),
+        ("wait", "services"),
+        ("delete", "claims"),
+        ("wait", "claims"),
+        ("left", "services"),
+        ("left", "claims"),
+    ]
     assert clock.now >= Clock.now + 120
     controllers(cluster)
     cluster.act(path, cluster.objects[path])
@@ -266,7 +298,14 @@ def test_a_drain_that_ends_at_any_request_is_finished_by_the_next(
 
 def test_running_pods_of_runs_are_listed(cluster: FakeCluster, client: Client) -> None:
     for name, phase in (("a", "Running"), ("b", "Succeeded"), ("c", "Pending")):
-        cluster.put("v1", "Pod", name, "team", metadata={"labels": {layout.RUN_LABEL: "digits-1"}}, spec={},
-                    status={"phase": phase})  # fmt: skip
+        cluster.put(
+            "v1",
+            "Pod",
+            name,
+            "team",
+            metadata={"labels": {layout.RUN_LABEL: "digits-1"}},
+            spec={},
+            status={"phase": phase},
+        )
     cluster.put("v1", "Pod", "other", "team", spec={}, status={"phase": "Running"})
     assert active(client) == ("team/a of run digits-1", "team/c of run digits-1")

@@ -150,21 +150,44 @@ def test_the_head_says_how_to_make_it_and_how_to_be_rid_of_it() -> None:
 @pytest.mark.parametrize("via", ["job", "jobset"])
 def test_what_is_written_down_can_be_imported_again(via: str) -> None:
     found = made(
-        nodes=3, resources={"gpus": 2, "cpus": 4, "memory": "8GiB", "shm": "1GiB", "instance": "g5.xlarge"},
-        queue="team", priority="high", timeout="1h", secrets=["hf"], volumes=[{"claim": "data", "path": "/data"}],
-        kubernetes={"via": via, "service_account": "trainer", "node_labels": {"disk": "ssd"}, "ttl": "10min",
-                    "image_pull_secrets": ["login"], "lost_after": "45s"},
-    )  # fmt: skip
+        nodes=3,
+        resources={"gpus": 2, "cpus": 4, "memory": "8GiB", "shm": "1GiB", "instance": "g5.xlarge"},
+        queue="team",
+        priority="high",
+        timeout="1h",
+        secrets=["hf"],
+        volumes=[{"claim": "data", "path": "/data"}],
+        kubernetes={
+            "via": via,
+            "service_account": "trainer",
+            "node_labels": {"disk": "ssd"},
+            "ttl": "10min",
+            "image_pull_secrets": ["login"],
+            "lost_after": "45s",
+        },
+    )
     back = import_text("\n".join(line for one in found.objects for line in ("---", *block_lines(one))), "run.yaml").job
     assert (back.image, back.nodes.max, back.queue, back.priority, back.timeout) == (
-        "localhost/base:1", 3, "team", "high", 3600.0,
-    )  # fmt: skip
+        "localhost/base:1",
+        3,
+        "team",
+        "high",
+        3600.0,
+    )
     assert back.resources.model_dump(exclude_none=True) == {
-        "gpus": 2, "cpus": 4.0, "memory": 8 << 30, "shm": 1 << 30, "instance": "g5.xlarge",
-    }  # fmt: skip
+        "gpus": 2,
+        "cpus": 4.0,
+        "memory": 8 << 30,
+        "shm": 1 << 30,
+        "instance": "g5.xlarge",
+    }
     assert back.secrets == ("hf",)
     assert [volume.model_dump() for volume in back.volumes] == [{"claim": "data", "path": "/data"}]
     assert back.kubernetes.model_dump(exclude_defaults=True) == {
-        "namespace": "team-a", "service_account": "trainer", "node_labels": {"disk": "ssd"}, "ttl": 600.0,
-        "image_pull_secrets": ("login",), "lost_after": 45.0,
-    }  # fmt: skip
+        "namespace": "team-a",
+        "service_account": "trainer",
+        "node_labels": {"disk": "ssd"},
+        "ttl": 600.0,
+        "image_pull_secrets": ("login",),
+        "lost_after": 45.0,
+    }

@@ -73,9 +73,16 @@ class Scene:
     def made(self, number: int = 1) -> NodeFeed:
         files = NodeFiles(self.folder.with_name(f"attempt-{number}"), 0, (0,), number, 1)
         return NodeFeed(
-            "log of node 0", self.client, self.pods, 0, files, self.feeds, self.readers, lambda: None,
+            "log of node 0",
+            self.client,
+            self.pods,
+            0,
+            files,
+            self.feeds,
+            self.readers,
+            lambda: None,
             lambda: self.now,
-        )  # fmt: skip
+        )
 
     def send(self, *events: bytes, token: str = TOKEN) -> None:
         self.feed.take(token, b"".join(events))

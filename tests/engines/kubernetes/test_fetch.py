@@ -20,9 +20,14 @@ from windlass.worker.protocol import NodeSpec, RankSpec, pack
 
 RUN = "case-7f3k2"
 SPEC = NodeSpec(
-    node=0, script="work.py", worker_python="python3", cwd="/", env={}, grace_seconds=1.0,
+    node=0,
+    script="work.py",
+    worker_python="python3",
+    cwd="/",
+    env={},
+    grace_seconds=1.0,
     ranks=(RankSpec(rank=0, local_rank=0, env={}, argv=()),),
-)  # fmt: skip
+)
 
 
 class Cluster:
@@ -33,10 +38,17 @@ class Cluster:
         self.last = last
         self.is_read = threading.Event()
         self.texts = {
-            1: stream(begin("t1"), ("0", b"first\n"), ("a", b"over t1\n"), ("a", b"2\n"), begin("t2"),
-                      ("0", b"second\n"), ("a", b"over t2\n")),
+            1: stream(
+                begin("t1"),
+                ("0", b"first\n"),
+                ("a", b"over t1\n"),
+                ("a", b"2\n"),
+                begin("t2"),
+                ("0", b"second\n"),
+                ("a", b"over t2\n"),
+            ),
             3: stream(begin("t3"), ("0", b"third\n")),
-        }  # fmt: skip
+        }
 
     def find(self, _api: str, kind: str, _selector: str) -> dict[str, Any]:
         return {"items": [(self.pod if kind == "Pod" else self.config)(made) for made in self.texts]}
@@ -56,9 +68,10 @@ class Cluster:
     @staticmethod
     def pod(made: int) -> dict[str, Any]:
         meta = {
-            "name": str(made), "labels": {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: str(made)},
+            "name": str(made),
+            "labels": {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: str(made)},
             "annotations": {"batch.kubernetes.io/job-completion-index": "0"},
-        }  # fmt: skip
+        }
         state = {"name": "node", "state": {"terminated": {"exitCode": 1}}}
         spec = {"containers": [{"name": "node"}]}
         return {"metadata": meta, "spec": spec, "status": {"phase": "Failed", "containerStatuses": [state]}}

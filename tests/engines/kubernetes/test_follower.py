@@ -43,9 +43,14 @@ def following(
     client: Client, cluster: ClusterOfOneRun, folder: Path, place: int = 0, connections: Connections | None = None
 ) -> Follower:
     return Follower(
-        f"log of node {place}", client, Pods(cluster), place, lambda: LogTail(folder, place, [place]),
-        connections or Connections(1), lambda: None,
-    )  # fmt: skip
+        f"log of node {place}",
+        client,
+        Pods(cluster),
+        place,
+        lambda: LogTail(folder, place, [place]),
+        connections or Connections(1),
+        lambda: None,
+    )
 
 
 def log(folder: Path, rank: int = 0) -> list[str]:

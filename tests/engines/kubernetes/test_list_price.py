@@ -34,9 +34,11 @@ def made(*pools: dict[str, Any], facts: Any = FACTS, target: dict[str, Any] | No
 def test_a_job_with_an_instance_type_has_its_list_price_with_the_date() -> None:
     plan = made()
     assert plan.price == {
-        "per_hour": 11.344, "per_node_hour": 5.672, "currency": "USD",
+        "per_hour": 11.344,
+        "per_node_hour": 5.672,
+        "currency": "USD",
         "source": "list price of g5.12xlarge in us-east-1, on demand, as of 2026-02-09",
-    }  # fmt: skip
+    }
     shown = "\n".join(plan_lines(plan, lambda text, *_, **__: text))
     assert "11.344 USD an hour (list price of g5.12xlarge in us-east-1, on demand, as of 2026-02-09)" in shown
 

@@ -36,11 +36,15 @@ V1 = "client.authentication.k8s.io/v1"
 def config(folder: Path, user: Any, cluster: Any = None, name: str = "a") -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "config"
-    path.write_text(json.dumps({
-        "clusters": [{"name": "c", "cluster": {"server": "https://host:6443/", **(cluster or {})}}],
-        "users": [{"name": "u", "user": user}],
-        "contexts": [{"name": name, "context": {"cluster": "c", "user": "u"}}],
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": "https://host:6443/", **(cluster or {})}}],
+                "users": [{"name": "u", "user": user}],
+                "contexts": [{"name": name, "context": {"cluster": "c", "user": "u"}}],
+            }
+        )
+    )
     return path
 
 
@@ -152,8 +156,10 @@ def test_the_token_file_of_a_pod_is_read_again_after_a_minute(tmp_path: Path) ->
     (tmp_path / "token").write_text("first")
     path = str(in_cluster.write_kubeconfig(tmp_path, environ, tmp_path))
     ages = [FILE_SECONDS, 0.0]
-    login = Login(lambda: read_context(in_cluster.CONTEXT, path),
-                  credentials=lambda pod: credentials_of(pod, time.time() - ages.pop(0)))  # fmt: skip
+    login = Login(
+        lambda: read_context(in_cluster.CONTEXT, path),
+        credentials=lambda pod: credentials_of(pod, time.time() - ages.pop(0)),
+    )
     assert login.context.server == "https://[fd00::1]:443"
     for token, known in (("second", "second"), ("third", "second")):
         (tmp_path / "token").write_text(token)

@@ -21,8 +21,14 @@ from windlass.spec.targets import KubernetesTarget
 
 DIGITS: dict[str, Any] = {"name": "digits", "source": "s3://bucket/train/digits/", "via": "mount"}
 FILES = {"kind": "s3-files", "id": "fs-0123456789abcdef0", "source": "s3://bucket/"}
-LUSTRE = {"kind": "lustre", "id": "fs-0fedcba9876543210", "source": "s3://bucket/train", "path": "/sets",
-          "dns_name": "fs-0fedcba9876543210.fsx.eu-central-1.amazonaws.com", "mount_name": "abcdefgh"}  # fmt: skip
+LUSTRE = {
+    "kind": "lustre",
+    "id": "fs-0fedcba9876543210",
+    "source": "s3://bucket/train",
+    "path": "/sets",
+    "dns_name": "fs-0fedcba9876543210.fsx.eu-central-1.amazonaws.com",
+    "mount_name": "abcdefgh",
+}
 BOTH = TARGET.model_copy(update={"file_systems": (FileSystem(**FILES), FileSystem(**LUSTRE))})
 
 
@@ -46,16 +52,22 @@ def test_a_bucket_is_mounted_read_only_where_the_ranks_find_it() -> None:
     [persistent], [claim] = made.requests("mount-volume"), made.requests("mount-claim")
     name, claimed = persistent["metadata"]["name"], claim["metadata"]["name"]
     assert persistent["spec"] == {
-        "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Ti"}, "storageClassName": "",
-        "volumeMode": "Filesystem", "persistentVolumeReclaimPolicy": "Retain",
+        "accessModes": ["ReadWriteMany"],
+        "capacity": {"storage": "1Ti"},
+        "storageClassName": "",
+        "volumeMode": "Filesystem",
+        "persistentVolumeReclaimPolicy": "Retain",
         "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "team-a", "name": claimed},
         "mountOptions": ["read-only", "allow-other", "uid=1000", "gid=1000", "prefix train/digits/"],
         "csi": {"driver": "s3.csi.aws.com", "volumeAttributes": {"bucketName": "bucket"}, "volumeHandle": name},
-    }  # fmt: skip
+    }
     assert claim["spec"] == {
-        "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Ti"}}, "storageClassName": "",
-        "volumeMode": "Filesystem", "volumeName": name,
-    }  # fmt: skip
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "1Ti"}},
+        "storageClassName": "",
+        "volumeMode": "Filesystem",
+        "volumeName": name,
+    }
     assert mounts(made) == [{"name": "mount-0", "mountPath": "/windlass/mounts/digits", "readOnly": True}]
     [volume] = [one for one in pod_spec(made)["volumes"] if one["name"] == "mount-0"]
     assert volume["persistentVolumeClaim"] == {"claimName": claimed}
@@ -96,9 +108,10 @@ def test_lustre_is_mounted_by_its_names_and_the_plan_has_the_command_that_preloa
     made = planned(ALL, BOTH, data=[{**DIGITS, "files": 5_000_000}])
     [persistent] = made.requests("mount-volume")
     assert persistent["spec"]["csi"] == {
-        "driver": "fsx.csi.aws.com", "volumeHandle": LUSTRE["id"],
+        "driver": "fsx.csi.aws.com",
+        "volumeHandle": LUSTRE["id"],
         "volumeAttributes": {"dnsname": LUSTRE["dns_name"], "mountname": LUSTRE["mount_name"]},
-    }  # fmt: skip
+    }
     assert persistent["spec"]["mountOptions"] == ["flock"]
     assert mounts(made)[0]["subPath"] == "sets/digits"
     [note] = [note for note in made.notes if note.code == "mount-repository"]
@@ -172,9 +185,14 @@ def test_the_fields_of_a_mount_are_refused_without_one() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{**FILES, "id": "0123"}, {**FILES, "dns_name": "x"}, {**LUSTRE, "mount_name": None}, {**FILES, "path": "/a/../b"},
-     {**FILES, "source": "/data"}],
-)  # fmt: skip
+    [
+        {**FILES, "id": "0123"},
+        {**FILES, "dns_name": "x"},
+        {**LUSTRE, "mount_name": None},
+        {**FILES, "path": "/a/../b"},
+        {**FILES, "source": "/data"},
+    ],
+)
 def test_a_file_system_that_cannot_be_mounted_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="FileSystem"):
         FileSystem(**fields)

@@ -24,9 +24,12 @@ CLOSED = {"29500": "no answer in 5 s", "29400": "no answer in 5 s"}
 FAST = {"latency_seconds": 0.0001, "bytes_per_second": 1e9}
 SUMMED = {"right": True, "bytes_per_second": 8e7}
 GOOD: dict[str, Any] = {
-    "nodes": ["n1", "n2"], "names": [KNOWN, KNOWN], "reach": [OPEN, OPEN], "speed": [FAST, FAST],
+    "nodes": ["n1", "n2"],
+    "names": [KNOWN, KNOWN],
+    "reach": [OPEN, OPEN],
+    "speed": [FAST, FAST],
     "reduce": [SUMMED, SUMMED],
-}  # fmt: skip
+}
 
 
 def found(**fields: Any) -> dict[str, Check]:
@@ -38,9 +41,11 @@ def test_a_network_that_is_well_is_told_with_figures() -> None:
     assert {check.level for check in seen.values()} == {"ok"}
     assert seen["bandwidth"].found == "1,000 MB/s there, 1,000 MB/s back, over one connection"
     assert Findings(**GOOD).figures() == {
-        "nodes": ["n1", "n2"], "latency_seconds": 0.0001, "bytes_per_second": [1e9, 1e9],
+        "nodes": ["n1", "n2"],
+        "latency_seconds": 0.0001,
+        "bytes_per_second": [1e9, 1e9],
         "all_reduce_bytes_per_second": 8e7,
-    }  # fmt: skip
+    }
 
 
 def test_dns_is_blamed_where_addresses_answer() -> None:

@@ -45,9 +45,15 @@ def ended(store: Store, server: ObjectServer, tmp_path: Path, phase: Phase) -> K
     return KubernetesEngine(store)
 
 
-@pytest.mark.parametrize(("phase", "owner", "is_kept"), [
-    (Phase.FAILED, RUN, True), (Phase.STOPPED, RUN, True), (Phase.SUCCEEDED, RUN, False), (Phase.FAILED, "", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("phase", "owner", "is_kept"),
+    [
+        (Phase.FAILED, RUN, True),
+        (Phase.STOPPED, RUN, True),
+        (Phase.SUCCEEDED, RUN, False),
+        (Phase.FAILED, "", False),
+    ],
+)
 def test_a_run_is_not_removed_with_the_claim_that_it_could_be_resumed_from(
     store: Store, server: ObjectServer, tmp_path: Path, phase: Phase, owner: str, is_kept: bool
 ) -> None:

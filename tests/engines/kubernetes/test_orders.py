@@ -147,10 +147,18 @@ HELLO: Mapping[str, object] = {"version": protocol.VERSION, "pod": "pod-0", "att
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"\xff\n", b"[" * 4000 + b"\n", b"x" * (protocol.HANDSHAKE_BYTES + 1),
-     protocol.written(id=1, code=0), protocol.written(**{**HELLO, "version": 2}),
-     protocol.written(**{**HELLO, "attempt": True}), protocol.written(**{**HELLO, "pod": None})],
-)  # fmt: skip
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[]\n",
+        b"\xff\n",
+        b"[" * 4000 + b"\n",
+        b"x" * (protocol.HANDSHAKE_BYTES + 1),
+        protocol.written(id=1, code=0),
+        protocol.written(**{**HELLO, "version": 2}),
+        protocol.written(**{**HELLO, "attempt": True}),
+        protocol.written(**{**HELLO, "pod": None}),
+    ],
+)
 def test_garbage_is_refused(server: OrderServer, peers: list[Peer], garbage: bytes) -> None:
     peers.append(one := Peer(server))
     one.socket.sendall(garbage)

@@ -82,12 +82,17 @@ def test_no_name_is_longer_than_a_label_may_be() -> None:
 def test_pods_are_of_the_strictest_kind() -> None:
     spec = pod_spec(planned())
     assert spec["securityContext"] | {"fsGroup": 0} == {
-        "runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 0,
-        "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"},
-    }  # fmt: skip
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "fsGroup": 0,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     assert spec["containers"][0]["securityContext"] == {
-        "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
-    }  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert (spec["automountServiceAccountToken"], spec["restartPolicy"]) == (False, "Never")
 
 
@@ -245,8 +250,10 @@ def test_an_attempt_is_the_first_one_with_its_own_number_and_size() -> None:
 
 
 def test_results_go_into_a_folder_of_the_runs_own() -> None:
-    mounts = {one["name"]: one for one in pod_spec(planned(kubernetes={"results": {"claim": "c"}}))["containers"][0][
-        "volumeMounts"]}  # fmt: skip
+    mounts = {
+        one["name"]: one
+        for one in pod_spec(planned(kubernetes={"results": {"claim": "c"}}))["containers"][0]["volumeMounts"]
+    }
     assert mounts["results"]["subPath"] == "windlass/digits-7f3k2"
     assert lost(kubernetes={"results": {"claim": "c"}}) == {}
 
@@ -339,8 +346,10 @@ def test_only_pods_of_a_run_reach_its_pods_and_only_they_its_supervisor() -> Non
     run, of_attempts = {"windlass.dev/run": "digits-7f3k2"}, [{"key": "windlass.dev/attempt", "operator": "Exists"}]
     pods = {"matchLabels": run, "matchExpressions": of_attempts}
     assert made["digits-7f3k2"] == {
-        "podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {"matchLabels": run}}]}],
-    }  # fmt: skip
+        "podSelector": pods,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": {"matchLabels": run}}]}],
+    }
     assert made["digits-7f3k2-supervisor"] == {
         "podSelector": {"matchLabels": {**run, "app.kubernetes.io/component": "supervisor"}},
         "policyTypes": ["Ingress"],

@@ -117,14 +117,16 @@ def test_a_quota_that_may_not_be_read_is_known_by_its_refusal(
         ({"requests.cpu": "8050m", "pods": "5"}, {}, ""),
         ({"requests.cpu": "8"}, {}, "never admits the run: 8050m requests.cpu needed, 8 there"),
         ({"pods": "4"}, {}, "never admits the run: 5 pods needed, 4 there"),
-        ({"memory": "32Gi"}, {"memory": "20Gi"},
-         "does not admit all pods of the run now: 16.09Gi memory needed, 12Gi there"),
+        (
+            {"memory": "32Gi"},
+            {"memory": "20Gi"},
+            "does not admit all pods of the run now: 16.09Gi memory needed, 12Gi there",
+        ),
         ({"limits.memory": "17Gi"}, {}, ""),
         ({"limits.cpu": "8"}, {}, "never admits the run: 9 limits.cpu needed, 8 there"),
-        ({"requests.nvidia.com/gpu": "3"}, {},
-         "never admits the run: 4 requests.nvidia.com/gpu needed, 3 there"),
+        ({"requests.nvidia.com/gpu": "3"}, {}, "never admits the run: 4 requests.nvidia.com/gpu needed, 3 there"),
     ],
-)  # fmt: skip
+)
 def test_a_quota_is_compared_with_all_pods_and_the_supervisors(
     server: ObjectServer, client: Client, hard: dict[str, str], used: dict[str, str], message: str
 ) -> None:
@@ -137,8 +139,14 @@ def test_a_quota_is_compared_with_all_pods_and_the_supervisors(
 def test_every_pod_of_a_run_has_requests_and_limits_where_its_job_sets_resources() -> None:
     """A quota that counts limits.cpu refuses each pod that has none."""
     data = [{"name": "digits", "source": "s3://bucket/digits/"}]
-    plan = planned(INSIDE, nodes=2, resources=NEEDS, data=data, outputs="s3://bucket/out/",
-                   kubernetes={"data": {"claim": "sets"}, "results": {"claim": "results"}})  # fmt: skip
+    plan = planned(
+        INSIDE,
+        nodes=2,
+        resources=NEEDS,
+        data=data,
+        outputs="s3://bucket/out/",
+        kubernetes={"data": {"claim": "sets"}, "results": {"claim": "results"}},
+    )
     pods = list(run_pods(plan))
     assert len(pods) == 5
     for one in pods:
@@ -152,8 +160,11 @@ def test_all_pods_of_a_run_go_to_the_nodes_of_those_that_train() -> None:
     pod = {"spec": {"tolerations": [of_runtime], "containers": [{"name": "node", "image": "torch:1"}]}}
     step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
     job = {"name": "node", "template": {"metadata": step, "spec": {"template": pod}}}
-    runtime = {"kind": "ClusterTrainingRuntime", "metadata": {"name": "torch"},
-               "spec": {"template": {"spec": {"replicatedJobs": [job]}}}}  # fmt: skip
+    runtime = {
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "torch"},
+        "spec": {"template": {"spec": {"replicatedJobs": [job]}}},
+    }
     assert INSIDE.cluster is not None
     seen = dataclasses.replace(INSIDE.cluster, runtimes=Runtimes(("torch",), runtime, Patching()))
     fields: dict[str, Any] = {"resources": {"gpus": 1}, "outputs": "s3://bucket/out/"}

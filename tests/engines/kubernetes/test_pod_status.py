@@ -26,12 +26,20 @@ UNREADY = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes"}
 
 
-def pod(*conditions: dict[str, Any], state: dict[str, Any] | None = None, deleted: bool = False, machine: str = "",
-        **status: Any) -> dict[str, Any]:  # fmt: skip
+def pod(
+    *conditions: dict[str, Any],
+    state: dict[str, Any] | None = None,
+    deleted: bool = False,
+    machine: str = "",
+    **status: Any,
+) -> dict[str, Any]:
     meta = {"name": "r-1-0-x", **({"deletionTimestamp": "2026-11-21T15:00:00Z"} if deleted else {})}
     containers = [{"name": "node", "state": state}] if state is not None else []
-    return {"metadata": meta, "spec": {"containers": [{"name": "node"}], **({"nodeName": machine} if machine else {})},
-            "status": {"conditions": list(conditions), "containerStatuses": containers, **status}}  # fmt: skip
+    return {
+        "metadata": meta,
+        "spec": {"containers": [{"name": "node"}], **({"nodeName": machine} if machine else {})},
+        "status": {"conditions": list(conditions), "containerStatuses": containers, **status},
+    }
 
 
 def terminated(reason: str, code: int = 137) -> dict[str, Any]:
@@ -39,9 +47,12 @@ def terminated(reason: str, code: int = 137) -> dict[str, Any]:
 
 
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "for another"}
-BACK_OFF_OF_PULL = {"waiting": {
-    "reason": "ImagePullBackOff", "message": 'Back-off pulling image "x/y:1": ErrImagePull: x/y:1: not found',
-}}  # fmt: skip
+BACK_OFF_OF_PULL = {
+    "waiting": {
+        "reason": "ImagePullBackOff",
+        "message": 'Back-off pulling image "x/y:1": ErrImagePull: x/y:1: not found',
+    }
+}
 BACK_OFF = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}
 
 
@@ -65,7 +76,7 @@ BACK_OFF = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}
         (pod(machine="a", phase="Failed", reason="Evicted", message="low on memory"), "ended", "Evicted"),
         (pod(state=BACK_OFF_OF_PULL, machine="a"), "pulling", "ErrImagePull"),
     ],
-)  # fmt: skip
+)
 def test_a_pod_is_where_its_container_and_conditions_say(found: Any, state: str, reason: str) -> None:
     seen = pod_status(0, found)
     assert (seen.state, seen.reason) == (state, reason)
@@ -111,21 +122,33 @@ def test_one_refusal_of_a_pod_that_is_tried_again_under_other_names_is_one() -> 
 
 
 def event(name: str, reason: str, message: str = "m", kind: str = "Job", at: str = "1") -> dict[str, Any]:
-    return {"involvedObject": {"kind": kind, "name": name}, "reason": reason, "message": message,
-            "lastTimestamp": at, "metadata": {}}  # fmt: skip
+    return {
+        "involvedObject": {"kind": kind, "name": name},
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": at,
+        "metadata": {},
+    }
 
 
 def test_events_of_an_attempt_are_those_of_its_objects_and_claims() -> None:
     events = [
-        event("r-1", "FailedCreate", at="1"), event("r-1", "FailedCreate", "newer 2", at="2"),
-        event("r-10", "FailedCreate"), event("r-1-n-0", "FailedCreate", "of its job"), event("r-2-0-x", "FailedMount"),
+        event("r-1", "FailedCreate", at="1"),
+        event("r-1", "FailedCreate", "newer 2", at="2"),
+        event("r-10", "FailedCreate"),
+        event("r-1-n-0", "FailedCreate", "of its job"),
+        event("r-2-0-x", "FailedMount"),
         event("data", "ProvisioningFailed", kind="PersistentVolumeClaim"),
-        event("other", "ProvisioningFailed", kind="PersistentVolumeClaim"), event("r-1-0-x", "Pulling", kind="Pod"),
-    ]  # fmt: skip
+        event("other", "ProvisioningFailed", kind="PersistentVolumeClaim"),
+        event("r-1-0-x", "Pulling", kind="Pod"),
+    ]
     said = list(object_reports(events, "r", 1, claims=["data"]))
     assert [(one.name, one.message) for one in said] == [
-        ("r-1", "newer 2"), ("r-1", "m"), ("r-1-n-0", "of its job"), ("data", "m"),
-    ]  # fmt: skip
+        ("r-1", "newer 2"),
+        ("r-1", "m"),
+        ("r-1-n-0", "of its job"),
+        ("data", "m"),
+    ]
 
 
 def test_a_maker_that_ended_as_we_have_asked_is_no_trouble() -> None:
@@ -152,8 +175,10 @@ def test_troubles_are_the_same_after_the_record() -> None:
         ("attempt", {"number": 1, "world_size": 1, "nodes": [[0]]}),
         ("warning", warning(PodStatus(0, "old", "ended", "OOMKilled"))),
         ("attempt", {"number": 2, "world_size": 1, "nodes": [[0]]}),
-        ("phase", {"phase": "queued"}), ("warning", warning(refused)), ("warning", warning(waits)),
-    ]  # fmt: skip
+        ("phase", {"phase": "queued"}),
+        ("warning", warning(refused)),
+        ("warning", warning(waits)),
+    ]
     events = [Event(number, float(number), kind, data) for number, (kind, data) in enumerate(told, 1)]
     assert recorded(events) == ({1: waits}, [refused])
     status = fold(events)

@@ -26,9 +26,10 @@ NO_CAPACITY = "no capacity is left of p4d.24xlarge"
 QUOTA = ObjectReport("Job", "r-1", "FailedCreate", "exceeded quota: gpus")
 POD: Object = {
     "metadata": {"name": NAME, "creationTimestamp": "2026-01-01T00:00:00Z"},
-    "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-                               "message": NO_NODE}]},
-}  # fmt: skip
+    "status": {
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_NODE}]
+    },
+}
 
 
 class Waiting:
@@ -47,9 +48,10 @@ class Waiting:
 
     def nominated(self, name: str, *claims: Object, failed: bool = False) -> None:
         """Karpenter makes a NodeClaim for the pod, which is there, or has failed."""
-        answers = {"claims": claims, "of claims": [
-            event("InsufficientCapacityError", NO_CAPACITY, name, "NodeClaim", at=9)
-        ] if failed else []}  # fmt: skip
+        answers = {
+            "claims": claims,
+            "of claims": [event("InsufficientCapacityError", NO_CAPACITY, name, "NodeClaim", at=9)] if failed else [],
+        }
         nomination = event("Nominated", f"Pod should schedule on: nodeclaim/{name}", NAME)
         self.problems._provisioning.take([POD], [nomination], answers, self.now)
 
@@ -58,8 +60,11 @@ class Waiting:
         found: list[str] = []
         for _ in range(2):  # a state counts after a second
             events = (*self.problems.of_pod(0, 0), *self.problems.of_objects())
-            found += [one.stage if isinstance(one, StageReached) else one.message
-                      for one in events if isinstance(one, (StageReached, NodeWarning))]  # fmt: skip
+            found += [
+                one.stage if isinstance(one, StageReached) else one.message
+                for one in events
+                if isinstance(one, (StageReached, NodeWarning))
+            ]
             self.now += LOOK_SECONDS / 2
         return found
 
@@ -118,6 +123,7 @@ def test_a_node_that_comes_and_runs_the_pod_between_two_reads_is_in_the_record(
     waiting.problems._read_provisioning()
     recorded = [one.entry for one in waiting.problems.of_objects() if isinstance(one, Reported)]
     assert [(one.name, one.state) for one in recorded if isinstance(one, NodeProvisioning)] == [
-        ("gpus-2", state) for state in claims.STATES]  # fmt: skip
+        ("gpus-2", state) for state in claims.STATES
+    ]
     monkeypatch.setattr(read, "read", lambda *_: pytest.fail("a pod that runs waits for no node"))
     waiting.problems._read_provisioning()

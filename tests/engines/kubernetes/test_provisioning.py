@@ -47,16 +47,24 @@ def claim(name: str = "gpus-7x2kq", *conditions: tuple[str, str, str], **status:
         {"type": kind, "status": state, "reason": reason, "lastTransitionTime": f"2026-01-01T00:00:{10 * at:02}Z"}
         for at, (kind, state, reason) in enumerate(conditions, 1)
     ]
-    return {"metadata": {"name": name, "labels": labels, "creationTimestamp": START},
-            "status": {"conditions": told, **status}}  # fmt: skip
+    return {
+        "metadata": {"name": name, "labels": labels, "creationTimestamp": START},
+        "status": {"conditions": told, **status},
+    }
 
 
 def event(
     reason: str, message: str, name: str = "r-1-0-x", kind: str = "Pod", *, at: int = 1, by: str = "karpenter"
 ) -> Object:
     about, meta = {"kind": kind, "name": name}, {"name": "e"}
-    return {"involvedObject": about, "reason": reason, "message": message, "metadata": meta,
-            "lastTimestamp": f"2026-01-01T00:00:{at:02}Z", "source": {"component": by}}  # fmt: skip
+    return {
+        "involvedObject": about,
+        "reason": reason,
+        "message": message,
+        "metadata": meta,
+        "lastTimestamp": f"2026-01-01T00:00:{at:02}Z",
+        "source": {"component": by},
+    }
 
 
 POD: Object = {"metadata": {"name": "r-1-0-x", "creationTimestamp": START}, "status": {}}
@@ -74,12 +82,18 @@ DONE = (("Launched", "True", "Launched"), ("Registered", "True", "Registered"))
         (pool(taints=[{"key": "team", "value": "vision", "effect": "NoSchedule"}]), spec(), "team=vision:NoSchedule"),
         (pool(), spec(nodeSelector={"team": "vision"}), "do not have team vision"),
         (pool(labels={"team": "audio"}), spec(nodeSelector={"team": "vision"}), "team audio, not vision"),
-        (pool(requirements=[{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]),
-         spec(nodeSelector={"karpenter.sh/capacity-type": "spot"}), "on-demand, not spot"),
-        (pool(requirements=[{"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "Gt", "values": ["4"]}]),
-         spec(nodeSelector={"karpenter.k8s.aws/instance-gpu-count": "4"}), "instance-gpu-count 4"),
+        (
+            pool(requirements=[{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]),
+            spec(nodeSelector={"karpenter.sh/capacity-type": "spot"}),
+            "on-demand, not spot",
+        ),
+        (
+            pool(requirements=[{"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "Gt", "values": ["4"]}]),
+            spec(nodeSelector={"karpenter.k8s.aws/instance-gpu-count": "4"}),
+            "instance-gpu-count 4",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_pool_that_does_not_match_says_why(made: Object, wanted: Object, words: str) -> None:
     [mismatch] = match(made, wanted).mismatch
     assert words in mismatch
@@ -93,20 +107,25 @@ def test_a_pool_that_does_not_match_says_why(made: Object, wanted: Object, words
         (pool(), spec(nodeSelector={TYPE: "p5.48xlarge"}), ()),
         (pool(), spec(nodeSelector={"topology.kubernetes.io/zone": "a", "karpenter.sh/nodepool": "gpus"}), ()),
         (pool(labels={"team": "vision"}), spec(nodeSelector={"team": "vision"}), ()),
-        (pool(taints=[{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}]),
-         spec(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]), ()),
+        (
+            pool(taints=[{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}]),
+            spec(tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]),
+            (),
+        ),
         (pool(taints=[{"key": "soft", "effect": "PreferNoSchedule"}]), spec(), ()),
         (pool(limits={"nvidia.com/gpu": "2"}), spec(), ()),
     ],
-)  # fmt: skip
+)
 def test_a_pool_matches_by_labels_types_and_taints_alone(made: Object, wanted: Object, types: tuple[str, ...]) -> None:
     seen = match(made, wanted)
     assert (seen.mismatch, seen.types) == ((), types)
 
 
 def test_what_a_pool_reports_of_itself_is_shown() -> None:
-    status = {"resources": {"nvidia.com/gpu": "6"},
-              "conditions": [{"type": "Ready", "status": "False", "reason": "NodeClassNotReady"}]}  # fmt: skip
+    status = {
+        "resources": {"nvidia.com/gpu": "6"},
+        "conditions": [{"type": "Ready", "status": "False", "reason": "NodeClassNotReady"}],
+    }
     seen = match(pool(limits={"nvidia.com/gpu": "8"}, status=status), spec())
     assert (seen.limits, seen.not_ready) == (("6 of 8 nvidia.com/gpu",), "NodeClassNotReady")
 
@@ -131,8 +150,9 @@ def test_the_plan_names_the_pools_that_match_with_types_and_prices() -> None:
     family = {"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p4d"]}
     made = planned_with(
         pool("cpus", taints=[{"key": "team", "effect": "NoSchedule"}]),
-        pool("gpus", "g5.12xlarge", requirements=[capacity]), pool("more", requirements=[family]),
-    )  # fmt: skip
+        pool("gpus", "g5.12xlarge", requirements=[capacity]),
+        pool("more", requirements=[family]),
+    )
     [step] = [step for step in made.steps if step.kind == "machines"]
     assert "NodePool gpus makes g5.12xlarge (5.5 USD an hour), spot" in step.summary
     assert "NodePool more makes karpenter.k8s.aws/instance-family in p4d" in step.summary
@@ -161,14 +181,17 @@ ENDLESS: Object = {"expireAfter": "Never"}
 @pytest.mark.parametrize(
     ("node", "disruption", "words"),
     [
-        ({"expireAfter": "336h", "terminationGracePeriod": "24h0m0s"}, {},
-         "336h after its launch it is drained (expireAfter), and 24h later (terminationGracePeriod) pods"),
+        (
+            {"expireAfter": "336h", "terminationGracePeriod": "24h0m0s"},
+            {},
+            "336h after its launch it is drained (expireAfter), and 24h later (terminationGracePeriod) pods",
+        ),
         ({"expireAfter": "720h"}, {}, "720h after its launch (expireAfter) a node takes no more pods"),
         ({"expireAfter": "Never", "terminationGracePeriod": "1h"}, {}, "drifts from its NodePool"),
         (ENDLESS, {"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "0s"}, "0s after its last"),
         (ENDLESS, {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s"}, "30s after its last pod"),
     ],
-)  # fmt: skip
+)
 def test_the_plan_warns_of_pools_that_end_pods_which_are_not_to_be_disrupted(
     node: Object, disruption: Object, words: str
 ) -> None:
@@ -186,10 +209,13 @@ def test_the_plan_warns_of_pools_that_end_pods_which_are_not_to_be_disrupted(
         ({"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "300s"}, {"restarts": 3}, []),
         ({"consolidationPolicy": "Balanced", "consolidateAfter": "Never"}, {"restarts": 3}, []),
         ({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "0s"}, {}, []),
-        ({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "0s"}, {"restarts": 3},
-         [{"key": "team", "effect": "NoSchedule"}]),
+        (
+            {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "0s"},
+            {"restarts": 3},
+            [{"key": "team", "effect": "NoSchedule"}],
+        ),
     ],
-)  # fmt: skip
+)
 def test_pools_that_keep_the_nodes_of_a_run_give_no_warning(
     disruption: Object, fields: Object, taints: list[Object]
 ) -> None:
@@ -260,8 +286,9 @@ def test_the_check_lists_the_groups_of_cluster_autoscaler() -> None:
     status = karpenter.parsed_status({"data": {"status": STATUS}})
     check = found(autoscaler={"status": status})["machines"]
     assert check.level == "warn"
-    assert check.found == ("Cluster Autoscaler is Running: gpu-asg (1 nodes, 0 to 4); gpu-asg is in backoff: no "
-                           "capacity of p4d.24xlarge")  # fmt: skip
+    assert check.found == (
+        "Cluster Autoscaler is Running: gpu-asg (1 nodes, 0 to 4); gpu-asg is in backoff: no capacity of p4d.24xlarge"
+    )
     assert karpenter.parsed_status({"data": {"status": "Cluster-autoscaler status at 2023:\nCluster-wide:"}}) is None
 
 
@@ -287,13 +314,21 @@ def test_each_step_of_a_claim_has_its_time() -> None:
     made = claim("gpus-7x2kq", *DONE, ("Initialized", "True", "Initialized"), nodeName="n7")
     steps = claims.steps(made, (), NOW)
     assert [(one.state, one.seconds) for one in steps] == [
-        ("asked", 100.0), ("launched", 90.0), ("registered", 80.0), ("initialized", 70.0)]  # fmt: skip
+        ("asked", 100.0),
+        ("launched", 90.0),
+        ("registered", 80.0),
+        ("initialized", 70.0),
+    ]
     assert [one.instance_type for one in steps[:2]] == ["", "g5.12xlarge"]
     assert [one.machine for one in steps] == ["", "", "n7", "n7"]
 
 
-def look(events: list[Object], found: list[Object] | None = None, known: tuple[NodeClaimStatus, ...] = (),
-         of_claims: list[Object] | None = None) -> Any:  # fmt: skip
+def look(
+    events: list[Object],
+    found: list[Object] | None = None,
+    known: tuple[NodeClaimStatus, ...] = (),
+    of_claims: list[Object] | None = None,
+) -> Any:
     lists = {"claims": found, "of claims": of_claims}
     answers = {name: items for name, items in lists.items() if items is not None}
     return claims.provisioned([POD], events, answers, [], known, NOW)
@@ -301,8 +336,7 @@ def look(events: list[Object], found: list[Object] | None = None, known: tuple[N
 
 def test_a_nominated_pod_has_a_machine_that_comes() -> None:
     seen, said = look([NOMINATED], [claim("gpus-7x2kq", *DONE), claim("others-abcde", *DONE)])
-    assert [(one.name, one.state, one.instance_type) for one in seen] == [
-        ("gpus-7x2kq", "registered", "g5.12xlarge")]  # fmt: skip
+    assert [(one.name, one.state, one.instance_type) for one in seen] == [("gpus-7x2kq", "registered", "g5.12xlarge")]
     assert said == []
 
 
@@ -312,8 +346,9 @@ def test_without_the_right_to_see_claims_it_is_known_that_one_was_asked_for() ->
 
 
 def test_a_claim_that_is_not_there_any_more_is_gone_and_its_event_reports_why() -> None:
-    failed = event("InsufficientCapacityError", "NodeClaim gpus-7x2kq event: no capacity is left", "gpus-7x2kq",
-                   "NodeClaim", at=3)  # fmt: skip
+    failed = event(
+        "InsufficientCapacityError", "NodeClaim gpus-7x2kq event: no capacity is left", "gpus-7x2kq", "NodeClaim", at=3
+    )
     seen, said = look([NOMINATED], [claim("others-abcde")], of_claims=[failed])
     assert [(one.name, one.state) for one in seen] == [("gpus-7x2kq", "gone")]
     assert [(one.kind, one.message) for one in said] == [("NodeClaim", "no capacity is left")]
@@ -361,9 +396,11 @@ def later(known: Sequence[NodeClaimStatus], *there: Object) -> list[tuple[NodePr
 def test_the_record_knows_the_machines_of_a_run_and_which_are_gone() -> None:
     first = claims.claim_status(claim("gpus-7x2kq", *DONE, nodeName="n7"), (), NOW)
     events = [
-        Event(1, 1.0, "attempt", {}), claims.event_of(first).event(2, 2.0), Event(3, 9.0, "attempt", {}),
+        Event(1, 1.0, "attempt", {}),
+        claims.event_of(first).event(2, 2.0),
+        Event(3, 9.0, "attempt", {}),
         Event(4, 10.0, "machine", {"name": "gpus-b", "state": "initialized"}),
-    ]  # fmt: skip
+    ]
     assert [one.name for one in claims.recorded(events, 30.0)] == ["gpus-b"]
     every = claims.recorded(events, 30.0, every_attempt=True)
     assert [(one.name, one.seconds) for one in every] == [("gpus-7x2kq", 28.0), ("gpus-b", 20.0)]

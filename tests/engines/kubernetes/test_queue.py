@@ -37,13 +37,23 @@ def workload(of: Object, *conditions: tuple[str, str, str, str], cpu: str = "800
     owner = {"kind": of["kind"], "name": meta["name"], "uid": meta["uid"]}
     pod = {"containers": [{"resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu, "memory": "1Gi"}}}]}
     found: Object = {
-        "metadata": {"name": f"job-{meta['name']}-1a2b3", "namespace": meta["namespace"], "uid": f"w-{meta['uid']}",
-                     "creationTimestamp": more.pop("created", "2026-01-01T00:00:00Z"), "ownerReferences": [owner]},
-        "spec": {"queueName": more.pop("queue", "team-a"), "priority": more.pop("priority", 0),
-                 "podSets": [{"name": "main", "count": 2, "template": {"spec": pod}}], **more},
-        "status": {"conditions": [dict(zip(("type", "status", "reason", "message"), one, strict=True))
-                                  for one in conditions]},
-    }  # fmt: skip
+        "metadata": {
+            "name": f"job-{meta['name']}-1a2b3",
+            "namespace": meta["namespace"],
+            "uid": f"w-{meta['uid']}",
+            "creationTimestamp": more.pop("created", "2026-01-01T00:00:00Z"),
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "queueName": more.pop("queue", "team-a"),
+            "priority": more.pop("priority", 0),
+            "podSets": [{"name": "main", "count": 2, "template": {"spec": pod}}],
+            **more,
+        },
+        "status": {
+            "conditions": [dict(zip(("type", "status", "reason", "message"), one, strict=True)) for one in conditions]
+        },
+    }
     if found["status"]["conditions"] and conditions[0][:2] == ("QuotaReserved", "True"):
         usage = {"name": "main", "resourceUsage": {"cpu": cpu, "memory": "2Gi"}, "count": 2}
         found["status"]["admission"] = {"clusterQueue": "cpus", "podSetAssignments": [usage]}
@@ -56,11 +66,20 @@ def queue(name: str, namespace: str = "a", of: str = "cpus", **spec: Any) -> Obj
 
 CLUSTER_QUEUE: Object = {
     "metadata": {"name": "cpus"},
-    "spec": {"resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": "small", "resources": [
-        {"name": "cpu", "nominalQuota": "1", "borrowingLimit": "2"}]}]}]},
-    "status": {"flavorsReservation": [{"name": "small", "resources": [
-        {"name": "cpu", "total": "500m", "borrowed": "0"}]}]},
-}  # fmt: skip
+    "spec": {
+        "resourceGroups": [
+            {
+                "coveredResources": ["cpu"],
+                "flavors": [
+                    {"name": "small", "resources": [{"name": "cpu", "nominalQuota": "1", "borrowingLimit": "2"}]}
+                ],
+            }
+        ]
+    },
+    "status": {
+        "flavorsReservation": [{"name": "small", "resources": [{"name": "cpu", "total": "500m", "borrowed": "0"}]}]
+    },
+}
 PENDING = ("QuotaReserved", "False", "Pending", UNUSED)
 HELD = (("QuotaReserved", "True", "QuotaReserved", ""), ("Admitted", "True", "Admitted", ""))
 
@@ -157,8 +176,12 @@ def test_what_no_queue_has_to_do_with_is_left_alone() -> None:
 def test_a_preemption_names_for_whom_where_that_one_may_be_seen() -> None:
     urgent = workload(job("urgent", "b"), *HELD)
     said = f"Preempted to accommodate a workload (UID: {urgent['metadata']['uid']}, JobUID: 8e) due to prioritization"
-    gone = (("QuotaReserved", "False", "Pending", said), ("Evicted", "True", "Preempted", said),
-            ("Preempted", "True", "InClusterQueue", said), ("Requeued", "True", "Preempted", said))  # fmt: skip
+    gone = (
+        ("QuotaReserved", "False", "Pending", said),
+        ("Evicted", "True", "Preempted", said),
+        ("Preempted", "True", "InClusterQueue", said),
+        ("Requeued", "True", "Preempted", said),
+    )
     seen = admission.eviction_status(job(), [workload(job(), *gone), urgent])
     assert seen is not None
     assert (seen.state, seen.reason, seen.message, seen.by) == ("evicted", "Preempted", said, "Job b/urgent")
@@ -279,8 +302,12 @@ def test_the_queues_of_a_namespace_are_shown_with_what_waits_in_them() -> None:
 
 def shown(*queues: Object) -> tuple[str, str]:
     versions = [{"groupVersion": "kueue.x-k8s.io/v1beta1"}]
-    answers: dict[str, Any] = {"version": {"gitVersion": "v1.34.4"}, "groups": {"groups": [{"versions": versions}]},
-               "queues": {"items": list(queues)}, "rights": {"missing": ()}}  # fmt: skip
+    answers: dict[str, Any] = {
+        "version": {"gitVersion": "v1.34.4"},
+        "groups": {"groups": [{"versions": versions}]},
+        "queues": {"items": list(queues)},
+        "rights": {"missing": ()},
+    }
     target = KubernetesTarget(name="lab", context="lab", namespace="a")
     found = {check.name: check for check in checks(Survey("https://x", "lab", "a", answers), target)}
     return found["queues"].level, found["queues"].found

@@ -31,8 +31,10 @@ FIELDS = {"2.1.0": "podTemplateOverrides", "2.2.0": "runtimePatches", "2.3.0": "
 
 def runtime(kind: str = "ClusterTrainingRuntime", *, label: str = "trainer", **changed: Any) -> dict[str, Any]:
     """The one that Trainer brings; `container` is the name of its container, the rest of JobSet's."""
-    pod = {"containers": [{"name": changed.pop("container", "node"), "image": "pytorch/pytorch:2.7.1"}],
-           **changed.pop("pod", {})}  # fmt: skip
+    pod = {
+        "containers": [{"name": changed.pop("container", "node"), "image": "pytorch/pytorch:2.7.1"}],
+        **changed.pop("pod", {}),
+    }
     job = {"name": "node", "template": {"metadata": {"labels": {STEP: label}}, "spec": {"template": {"spec": pod}}}}
     policy = changed.pop("policy", {"numNodes": 1, "torch": {}})
     jobs = [*changed.pop("beside", ()), job]
@@ -83,8 +85,10 @@ def test_a_trainjob_has_no_field_that_its_version_does_not_know_and_changes_the_
     pods = pod_spec([spec[FIELDS[version]]])
     assert (pods["serviceAccountName"], pods["nodeSelector"]) == ("trains", {"zone": "a"})
     assert ("securityContext" in pods, "terminationGracePeriodSeconds" in pods) == {
-        "2.1.0": (False, False), "2.2.0": (True, False), "2.3.0": (True, True),
-    }[version]  # fmt: skip
+        "2.1.0": (False, False),
+        "2.2.0": (True, False),
+        "2.3.0": (True, True),
+    }[version]
 
 
 @pytest.mark.parametrize("version", FIELDS)
@@ -121,9 +125,11 @@ def test_the_pods_beside_those_that_train_have_the_image_of_the_runtime_too(
 ) -> None:
     """A Job has no runtime to take it from; the target's is for a login that may not look at runtimes."""
     fields: dict[str, Any] = {
-        "outputs": "s3://bucket/runs", "kubernetes": {"results": {"size": "1GiB"}}, "has_supervisor_account": True,
+        "outputs": "s3://bucket/runs",
+        "kubernetes": {"results": {"size": "1GiB"}},
+        "has_supervisor_account": True,
         "names": ("torch-distributed",) if found else None,
-    }  # fmt: skip
+    }
     made = on(found, **fields)
     assert blockers(made) == {}
     jobs = [step.request for step in made.steps if step.request.get("kind") == "Job"]

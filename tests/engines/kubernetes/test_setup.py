@@ -49,8 +49,11 @@ class Namespace(ObjectServer):
         if request.plural == "/apis":
             return sent({"groups": [{"versions": [{"groupVersion": "jobset.x-k8s.io/v1alpha2"}]}]})
         if request.plural == "selfsubjectrulesreviews":
-            rules = [{"apiGroups": [one.group], "resources": [one.resource], "verbs": [one.verb]}
-                     for one in rbac.useful({"jobset.x-k8s.io/v1alpha2"}) if one not in self.lacks]  # fmt: skip
+            rules = [
+                {"apiGroups": [one.group], "resources": [one.resource], "verbs": [one.verb]}
+                for one in rbac.useful({"jobset.x-k8s.io/v1alpha2"})
+                if one not in self.lacks
+            ]
             return sent({"status": {"resourceRules": rules}}, 201)
         if request.plural == "selfsubjectaccessreviews":
             return sent({"status": {"allowed": False}}, 201)
@@ -89,8 +92,10 @@ def test_what_is_missing_is_created_and_what_is_as_it_should_be_is_kept(
     server: Namespace, environ: dict[str, str]
 ) -> None:
     assert changes(setup.create(LAB, environ)) == [
-        ("Role", "created"), ("RoleBinding", "created"), ("ServiceAccount", "created"),
-    ]  # fmt: skip
+        ("Role", "created"),
+        ("RoleBinding", "created"),
+        ("ServiceAccount", "created"),
+    ]
     resources = {resource for rule in server.objects["roles", NAME]["rules"] for resource in rule["resources"]}
     assert "jobsets" in resources, "the cluster serves JobSet"
     before = dict(server.objects)
@@ -108,14 +113,17 @@ def test_a_role_with_other_rules_is_changed_and_what_others_added_is_kept(
     wanted = server.objects["roles", NAME]["rules"]
     server.objects["roles", NAME] |= {"rules": wanted[:1]}
     server.objects["serviceaccounts", NAME] |= {
-        "automountServiceAccountToken": True, "imagePullSecrets": [{"name": "registry"}],
-    }  # fmt: skip
+        "automountServiceAccountToken": True,
+        "imagePullSecrets": [{"name": "registry"}],
+    }
     notes = server.objects["serviceaccounts", NAME]["metadata"]["annotations"]
     before = dict(notes)
     notes |= {layout.RIGHTS_ANNOTATION: "{}", "team": "vision"}
     assert changes(setup.create(LAB, environ)) == [
-        ("Role", "changed"), ("RoleBinding", "kept"), ("ServiceAccount", "changed"),
-    ]  # fmt: skip
+        ("Role", "changed"),
+        ("RoleBinding", "kept"),
+        ("ServiceAccount", "changed"),
+    ]
     assert server.objects["roles", NAME]["rules"] == wanted
     account = server.objects["serviceaccounts", NAME]
     assert (account["automountServiceAccountToken"], account["imagePullSecrets"]) == (False, [{"name": "registry"}])
@@ -198,17 +206,24 @@ def test_the_objects_for_a_platform_team_are_those_that_are_created(server: Name
 def test_the_account_is_removed_first_and_twice_is_no_error(server: Namespace, environ: dict[str, str]) -> None:
     setup.create(LAB, environ)
     assert changes(setup.remove(LAB, environ)) == [
-        ("ServiceAccount", "removed"), ("RoleBinding", "removed"), ("Role", "removed"),
-    ]  # fmt: skip
+        ("ServiceAccount", "removed"),
+        ("RoleBinding", "removed"),
+        ("Role", "removed"),
+    ]
     assert server.of_setup() == []
     assert {change for _, change in changes(setup.remove(LAB, environ))} == {"absent"}
 
 
 def supervisor_job(server: Namespace, run_id: str, account: str, *conditions: str) -> None:
     template = {"spec": {"serviceAccountName": account}}
-    server.put("Job", f"{run_id}-supervisor", {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: run_id},
-               api="batch/v1", spec={"template": template},
-               status={"conditions": [{"type": one, "status": "True"} for one in conditions]})  # fmt: skip
+    server.put(
+        "Job",
+        f"{run_id}-supervisor",
+        {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: run_id},
+        api="batch/v1",
+        spec={"template": template},
+        status={"conditions": [{"type": one, "status": "True"} for one in conditions]},
+    )
 
 
 def test_nothing_is_removed_while_unfinished_runs_use_it(server: Namespace, environ: dict[str, str]) -> None:
@@ -231,8 +246,12 @@ def test_a_run_whose_outputs_are_not_fetched_is_not_called_unfinished(
     for run_id, phase in (("digits-1", Phase.SUCCEEDED), ("digits-2", Phase.TRAINING)):
         summary = json.dumps({"phase": phase, "created_at": 1.0, "phase_since": 2.0})
         labels = {layout.MANAGED_LABEL: "windlass", layout.MARK_LABEL: layout.RECORD, layout.RUN_LABEL: run_id}
-        server.put("ConfigMap", layout.record_name(run_id), labels,
-                   metadata={"annotations": {layout.STATUS_ANNOTATION: summary}})  # fmt: skip
+        server.put(
+            "ConfigMap",
+            layout.record_name(run_id),
+            labels,
+            metadata={"annotations": {layout.STATUS_ANNOTATION: summary}},
+        )
         supervisor_job(server, run_id, NAME)
     with pytest.raises(UsageError, match="unfinished runs use service account windlass-supervisor: digits-2\n"):
         setup.remove(LAB, environ)
@@ -337,9 +356,10 @@ def test_an_account_that_was_set_up_before_an_operator_was_installed_is_not_used
     seen = dataclasses.replace(cluster(True), supervisor_granted=noted(*groups))
     is_there, why = supervised_in_cluster(job, LAB, seen, via)
     assert (is_there, why) == (
-        (False, f"service account {NAME} lacks rights on {lacking}") if lacking
+        (False, f"service account {NAME} lacks rights on {lacking}")
+        if lacking
         else (True, f"namespace team has the service account {NAME}")
-    )  # fmt: skip
+    )
 
 
 def test_a_plan_names_what_the_account_lacks_and_blocks_only_where_the_target_wants_it_in_the_cluster() -> None:

@@ -52,10 +52,11 @@ def beside(name: str, ours: str, other: str | None = "running") -> dict[str, Any
     return {
         "metadata": {"name": name, "annotations": {layout.CONTAINER_ANNOTATION: "node"}},
         "spec": {"containers": [{"name": one} for one in states]},
-        "status": {"phase": "Running", "containerStatuses": [
-            {"name": one, "state": {state: {}}} for one, state in states.items()
-        ]},
-    }  # fmt: skip
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"name": one, "state": {state: {}}} for one, state in states.items()],
+        },
+    }
 
 
 def test_pods_that_a_sidecar_keeps_running_are_deleted_once_the_ranks_have_ended() -> None:

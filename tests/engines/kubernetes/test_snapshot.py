@@ -47,11 +47,24 @@ class Recorded:
     def run(self, run_id: str, *events: tuple[str, dict[str, Any]], ago: float = AGO) -> RunWriter:
         """A run whose events were all written so long ago."""
         cluster = {"context": "lab", "namespace": "team", "kubeconfig": self._kubeconfig, "via": "job"}
-        plan = {"engine": "kubernetes", "run_id": run_id, "num_nodes": 1, "procs_per_node": 1, "policy": {}, "job": {},
-                "steps": [{"kind": "cluster", "summary": "", "request": cluster}]}  # fmt: skip
+        plan = {
+            "engine": "kubernetes",
+            "run_id": run_id,
+            "num_nodes": 1,
+            "procs_per_node": 1,
+            "policy": {},
+            "job": {},
+            "steps": [{"kind": "cluster", "summary": "", "request": cluster}],
+        }
         began = time.time() - ago
-        writer = self._store.create(run_id, name="digits", target="lab", output_dir="/windlass/results/output",
-                                    plan=json.dumps(plan), time=began)  # fmt: skip
+        writer = self._store.create(
+            run_id,
+            name="digits",
+            target="lab",
+            output_dir="/windlass/results/output",
+            plan=json.dumps(plan),
+            time=began,
+        )
         self._writers.append(writer)
         alive = process.stat(self._supervisor.pid)
         assert alive is not None
@@ -139,10 +152,15 @@ def ended_badly(server: ObjectServer) -> None:
 @pytest.mark.parametrize(
     ("happens", "phase"),
     [
-        (succeeds, "succeeded"), (fails, "restarting"), (waits, "queued"), (pulls, "pulling"),
-        (was_deleted, "restarting"), (was_stopped, "stopped"), (ended_badly, "failed"),
+        (succeeds, "succeeded"),
+        (fails, "restarting"),
+        (waits, "queued"),
+        (pulls, "pulling"),
+        (was_deleted, "restarting"),
+        (was_stopped, "stopped"),
+        (ended_badly, "failed"),
     ],
-)  # fmt: skip
+)
 def test_what_has_happened_since_the_record_was_written_is_shown(
     windlass: Call, recorded: Recorded, server: ObjectServer, happens: Callable[[ObjectServer], None], phase: str
 ) -> None:
@@ -153,8 +171,9 @@ def test_what_has_happened_since_the_record_was_written_is_shown(
     assert (found["phase"], found["stale"]) == (phase, snapshot.BEHIND)
     assert abs(found["as_of"] - (time.time() - AGO)) < 60
     wall = sum(found["phases"].values())
-    assert wall == pytest.approx(found["as_of"] - found["created_at"] if phase in ("succeeded", "stopped", "failed")
-                                 else AGO, abs=60)  # fmt: skip
+    assert wall == pytest.approx(
+        found["as_of"] - found["created_at"] if phase in ("succeeded", "stopped", "failed") else AGO, abs=60
+    )
     [one] = windlass("ps", "-o", "json").json
     hold("ps", [one])
     assert (one["phase"], one["stale"]) == (phase, snapshot.BEHIND)
@@ -249,10 +268,11 @@ def forbids(server: ObjectServer) -> None:
 @pytest.mark.parametrize(
     ("breaks", "said"),
     [
-        (refuses, "cluster lab does not answer: "), (is_silent, "cluster lab does not answer within 3 s"),
+        (refuses, "cluster lab does not answer: "),
+        (is_silent, "cluster lab does not answer within 3 s"),
         (forbids, "cluster lab cannot be asked: "),
     ],
-)  # fmt: skip
+)
 def test_an_old_state_is_not_shown_as_of_now_where_the_cluster_does_not_answer(
     windlass: Call, recorded: Recorded, server: ObjectServer, breaks: Callable[[ObjectServer], None], said: str
 ) -> None:

@@ -65,8 +65,10 @@ def test_a_spare_takes_the_place_of_a_lost_pod_and_another_is_made(scene: Scene)
     with closing(scene.start()) as attempt:
         assert attempt.ids == (PodId(1, 0), PodId(1, 3), PodId(1, 2))
     assert {name: list(orders[0]) for name, orders in scene.control.orders.items()} == {
-        names[0]: [0], names[2]: [2], names[3]: [3],
-    }  # fmt: skip
+        names[0]: [0],
+        names[2]: [2],
+        names[3]: [3],
+    }
     [order] = scene.control.orders[names[3]]
     assert (order[3].node, order[3].env["WINDLASS_MASTER_ADDR"]) == (1, "r-1-1-0.r-1")
     assert lost not in scene.server.names("Pod")
@@ -190,7 +192,7 @@ def test_problems_of_spares_are_none_of_the_attempt(scene: Scene) -> None:
         ("Pod", f"{RUN}-1-3-abcde", "FailedScheduling", "0/2 nodes are available"),
         ("Pod", f"{RUN}-1-1-abcde", "FailedMount", "no claim"),
         ("Job", f"{RUN}-1", "FailedCreate", f'pods "{RUN}-1-3-fghij" is forbidden: exceeded quota'),
-    ]  # fmt: skip
+    ]
     events = [
         {"involvedObject": {"kind": kind, "name": name}, "reason": reason, "message": message, "lastTimestamp": "now"}
         for kind, name, reason, message in told
@@ -233,12 +235,13 @@ def test_pods_of_an_attempt_are_told_by_their_first(tmp_path: Path) -> None:
 
 def test_the_log_of_a_spare_is_read_from_the_attempt_that_it_began(tmp_path: Path, scene: Scene) -> None:
     lines = {
-        f"{RUN}-1-0-abcde": stream(begin("t1"), ("0", b"first\n"), ("a", b"over t1\n"), ("a", b"2\n"), begin("t2"),
-                                   ("0", b"second\n")),
+        f"{RUN}-1-0-abcde": stream(
+            begin("t1"), ("0", b"first\n"), ("a", b"over t1\n"), ("a", b"2\n"), begin("t2"), ("0", b"second\n")
+        ),
         f"{RUN}-1-1-abcde": stream(begin("t3"), ("1", b"lost\n")),
         f"{RUN}-1-3-abcde": stream(("w", b"waits\n"), ("a", b"2\n"), begin("t4"), ("1", b"spare\n")),
         f"{RUN}-1-2-abcde": stream(begin("t5"), ("2", b"other\n"), ("a", b"over t5\n"), ("a", b"2\n"), begin("t6")),
-    }  # fmt: skip
+    }
     for place in range(NUM_NODES):
         scene.server.pod(RUN, "Running", place)
     scene.server.pod(RUN, "Running", 3)
@@ -264,8 +267,9 @@ def test_the_log_of_a_spare_is_read_from_the_attempt_that_it_began(tmp_path: Pat
     assert LogReader(client, RUN, tmp_path / "read").read()
     said = {
         (number, rank): (tmp_path / "read" / f"attempt-{number}" / f"rank-{rank}.log").read_text()
-        for number in (1, 2) for rank in (0, 1)
-    }  # fmt: skip
+        for number in (1, 2)
+        for rank in (0, 1)
+    }
     assert said == {(1, 0): "first\n", (1, 1): "lost\n", (2, 0): "second\n", (2, 1): "spare\n"}
 
 
@@ -322,8 +326,9 @@ def test_the_job_of_an_attempt_has_the_spares_and_keeps_the_others(tmp_path: Pat
     )
     assert made.requests("object")[0]["metadata"]["annotations"][layout.SPARES_ANNOTATION] == "2"
     assert "spares-unwatched" in {note.code for note in made.notes}
-    priced = planned(target=TARGET.model_copy(update={"price_per_hour": 2.0}), nodes=2, restarts=1,
-                     kubernetes={"spares": 2}).price  # fmt: skip
+    priced = planned(
+        target=TARGET.model_copy(update={"price_per_hour": 2.0}), nodes=2, restarts=1, kubernetes={"spares": 2}
+    ).price
     assert priced is not None
     assert priced["per_hour"] == 8.0
     lines = plan_lines(dataclasses.replace(made, price=priced), plain)

@@ -69,8 +69,12 @@ def test_a_login_plugin_that_fails_is_an_error_that_passes(
     says, program = tmp_path / "says.json", tmp_path / "plugin.py"
     program.write_text(PLUGIN)
     says.write_text('{"error": "session has expired"}')
-    exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable,
-             "args": [str(program), str(says)], "interactiveMode": "Never"}  # fmt: skip
+    exec_ = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": [str(program), str(says)],
+        "interactiveMode": "Never",
+    }
     clock = Clock()
     client = Client("lab", "team", server.kubeconfig(tmp_path, {"exec": exec_}), clock)
     for _ in range(2):
@@ -334,8 +338,14 @@ class Scene:
     def pod(self, name: str, phase: str = "Running") -> None:
         labels = {layout.RUN_LABEL: "r-1", layout.MANAGED_LABEL: "windlass", layout.ATTEMPT_LABEL: "1"}
         place = {"batch.kubernetes.io/job-completion-index": name.rpartition("-")[2]}
-        self.server.put("Pod", name, labels, spec={"containers": [{"name": "node"}]}, status={"phase": phase},
-                        metadata={"annotations": place})  # fmt: skip
+        self.server.put(
+            "Pod",
+            name,
+            labels,
+            spec={"containers": [{"name": "node"}]},
+            status={"phase": phase},
+            metadata={"annotations": place},
+        )
 
 
 @pytest.fixture
@@ -634,8 +644,9 @@ def test_a_trainjob_goes_before_the_runtime_without_which_trainer_admits_no_end_
     [found] = server.objects[maker, "r-1-1"]["metadata"]["ownerReferences"]
     kind, name, is_waited_for = owner
     assert (found["uid"], found.get("blockOwnerDeletion")) == (
-        server.objects[kind, name]["metadata"]["uid"], is_waited_for
-    )  # fmt: skip
+        server.objects[kind, name]["metadata"]["uid"],
+        is_waited_for,
+    )
 
 
 def test_a_failing_cluster_is_no_sign_that_no_pod_lives(scene: Scene) -> None:

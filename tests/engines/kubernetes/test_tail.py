@@ -62,10 +62,15 @@ def test_a_line_longer_than_a_container_runtime_keeps_whole_is_whole_again(tmp_p
 @pytest.mark.parametrize(
     "data",
     [
-        b"dos\r\nunix\n", b"\r\n", b"\r\r\n.\r\n", b"bar 50%\r", b"r.\n", b"x" * (PIECE_BYTES - 1) + b"\r\n",
+        b"dos\r\nunix\n",
+        b"\r\n",
+        b"\r\r\n.\r\n",
+        b"bar 50%\r",
+        b"r.\n",
+        b"x" * (PIECE_BYTES - 1) + b"\r\n",
         b"x" * (PIECE_BYTES - 1) + b"\ry\n",
     ],
-)  # fmt: skip
+)
 def test_carriage_returns_at_the_end_of_a_line_are_kept(tmp_path: Path, data: bytes) -> None:
     """containerd drops a carriage return before a newline."""
     mirror = LogTail(attempt(tmp_path), 0, [0])
@@ -119,9 +124,18 @@ def begin(token: str) -> tuple[str, bytes]:
 def test_attempts_in_one_pod_are_told_apart(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     told = [
-        begin("t1"), ("0", b"first\n"), ("a", b"over t1\n"), ("a", b"2\n"), begin("t2"), ("0", b"second\n"),
-        ("n", b"{}\n"), ("a", b"over t1\n"), ("a", b"over t2\n"), ("a", b"4\n"), ("0", b"fourth\n"),
-    ]  # fmt: skip
+        begin("t1"),
+        ("0", b"first\n"),
+        ("a", b"over t1\n"),
+        ("a", b"2\n"),
+        begin("t2"),
+        ("0", b"second\n"),
+        ("n", b"{}\n"),
+        ("a", b"over t1\n"),
+        ("a", b"over t2\n"),
+        ("a", b"4\n"),
+        ("0", b"fourth\n"),
+    ]
     lines = stream(*told, same_time=chance.randrange(1, 9))
     found = {}
     for number in (1, 2, 4):
@@ -168,8 +182,10 @@ def flood(*num_lines: int) -> list[bytes]:
         got += os.read(read, 1 << 20)
     os.close(read)
     os.close(write)
-    return [b"2026-11-21T10:%02d:%02d.000000007Z %s" % (at // 6000, at // 100 % 60, line)
-            for at, line in enumerate(got[:-1].split(b"\n"))]  # fmt: skip
+    return [
+        b"2026-11-21T10:%02d:%02d.000000007Z %s" % (at // 6000, at // 100 % 60, line)
+        for at, line in enumerate(got[:-1].split(b"\n"))
+    ]
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -263,8 +279,16 @@ def test_an_end_without_the_token_of_the_pod_ends_nothing(tmp_path: Path, forged
 
 def test_an_attempt_begins_where_the_one_before_was_seen_to_end(tmp_path: Path) -> None:
     """So what a script wrote in the attempt before is taken for nothing in this one."""
-    told = [begin("t1"), ("0", b"a\n"), ("a", b"over\n"), ("a", b"2\n"), ("0", b"b\n"), ("a", b"over t1\n"),
-            ("a", b"2\n"), ("0", b"c\n")]  # fmt: skip
+    told = [
+        begin("t1"),
+        ("0", b"a\n"),
+        ("a", b"over\n"),
+        ("a", b"2\n"),
+        ("0", b"b\n"),
+        ("a", b"over t1\n"),
+        ("a", b"2\n"),
+        ("0", b"c\n"),
+    ]
     lines = stream(*told)
     first = LogTail(attempt(tmp_path), 0, [0])
     first.take(lines)
@@ -281,14 +305,15 @@ _tagged = st.builds(
     st.sampled_from(["0", "1", "7", "n", "w", "a", "x", "", "99999999999999999999"]),
     st.sampled_from(["", "+", "r", "+r", "+++"]),
     st.one_of(
-        st.binary(max_size=40), st.sampled_from([b"over x", b"2", b"1", b"0", b"\xb2", b"9" * 5000, b"{" * 3000]),
+        st.binary(max_size=40),
+        st.sampled_from([b"over x", b"2", b"1", b"0", b"\xb2", b"9" * 5000, b"{" * 3000]),
         st.builds(
             lambda kind, lines: json.dumps({"kind": kind, "at": 1.0, "attempt": 3, "lines": lines, "k": "x"}).encode(),
             st.sampled_from(["count", "node", "end"]),
             st.dictionaries(st.sampled_from(["0", "a", "n"]), st.one_of(st.integers(), st.none(), st.text())),
         ),
     ),
-)  # fmt: skip
+)
 _stamps = st.one_of(
     st.sampled_from([b"2026-11-21T10:00:00.1Z", b"2026-11-21T10:00:00.1Z", b"2026-99-99T99:99:99Z", b"now", b""]),
     st.binary(max_size=30),

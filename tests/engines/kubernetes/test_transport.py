@@ -38,11 +38,15 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def client_at(folder: Path, server: str, **settings: Any) -> Client:
     """A client of a server with these settings of its cluster."""
     path = folder / "kubeconfig"
-    path.write_text(json.dumps({
-        "clusters": [{"name": "c", "cluster": {"server": server, **settings}}],
-        "users": [{"name": "u", "user": {"token": "secret"}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": server, **settings}}],
+                "users": [{"name": "u", "user": {"token": "secret"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            }
+        )
+    )
     return Client("c", "team", str(path))
 
 

@@ -21,8 +21,9 @@ ANYWHERE = ("containers", "restartPolicy", "subdomain")
 
 def made(via: str, pods_seconds: int | None = None, **fields: Any) -> list[Manifest]:
     job = Job.model_validate({"name": "digits", "run": "train.py", "nodes": 4, **fields})
-    shape = Shape("r-1", "team", via, "image", "python3", 1000, "0" * 64, 1, pull_secrets=("registry",),
-                  pods_seconds=pods_seconds)  # fmt: skip
+    shape = Shape(
+        "r-1", "team", via, "image", "python3", 1000, "0" * 64, 1, pull_secrets=("registry",), pods_seconds=pods_seconds
+    )
     return attempt(shape, job, 2, job.nodes.max)
 
 
@@ -53,8 +54,17 @@ def test_no_autoscaler_evicts_pods_that_train_to_save_nodes(via: str) -> None:
 
 def test_pods_on_a_runtime_of_the_cluster_are_not_evicted_either() -> None:
     job = Job.model_validate({"name": "digits", "run": "train.py"})
-    shape = Shape("r-1", "team", "trainjob", "image", "python3", 1000, "0" * 64, 1,
-                  runtime=Runtime("torch-distributed", "ClusterTrainingRuntime"))  # fmt: skip
+    shape = Shape(
+        "r-1",
+        "team",
+        "trainjob",
+        "image",
+        "python3",
+        1000,
+        "0" * 64,
+        1,
+        runtime=Runtime("torch-distributed", "ClusterTrainingRuntime"),
+    )
     [found] = attempt(shape, job, 1, 1)
     [patch] = found["spec"]["runtimePatches"]
     [replicated] = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
@@ -83,8 +93,10 @@ def test_a_time_after_which_the_cluster_removes_what_has_ended_is_told_to_those_
         return spec.get("runPolicy", spec).get("ttlSecondsAfterFinished")
 
     assert {via: found(via) for via, way in WORKLOADS.items() if not way.no_ttl} == {
-        "job": 3600, "jobset": 3600, "pytorchjob": 3600,
-    }  # fmt: skip
+        "job": 3600,
+        "jobset": 3600,
+        "pytorchjob": 3600,
+    }
 
 
 def test_machines_may_be_chosen_by_any_label() -> None:
@@ -107,8 +119,10 @@ def replicated_jobs(one: Manifest) -> list[Manifest]:
 def test_a_trainjob_has_a_runtime_of_its_own() -> None:
     runtime, job = made("trainjob")
     assert job["spec"]["runtimeRef"] == {
-        "apiGroup": "trainer.kubeflow.org", "kind": runtime["kind"], "name": runtime["metadata"]["name"],
-    }  # fmt: skip
+        "apiGroup": "trainer.kubeflow.org",
+        "kind": runtime["kind"],
+        "name": runtime["metadata"]["name"],
+    }
     [replicated] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     assert replicated["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
     assert job["spec"]["trainer"]["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"] == 4

@@ -116,8 +116,19 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._openssl("req", "-x509", *self._key("ca"), "-subj", "/CN=ca", "-days", "30", "-out", "ca.crt",
-                      "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
+        self._openssl(
+            "req",
+            "-x509",
+            *self._key("ca"),
+            "-subj",
+            "/CN=ca",
+            "-days",
+            "30",
+            "-out",
+            "ca.crt",
+            "-addext",
+            "keyUsage=critical,keyCertSign",
+        )
         self.certificate = folder / "ca.crt"
         self.make("server", f"DNS:{NAME}")
         self.make("proxy", f"IP:{LOCALHOST}")

@@ -42,8 +42,11 @@ def run(folder: Path, python: Path, *words: str, package: Path = PACKAGE, env: M
     done = subprocess.run(
         [sys.executable, "-c", program, str(package.parent), "run", "train.py", "--set", f"python={python}", *words],
         env={**environ, "WINDLASS_HOME": str(folder / "home"), **(env or {})},
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

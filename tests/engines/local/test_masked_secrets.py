@@ -26,8 +26,13 @@ raise ValueError(f"{token} is refused")
 def test_a_secret_that_a_rank_prints_is_in_no_log_event_verdict_or_file(machine: Machine) -> None:
     machine = dataclasses.replace(machine, keys={"HF_TOKEN": VALUE})
     machine.write("train.py", SCRIPT)
-    job = {"name": "leak", "run": "train.py", "secrets": ["hf-token"], "python": sys.executable,
-           "setup": 'echo "setup sees $HF_TOKEN"'}  # fmt: skip
+    job = {
+        "name": "leak",
+        "run": "train.py",
+        "secrets": ["hf-token"],
+        "python": sys.executable,
+        "setup": 'echo "setup sees $HF_TOKEN"',
+    }
     machine.write("job.yaml", json.dumps(job))
     shown = [machine.windlass("run")]
     assert shown[0].returncode == 100, shown[0].stderr

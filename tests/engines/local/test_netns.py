@@ -69,9 +69,10 @@ def host_network() -> list[str]:
     ]
     beside = ("tmpfs /", "failing /")  # small and failing disks of tests beside this one
     mounts = [
-        line for line in Path("/proc/self/mounts").read_text().splitlines()
+        line
+        for line in Path("/proc/self/mounts").read_text().splitlines()
         if str(netns.FOLDER) not in line and not line.startswith(beside)
-    ]  # fmt: skip
+    ]
     return [*shown, *mounts]
 
 
@@ -137,8 +138,9 @@ def test_the_network_of_a_run_is_plain_data() -> None:
     assert network == netns.describe("digits-7f3k2", "/home/ada/.windlass", 2, "1gbit")
     assert json.loads(json.dumps(network)) == network
     assert [(node["host"], node["address"]) for node in network["nodes"]] == [
-        ("node-0", "10.77.0.1"), ("node-1", "10.77.0.2"),
-    ]  # fmt: skip
+        ("node-0", "10.77.0.1"),
+        ("node-1", "10.77.0.2"),
+    ]
 
 
 def test_every_device_is_made_inside_a_namespace_of_the_run() -> None:
@@ -368,8 +370,11 @@ def can_reach(run_id: str, node: int, address: str) -> bool:
     program = f"import socket; socket.create_connection(('{address}', 9), timeout=0.5)"
     done = subprocess.run(
         ["ip", "netns", "exec", inside, sys.executable, "-c", program],
-        env={"PATH": netns.search_path(os.environ.get("PATH"))}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={"PATH": netns.search_path(os.environ.get("PATH"))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return "ConnectionRefusedError" in done.stderr
 
 

@@ -24,9 +24,14 @@ if os.geteuid() != 0:
 
 class TestNetnsCold(Contract):
     way = Way(
-        "local cold, networks", LocalEngine, plan_local, frozenset(Can), {"start": "cold", "local": {"netns": True}},
-        adds=("NCCL_SOCKET_IFNAME",), differs_in=frozenset({Aspect.MEETING}),
-    )  # fmt: skip
+        "local cold, networks",
+        LocalEngine,
+        plan_local,
+        frozenset(Can),
+        {"start": "cold", "local": {"netns": True}},
+        adds=("NCCL_SOCKET_IFNAME",),
+        differs_in=frozenset({Aspect.MEETING}),
+    )
 
     def test_ranks_were_started_cold(self, harness: Harness) -> None:
         assert starts(harness) == {"cold"}
@@ -38,10 +43,14 @@ class TestNetnsSetup(Setup):
 
 class TestNetnsWarm(Contract):
     way = Way(
-        "local warm, networks", LocalEngine, plan_local, frozenset(Can), {"warm": ["torch"], "local": {"netns": True}},
+        "local warm, networks",
+        LocalEngine,
+        plan_local,
+        frozenset(Can),
+        {"warm": ["torch"], "local": {"netns": True}},
         adds=("NCCL_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),  # torch sets the second where it is imported
         differs_in=frozenset({Aspect.MEETING}),
-    )  # fmt: skip
+    )
 
     def test_ranks_were_forked(self, harness: Harness) -> None:
         assert starts(harness) == {"warm"}
@@ -50,10 +59,14 @@ class TestNetnsWarm(Contract):
 @pytest.mark.skipif(shutil.which("mpirun") is None and "CI" not in os.environ, reason="no mpirun")
 class TestNetnsMpi(Contract):
     way = Way(
-        "local mpi, networks", LocalEngine, plan_local, frozenset(Can) - {Can.ANY_LAUNCHER},
-        {"launcher": "mpi", "start": "cold", "local": {"netns": True}}, adds=(*OF_OPEN_MPI, "NCCL_SOCKET_IFNAME"),
+        "local mpi, networks",
+        LocalEngine,
+        plan_local,
+        frozenset(Can) - {Can.ANY_LAUNCHER},
+        {"launcher": "mpi", "start": "cold", "local": {"netns": True}},
+        adds=(*OF_OPEN_MPI, "NCCL_SOCKET_IFNAME"),
         differs_in=frozenset({Aspect.MEETING}),  # how ranks end, on another node too, is of the tests below
-    )  # fmt: skip
+    )
 
     def test_ranks_of_mpi_are_those_of_the_job_and_each_is_in_the_network_of_its_node(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "where", base=SCRIPTS, nodes=2, procs_per_node=2)

@@ -61,9 +61,17 @@ def test_nodes_share_the_gpus_that_the_user_has_chosen(tmp_path: Path, where: st
 
 @pytest.mark.parametrize(
     ("shell", "on_target", "in_job", "procs"),
-    [(None, None, None, 8), ("0,1", None, None, 2), (None, "4,5,6", None, 3), (None, None, "0,1", 2),
-     ("0,1", "0,1,2", "0", 1), ("", None, None, 1), ("0,1", None, "-1", 1), (",".join("012345678"), None, None, 8)],
-)  # fmt: skip
+    [
+        (None, None, None, 8),
+        ("0,1", None, None, 2),
+        (None, "4,5,6", None, 3),
+        (None, None, "0,1", 2),
+        ("0,1", "0,1,2", "0", 1),
+        ("", None, None, 1),
+        ("0,1", None, "-1", 1),
+        (",".join("012345678"), None, None, 8),
+    ],
+)
 def test_auto_is_a_rank_for_each_gpu_that_the_ranks_see(
     tmp_path: Path, shell: str | None, on_target: str | None, in_job: str | None, procs: int
 ) -> None:
@@ -81,9 +89,13 @@ def test_torch_warns_of_no_variable_that_ranks_get(tmp_path: Path) -> None:
     made = plan_of(tmp_path, known={"gpus": ("T4",)})
     group = "import torch.distributed as d\nd.init_process_group('gloo', store=d.HashStore(), rank=0, world_size=1)"
     done = subprocess.run(
-        [sys.executable, "-c", f"{group}\nimport os; os._exit(0)"], env={**os.environ, **made.nodes.common},
-        capture_output=True, text=True, check=True, timeout=240,
-    )  # fmt: skip
+        [sys.executable, "-c", f"{group}\nimport os; os._exit(0)"],
+        env={**os.environ, **made.nodes.common},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+    )
     assert done.stderr == ""
 
 
@@ -150,9 +162,12 @@ def test_outputs_in_a_folder_are_written_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("to", "known", "code"),
-    [("ftp://host/runs", {}, "outputs-unknown"), ("gs://bucket/runs", {"has_data_extra": False}, "data-extra"),
-     ("file://mnt/runs", {}, "outputs-unknown")],
-)  # fmt: skip
+    [
+        ("ftp://host/runs", {}, "outputs-unknown"),
+        ("gs://bucket/runs", {"has_data_extra": False}, "data-extra"),
+        ("file://mnt/runs", {}, "outputs-unknown"),
+    ],
+)
 def test_outputs_that_cannot_be_uploaded_block_the_plan(
     tmp_path: Path, to: str, known: dict[str, Any], code: str
 ) -> None:
@@ -205,9 +220,9 @@ def test_checkpoints_in_a_store_have_a_prefix_for_each_run(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "refused"), [("python3.8", True), ("python2.7", True), ("python3.9", False), ("python3.13", False),
-                          ("python3", False)],
-)  # fmt: skip
+    ("name", "refused"),
+    [("python3.8", True), ("python2.7", True), ("python3.9", False), ("python3.13", False), ("python3", False)],
+)
 def test_an_interpreter_that_is_too_old_for_ranks_is_refused_by_the_name_of_its_file(
     tmp_path: Path, name: str, refused: bool
 ) -> None:
@@ -239,8 +254,12 @@ def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, outputs: str
     (tmp_path / "loop").symlink_to("loop")
     if os.geteuid() == 0 and outputs == "/proc/out":
         pytest.skip("root has the right to write there, and the kernel refuses it")
-    wrong = {"a-file": "a-file is no folder", "a-file/out": "a-file is no folder", "loop": "loop is no folder",
-             "/proc/out": "/proc cannot be written"}.get(outputs)  # fmt: skip
+    wrong = {
+        "a-file": "a-file is no folder",
+        "a-file/out": "a-file is no folder",
+        "loop": "loop is no folder",
+        "/proc/out": "/proc cannot be written",
+    }.get(outputs)
     for where, code in ((outputs, "outputs-folder"), (f"file://{tmp_path / outputs}", "outputs-store")):
         found = notes(plan_of(tmp_path, outputs=where)).get(code, "")
         assert found.endswith(wrong) if wrong else not found, found
@@ -305,8 +324,9 @@ def test_paths_of_a_job_are_those_that_are_checked_and_are_relative_to_its_file(
     for folder in ("job/sub", "job/digits", "sub", "home-digits"):
         (tmp_path / folder).mkdir(parents=True)
     data = [{"name": "digits", "source": "digits"}, {"name": "more", "source": "~/home-digits", "via": "stream"}]
-    made = plan_of(tmp_path / "job", code=code.format(tmp_path), data=data, outputs="~/results",
-                   known={"script_found": True})  # fmt: skip
+    made = plan_of(
+        tmp_path / "job", code=code.format(tmp_path), data=data, outputs="~/results", known={"script_found": True}
+    )
     assert notes(made) == {}
     assert made.nodes.contract["WINDLASS_DATA_DIGITS"] == f"{tmp_path}/job/digits"
     assert made.nodes.contract["WINDLASS_DATA_MORE"] == f"{tmp_path}/home-digits"
@@ -334,9 +354,14 @@ def with_slots(
 
 @pytest.mark.parametrize(
     ("fields", "takes"),
-    [({}, 1), ({"nodes": 2, "procs_per_node": 2}, 4), ({"resources": {"gpus": 2}}, 2),
-     ({"nodes": {"min": 1, "max": 3}}, 3), ({"nodes": 2, "procs_per_node": 4, "resources": {"gpus": 1}}, 2)],
-)  # fmt: skip
+    [
+        ({}, 1),
+        ({"nodes": 2, "procs_per_node": 2}, 4),
+        ({"resources": {"gpus": 2}}, 2),
+        ({"nodes": {"min": 1, "max": 3}}, 3),
+        ({"nodes": 2, "procs_per_node": 4, "resources": {"gpus": 1}}, 2),
+    ],
+)
 def test_a_run_takes_a_slot_for_each_gpu_that_it_asks_for_else_for_each_rank(
     tmp_path: Path, fields: dict[str, Any], takes: int
 ) -> None:

@@ -61,8 +61,9 @@ def end_processes(machine: Machine, run: str, *, supervisor: bool = True, nodes:
     for process in machine.processes():
         is_of_run = f" {run} " in process.command or f"/{run}/" in process.command
         of_rank = process.environ.get("WINDLASS_RUN_ID") == run and process.rank is not None
-        if (supervisor and is_of_run and process.is_supervisor) or (nodes and (of_rank or (
-                is_of_run and process.node is not None))):  # fmt: skip
+        if (supervisor and is_of_run and process.is_supervisor) or (
+            nodes and (of_rank or (is_of_run and process.node is not None))
+        ):
             kill(process.pid)
 
 

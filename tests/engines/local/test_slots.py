@@ -113,9 +113,15 @@ def test_the_next_supervisor_waits_again_where_its_nodes_have_ended(folder: Path
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[" * 20_000, '{"run_id": "a", "takes": 1, "priority": "x", "since": 1.0, "slots": []}',
-             '{"run_id": "a", "takes": 1, "priority": 0, "since": 1.0, "slots": [[]]}']
-)  # fmt: skip
+    "text",
+    [
+        "",
+        "{",
+        "[" * 20_000,
+        '{"run_id": "a", "takes": 1, "priority": "x", "since": 1.0, "slots": []}',
+        '{"run_id": "a", "takes": 1, "priority": 0, "since": 1.0, "slots": [[]]}',
+    ],
+)
 def test_a_ticket_that_cannot_be_read_counts_as_all_slots(folder: Path, text: str) -> None:
     holder, other = SlotQueue(folder, "a"), SlotQueue(folder, "b")
     take(holder, "a", 1, total=4)
@@ -154,8 +160,9 @@ def admission(run: FakeRun, **request: Any) -> tuple[Admission, Recorder, FakeCl
 def other_holder(run: FakeRun, run_id: str = "other-1") -> Admission:
     made = Admission(
         replace(run.plan, run_id=run_id, steps=(Step("queue", "", {"takes": 1, "of": 1, "priority": 0}),)),
-        run.store.home, no_look,
-    )  # fmt: skip
+        run.store.home,
+        no_look,
+    )
     assert made.turn(Recorder(run.writer, now=run.clock.time), run.clock)
     return made
 

@@ -74,8 +74,11 @@ class World:
             raise Refused(IN_USE, "there is one of this name")
         assert not self.live(), f"{request['TrainingJobName']} beside {self.live()}"
         self.jobs[request["TrainingJobName"]] = {
-            **request, "TrainingJobStatus": IN_PROGRESS, "SecondaryStatus": "Training", "seen": 0,
-        }  # fmt: skip
+            **request,
+            "TrainingJobStatus": IN_PROGRESS,
+            "SecondaryStatus": "Training",
+            "seen": 0,
+        }
 
     def describe(self, name: str) -> Description:
         if (job := self.jobs.get(name)) is None:

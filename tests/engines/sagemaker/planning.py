@@ -29,10 +29,13 @@ ROLE = "arn:aws:iam::123456789012:role/training"
 FOLDER = CodeFacts("/home/ada/job", True, True, CODE, imports=("torch",))
 FACTS = Facts("/home/ada/.windlass", FOLDER, "ada", "/env/bin/python", 8, ROLE)
 FIELDS: Mapping[str, Any] = {
-    "name": "aws", "region": "us-east-1", "role": ROLE,
-    "storage": "s3://bucket/windlass/", "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1",
+    "name": "aws",
+    "region": "us-east-1",
+    "role": ROLE,
+    "storage": "s3://bucket/windlass/",
+    "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1",
     "instance": "ml.g5.xlarge",
-}  # fmt: skip
+}
 
 
 def planned(facts: Facts = FACTS, target: Mapping[str, Any] | None = None, **fields: Any) -> Plan:

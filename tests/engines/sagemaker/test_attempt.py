@@ -52,8 +52,12 @@ class LaggingService:
     def fail(self, reason: str) -> None:
         """End the job."""
         self.num_turns = 0
-        self.job = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "TrainingStartTime": 1.0,
-                    "FailureReason": reason}  # fmt: skip
+        self.job = {
+            "TrainingJobStatus": "Failed",
+            "SecondaryStatus": "Failed",
+            "TrainingStartTime": 1.0,
+            "FailureReason": reason,
+        }
 
     def create(self, request: Request) -> None: ...
 
@@ -143,8 +147,9 @@ def test_hosts_whose_workers_failed_or_were_told_to_end_are_not_waited_for(
     assert [*first.news(), *second.news()] == []
     assert (first.ended, first.worker_failed, second.worker_failed) == (False, True, False)
     assert first.last_words().splitlines() == [
-        "this host cannot start: no archive", "AlgorithmError: no archive, exit code: 1",
-    ]  # fmt: skip
+        "this host cannot start: no archive",
+        "AlgorithmError: no archive, exit code: 1",
+    ]
 
 
 def test_what_the_store_has_not_of_what_hosts_have_written_is_reported_once(
@@ -156,7 +161,7 @@ def test_what_the_store_has_not_of_what_hosts_have_written_is_reported_once(
     found = [one for _ in range(2) for one in attempt.nodes[0].news() if "pipe" in getattr(one, "message", "")]
     assert [one.message for one in found if isinstance(one, NodeWarning)] == [
         f"files that the hosts have written were not uploaded: {'; '.join(left_out[:5])}; and 2 more",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("failures", [(), (RankFailure(1, 3, 1.0, "x"),)])

@@ -193,9 +193,11 @@ def test_a_login_that_cannot_be_used_is_said_to_be_one(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     for name, value in {
-        "AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_PROFILE": profile, "HOME": str(tmp_path),
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_PROFILE": profile,
+        "HOME": str(tmp_path),
         "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():  # fmt: skip
+    }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(LoginFailed) as caught:
         Aws(REGION, ACCOUNT, config=QUICK).describe(KNOWN)

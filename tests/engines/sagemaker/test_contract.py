@@ -15,8 +15,13 @@ from tests.engines.sagemaker.planning import plan_emulated, plan_here
 from windlass.engines.sagemaker.engine import SageMakerEngine, SageMakerLocalEngine
 
 CAN = frozenset(Can) - {
-    Can.FILES, Can.QUICK_START, Can.INTERPRETERS, Can.STOPS_AT_ONCE, Can.SHELL, Can.BYTES,
-}  # fmt: skip
+    Can.FILES,
+    Can.QUICK_START,
+    Can.INTERPRETERS,
+    Can.STOPS_AT_ONCE,
+    Can.SHELL,
+    Can.BYTES,
+}
 
 
 @pytest.mark.slow

@@ -74,11 +74,14 @@ def mark(run: Run, name: str) -> None:
         ("ResourceLimitExceeded", QUOTA, "quota-exceeded"),
         ("ValidationException", NO_ROLE, "role-not-assumed"),
         ("ValidationException", "Cannot find repository: train in registry ID: 123456789012.", "image-not-found"),
-        ("AccessDeniedException", "User: arn:aws:iam::1:user/ada is not authorized to perform: iam:PassRole on "
-         "resource: training", "rights-missing"),
+        (
+            "AccessDeniedException",
+            "User: arn:aws:iam::1:user/ada is not authorized to perform: iam:PassRole on resource: training",
+            "rights-missing",
+        ),
         ("ValidationException", "Training plan arn:aws:p is not Active.", "training-plan-not-active"),
     ],
-)  # fmt: skip
+)
 def test_a_job_that_is_refused_fails_at_once(
     harness: Harness, plane: ControlPlane, code: str, message: str, verdict: str
 ) -> None:
@@ -94,17 +97,20 @@ def test_a_job_that_is_refused_fails_at_once(
     ("reason", "verdict"),
     [
         (CAPACITY, "no-capacity"),
-        ("ClientError: Cannot pull algorithm container. Either the image does not exist or its permissions are "
-         "incorrect.", "image-pull-failed"),
-        ("ClientError: Data download failed:Unable to download object s3://b/x (AccessDenied: Access Denied)",
-         "s3-denied"),
+        (
+            "ClientError: Cannot pull algorithm container. Either the image does not exist or its permissions are "
+            "incorrect.",
+            "image-pull-failed",
+        ),
+        (
+            "ClientError: Data download failed:Unable to download object s3://b/x (AccessDenied: Access Denied)",
+            "s3-denied",
+        ),
         ("ClientError: Data download failed: write /opt/ml/input/data/x: no space left on device", "disk-full"),
         ("InternalServerError: We encountered an internal error. Please try again.", "sagemaker-internal"),
     ],
-)  # fmt: skip
-def test_a_job_that_fails_before_it_trains(
-    harness: Harness, plane: ControlPlane, reason: str, verdict: str
-) -> None:  # fmt: skip
+)
+def test_a_job_that_fails_before_it_trains(harness: Harness, plane: ControlPlane, reason: str, verdict: str) -> None:
     plane.fails_with = reason
     run = harness.start("leave", "0")
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
@@ -312,7 +318,7 @@ def test_a_control_plane_that_is_gone_for_a_while(harness: Harness, plane: Contr
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_supervisor_that_is_killed_while_it_creates_the_job(
     harness: Harness, plane: ControlPlane, moment: str
-) -> None:  # fmt: skip
+) -> None:
     killed: list[int] = []
 
     def kill(operation: str) -> None:

@@ -30,9 +30,10 @@ def may() -> bool:
 
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.timeout(600),
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not may(), reason="needs user namespaces, in which others can be forbidden"),
-]  # fmt: skip
+]
 
 
 def windlass(machine: Machine, *words: str) -> subprocess.CompletedProcess[str]:
@@ -55,8 +56,11 @@ def test_ranks_of_two_hosts_meet_and_the_run_says_what_differs(folders: Machine)
     assert done.returncode == 0, done.stdout + done.stderr
     found = sorted(json.loads(line.partition("] ")[2]) for line in done.stdout.splitlines() if line.startswith("["))
     assert [(rank, total, host) for rank, total, host, _ in found] == [
-        (0, 10.0, "127.0.0.2"), (1, 10.0, "127.0.0.2"), (2, 10.0, "127.0.0.3"), (3, 10.0, "127.0.0.3"),
-    ]  # fmt: skip
+        (0, 10.0, "127.0.0.2"),
+        (1, 10.0, "127.0.0.2"),
+        (2, 10.0, "127.0.0.3"),
+        (3, 10.0, "127.0.0.3"),
+    ]
     assert all(model.startswith(str(folders.home)) for _, _, _, model in found)
     [warning] = [one["message"] for one in folders.events() if one["kind"] == "warning"]
     assert "SAGEMAKER_BASE_DIR" in warning

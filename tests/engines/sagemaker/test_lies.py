@@ -64,7 +64,7 @@ def windlass(harness: Harness, folder: Path, *words: str) -> subprocess.Complete
     environ = {**os.environ, "WINDLASS_HOME": str(harness.home)}
     return subprocess.run(
         [sys.executable, "-m", "windlass", *words], cwd=folder, env=environ, capture_output=True, text=True
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.nightly)])
@@ -92,7 +92,7 @@ def test_a_job_whose_creation_was_never_answered_is_stopped_once_aws_answers(wor
 @pytest.mark.parametrize("operation", ["CreateTrainingJob", "DescribeTrainingJob", "StopTrainingJob", ""])
 def test_a_run_that_is_stopped_leaves_no_job_whatever_its_answers_were(
     world: World, operation: str, lie: Fault
-) -> None:  # fmt: skip
+) -> None:
     """Twelve answers: more than the tries of boto3, twice."""
     harness, plane, control, _ = world
     left = iter(range(12))

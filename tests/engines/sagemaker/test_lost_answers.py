@@ -58,7 +58,7 @@ def lab(world: World, tmp_path: Path) -> Iterator[Lab]:
 
 def at(
     point: tuple[str, int], fault: str, away: int, kills: bool, happens: Callable[[], object], has_happened: list[bool]
-) -> Callable[[Connection, str, int], str]:  # fmt: skip
+) -> Callable[[Connection, str, int], str]:
     """The fault of one call, and of so many calls after it; with the first, something happens, or the caller dies."""
     left = [1 + away]
 
@@ -77,13 +77,21 @@ def at(
 
 
 @pytest.mark.parametrize(
-    ("point", "fault", "away", "kills", "event", "life"), EVERY if IS_NIGHTLY else OF_CI,
+    ("point", "fault", "away", "kills", "event", "life"),
+    EVERY if IS_NIGHTLY else OF_CI,
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else str(value),
-)  # fmt: skip
+)
 def test_an_answer_that_is_lost_makes_no_second_job_and_leaves_none_behind(
-    lab: Lab, world: World, tmp_path: Path, point: tuple[str, int], fault: str, away: int, kills: bool, event: str,
+    lab: Lab,
+    world: World,
+    tmp_path: Path,
+    point: tuple[str, int],
+    fault: str,
+    away: int,
+    kills: bool,
+    event: str,
     life: str,
-) -> None:  # fmt: skip
+) -> None:
     def happens() -> None:
         if event == "stop":
             lab.ask_to_stop(run_id)
@@ -154,9 +162,12 @@ def ended_with_a_job(lab: Lab, world: World, tmp_path: Path) -> str:
     folder = lab.store.run_dir(run_id) / "attempt-1"
     (folder / "training-job.json").unlink(missing_ok=True)
     world.jobs["digits-1-1"] = {
-        "TrainingJobName": "digits-1-1", "TrainingJobStatus": IN_PROGRESS, "SecondaryStatus": "Training", "seen": 0,
+        "TrainingJobName": "digits-1-1",
+        "TrainingJobStatus": IN_PROGRESS,
+        "SecondaryStatus": "Training",
+        "seen": 0,
         "Environment": {"WINDLASS_RUN": run_id},
-    }  # fmt: skip
+    }
     return run_id
 
 
@@ -176,9 +187,7 @@ def test_no_command_forgets_a_job_of_an_ended_run_that_is_not_known_to_have_ende
     assert world.going() == []
 
 
-def test_a_clean_up_that_failed_is_shown_and_done_by_the_next_command(
-    lab: Lab, world: World, tmp_path: Path
-) -> None:  # fmt: skip
+def test_a_clean_up_that_failed_is_shown_and_done_by_the_next_command(lab: Lab, world: World, tmp_path: Path) -> None:
     run_id = ended_with_a_job(lab, world, tmp_path)
     world.fault = lambda connection, operation, number: "denied"
     lab.finish(run_id)
@@ -310,9 +319,12 @@ def test_a_job_that_is_deleted_by_hand_ends_its_run(lab: Lab, world: World, tmp_
 def test_a_job_of_the_same_name_that_is_not_of_the_run_is_left_alone(lab: Lab, world: World, tmp_path: Path) -> None:
     run_id = lab.begin(tmp_path, "digits-1")
     world.jobs["digits-1-1"] = {
-        "TrainingJobName": "digits-1-1", "TrainingJobStatus": IN_PROGRESS, "SecondaryStatus": "Training", "seen": -1000,
+        "TrainingJobName": "digits-1-1",
+        "TrainingJobStatus": IN_PROGRESS,
+        "SecondaryStatus": "Training",
+        "seen": -1000,
         "Environment": {},
-    }  # fmt: skip
+    }
     ended = lab.to_the_end(run_id)
     assert (ended.phase, world.going(), world.calls["stop"]) == (Phase.FAILED, ["digits-1-1"], 0)
     assert "is not of this run" in str(ended.cause)

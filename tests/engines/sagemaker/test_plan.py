@@ -85,11 +85,19 @@ def test_a_rank_is_started_for_each_gpu_of_the_type() -> None:
 @pytest.mark.parametrize(
     ("kind", "gpus"),
     [
-        ("ml.g5.xlarge", 1), ("ml.g5.48xlarge", 8), ("ml.p4d.24xlarge", 8), ("ml.g4dn.metal", 8), ("ml.m5.xlarge", 0),
-        ("ml.p3.8xlarge", 4), ("ml.m99.xlarge", 0), ("ml.p9.xlarge", None), ("ml.trn1.2xlarge", None),
-        ("ml.trn2u.48xlarge", None), ("local", None),
+        ("ml.g5.xlarge", 1),
+        ("ml.g5.48xlarge", 8),
+        ("ml.p4d.24xlarge", 8),
+        ("ml.g4dn.metal", 8),
+        ("ml.m5.xlarge", 0),
+        ("ml.p3.8xlarge", 4),
+        ("ml.m99.xlarge", 0),
+        ("ml.p9.xlarge", None),
+        ("ml.trn1.2xlarge", None),
+        ("ml.trn2u.48xlarge", None),
+        ("local", None),
     ],
-)  # fmt: skip
+)
 def test_gpus_of_instance_types(kind: str, gpus: int | None) -> None:
     assert num_gpus(kind) == gpus
 
@@ -175,9 +183,15 @@ def test_fields_that_change_nothing_are_noted() -> None:
 def test_what_hosts_here_would_not_find_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "there").mkdir()
-    data = [{"name": name, "source": source} for name, source in (
-        ("a", "missing"), ("b", "there"), ("c", f"file://{tmp_path}/missing/"), ("d", "s3://bucket/missing/"),
-    )]  # fmt: skip
+    data = [
+        {"name": name, "source": source}
+        for name, source in (
+            ("a", "missing"),
+            ("b", "there"),
+            ("c", f"file://{tmp_path}/missing/"),
+            ("d", "s3://bucket/missing/"),
+        )
+    ]
     job = Job(name="digits", run="train.py", data=data, python="./venv/bin/python")
     made = plan_here(job, tmp_path, tmp_path / "home", "digits-7f3k2")
     assert [note.message for note in made.notes if note.blocks] == [
@@ -207,10 +221,16 @@ def test_options_of_objects_on_a_cluster_are_noted() -> None:
     assert "via-unused" not in {note.code for note in planned(kubernetes={"via": "auto"}).notes}
 
 
-@pytest.mark.parametrize(("procs", "instance", "is_noted"), [
-    (2, "ml.g5.xlarge", True), (8, "ml.g5.12xlarge", True), (4, "ml.g5.12xlarge", False), (8, "ml.c5.xlarge", False),
-    ("auto", "ml.g5.xlarge", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("procs", "instance", "is_noted"),
+    [
+        (2, "ml.g5.xlarge", True),
+        (8, "ml.g5.12xlarge", True),
+        (4, "ml.g5.12xlarge", False),
+        (8, "ml.c5.xlarge", False),
+        ("auto", "ml.g5.xlarge", False),
+    ],
+)
 def test_more_ranks_than_gpus_are_noted(procs: int | str, instance: str, is_noted: bool) -> None:
     made = planned(procs_per_node=procs, resources={"instance": instance})
     assert ("gpus-shared" in {note.code for note in made.notes}) is is_noted

@@ -19,9 +19,12 @@ from windlass.spec.targets import SageMakerTarget
 
 LOGIN = f"arn:aws:iam::{ACCOUNT}:user/ada"
 FULL = {
-    **FIELDS, "storage": f"s3://{BUCKET}/windlass", "kms_key": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/k",
-    "subnets": ("subnet-1",), "security_groups": ("sg-1",),
-}  # fmt: skip
+    **FIELDS,
+    "storage": f"s3://{BUCKET}/windlass",
+    "kms_key": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/k",
+    "subnets": ("subnet-1",),
+    "security_groups": ("sg-1",),
+}
 
 
 def target(**fields: Any) -> SageMakerTarget:
@@ -56,8 +59,10 @@ def grant(plane: ControlPlane, one: SageMakerTarget) -> None:
     account.policies[ROLE] = policies.of_role(one, ACCOUNT)
     account.policies[LOGIN] = policies.of_user(one, ACCOUNT, ROLE)
     account.default_quotas = {"ml.g5.xlarge for training job usage": 0.0}
-    account.quotas = {f"ml.g5.xlarge for {use}": 4.0 for use in (
-        "training job usage", "spot training job usage", "training warm pool usage")}  # fmt: skip
+    account.quotas = {
+        f"ml.g5.xlarge for {use}": 4.0
+        for use in ("training job usage", "spot training job usage", "training warm pool usage")
+    }
     account.images = {"train:1"}
 
 
@@ -103,10 +108,15 @@ def test_policies_name_what_can_be_named() -> None:
         actions = {action for statement in open_ended for action in statement["Action"]}
         # None of these can be given for a single resource; metrics have a condition instead.
         assert actions <= {
-            "sagemaker:Search", "ecr:GetAuthorizationToken", "cloudwatch:PutMetricData",
-            "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSecurityGroups",
-            "ec2:DescribeSubnets", "ec2:DescribeVpcs",
-        }  # fmt: skip
+            "sagemaker:Search",
+            "ecr:GetAuthorizationToken",
+            "cloudwatch:PutMetricData",
+            "ec2:DescribeDhcpOptions",
+            "ec2:DescribeNetworkInterfaces",
+            "ec2:DescribeSecurityGroups",
+            "ec2:DescribeSubnets",
+            "ec2:DescribeVpcs",
+        }
 
 
 @pytest.mark.slow
@@ -146,7 +156,7 @@ def test_a_role_that_is_not_there(plane: ControlPlane) -> None:
 )
 def test_what_a_target_names_and_is_not_there(
     plane: ControlPlane, fields: dict[str, Any], name: str, words: str
-) -> None:  # fmt: skip
+) -> None:
     check = found(target(**fields))[name]
     assert (check.level, words in check.found, bool(check.fix)) == ("fail", True, True), check
 

@@ -38,7 +38,7 @@ def test_the_members_of_a_secret_are_variables(plane: ControlPlane, environ: dic
 @pytest.mark.parametrize("text", ["just text", "[1]", "{}", '{"A": 1}', '"x"'])
 def test_what_is_no_object_of_texts_is_refused_and_not_shown(
     plane: ControlPlane, environ: dict[str, str], text: str
-) -> None:  # fmt: skip
+) -> None:
     plane.account.secrets["tokens"] = text
     with pytest.raises(StoreError) as found:
         secret("tokens", environ)
@@ -65,9 +65,13 @@ def test_another_refusal_is_quoted(plane: ControlPlane, environ: dict[str, str])
     ("status", "code"), [(500, "InternalServiceError"), (503, ""), (429, ""), (400, "ThrottlingException")]
 )
 def test_a_service_that_is_busy_is_asked_again(
-    plane: ControlPlane, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    status: int, code: str,
-) -> None:  # fmt: skip
+    plane: ControlPlane,
+    environ: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: int,
+    code: str,
+) -> None:
     plane.account.secrets["tokens"] = '{"API_TOKEN": "a"}'
     plane.refuse("GetSecretValue", code, "try again", status=status)
     for name, value in environ.items():

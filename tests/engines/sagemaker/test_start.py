@@ -21,10 +21,13 @@ from windlass.worker.protocol import WorkerFailed
 
 PROGRAM = Path(windlass.worker.__file__).with_name("sagemaker_start.py")
 RESOURCES: dict[str, Any] = {
-    "current_host": "algo-10", "hosts": [f"algo-{n}" for n in (10, 1, 2)], "current_instance_type": "ml.p4d.24xlarge",
-    "current_group_name": "homogeneousCluster", "network_interface_name": "eth1",
+    "current_host": "algo-10",
+    "hosts": [f"algo-{n}" for n in (10, 1, 2)],
+    "current_instance_type": "ml.p4d.24xlarge",
+    "current_group_name": "homogeneousCluster",
+    "network_interface_name": "eth1",
     "instance_groups": [{"instance_group_name": "homogeneousCluster", "instance_type": "ml.p4d.24xlarge"}],
-}  # fmt: skip
+}
 BOTH = {
     f"SM_{name}"
     for name in (
@@ -66,15 +69,25 @@ def test_scripts_find_the_variables_of_the_toolkit(start: ModuleType) -> None:
     )
     base = start.BASE
     expected = {
-        "SM_HOSTS": '["algo-1", "algo-2", "algo-10"]', "SM_CURRENT_HOST": "algo-10", "SM_CHANNELS": '["digits"]',
-        "SM_CHANNEL_DIGITS": f"{base}/input/data/digits", "SM_MODEL_DIR": f"{base}/model", "SM_HP_LR": "0.1",
-        "SM_HP_NAME": "a b", "SM_HP_LAYER_SIZES": "[1, 2]",
+        "SM_HOSTS": '["algo-1", "algo-2", "algo-10"]',
+        "SM_CURRENT_HOST": "algo-10",
+        "SM_CHANNELS": '["digits"]',
+        "SM_CHANNEL_DIGITS": f"{base}/input/data/digits",
+        "SM_MODEL_DIR": f"{base}/model",
+        "SM_HP_LR": "0.1",
+        "SM_HP_NAME": "a b",
+        "SM_HP_LAYER_SIZES": "[1, 2]",
         "SM_HPS": '{"layer-sizes": [1, 2], "lr": 0.1, "name": "a b"}',
         "SM_HOST_COUNT": "3",
-        "SM_CURRENT_HOST_RANK": "2", "SM_MASTER_ADDR": "algo-1", "SM_NETWORK_INTERFACE_NAME": "eth1",
-        "SM_USER_ENTRY_POINT": "train.py", "SM_USER_ARGS": '["-v"]', "SM_MODULE_NAME": "train",
-        "SM_OUTPUT_DATA_DIR": f"{base}/output/data", "SM_CURRENT_INSTANCE_TYPE": "ml.p4d.24xlarge",
-    }  # fmt: skip
+        "SM_CURRENT_HOST_RANK": "2",
+        "SM_MASTER_ADDR": "algo-1",
+        "SM_NETWORK_INTERFACE_NAME": "eth1",
+        "SM_USER_ENTRY_POINT": "train.py",
+        "SM_USER_ARGS": '["-v"]',
+        "SM_MODULE_NAME": "train",
+        "SM_OUTPUT_DATA_DIR": f"{base}/output/data",
+        "SM_CURRENT_INSTANCE_TYPE": "ml.p4d.24xlarge",
+    }
     assert {name: found.get(name) for name in expected} == expected
     assert found.keys() >= BOTH
     assert all(isinstance(value, str) for value in found.values())
@@ -135,9 +148,10 @@ def test_specs_get_the_folders_and_names_of_the_host(start: ModuleType, tmp_path
     source.write_bytes(gzip.compress(json.dumps(spec).encode()))
     start._place_nodes(str(source), str(target), ["127.0.0.2", "127.0.0.3"])
     assert json.loads(gzip.decompress(target.read_bytes())) == {
-        "env": {"MASTER_ADDR": "127.0.0.2", "OUT": f"{start.BASE}/model"}, "cwd": f"{start.BASE}/windlass/code",
+        "env": {"MASTER_ADDR": "127.0.0.2", "OUT": f"{start.BASE}/model"},
+        "cwd": f"{start.BASE}/windlass/code",
         "keep": "/opt/mlx",
-    }  # fmt: skip
+    }
 
 
 def failed_start(channel: Path, python: str, **env: str) -> tuple[str, str]:

@@ -34,9 +34,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, C
     folder = tmp_path_factory.mktemp("kills")
     with emulated(folder) as (harness, plane):
         target = {
-            "kind": "sagemaker", "region": REGION, "role": ROLE, "storage": f"s3://{BUCKET}/kills",
-            "image": "images/train:1", "instance": "ml.m5.xlarge", "python": sys.executable,
-        }  # fmt: skip
+            "kind": "sagemaker",
+            "region": REGION,
+            "role": ROLE,
+            "storage": f"s3://{BUCKET}/kills",
+            "image": "images/train:1",
+            "instance": "ml.m5.xlarge",
+            "python": sys.executable,
+        }
         (folder / "job").mkdir()
         (folder / "job" / "targets.yaml").write_text(json.dumps({"aws": target}))
         (folder / "job" / "train.py").write_text("print('trained')\n")

@@ -32,9 +32,13 @@ from windlass.spec.targets import SageMakerTarget
 def job(name: str, run_id: str, created: float, status: str = "InProgress", second: str = "Training") -> dict[str, Any]:
     tags = {layout.RUN_TAG: run_id, layout.JOB_TAG: "digits", layout.USER_TAG: "ada"}
     return {
-        "TrainingJobName": name, "TrainingJobStatus": status, "SecondaryStatus": second, "CreationTime": created,
-        "LastModifiedTime": created + 5, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
-    }  # fmt: skip
+        "TrainingJobName": name,
+        "TrainingJobStatus": status,
+        "SecondaryStatus": second,
+        "CreationTime": created,
+        "LastModifiedTime": created + 5,
+        "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+    }
 
 
 def test_a_run_is_its_newest_job_and_began_with_its_first() -> None:

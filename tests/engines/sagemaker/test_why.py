@@ -23,14 +23,23 @@ IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/train:1"
 
 
 def verdict(
-    description: dict[str, Any], cause: dict[str, Any] | None, phase: Phase = Phase.FAILED,
-    region: str = "us-east-1", **job: Any,
-) -> Verdict:  # fmt: skip
+    description: dict[str, Any],
+    cause: dict[str, Any] | None,
+    phase: Phase = Phase.FAILED,
+    region: str = "us-east-1",
+    **job: Any,
+) -> Verdict:
     made = planned(**job)
     status = Status(
-        id="digits-7f3k2", name="digits", target="aws", created_at=1.0, phase=phase, phase_since=1.0, output_dir="/out",
+        id="digits-7f3k2",
+        name="digits",
+        target="aws",
+        created_at=1.0,
+        phase=phase,
+        phase_since=1.0,
+        output_dir="/out",
         cause=cause,
-    )  # fmt: skip
+    )
     seen = JobSeen(request(made), "aws", region, description)
     plan = {"policy": dict(made.policy)}
     return diagnose(Observations(status, plan, rules=rules_on(seen))).verdict
@@ -133,9 +142,13 @@ def test_a_secret_that_cannot_be_read_is_looked_for_by_a_command(region: str, wo
 
 @pytest.mark.parametrize(
     ("second", "code"),
-    [("MaxWaitTimeExceeded", "spot-wait-over"), ("MaxRuntimeExceeded", "timeout"), ("Interrupted", "spot-interrupted"),
-     ("Stopped", "stopped-outside")],
-)  # fmt: skip
+    [
+        ("MaxWaitTimeExceeded", "spot-wait-over"),
+        ("MaxRuntimeExceeded", "timeout"),
+        ("Interrupted", "spot-interrupted"),
+        ("Stopped", "stopped-outside"),
+    ],
+)
 def test_a_job_that_was_ended_early(second: str, code: str) -> None:
     steps = [{"Status": second, "StatusMessage": "as it was told"}]
     description = {"TrainingJobStatus": "Stopped", "SecondaryStatus": second, "SecondaryStatusTransitions": steps}

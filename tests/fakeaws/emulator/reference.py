@@ -41,10 +41,13 @@ def table(definition: Mapping[str, Any], actions: Iterable[str]) -> dict[str, An
             kind: one for kind, one in row["resource_types"].items() if service != "ec2" or kind in {"", *EC2_TYPES}
         }
         found["actions"][action] = {
-            kind: {"required": one["required"], "conditions": _kept(one["condition_keys"]),
-                   "needs": one["dependent_actions"]}
+            kind: {
+                "required": one["required"],
+                "conditions": _kept(one["condition_keys"]),
+                "needs": one["dependent_actions"],
+            }
             for kind, one in kinds.items()
-        }  # fmt: skip
+        }
         for kind in kinds:
             if kind:
                 resource = definition[service]["resources"][kind]

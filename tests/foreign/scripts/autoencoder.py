@@ -25,8 +25,11 @@ class LitAutoEncoder(lightning.LightningModule):
 
 if __name__ == "__main__":
     trainer = lightning.Trainer(
-        accelerator="cpu", max_epochs=2, default_root_dir=os.environ.get("WINDLASS_OUTPUT_DIR"),
-        logger=False, enable_checkpointing=False,
-    )  # fmt: skip
+        accelerator="cpu",
+        max_epochs=2,
+        default_root_dir=os.environ.get("WINDLASS_OUTPUT_DIR"),
+        logger=False,
+        enable_checkpointing=False,
+    )
     trainer.fit(LitAutoEncoder(), DataLoader(torch.rand(64, 16), batch_size=8))
     print(f"world size {trainer.world_size}, epochs {trainer.current_epoch}")

@@ -115,14 +115,18 @@ def test_of_a_cluster_that_windlass_did_not_make_only_what_names_it_is_found_emu
     plant(aws, net, "shop", {"team": "shop"})
     owned = {"kubernetes.io/cluster/theirs": "owned", "karpenter.sh/nodepool": "gpu"}
     node = ec2.run_instances(
-        ImageId="ami-12345678", InstanceType="g5.xlarge", MinCount=1, MaxCount=1, SubnetId=net.subnet,
+        ImageId="ami-12345678",
+        InstanceType="g5.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        SubnetId=net.subnet,
         TagSpecifications=spec("instance", owned),
-    )["Instances"][0]["InstanceId"]  # fmt: skip
+    )["Instances"][0]["InstanceId"]
     claim = {"kubernetes.io/created-for/pvc/name": "data", "kubernetes.io/created-for/pv/name": "pvc-7"}
     volume = ec2.create_volume(AvailabilityZone=f"{REGION}a", Size=9, TagSpecifications=spec("volume", claim))
     balancer = aws.client("elbv2").create_load_balancer(
         Name="k8s-web", Type="network", Subnets=[net.subnet], Tags=pairs({"elbv2.k8s.aws/cluster": "theirs"})
-    )["LoadBalancers"][0]["LoadBalancerArn"]  # fmt: skip
+    )["LoadBalancers"][0]["LoadBalancerArn"]
     report = audited(aws, "theirs", is_ours=False)
     certain = {one.kind: one.id for one in report.leaks if one.kind != "volume"}
     assert certain.pop("cluster") == "theirs"
@@ -164,15 +168,20 @@ def test_what_controllers_leave_is_named_by_their_own_tags_emulated(aws: Emulato
     balancer = elb.create_load_balancer(Name="k8s-web-web-1", Type="network", Subnets=[net.subnet], Tags=controller)
     targets = elb.create_target_group(Name="k8s-web-web-2", Protocol="TCP", Port=80, VpcId=net.vpc, Tags=controller)
     node = ec2.run_instances(
-        ImageId="ami-12345678", InstanceType="g5.xlarge", MinCount=1, MaxCount=1, SubnetId=net.subnet,
+        ImageId="ami-12345678",
+        InstanceType="g5.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        SubnetId=net.subnet,
         TagSpecifications=spec("instance", {"eks:eks-cluster-name": "train", "karpenter.sh/nodepool": "gpu"}),
-    )["Instances"][0]["InstanceId"]  # fmt: skip
+    )["Instances"][0]["InstanceId"]
     claim = {"kubernetes.io/cluster/train": "owned", "kubernetes.io/created-for/pvc/name": "data"}
     volume = ec2.create_volume(AvailabilityZone=f"{REGION}a", Size=9, TagSpecifications=spec("volume", claim))
     template = ec2.create_launch_template(
-        LaunchTemplateName="eks-0123", LaunchTemplateData={"InstanceType": "m5.large"},
+        LaunchTemplateName="eks-0123",
+        LaunchTemplateData={"InstanceType": "m5.large"},
         TagSpecifications=spec("launch-template", {"eks:cluster-name": "train"}),
-    )["LaunchTemplate"]["LaunchTemplateId"]  # fmt: skip
+    )["LaunchTemplate"]["LaunchTemplateId"]
     aws.client("iam").create_instance_profile(InstanceProfileName="train_17046340434587383427")
     aws.client("logs").create_log_group(logGroupName="/aws/containerinsights/train/performance")
     group = ec2.create_security_group(GroupName="k8s-web", Description="d", VpcId=net.vpc)["GroupId"]
@@ -180,10 +189,15 @@ def test_what_controllers_leave_is_named_by_their_own_tags_emulated(aws: Emulato
     interface = ec2.create_network_interface(SubnetId=net.subnet, Groups=[group], Description="ELB net/k8s-web-web-1/0")
     report = audited(aws, "train", vpc_id=None)
     assert {one.id for one in report.leaks if one.kind != "volume"} == {
-        balancer["LoadBalancers"][0]["LoadBalancerArn"], targets["TargetGroups"][0]["TargetGroupArn"], node, template,
-        "train_17046340434587383427", "/aws/containerinsights/train/performance", group,
+        balancer["LoadBalancers"][0]["LoadBalancerArn"],
+        targets["TargetGroups"][0]["TargetGroupArn"],
+        node,
+        template,
+        "train_17046340434587383427",
+        "/aws/containerinsights/train/performance",
+        group,
         interface["NetworkInterface"]["NetworkInterfaceId"],
-    }  # fmt: skip
+    }
     assert volume["VolumeId"] in {one.id for one in report.leaks}
     assert report.possible == ()
 
@@ -194,9 +208,14 @@ def test_listings_of_several_pages_are_read_to_the_end_emulated(aws: Emulator) -
     for name in names:
         sagemaker.create_endpoint_config(
             EndpointConfigName=name,
-            ProductionVariants=[{"VariantName": "a", "ModelName": "m", "ServerlessConfig": {
-                "MemorySizeInMB": 1024, "MaxConcurrency": 1}}],
-        )  # fmt: skip
+            ProductionVariants=[
+                {
+                    "VariantName": "a",
+                    "ModelName": "m",
+                    "ServerlessConfig": {"MemorySizeInMB": 1024, "MaxConcurrency": 1},
+                }
+            ],
+        )
         sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name, Tags=pairs(OURS))
     found = audited(aws, "train").leaks
     assert {one.name for one in found} == names

@@ -54,13 +54,21 @@ def test_capacity_reservations_bill_for_what_is_unused_and_blocks_are_paid_in_ad
 
 
 def test_volumes_bill_for_iops_and_throughput_beyond_what_is_free() -> None:
-    volume = {"VolumeId": "vol-1", "State": "available", "Size": 500, "VolumeType": "gp3", "Iops": 4000,
-              "Throughput": 725, "Tags": OWNED}  # fmt: skip
+    volume = {
+        "VolumeId": "vol-1",
+        "State": "available",
+        "Size": 500,
+        "VolumeType": "gp3",
+        "Iops": 4000,
+        "Throughput": 725,
+        "Tags": OWNED,
+    }
     [one] = found("volume", FOREIGN, {"ec2.describe_volumes": [volume]})
     assert one.price_keys == (
-        PriceKey("ebs", "GiB-month", "gp3", 500.0), PriceKey("ebs", "IOPS-month", "gp3", 1000.0),
+        PriceKey("ebs", "GiB-month", "gp3", 500.0),
+        PriceKey("ebs", "IOPS-month", "gp3", 1000.0),
         PriceKey("ebs", "MiBps-month", "gp3", 600.0),
-    )  # fmt: skip
+    )
 
 
 def test_a_volume_is_its_instances_where_tags_name_no_cluster() -> None:
@@ -131,13 +139,20 @@ def test_gateway_endpoints_do_not_bill_and_interface_endpoints_bill_in_each_zone
 def test_file_systems_bill_by_storage_class() -> None:
     gib = 1024**3
     size = {"Value": 7 * gib, "ValueInStandard": 4 * gib, "ValueInIA": 2 * gib, "ValueInArchive": gib}
-    system = {"FileSystemId": "fs-1", "SizeInBytes": size, "Tags": OWNED, "ThroughputMode": "provisioned",
-              "ProvisionedThroughputInMibps": 100.0}  # fmt: skip
+    system = {
+        "FileSystemId": "fs-1",
+        "SizeInBytes": size,
+        "Tags": OWNED,
+        "ThroughputMode": "provisioned",
+        "ProvisionedThroughputInMibps": 100.0,
+    }
     [one] = found("file system", FOREIGN, {"efs.describe_file_systems": [system]}, "efs")
     assert [(key.unit, key.dimension, key.quantity) for key in one.price_keys] == [
-        ("GiB-month", "standard", 4.0), ("GiB-month", "ia", 2.0), ("GiB-month", "archive", 1.0),
+        ("GiB-month", "standard", 4.0),
+        ("GiB-month", "ia", 2.0),
+        ("GiB-month", "archive", 1.0),
         ("MiBps-month", "provisioned", 100.0),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_backup_is_known_by_the_file_system_that_is_gone() -> None:
@@ -182,8 +197,12 @@ def test_a_clusters_own_security_group_is_known_by_the_name_that_eks_gives_it() 
 
 
 def test_log_groups_are_known_by_whole_parts_of_their_names() -> None:
-    names = ["/aws/eks/train/cluster", "/aws/eks/train-2/cluster", "/aws/containerinsights/train/performance",
-             "/aws/lambda/train"]  # fmt: skip
+    names = [
+        "/aws/eks/train/cluster",
+        "/aws/eks/train-2/cluster",
+        "/aws/containerinsights/train/performance",
+        "/aws/lambda/train",
+    ]
     groups = [{"logGroupName": name, "arn": f"arn:{name}:*", "storedBytes": 1024**3} for name in names]
     rows = found("log group", FOREIGN, {"logs.describe_log_groups": groups})
     assert [one.id for one in rows] == [names[0], names[2]]

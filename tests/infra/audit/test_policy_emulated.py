@@ -53,9 +53,12 @@ def auditor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Auditor]:
         aws.client("secretsmanager").create_secret(Name="train/token", SecretString="x", Tags=tags)
         resources = {"InstanceCount": 1, "InstanceType": "ml.m5.large", "VolumeSizeInGB": 30}
         aws.client("sagemaker").create_processing_job(
-            ProcessingJobName="train-process", RoleArn=role, AppSpecification={"ImageUri": "x"}, Tags=tags,
+            ProcessingJobName="train-process",
+            RoleArn=role,
+            AppSpecification={"ImageUri": "x"},
+            Tags=tags,
             ProcessingResources={"ClusterConfig": resources},
-        )  # fmt: skip
+        )
         keys = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
         yield Auditor(aws, aws.environ | keys)
 
@@ -65,8 +68,11 @@ def test_an_audit_with_exactly_its_policy_has_no_open_question_emulated(auditor:
     report = auditor.audit()
     assert report.unknown == ()
     assert {finder.kind for finder in FINDERS} - {one.kind for one in report.found} == {
-        "autoscaling group", "capacity reservation", "classic load balancer", "image",
-    }, "kinds that the emulator has no object of"  # fmt: skip
+        "autoscaling group",
+        "capacity reservation",
+        "classic load balancer",
+        "image",
+    }, "kinds that the emulator has no object of"
 
 
 def test_an_audit_calls_what_its_policy_names_and_nothing_else_emulated(auditor: Auditor) -> None:

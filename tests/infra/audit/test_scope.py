@@ -110,8 +110,12 @@ def test_a_name_is_no_reason_where_the_object_is_in_another_vpc() -> None:
 
 
 def test_a_volume_of_a_claim_is_certain_only_where_the_cluster_is_known_to_have_had_it() -> None:
-    tags = {"kubernetes.io/created-for/pv/name": "pvc-1", "kubernetes.io/created-for/pvc/name": "data",
-            "kubernetes.io/created-for/pvc/namespace": "ml", "ebs.csi.aws.com/cluster": "true"}  # fmt: skip
+    tags = {
+        "kubernetes.io/created-for/pv/name": "pvc-1",
+        "kubernetes.io/created-for/pvc/name": "data",
+        "kubernetes.io/created-for/pvc/namespace": "ml",
+        "ebs.csi.aws.com/cluster": "true",
+    }
     owner = THEIRS.owner(tags)
     assert owner is not None
     assert not owner.is_certain

@@ -52,13 +52,17 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
         leaks = {**of_sagemaker(aws, net, "a", SAGEMAKER), **volumes.leaks, **of_ec2(aws, net), **of_names(aws)}
         possible = {
             "notebook by a role of a like name": notebook(aws, "like", f"arn:aws:iam::{ACCOUNT}:role/train-annotators"),
-            "secret by name": secret(aws, "train/database", {}), "address by name": address(aws, {"Name": "train-old"}),
-        }  # fmt: skip
+            "secret by name": secret(aws, "train/database", {}),
+            "address by name": address(aws, {"Name": "train-old"}),
+        }
         others = {
-            *of_sagemaker(aws, Network(aws, OTHERS), "b", STRANGER).values(), notebook(aws, "theirs", RUN, OTHERS),
-            secret(aws, "train-2/database", OTHERS), secret(aws, "shop", {}), volumes.theirs,
+            *of_sagemaker(aws, Network(aws, OTHERS), "b", STRANGER).values(),
+            notebook(aws, "theirs", RUN, OTHERS),
+            secret(aws, "train-2/database", OTHERS),
+            secret(aws, "shop", {}),
+            volumes.theirs,
             address(aws, {"Name": "train-eip", **OTHERS}),
-        }  # fmt: skip
+        }
         yield Account(aws, net, leaks, possible, others, [volumes.gone, volumes.left])
 
 
@@ -79,10 +83,12 @@ class Volumes:
         self.gone, self.left = volume({}), volume({})
         self.theirs = snapshot(volume(OTHERS))
         self.leaks = {
-            "volume by its PersistentVolume": claimed, "snapshot of that": snapshot(claimed),
-            "snapshot of a tagged volume": snapshot(volume(OURS)), "recorded volume": self.left,
+            "volume by its PersistentVolume": claimed,
+            "snapshot of that": snapshot(claimed),
+            "snapshot of a tagged volume": snapshot(volume(OURS)),
+            "recorded volume": self.left,
             "snapshot of a recorded volume that is deleted": snapshot(self.gone),
-        }  # fmt: skip
+        }
         ec2.delete_volume(VolumeId=self.gone)
 
 
@@ -99,67 +105,99 @@ def of_sagemaker(aws: Emulator, net: Network, prefix: str, role: str) -> dict[st
     notebook(aws, f"{prefix}-book", role)
     notebook(aws, f"{prefix}-book-2", STRANGER, SubnetId=net.other_subnet)
     sagemaker.create_model(ModelName=f"{prefix}-model", ExecutionRoleArn=role)
-    variant = {"VariantName": "a", "ModelName": f"{prefix}-model", "InstanceType": "ml.g5.xlarge",
-               "InitialInstanceCount": 1}  # fmt: skip
+    variant = {
+        "VariantName": "a",
+        "ModelName": f"{prefix}-model",
+        "InstanceType": "ml.g5.xlarge",
+        "InitialInstanceCount": 1,
+    }
     sagemaker.create_endpoint_config(EndpointConfigName=f"{prefix}-serve", ProductionVariants=[variant])
     sagemaker.create_endpoint(EndpointName=f"{prefix}-serve", EndpointConfigName=f"{prefix}-serve")
     for name, of, more in ((f"{prefix}-job", role, {}), (f"{prefix}-job-2", STRANGER, {"VpcConfig": network})):
         sagemaker.create_training_job(
-            TrainingJobName=name, RoleArn=of, OutputDataConfig={"S3OutputPath": "s3://bucket/out"}, **more,
+            TrainingJobName=name,
+            RoleArn=of,
+            OutputDataConfig={"S3OutputPath": "s3://bucket/out"},
+            **more,
             AlgorithmSpecification={"TrainingImage": "image", "TrainingInputMode": "File"},
             ResourceConfig={"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2, "VolumeSizeInGB": 30},
             StoppingCondition={"MaxRuntimeInSeconds": 60},
-        )  # fmt: skip
+        )
     sagemaker.create_processing_job(
-        ProcessingJobName=f"{prefix}-process", RoleArn=role, AppSpecification={"ImageUri": "image"},
-        ProcessingResources={"ClusterConfig": {
-            "InstanceCount": 3, "InstanceType": "ml.m5.xlarge", "VolumeSizeInGB": 9}},
-    )  # fmt: skip
+        ProcessingJobName=f"{prefix}-process",
+        RoleArn=role,
+        AppSpecification={"ImageUri": "image"},
+        ProcessingResources={
+            "ClusterConfig": {"InstanceCount": 3, "InstanceType": "ml.m5.xlarge", "VolumeSizeInGB": 9}
+        },
+    )
     domain = sagemaker.create_domain(
-        DomainName=f"{prefix}-studio", AuthMode="IAM", SubnetIds=["subnet-0"], VpcId="vpc-0",
+        DomainName=f"{prefix}-studio",
+        AuthMode="IAM",
+        SubnetIds=["subnet-0"],
+        VpcId="vpc-0",
         DefaultUserSettings={"ExecutionRole": role},
-    )["DomainId"]  # fmt: skip
+    )["DomainId"]
     sagemaker.create_cluster(
         ClusterName=f"{prefix}-pod",
-        InstanceGroups=[{"InstanceCount": 2, "InstanceGroupName": "gpu", "InstanceType": "ml.p5.48xlarge",
-                         "LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-x", "OnCreate": "on_create.sh"},
-                         "ExecutionRole": role}],
-    )  # fmt: skip
+        InstanceGroups=[
+            {
+                "InstanceCount": 2,
+                "InstanceGroupName": "gpu",
+                "InstanceType": "ml.p5.48xlarge",
+                "LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-x", "OnCreate": "on_create.sh"},
+                "ExecutionRole": role,
+            }
+        ],
+    )
     return {
-        "notebook by role": f"{prefix}-book", "notebook by subnet": f"{prefix}-book-2",
-        "endpoint by the role of its model": f"{prefix}-serve", "training job by role": f"{prefix}-job",
-        "training job by subnet": f"{prefix}-job-2", "processing job by role": f"{prefix}-process",
-        "domain by role": str(domain), "HyperPod by role": f"{prefix}-pod",
-    }  # fmt: skip
+        "notebook by role": f"{prefix}-book",
+        "notebook by subnet": f"{prefix}-book-2",
+        "endpoint by the role of its model": f"{prefix}-serve",
+        "training job by role": f"{prefix}-job",
+        "training job by subnet": f"{prefix}-job-2",
+        "processing job by role": f"{prefix}-process",
+        "domain by role": str(domain),
+        "HyperPod by role": f"{prefix}-pod",
+    }
 
 
 def of_ec2(aws: Emulator, net: Network) -> dict[str, str]:
     ec2, iam = aws.client("ec2"), aws.client("iam")
     iam.create_instance_profile(InstanceProfileName="train-karpenter-node")
     node = ec2.run_instances(
-        ImageId="ami-12345678", InstanceType="g5.xlarge", MinCount=1, MaxCount=1,
+        ImageId="ami-12345678",
+        InstanceType="g5.xlarge",
+        MinCount=1,
+        MaxCount=1,
         IamInstanceProfile={"Name": "train-karpenter-node"},
-    )["Instances"][0]["InstanceId"]  # fmt: skip
+    )["Instances"][0]["InstanceId"]
     bare = ec2.run_instances(
         ImageId="ami-12345678", InstanceType="g5.xlarge", MinCount=1, MaxCount=1, SubnetId=net.subnet
-    )["Instances"][0]["InstanceId"]  # fmt: skip
+    )["Instances"][0]["InstanceId"]
     efs = aws.client("efs").create_file_system(CreationToken="no-name")["FileSystemId"]
     aws.client("efs").create_mount_target(FileSystemId=efs, SubnetId=net.subnet)
     fsx = aws.client("fsx").create_file_system(
-        FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[net.subnet],
+        FileSystemType="LUSTRE",
+        StorageCapacity=1200,
+        SubnetIds=[net.subnet],
         LustreConfiguration={"DeploymentType": "SCRATCH_2"},
-    )["FileSystem"]["FileSystemId"]  # fmt: skip
+    )["FileSystem"]["FileSystemId"]
     nat = ec2.create_nat_gateway(SubnetId=net.subnet, AllocationId=address(aws, {}))["NatGateway"]["NatGatewayId"]
     balancer = aws.client("elbv2").create_load_balancer(Name="k8s-web", Type="network", Subnets=[net.subnet])
     image = ec2.create_snapshot(
         VolumeId=ec2.create_volume(AvailabilityZone=f"{REGION}a", Size=8)["VolumeId"],
         Description=f"Created by CreateImage({bare}) for ami-0abc",
-    )["SnapshotId"]  # fmt: skip
+    )["SnapshotId"]
     return {
-        "instance by instance profile": node, "instance by subnet": bare, "EFS by the subnet of a mount target": efs,
-        "FSx by subnet": fsx, "NAT gateway by VPC": nat, "snapshot of an image of a node": image,
+        "instance by instance profile": node,
+        "instance by subnet": bare,
+        "EFS by the subnet of a mount target": efs,
+        "FSx by subnet": fsx,
+        "NAT gateway by VPC": nat,
+        "snapshot of an image of a node": image,
         "load balancer by VPC": balancer["LoadBalancers"][0]["LoadBalancerArn"],
-    }  # fmt: skip
+    }
 
 
 def of_names(aws: Emulator) -> dict[str, str]:
@@ -167,9 +205,10 @@ def of_names(aws: Emulator) -> dict[str, str]:
     ssm.put_parameter(Name="/shop/token", Value="x", Type="String", Tier="Advanced", Tags=pairs(OURS))
     aws.client("logs").create_log_group(logGroupName="/aws/eks/train/cluster")
     return {
-        "secret by tag": secret(aws, "database", OURS), "parameter by tag": "/shop/token",
+        "secret by tag": secret(aws, "database", OURS),
+        "parameter by tag": "/shop/token",
         "log group by the name that EKS gives": "/aws/eks/train/cluster",
-    }  # fmt: skip
+    }
 
 
 def secret(aws: Emulator, name: str, tags: dict[str, str]) -> str:
@@ -206,11 +245,13 @@ LATE: Final = Fault(delay_seconds=30)
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(FORBIDDEN, id="403"), pytest.param(HTML, id="html"), pytest.param(EMPTY, id="nothing"),
+        pytest.param(FORBIDDEN, id="403"),
+        pytest.param(HTML, id="html"),
+        pytest.param(EMPTY, id="nothing"),
         pytest.param(LATE, id="late", marks=pytest.mark.nightly),
         pytest.param(Fault(loses_answer=True), id="lost", marks=pytest.mark.nightly),
     ],
-)  # fmt: skip
+)
 def test_a_service_that_lies_or_is_late_is_not_looked_at_and_never_clean_emulated(
     shared_aws: Emulator, fault: Fault
 ) -> None:

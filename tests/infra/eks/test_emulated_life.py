@@ -29,11 +29,17 @@ VALUES: dict[str, Any] = {
     "gpu_pools": {
         "a10g": {"instance_types": ["g5.12xlarge", "g5.24xlarge"], "capacity": "spot"},
         "h100": {
-            "instance_types": ["p5.48xlarge"], "efa_interfaces": 4, "placement_group": True, "parallel_pull": True,
+            "instance_types": ["p5.48xlarge"],
+            "efa_interfaces": 4,
+            "placement_group": True,
+            "parallel_pull": True,
             "labels": {"team": "vision"},
         },
         "block": {
-            "instance_types": ["p5.48xlarge"], "capacity": "capacity-block", "max": 2, "zone": "us-east-1b",
+            "instance_types": ["p5.48xlarge"],
+            "capacity": "capacity-block",
+            "max": 2,
+            "zone": "us-east-1b",
             "capacity_reservation_id": "cr-0123456789abcdef0",
         },
     },
@@ -44,7 +50,7 @@ VALUES: dict[str, Any] = {
     "budget": {"limit_usd": 1000, "email": "someone@example.com"},
     "tags": {"team": "vision"},
     "bucket_force_destroy": True,
-}  # fmt: skip
+}
 """Everything but FSx and S3 Files."""
 
 

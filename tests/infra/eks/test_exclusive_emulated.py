@@ -23,10 +23,17 @@ def test_rights_that_others_give_to_roles_are_drift_and_taken_away_emulated(
     iam = aws.client("iam")
     login = {name: value for name, value in aws.environ.items() if name != "AWS_ENDPOINT_URL"}
     made = Terraform(copied_to(tmp_path), terraform | login)
-    made.variables({
-        "name": "vision", "region": "us-east-1", "zones": ["us-east-1a", "us-east-1b"], "sagemaker": True, "efs": {},
-        "s3_mountpoint": True, "endpoints": dict.fromkeys(SERVICES, aws.url),
-    })  # fmt: skip
+    made.variables(
+        {
+            "name": "vision",
+            "region": "us-east-1",
+            "zones": ["us-east-1a", "us-east-1b"],
+            "sagemaker": True,
+            "efs": {},
+            "s3_mountpoint": True,
+            "endpoints": dict.fromkeys(SERVICES, aws.url),
+        }
+    )
     made.run("init", "-no-color")
     targets = [f"-target={address}" for address in EXCLUSIVE]
     made.run("apply", "-auto-approve", "-no-color", *targets)
@@ -35,9 +42,13 @@ def test_rights_that_others_give_to_roles_are_drift_and_taken_away_emulated(
     assert before["vision-run"] == (["bucket"], [])
 
     iam.attach_role_policy(RoleName="vision-run", PolicyArn=ADMINISTRATOR)
-    iam.put_role_policy(RoleName="vision-node", PolicyName="more", PolicyDocument=json.dumps(
-        {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
-    ))  # fmt: skip
+    iam.put_role_policy(
+        RoleName="vision-node",
+        PolicyName="more",
+        PolicyDocument=json.dumps(
+            {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+        ),
+    )
     made.run("plan", "-no-color", "-out", "plan", *targets)
     plan = json.loads(made.run("show", "-json", "plan"))
     changed = {one["address"] for one in plan["resource_changes"] if one["change"]["actions"] == ["update"]}

@@ -83,9 +83,12 @@ def life(user: LimitedUser, root_s3: Any) -> Iterator[tuple[str, set[str], str]]
 
 
 LOST: Final = {
-    "aws_s3_bucket", "aws_sqs_queue", "aws_cloudwatch_log_group", "aws_iam_role_policy",
+    "aws_s3_bucket",
+    "aws_sqs_queue",
+    "aws_cloudwatch_log_group",
+    "aws_iam_role_policy",
     "aws_eks_pod_identity_association",
-}  # fmt: skip
+}
 """Types of resources that the state does not know after the kill."""
 
 

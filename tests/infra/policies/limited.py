@@ -34,10 +34,14 @@ class LimitedUser:
         key = iam.create_access_key(UserName=USER)["AccessKey"]
         self.key = str(key["AccessKeyId"])
         self.environ = {
-            **terraform, **aws.environ, "AWS_ACCESS_KEY_ID": self.key,
+            **terraform,
+            **aws.environ,
+            "AWS_ACCESS_KEY_ID": self.key,
             "AWS_SECRET_ACCESS_KEY": str(key["SecretAccessKey"]),
-            "HOME": str(folder), "XDG_DATA_HOME": str(folder / "data"), "PWD": str(folder),
-        }  # fmt: skip
+            "HOME": str(folder),
+            "XDG_DATA_HOME": str(folder / "data"),
+            "PWD": str(folder),
+        }
 
     def attach(self, documents: Iterable[Document]) -> None:
         """Make managed policies of the documents, and attach them: all that the user has."""
@@ -57,9 +61,13 @@ class LimitedUser:
     def windlass(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `windlass` in the folder."""
         return subprocess.run(
-            [sys.executable, "-m", "windlass", *arguments], cwd=self.folder, env=self.environ, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "windlass", *arguments],
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def calls(self, since: int = 0) -> list[tuple[str, bool]]:
         """Actions that this user was checked for, each with whether it was denied; the first `since` left out."""

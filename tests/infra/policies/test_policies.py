@@ -149,12 +149,17 @@ def test_policies_of_two_clusters_have_no_resource_in_common_but_what_tags_bound
 
 
 UNBOUNDED: Final = {
-    "ReadKeys": "keys are described before AWS knows their tags", "ListEfs": "looked for by name",
-    "FindState": "both clusters keep their state in one bucket", "LaunchIn": "EKS's group has no tag of ours",
-    "InterfacesOfMountTargets": "made by EFS, without tags", "RolesOfServices": "of the account",
-    "RoleOfFsxForTheBucket": "of the account", "RightsOfFsxOnTheBucket": "of the account",
-    "ExportFsx": "a task is new", "S3Files": "not in the reference yet",
-}  # fmt: skip
+    "ReadKeys": "keys are described before AWS knows their tags",
+    "ListEfs": "looked for by name",
+    "FindState": "both clusters keep their state in one bucket",
+    "LaunchIn": "EKS's group has no tag of ours",
+    "InterfacesOfMountTargets": "made by EFS, without tags",
+    "RolesOfServices": "of the account",
+    "RoleOfFsxForTheBucket": "of the account",
+    "RightsOfFsxOnTheBucket": "of the account",
+    "ExportFsx": "a task is new",
+    "S3Files": "not in the reference yet",
+}
 """Statements that two clusters of an account have alike, each with its reason."""
 
 
@@ -175,22 +180,28 @@ def test_every_role_and_managed_policy_of_the_configuration_is_in_the_policies()
 NOT_OURS: Final = {
     "billing:GetBillingViewData": "a budget of a billing view",
     "fsx:CreateBackup": "a backup before a file system is deleted, which the configuration skips",
-    "ec2:DescribeSecurityGroups": "read by ReadNetwork", "ecs:ListClusters": "flow logs of ECS",
-    "ecs:ListContainerInstances": "flow logs of ECS", "ecs:ListServices": "flow logs of ECS",
-    "ecs:ListTaskDefinitions": "flow logs of ECS", "ecs:ListTasks": "flow logs of ECS",
+    "ec2:DescribeSecurityGroups": "read by ReadNetwork",
+    "ecs:ListClusters": "flow logs of ECS",
+    "ecs:ListContainerInstances": "flow logs of ECS",
+    "ecs:ListServices": "flow logs of ECS",
+    "ecs:ListTaskDefinitions": "flow logs of ECS",
+    "ecs:ListTasks": "flow logs of ECS",
     "route53:AssociateVPCWithHostedZone": "endpoints with private DNS names; ours is a gateway",
     "ssm:GetParameters": "templates that name an image by a parameter; ours name none",
     "s3:PutObject": "tasks with a report; ours have none",
-}  # fmt: skip
+}
 """What AWS's reference says that our actions may need besides, and ours do not, each with its reason."""
 
 
 def test_what_actions_need_besides_is_allowed_or_has_a_reason() -> None:
     allowed = {action for one in statements(cluster(), ACCOUNT, Purpose.UP) for action in one.actions}
     needed = {
-        need for action in allowed if action in REFERENCE["actions"]
-        for row in REFERENCE["actions"][action].values() for need in row["needs"]
-    }  # fmt: skip
+        need
+        for action in allowed
+        if action in REFERENCE["actions"]
+        for row in REFERENCE["actions"][action].values()
+        for need in row["needs"]
+    }
     assert needed - allowed - set(NOT_OURS) == set()
 
 

@@ -137,9 +137,11 @@ def _export(life: Life, missing: Statement) -> WindlassError:
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/20")["Subnet"]["SubnetId"]
     system = life.aws.client("fsx").create_file_system(
-        FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet],
+        FileSystemType="LUSTRE",
+        StorageCapacity=1200,
+        SubnetIds=[subnet],
         Tags=[{"Key": "windlass.dev/cluster", "Value": "vision"}],
-    )["FileSystem"]["FileSystemId"]  # fmt: skip
+    )["FileSystem"]["FileSystemId"]
     with Aws(environ=life.user.environ) as aws:
         assert begin_export(aws, system, "first")
         life.allow(missing)

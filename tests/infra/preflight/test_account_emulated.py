@@ -48,23 +48,32 @@ def user(emulator: Emulator, *allowed: str, statements: Sequence[Statement] = ()
     """A new user that may do this alone."""
     iam, name = emulator.client("iam"), f"u{secrets.token_hex(4)}"
     iam.create_user(UserName=name)
-    policy = {"Version": "2012-10-17", "Statement": [
-        *statements, {"Effect": "Allow", "Action": [*allowed, "sts:GetCallerIdentity"], "Resource": "*"}
-    ]}  # fmt: skip
+    policy = {
+        "Version": "2012-10-17",
+        "Statement": [*statements, {"Effect": "Allow", "Action": [*allowed, "sts:GetCallerIdentity"], "Resource": "*"}],
+    }
     iam.put_user_policy(UserName=name, PolicyName="p", PolicyDocument=json.dumps(policy))
     keys = iam.create_access_key(UserName=name)["AccessKey"]
     environ = emulator.environ | {
-        "AWS_ACCESS_KEY_ID": keys["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": keys["SecretAccessKey"]
-    }  # fmt: skip
+        "AWS_ACCESS_KEY_ID": keys["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": keys["SecretAccessKey"],
+    }
     return Aws(environ=environ)
 
 
 def test_a_pool_within_its_quota_passes_emulated(aws: Aws) -> None:
     seen = found(aws, cluster({"name": "a10g", "instances": ["g5.12xlarge"], "max": 1}))
     assert {name: one.level for name, one in seen.items()} == {
-        "identity": "warn", "permissions": "ok", "zones": "ok", "offer system": "ok", "offer a10g": "ok",
-        "quota standard": "ok", "quota G/VT": "ok", "quota addresses": "ok", "quota VPCs": "ok",
-    }  # fmt: skip
+        "identity": "warn",
+        "permissions": "ok",
+        "zones": "ok",
+        "offer system": "ok",
+        "offer a10g": "ok",
+        "quota standard": "ok",
+        "quota G/VT": "ok",
+        "quota addresses": "ok",
+        "quota VPCs": "ok",
+    }
     assert "the root user" in seen["identity"].found
     assert seen["quota G/VT"].found.startswith("64 vCPUs (Running On-Demand G and VT instances), 0 of them used")
 
@@ -122,11 +131,13 @@ def test_where_a_type_is_offered_is_named_emulated(aws: Aws) -> None:
     ]
     seen = found(aws, cluster(*pools, zones=["us-east-1a", "us-east-1b", "us-east-1c"]))
     assert (seen["offer some"].level, seen["offer some"].found) == (
-        "ok", "p4d.24xlarge offered in us-east-1b, us-east-1c"
-    )  # fmt: skip
+        "ok",
+        "p4d.24xlarge offered in us-east-1b, us-east-1c",
+    )
     assert (seen["offer elsewhere"].level, seen["offer elsewhere"].fix) == (
-        "fail", "before it is made: name us-east-1f in zones: of cluster.yaml, or in zone: of the pool"
-    )  # fmt: skip
+        "fail",
+        "before it is made: name us-east-1f in zones: of cluster.yaml, or in zone: of the pool",
+    )
     assert "nor elsewhere in us-east-1" in seen["offer nowhere"].found
     assert seen["offer pinned"].level == "fail"
     assert seen["offer mixed"].level == "warn"
@@ -134,8 +145,12 @@ def test_where_a_type_is_offered_is_named_emulated(aws: Aws) -> None:
 
 def test_adapters_are_checked_where_they_are_asked_for_emulated(aws: Aws) -> None:
     group = {"provision": "node-group", "efa": True}
-    seen = found(aws, cluster({"name": "a", "instances": ["p4d.24xlarge"], **group},
-                              {"name": "b", "instances": ["g5.xlarge"], **group}))  # fmt: skip
+    seen = found(
+        aws,
+        cluster(
+            {"name": "a", "instances": ["p4d.24xlarge"], **group}, {"name": "b", "instances": ["g5.xlarge"], **group}
+        ),
+    )
     assert (seen["efa a"].level, seen["efa b"].level) == ("ok", "fail")
     assert seen["offer a"].level == "fail", "nodes with adapters are in the first zone, which lacks p4d"
 
@@ -164,9 +179,12 @@ def test_without_the_right_to_simulate_permissions_are_unknown_emulated(emulator
 
 
 def test_a_session_is_simulated_as_its_role_emulated(emulator: Emulator) -> None:
-    trust = {"Version": "2012-10-17", "Statement": [
-        {"Effect": "Allow", "Principal": {"AWS": f"arn:aws:iam::{ACCOUNT}:root"}, "Action": "sts:AssumeRole"}
-    ]}  # fmt: skip
+    trust = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Effect": "Allow", "Principal": {"AWS": f"arn:aws:iam::{ACCOUNT}:root"}, "Action": "sts:AssumeRole"}
+        ],
+    }
     iam = emulator.client("iam")
     arn = iam.create_role(RoleName="deployer", Path="/team/", AssumeRolePolicyDocument=json.dumps(trust))["Role"]["Arn"]
     allowed: dict[str, Any] = {"Effect": "Allow", "Action": "iam:GetRole", "Resource": "*"}
@@ -174,18 +192,25 @@ def test_a_session_is_simulated_as_its_role_emulated(emulator: Emulator) -> None
     iam.put_role_policy(RoleName="deployer", PolicyName="p", PolicyDocument=policy)
     keys = emulator.client("sts").assume_role(RoleArn=arn, RoleSessionName="doctor")["Credentials"]
     environ = emulator.environ | {
-        "AWS_ACCESS_KEY_ID": keys["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": keys["SecretAccessKey"],
+        "AWS_ACCESS_KEY_ID": keys["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": keys["SecretAccessKey"],
         "AWS_SESSION_TOKEN": keys["SessionToken"],
-    }  # fmt: skip
+    }
     with Aws(environ=environ) as aws:
         assert principal_of(aws) == arn
 
 
 def test_pods_without_a_role_get_one_by_the_offer_emulated(emulator: Emulator, aws: Aws) -> None:
-    trust = {"Version": "2012-10-17", "Statement": [
-        {"Effect": "Allow", "Principal": {"Service": "pods.eks.amazonaws.com"},
-         "Action": ["sts:AssumeRole", "sts:TagSession"]}
-    ]}  # fmt: skip
+    trust = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": {"Service": "pods.eks.amazonaws.com"},
+                "Action": ["sts:AssumeRole", "sts:TagSession"],
+            }
+        ],
+    }
     for name in ("vision-run", "vision-control"):
         emulator.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(trust))
     eks = emulator.client("eks")

@@ -70,8 +70,14 @@ def test_pools_of_one_class_add_up_and_spot_counts_apart() -> None:
 
 
 def test_a_capacity_block_counts_against_no_quota() -> None:
-    block = {"name": "p5", "instances": ["p5.48xlarge"], "provision": "node-group", "capacity": "capacity-block",
-             "reservation": "cr-0123456789abcdef0", "zone": "us-east-1a"}  # fmt: skip
+    block = {
+        "name": "p5",
+        "instances": ["p5.48xlarge"],
+        "provision": "node-group",
+        "capacity": "capacity-block",
+        "reservation": "cr-0123456789abcdef0",
+        "zone": "us-east-1a",
+    }
     assert [one.quota.label for one in demands(cluster(block))[0]] == ["standard"]
 
 

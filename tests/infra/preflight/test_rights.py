@@ -10,10 +10,16 @@ from windlass.infra.preflight.rights import Refusal, context_of, judged, least, 
 POLICY: list[dict[str, Any]] = [
     {"Effect": "Allow", "Action": ["ec2:CreateVpc", "ec2:Describe*"], "Resource": "*"},
     {"Effect": "Allow", "Action": "s3:CreateBucket", "Resource": ["arn:aws:s3:::a", "arn:aws:s3:::b"]},
-    {"Effect": "Allow", "Action": ["iam:PassRole"], "Resource": "arn:aws:iam::1:role/vision-*",
-     "Condition": {"StringEquals": {"iam:PassedToService": ["eks.amazonaws.com", "ec2.amazonaws.com"]},
-                   "NumericLessThan": {"aws:MultiFactorAuthAge": "60"}}},
-]  # fmt: skip
+    {
+        "Effect": "Allow",
+        "Action": ["iam:PassRole"],
+        "Resource": "arn:aws:iam::1:role/vision-*",
+        "Condition": {
+            "StringEquals": {"iam:PassedToService": ["eks.amazonaws.com", "ec2.amazonaws.com"]},
+            "NumericLessThan": {"aws:MultiFactorAuthAge": "60"},
+        },
+    },
+]
 
 
 def test_actions_are_asked_with_their_resource_and_condition() -> None:
@@ -54,9 +60,7 @@ def test_the_least_policy_keeps_the_conditions() -> None:
 
 def test_what_is_missing_is_printed_as_statements() -> None:
     found = judged([Refusal("ec2:CreateVpc", "*")], 3, "arn:aws:iam::1:role/r")
-    assert (found.level, found.found) == (
-        "fail", "1 of 3 actions are refused to arn:aws:iam::1:role/r: ec2:CreateVpc"
-    )  # fmt: skip
+    assert (found.level, found.found) == ("fail", "1 of 3 actions are refused to arn:aws:iam::1:role/r: ec2:CreateVpc")
     policy = json.loads(found.fix.removeprefix("add to its policy: "))
     assert policy == [{"Effect": "Allow", "Action": ["ec2:CreateVpc"], "Resource": "*"}]
 

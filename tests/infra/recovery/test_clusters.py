@@ -35,12 +35,21 @@ VARIABLES: Final[Mapping[str, Any]] = {
     "fsx": {"size_gib": 1200, "deployment": "SCRATCH_2", "export": True, "export_deleted": False},
     "gpu_pools": {
         "g": {
-            "instance_types": ["g6.12xlarge"], "capacity": "spot", "min": 0, "max": 2, "efa_interfaces": 1,
-            "placement_group": True, "disk_gib": 200, "disk_throughput_mibs": 600, "parallel_pull": True,
-            "ami_type": "AL2023_x86_64_NVIDIA", "labels": {}, "taint": True,
+            "instance_types": ["g6.12xlarge"],
+            "capacity": "spot",
+            "min": 0,
+            "max": 2,
+            "efa_interfaces": 1,
+            "placement_group": True,
+            "disk_gib": 200,
+            "disk_throughput_mibs": 600,
+            "parallel_pull": True,
+            "ami_type": "AL2023_x86_64_NVIDIA",
+            "labels": {},
+            "taint": True,
         },
     },
-}  # fmt: skip
+}
 KILLED_AFTER: Final = 70
 """Number of complete resources of 111."""
 
@@ -95,8 +104,11 @@ def test_emulated_kill_9_and_a_lost_state_of_a_whole_cluster(
         assert report.is_clean, report
         missing = before - managed(driver)
         assert {one.partition(".")[0] for one in missing} <= {"aws_default_security_group"}
-        replaced = [(one.address, one.changed, one.reason) for one in driver.plan().summary.changes
-                    if one.action is Action.REPLACE]  # fmt: skip
+        replaced = [
+            (one.address, one.changed, one.reason)
+            for one in driver.plan().summary.changes
+            if one.action is Action.REPLACE
+        ]
         assert replaced == []
         driver.apply(driver.plan(destroy=True))
         assert driver.state() == []

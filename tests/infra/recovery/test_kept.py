@@ -27,11 +27,13 @@ from windlass.worker.process import of_session, send
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE_SECONDS: Final = 400.0
 MOMENTS: Final = {
-    "amid the removal from the state": ("state-rm", ()), "at the plan after it": ("plan", ()),
-    "as the destroy starts": ("apply", ()), "at its first resource": ("apply", ("apply_start",)),
+    "amid the removal from the state": ("state-rm", ()),
+    "at the plan after it": ("plan", ()),
+    "as the destroy starts": ("apply", ()),
+    "at its first resource": ("apply", ("apply_start",)),
     "amid its resources": ("apply", ("apply_complete",)),
     "at its last resource": ("apply", ("apply_complete", "aws_efs_file_system.main")),
-}  # fmt: skip
+}
 """The command of Terraform that runs, and words of a line that it has printed."""
 
 
@@ -60,9 +62,12 @@ class Scene:
         root = Path(__file__).parents[3]
         with (self.home / "down.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.infra.recovery.program", *argv], cwd=root, stdout=log, stderr=log,
+                [sys.executable, "-m", "tests.infra.recovery.program", *argv],
+                cwd=root,
+                stdout=log,
+                stderr=log,
                 env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{root / 'src'}:{root}"},
-            )  # fmt: skip
+            )
 
     def kill_down(self, command: str, words: tuple[str, ...]) -> None:
         """Start the removal, and kill all of it at a moment."""

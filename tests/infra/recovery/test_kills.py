@@ -74,8 +74,9 @@ class Scene:
             return
         until(
             lambda: child.poll() is not None or len(record.log.read_bytes().splitlines()) >= num_lines,
-            log.read_text, PATIENCE_SECONDS,
-        )  # fmt: skip
+            log.read_text,
+            PATIENCE_SECONDS,
+        )
         passed(seconds)
         if victim in ("windlass", "both"):
             child.kill()

@@ -49,9 +49,13 @@ def start(terraform: Terraform, script: str) -> subprocess.Popen[bytes]:
     """A process in the place of Terraform."""
     folder = terraform.folder
     return process.start(
-        [sys.executable, "-c", script], folder.path, os.environ, command="apply", log=folder.logs / "a.log",
+        [sys.executable, "-c", script],
+        folder.path,
+        os.environ,
+        command="apply",
+        log=folder.logs / "a.log",
         machine_id=terraform.machine_id,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

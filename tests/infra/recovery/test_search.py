@@ -21,7 +21,7 @@ from windlass.infra.recovery.search import (
     planned_name,
     status_of,
     tag_of,
-)  # fmt: skip
+)
 from windlass.infra.recovery.table import FINDERS, LISTERS, WITHOUT_OBJECT
 from windlass.infra.terraform.driver import import_block
 
@@ -44,11 +44,17 @@ def test_what_can_be_listed_can_be_found() -> None:
 @pytest.mark.parametrize(
     ("word", "status"),
     [
-        ("ACTIVE", Status.READY), ("available", Status.READY), ("DEGRADED", Status.READY), ("", Status.READY),
-        ("CREATING", Status.PENDING), ("pendingAcceptance", Status.PENDING), ("deleting", Status.GOING),
-        ("deleted", Status.GONE), ("CREATE_FAILED", Status.FAILED),
+        ("ACTIVE", Status.READY),
+        ("available", Status.READY),
+        ("DEGRADED", Status.READY),
+        ("", Status.READY),
+        ("CREATING", Status.PENDING),
+        ("pendingAcceptance", Status.PENDING),
+        ("deleting", Status.GOING),
+        ("deleted", Status.GONE),
+        ("CREATE_FAILED", Status.FAILED),
     ],
-)  # fmt: skip
+)
 def test_words_of_services_are_statuses(word: str, status: Status) -> None:
     assert status_of(word) is status
 

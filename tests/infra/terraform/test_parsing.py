@@ -25,23 +25,29 @@ def change(address: str, actions: list[str], **rest: Any) -> dict[str, Any]:
 
 
 def test_a_plan_counts_as_terraform_does() -> None:
-    found = summary_of({
-        "resource_changes": [
-            change("aws_vpc.a", ["create"], after={"cidr_block": "10.0.0.0/16"}, after_unknown={"id": True}),
-            change("aws_eip.b", ["update"], before={"tags": {}}, after={"tags": {"a": "b"}}),
-            change("aws_kms_key.c", ["delete", "create"], reason="replace_because_tainted"),
-            change("aws_eip.d", ["delete"], before={"id": "e-1"}),
-            change("aws_s3_bucket.e", ["no-op"], importing={"id": "bucket"}),
-            change("aws_s3_bucket.f", ["no-op"]),
-            {"address": "data.aws_region.x", "mode": "data", "type": "aws_region", "name": "x"},
-        ],
-        "output_changes": {"a": {"actions": ["create"]}, "b": {"actions": ["no-op"]}},
-    })  # fmt: skip
+    found = summary_of(
+        {
+            "resource_changes": [
+                change("aws_vpc.a", ["create"], after={"cidr_block": "10.0.0.0/16"}, after_unknown={"id": True}),
+                change("aws_eip.b", ["update"], before={"tags": {}}, after={"tags": {"a": "b"}}),
+                change("aws_kms_key.c", ["delete", "create"], reason="replace_because_tainted"),
+                change("aws_eip.d", ["delete"], before={"id": "e-1"}),
+                change("aws_s3_bucket.e", ["no-op"], importing={"id": "bucket"}),
+                change("aws_s3_bucket.f", ["no-op"]),
+                {"address": "data.aws_region.x", "mode": "data", "type": "aws_region", "name": "x"},
+            ],
+            "output_changes": {"a": {"actions": ["create"]}, "b": {"actions": ["no-op"]}},
+        }
+    )
     assert (found.add, found.change, found.destroy, found.replace, found.imports) == (2, 1, 2, 1, 1)
     assert found.text == "2 to add, 1 to change, 2 to destroy, 1 to import (1 of them replaced)"
     assert [one.action for one in found.changes] == [
-        Action.CREATE, Action.UPDATE, Action.REPLACE, Action.DELETE, Action.IMPORT,
-    ]  # fmt: skip
+        Action.CREATE,
+        Action.UPDATE,
+        Action.REPLACE,
+        Action.DELETE,
+        Action.IMPORT,
+    ]
     assert found.changes[0].changed == ("cidr_block", "id")
     assert found.changes[2].reason == "replace_because_tainted"
     assert found.output_changes == ("a",)
@@ -53,14 +59,16 @@ def test_values_are_not_in_the_text_of_a_change() -> None:
 
 
 def test_drift_is_what_an_apply_would_undo() -> None:
-    found = summary_of({
-        "resource_changes": [change("aws_eip.gone", ["create"]), change("aws_eip.other", ["no-op"])],
-        "resource_drift": [
-            change("aws_eip.gone", ["delete"], before={"id": "e-1"}),
-            change("aws_eip.other", ["update"], before={"domain": "a"}, after={"domain": "b"}),
-            change("aws_eip.empty", ["update"], before={"tags": None}, after={"tags": {}}),
-        ],
-    })  # fmt: skip
+    found = summary_of(
+        {
+            "resource_changes": [change("aws_eip.gone", ["create"]), change("aws_eip.other", ["no-op"])],
+            "resource_drift": [
+                change("aws_eip.gone", ["delete"], before={"id": "e-1"}),
+                change("aws_eip.other", ["update"], before={"domain": "a"}, after={"domain": "b"}),
+                change("aws_eip.empty", ["update"], before={"tags": None}, after={"tags": {}}),
+            ],
+        }
+    )
     assert [one.address for one in found.drift] == ["aws_eip.gone", "aws_eip.other"]
     assert [one.address for one in found.drift_to_undo] == ["aws_eip.gone"]
 
@@ -68,13 +76,20 @@ def test_drift_is_what_an_apply_would_undo() -> None:
 def test_a_state_has_addresses_with_modules_and_keys() -> None:
     instances = [{"index_key": "a", "attributes": {"id": "1"}}, {"index_key": 0, "attributes": {}, "status": "tainted"}]
     deposed = {"attributes": {"id": "9"}, "deposed": "abc"}
-    text = json.dumps({
-        "version": 4,
-        "resources": [
-            {"mode": "managed", "type": "aws_eip", "name": "b", "module": "module.m", "instances": instances},
-            {"mode": "data", "type": "aws_region", "name": "c", "instances": [{"attributes": {"id": "r"}}, deposed]},
-        ],
-    })  # fmt: skip
+    text = json.dumps(
+        {
+            "version": 4,
+            "resources": [
+                {"mode": "managed", "type": "aws_eip", "name": "b", "module": "module.m", "instances": instances},
+                {
+                    "mode": "data",
+                    "type": "aws_region",
+                    "name": "c",
+                    "instances": [{"attributes": {"id": "r"}}, deposed],
+                },
+            ],
+        }
+    )
     found = state_resources(text)
     assert [one.address for one in found] == ['module.m.aws_eip.b["a"]', "module.m.aws_eip.b[0]", "data.aws_region.c"]
     assert [one.is_tainted for one in found] == [False, True, False]

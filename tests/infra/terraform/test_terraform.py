@@ -109,10 +109,14 @@ def test_emulated_a_plan_is_stale_after_another_apply(scene: Scene) -> None:
 def test_emulated_a_held_lock_is_named_and_not_released_without_a_proof(scene: Scene) -> None:
     terraform = scene.terraform()
     lock = {
-        "ID": "8d0ae5c5-5e4d-9d4d-9f3b-0d1f7b7c9f6a", "Operation": "OperationTypeApply", "Info": "",
-        "Who": "kim@laptop", "Version": "1.11.4", "Created": "2026-11-25T01:12:27.628984248Z",
+        "ID": "8d0ae5c5-5e4d-9d4d-9f3b-0d1f7b7c9f6a",
+        "Operation": "OperationTypeApply",
+        "Info": "",
+        "Who": "kim@laptop",
+        "Version": "1.11.4",
+        "Created": "2026-11-25T01:12:27.628984248Z",
         "Path": f"{scene.folder.name}-state/a/terraform.tfstate",
-    }  # fmt: skip
+    }
     key = {"Bucket": f"{scene.folder.name}-state", "Key": "a/terraform.tfstate.tflock"}
     scene.aws.client("s3").put_object(**key, Body=json.dumps(lock).encode())
     with pytest.raises(StateLocked, match=r"locked by kim@laptop since 2026-11-25 01:12:27 UTC \(apply\)"):

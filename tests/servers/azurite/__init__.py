@@ -43,9 +43,10 @@ class Azurite:
     def environ(self, endpoint: str = "") -> dict[str, str]:
         """What clients of obstore read; `endpoint` may be that of a proxy."""
         return {
-            "AZURE_STORAGE_ACCOUNT_NAME": self.account, "AZURE_STORAGE_ACCOUNT_KEY": self.key,
+            "AZURE_STORAGE_ACCOUNT_NAME": self.account,
+            "AZURE_STORAGE_ACCOUNT_KEY": self.key,
             "AZURE_ENDPOINT": f"{endpoint or self.endpoint}/{self.account}",
-        }  # fmt: skip
+        }
 
     def make_container(self, name: str) -> None:
         """By the request of https://learn.microsoft.com/rest/api/storageservices/create-container."""

@@ -10,17 +10,24 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[3] / "src"
-ALONE = ["train/checkpoint/writer.py", "train/checkpoint/files.py", "train/checkpoint/storage.py",
-         "train/checkpoint/__init__.py", "train/report.py"]  # fmt: skip
+ALONE = [
+    "train/checkpoint/writer.py",
+    "train/checkpoint/files.py",
+    "train/checkpoint/storage.py",
+    "train/checkpoint/__init__.py",
+    "train/report.py",
+]
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_what_the_writer_is_made_of_is_python_3_9_and_the_standard_library(name: str) -> None:
     tree = ast.parse((SRC / "windlass" / name).read_text("utf-8"), feature_version=(3, 9))
     typing_only = {
-        node for block in ast.walk(tree) if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for node in ast.walk(block)
-    }  # fmt: skip
+    }
     for node in ast.walk(tree):
         if node in typing_only or not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue

@@ -22,9 +22,14 @@ def through(value: Any, *, allow_pickle: bool = False) -> Any:
 
 KEYS = st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.tuples(st.integers(), st.text()))
 LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.binary(),
     st.complex_numbers(allow_nan=False),
-)  # fmt: skip
+)
 TREES = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
@@ -54,12 +59,21 @@ def test_whatever_python_has_comes_back_with_its_types(tree: Any) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        Counter({80: 1, 120: 2}), OrderedDict(b=1, a=2), defaultdict(dict, {1: {2: 3}}), bytearray(b"x"), -0.0,
-        float("inf"), float("-inf"), {"$": "tensor", "v": "evil"}, 10**40, torch.Size([2, 3]), torch.bfloat16,
+        Counter({80: 1, 120: 2}),
+        OrderedDict(b=1, a=2),
+        defaultdict(dict, {1: {2: 3}}),
+        bytearray(b"x"),
+        -0.0,
+        float("inf"),
+        float("-inf"),
+        {"$": "tensor", "v": "evil"},
+        10**40,
+        torch.Size([2, 3]),
+        torch.bfloat16,
         torch.device("cuda:1"),
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_values_that_libraries_keep_come_back(value: Any) -> None:
     found = through(value)
     assert type(found) is type(value)
@@ -128,12 +142,18 @@ def test_pickle_is_used_and_undone_only_where_it_was_chosen() -> None:
 @pytest.mark.parametrize(
     "coded",
     [
-        {"$": "eval", "v": "1"}, {"$": "tuple", "v": 3}, {"$": "numpy.array", "v": "", "dtype": "O", "shape": [0]},
-        {"$": "torch.dtype", "v": "torch.nn"}, {"$": "bytes", "v": "***"}, {"$": "numpy.array", "v": ""},
-        {"$": "dict", "v": [[[], 1]]}, {"$": ["tuple"], "v": []}, {"$": "Counter"},
+        {"$": "eval", "v": "1"},
+        {"$": "tuple", "v": 3},
+        {"$": "numpy.array", "v": "", "dtype": "O", "shape": [0]},
+        {"$": "torch.dtype", "v": "torch.nn"},
+        {"$": "bytes", "v": "***"},
+        {"$": "numpy.array", "v": ""},
+        {"$": "dict", "v": [[[], 1]]},
+        {"$": ["tuple"], "v": []},
+        {"$": "Counter"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_code_that_no_encoder_wrote_is_refused(coded: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         Decoder(allow_pickle=False).decode(coded, "part")

@@ -63,12 +63,16 @@ def test_so_it_does_when_it_is_cut_off_twice_in_an_epoch(tmp_path: Path, seed: i
     assert [step for end in ends for step in trained(tmp_path / "cut", end, seed=seed)] == whole
 
 
-@pytest.mark.parametrize(("make", "draw"), [
-    (lambda: torch.Generator().manual_seed(1), lambda one: torch.rand(3, generator=one).tolist()),
-    (lambda: numpy.random.default_rng(1), lambda one: one.random(3).tolist()),
-    (lambda: numpy.random.RandomState(1), lambda one: one.normal(size=3).tolist()),
-    (lambda: random.Random(1), lambda one: [one.gauss(0, 1) for _ in range(3)]),
-], ids=["torch", "numpy", "numpy's older one", "python"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "draw"),
+    [
+        (lambda: torch.Generator().manual_seed(1), lambda one: torch.rand(3, generator=one).tolist()),
+        (lambda: numpy.random.default_rng(1), lambda one: one.random(3).tolist()),
+        (lambda: numpy.random.RandomState(1), lambda one: one.normal(size=3).tolist()),
+        (lambda: random.Random(1), lambda one: [one.gauss(0, 1) for _ in range(3)]),
+    ],
+    ids=["torch", "numpy", "numpy's older one", "python"],
+)
 def test_generators_of_the_script_go_on_where_they_were(
     tmp_path: Path, make: Callable[[], Any], draw: Callable[[Any], list[float]]
 ) -> None:

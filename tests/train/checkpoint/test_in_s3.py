@@ -212,9 +212,13 @@ def test_a_run_that_is_killed_resumes_from_s3_with_the_same_weights(
         # Patient: a kill waits for the checkpoint before it, however slow the upload is.
         words = [str(EXACT), str(place), "--patient", *(["--kill", *kills] if kills else [])]
         job = {
-            "name": "exact", "run": " ".join(words), "procs_per_node": 2, "python": sys.executable, "restarts": 5,
+            "name": "exact",
+            "run": " ".join(words),
+            "procs_per_node": 2,
+            "python": sys.executable,
+            "restarts": 5,
             "checkpoint": {"folder": f"{folder}/"},
-        }  # fmt: skip
+        }
         done = machine.windlass("run", str(machine.write("job.yaml", json.dumps(job))))
         assert done.returncode == 0, done.stdout + done.stderr
         digests.append((place / "digest").read_text())

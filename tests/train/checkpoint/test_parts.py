@@ -44,10 +44,17 @@ def restore(folder: Path, **parts: Any) -> None:
     saved.close()
 
 
-@pytest.mark.parametrize("make", [
-    lambda: nn.Linear(4, 3), lambda: Copying(4, 3), lambda: nn.DataParallel(nn.Linear(4, 3)),
-    lambda: nn.Sequential(nn.DataParallel(nn.Linear(4, 3))), lambda: nn.Sequential(Copying(4, 3)),
-], ids=["plain", "copies", "DataParallel", "DataParallel inside", "copies inside"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Linear(4, 3),
+        lambda: Copying(4, 3),
+        lambda: nn.DataParallel(nn.Linear(4, 3)),
+        lambda: nn.Sequential(nn.DataParallel(nn.Linear(4, 3))),
+        lambda: nn.Sequential(Copying(4, 3)),
+    ],
+    ids=["plain", "copies", "DataParallel", "DataParallel inside", "copies inside"],
+)
 def test_a_module_is_restored_as_it_was_saved(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
     before, after = make(), make()
     save(tmp_path, model=before)
@@ -131,9 +138,14 @@ class Lookahead(torch.optim.Optimizer):
         self.calls = state_dict["calls"]
 
 
-@pytest.mark.parametrize("make", [
-    lambda weights: Counting(weights, momentum=0.9), lambda weights: Lookahead(torch.optim.Adam(weights)),
-], ids=["state of no parameter", "around another"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda weights: Counting(weights, momentum=0.9),
+        lambda weights: Lookahead(torch.optim.Adam(weights)),
+    ],
+    ids=["state of no parameter", "around another"],
+)
 def test_all_that_an_optimizer_has_in_its_state_dict_is_restored(
     tmp_path: Path, make: Callable[[Any], torch.optim.Optimizer]
 ) -> None:
@@ -170,8 +182,11 @@ def test_buffers_and_state_of_ones_own_may_differ_on_ranks_and_parameters_and_th
     optimizer.step()
     parts = make_parts({"model": model, "optimizer": optimizer, "own": {"seen": torch.zeros(1)}})
     assert Snapshot(parts, {}, 0, {}, allow_pickle=False).differing() == [
-        "model.1.num_batches_tracked", "model.1.running_mean", "model.1.running_var", "own.seen",
-    ]  # fmt: skip
+        "model.1.num_batches_tracked",
+        "model.1.running_mean",
+        "model.1.running_var",
+        "own.seen",
+    ]
 
 
 def test_a_loss_function_which_has_no_state_is_no_hindrance(tmp_path: Path) -> None:

@@ -67,10 +67,15 @@ def test_ranks_that_hold_different_tensors_of_one_name_are_told_so() -> None:
 
 
 def test_the_file_is_what_the_safetensors_format_asks_for() -> None:
-    layout = lay_out([
-        tensor("bytes", 3, dtype="uint8"), tensor("none", 0, 4), tensor("wide", 2, dtype="float64"),
-        tensor("strange", 2, dtype="complex128"), tensor("scalar", dtype="bfloat16"),
-    ])  # fmt: skip
+    layout = lay_out(
+        [
+            tensor("bytes", 3, dtype="uint8"),
+            tensor("none", 0, 4),
+            tensor("wide", 2, dtype="float64"),
+            tensor("strange", 2, dtype="complex128"),
+            tensor("scalar", dtype="bfloat16"),
+        ]
+    )
     length = int.from_bytes(layout.header[:8], "little")
     header = json.loads(layout.header[8:])
     assert len(layout.header) == 8 + length

@@ -66,6 +66,12 @@ def test_it_is_exported(folder: Path, tmp_path: Path) -> None:
     export_safetensors(list_checkpoints(folder / "two")[0], tmp_path / "model.safetensors")
     tensors = read_tensors(str(tmp_path / "model.safetensors"))
     assert sorted(tensors) == [
-        "0.bias", "0.weight", "1.bias", "1.num_batches_tracked", "1.running_mean", "1.running_var", "1.weight",
-    ]  # fmt: skip
+        "0.bias",
+        "0.weight",
+        "1.bias",
+        "1.num_batches_tracked",
+        "1.running_mean",
+        "1.running_var",
+        "1.weight",
+    ]
     assert tensors["0.weight"].tolist() == expected["weight"]

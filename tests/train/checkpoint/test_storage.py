@@ -11,10 +11,17 @@ from windlass.train.checkpoint import Checkpoint
 from windlass.train.checkpoint.storage import absolute
 
 
-@pytest.mark.parametrize(("written", "place"), [
-    ("checkpoints", "HERE/checkpoints"), ("~/checkpoints", "/home/me/checkpoints"), ("~", "/home/me"),
-    ("/a/~", "/a/~"), ("s3://bucket/~/", "s3://bucket/~"), ("s3://", "s3://"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        ("checkpoints", "HERE/checkpoints"),
+        ("~/checkpoints", "/home/me/checkpoints"),
+        ("~", "/home/me"),
+        ("/a/~", "/a/~"),
+        ("s3://bucket/~/", "s3://bucket/~"),
+        ("s3://", "s3://"),
+    ],
+)
 def test_a_folder_is_a_path_from_the_root_or_an_address(
     written: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,9 +47,14 @@ class Session:
             subprocess.run(["cc", *flags, "-o", library, SCRIPT.with_name("read_errors.c"), "-ldl"], check=True)
             env |= {"LD_PRELOAD": str(library), "READ_ERRORS": str(folder / "read-errors")}
         done = subprocess.run(
-            [sys.executable, str(SCRIPT), str(folder)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, check=False, timeout=550,
-        )  # fmt: skip
+            [sys.executable, str(SCRIPT), str(folder)],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=550,
+        )
         return done.stdout
 
     def ranks(self, phase: str) -> list[dict[str, Any]]:
@@ -117,8 +122,19 @@ def test_two_ranks_write_half_each(session: Session) -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_exports_are_plain_and_whole(session: Session, kind: str, size: int) -> None:
     loaded = torch.load(session.folder / f"{kind}-{size}.pt", weights_only=True)
-    names = ["0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked",
-             "3.weight", "3.bias", "4.weight", "4.bias"]  # fmt: skip
+    names = [
+        "0.weight",
+        "0.bias",
+        "1.weight",
+        "1.bias",
+        "1.running_mean",
+        "1.running_var",
+        "1.num_batches_tracked",
+        "3.weight",
+        "3.bias",
+        "4.weight",
+        "4.bias",
+    ]
     assert sorted(loaded) == sorted(names)
     assert loaded["0.weight"].shape == (9, 7)
     tensors = read_tensors(str(session.folder / f"{kind}-{size}.safetensors"))

@@ -129,11 +129,13 @@ def test_processes_that_write_at_once_keep_the_bound_together(tmp_path: Path) ->
     in_use = [Cache(tmp_path).set(name) for name in "ab"]
     children = [
         subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path), name, str(number)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", program, str(tmp_path), name, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for number, name in enumerate("aabb")
-    ]  # fmt: skip
+    ]
     for child in children:
         assert child.stdin is not None
         child.stdin.close()

@@ -25,10 +25,14 @@ ORDER = [5, 0, 39, 5, 17, -1]
 @pytest.mark.parametrize(
     ("name", "key", "field"),
     [
-        ("0001.jpg", "0001", "jpg"), ("a/0001.seg.PNG", "a/0001", "seg.png"), ("a.b/0001.jpg", "a.b/0001", "jpg"),
-        ("README", "README", "data"), (".hidden", ".hidden", "data"), ("a/b.", "a/b.", "data"),
+        ("0001.jpg", "0001", "jpg"),
+        ("a/0001.seg.PNG", "a/0001", "seg.png"),
+        ("a.b/0001.jpg", "a.b/0001", "jpg"),
+        ("README", "README", "data"),
+        (".hidden", ".hidden", "data"),
+        ("a/b.", "a/b.", "data"),
     ],
-)  # fmt: skip
+)
 def test_names_are_split_as_webdataset_does(name: str, key: str, field: str) -> None:
     assert key_and_field(name) == (key, field)
 

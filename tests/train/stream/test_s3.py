@@ -108,8 +108,7 @@ def test_a_range_is_asked_for_where_it_is_not_all(store: Store) -> None:
 def test_a_bucket_of_another_region_is_asked_there(store: Store) -> None:
     source = store.source(AWS_REGION="us-east-1")
     refusal = b"<Error><Code>AuthorizationHeaderMalformed</Code></Error>"
-    store.answers = [(400, {"x-amz-bucket-region": "eu-west-1"}, refusal),
-                     whole(), whole()]  # fmt: skip
+    store.answers = [(400, {"x-amz-bucket-region": "eu-west-1"}, refusal), whole(), whole()]
     assert source.read(ONE, 0, 10) == source.read(ONE, 0, 10) == b"0123456789"
     regions = [headers["authorization"].split("/")[2] for _, headers in store.asked]
     assert regions == ["us-east-1", "eu-west-1", "eu-west-1"]

@@ -72,8 +72,11 @@ def kill(run: Run, rank: int = 0, meanwhile: Callable[[], object] = lambda: None
     """`kill -9` a rank of the first attempt; what is done meanwhile is done while it stands still."""
 
     def pids() -> list[int]:
-        return [event.data["pid"] for event in run.events if event.kind == "rank" and event.data["rank"] == rank
-                and "pid" in event.data]  # fmt: skip
+        return [
+            event.data["pid"]
+            for event in run.events
+            if event.kind == "rank" and event.data["rank"] == rank and "pid" in event.data
+        ]
 
     [pid] = until(pids)  # what a rank prints may be read before its start is recorded
     os.kill(pid, signal.SIGSTOP)
@@ -230,10 +233,16 @@ def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> N
     options = ["--use_cpu", "--max_steps", "300", "--save_steps", "20", "--logging_steps", "1", "--disable_tqdm",
                "True", "--per_device_train_batch_size", "4", "--report_to", "none"]  # fmt: skip
     run = harness.start(
-        "trainer.py", "--output_dir", "$WINDLASS_CHECKPOINT_DIR", *options, base=SCRIPTS, procs_per_node=2, restarts=1,
+        "trainer.py",
+        "--output_dir",
+        "$WINDLASS_CHECKPOINT_DIR",
+        *options,
+        base=SCRIPTS,
+        procs_per_node=2,
+        restarts=1,
         python=str(EXAMPLES_PYTHON),
         checkpoint={"find": "checkpoint-*", "resume": "--resume_from_checkpoint {path}"},
-    ).until(lambda run: (run.dir / "checkpoints" / "checkpoint-60" / "trainer_state.json").exists(), 500)  # fmt: skip
+    ).until(lambda run: (run.dir / "checkpoints" / "checkpoint-60" / "trainer_state.json").exists(), 500)
     kill(run, rank=1)
     status = harness.engine.wait(run.id, 500)
     assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
@@ -250,9 +259,15 @@ def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> N
 @pytest.mark.usefixtures("_libraries")
 def test_lightning_goes_on_after_a_kill(harness: Harness) -> None:
     run = harness.start(
-        "lit.py", "--folder", "$WINDLASS_CHECKPOINT_DIR", base=SCRIPTS, procs_per_node=2, restarts=1,
-        python=str(EXAMPLES_PYTHON), checkpoint={"find": "*.ckpt", "resume": "--ckpt_path {path}"},
-    ).until(lambda run: "step 65\n" in run.text(), 500)  # fmt: skip
+        "lit.py",
+        "--folder",
+        "$WINDLASS_CHECKPOINT_DIR",
+        base=SCRIPTS,
+        procs_per_node=2,
+        restarts=1,
+        python=str(EXAMPLES_PYTHON),
+        checkpoint={"find": "*.ckpt", "resume": "--ckpt_path {path}"},
+    ).until(lambda run: "step 65\n" in run.text(), 500)
     kill(run, rank=1)
     status = harness.engine.wait(run.id, 500)
     assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()

@@ -21,18 +21,31 @@ EKS_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def audit(
-    name: str, aws: Aws, context: Context, *, is_ours: bool = True, vpc_id: str | None = None, bucket: str = "",
-    volumes: Volumes | None = None, subnet_ids: Iterable[str] = (),
-) -> ClusterAudit:  # fmt: skip
+    name: str,
+    aws: Aws,
+    context: Context,
+    *,
+    is_ours: bool = True,
+    vpc_id: str | None = None,
+    bucket: str = "",
+    volumes: Volumes | None = None,
+    subnet_ids: Iterable[str] = (),
+) -> ClusterAudit:
     """What AWS has of the cluster `name`, by a listing of each service. Raises AwsError where there is no login."""
     from windlass.infra.audit import audit as list_all
     from windlass.pricing.refreshed import load
 
     known = volumes or Volumes()
     report = list_all(
-        name, aws, vpc_id=vpc_id, is_ours=is_ours, bucket=bucket, volume_names=known.names, volume_ids=known.ids,
+        name,
+        aws,
+        vpc_id=vpc_id,
+        is_ours=is_ours,
+        bucket=bucket,
+        volume_names=known.names,
+        volume_ids=known.ids,
         subnet_ids=tuple(subnet_ids),
-    )  # fmt: skip
+    )
     return view(report, load(context.home))
 
 
@@ -71,15 +84,23 @@ def require_owner(name: str, accounts: Collection[str], aws: Aws) -> None:
 
 def view(report: AuditReport, table: Table) -> ClusterAudit:
     """A report with prices."""
-    rows = {kind: [_object(one, report.region, table) for one in getattr(report, kind)]
-            for kind in ("leaks", "kept", "possible")}  # fmt: skip
+    rows = {
+        kind: [_object(one, report.region, table) for one in getattr(report, kind)]
+        for kind in ("leaks", "kept", "possible")
+    }
     priced = (one.usd_per_month for kind in ("leaks", "kept") for one in rows[kind])
     return ClusterAudit(
-        report.cluster, report.region, report.is_clean, tuple(rows["leaks"]), tuple(rows["kept"]),
+        report.cluster,
+        report.region,
+        report.is_clean,
+        tuple(rows["leaks"]),
+        tuple(rows["kept"]),
         tuple(rows["possible"]),
         tuple(Unanswered(one.asked, one.kind, one.reason, one.hint) for one in report.unknown),
-        round(sum(amount or 0.0 for amount in priced), 2), report.num_calls, report.at.timestamp(),
-    )  # fmt: skip
+        round(sum(amount or 0.0 for amount in priced), 2),
+        report.num_calls,
+        report.at.timestamp(),
+    )
 
 
 def _object(found: Found, region: str, table: Table) -> LeftObject:
@@ -87,6 +108,15 @@ def _object(found: Found, region: str, table: Table) -> LeftObject:
 
     usd = bill(found, region, table) if found.bills else None
     return LeftObject(
-        found.service, found.kind, found.id, found.name, found.region, found.reason, found.bills,
-        None if usd is None else round(usd, 2), found.detail, found.remedy, found.kept_on_purpose,
-    )  # fmt: skip
+        found.service,
+        found.kind,
+        found.id,
+        found.name,
+        found.region,
+        found.reason,
+        found.bills,
+        None if usd is None else round(usd, 2),
+        found.detail,
+        found.remedy,
+        found.kept_on_purpose,
+    )

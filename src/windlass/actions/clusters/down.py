@@ -37,10 +37,17 @@ RETAINED: Final = "its reclaim policy is Retain"
 
 
 def down(
-    named: Named, context: Context, on_event: OnEvent, confirm: Callable[[ClusterPlan, Look], bool],
-    stop: StopRequests, *, force: bool = False, break_lock: bool = False,
-    with_recovery: bool = False, delete_bucket: bool = False,
-) -> ClusterRemoved | None:  # fmt: skip
+    named: Named,
+    context: Context,
+    on_event: OnEvent,
+    confirm: Callable[[ClusterPlan, Look], bool],
+    stop: StopRequests,
+    *,
+    force: bool = False,
+    break_lock: bool = False,
+    with_recovery: bool = False,
+    delete_bucket: bool = False,
+) -> ClusterRemoved | None:
     """Remove the cluster; None where `confirm` refuses. May be repeated, also after a crash: it goes on.
 
     Raises UsageError while runs are active or files are in no bucket, TerraformError, AwsError, EngineError.
@@ -80,22 +87,29 @@ def down(
             name = named.cluster.storage.bucket or ""
             subnets = outputs.private_subnet_ids if outputs is not None else ()
             seen = audit(
-                named.cluster.name, aws, context, vpc_id=vpc_id, bucket=name, volumes=remembered(named),
+                named.cluster.name,
+                aws,
+                context,
+                vpc_id=vpc_id,
+                bucket=name,
+                volumes=remembered(named),
                 subnet_ids=subnets,
-            )  # fmt: skip
+            )
         if seen.is_clean:
             named.folder.remove()
     return ClusterRemoved(
-        named.cluster.name, destroyed, time.monotonic() - began,
+        named.cluster.name,
+        destroyed,
+        time.monotonic() - began,
         tuple(_view(one) for one in (drained.drained if drained else ())),
         tuple(_view(one.holding, one.why) for one in (drained.left if drained else ())),
-        tuple(_view(one, RETAINED) for one in (drained.kept if drained else ())), seen, lost,
-    )  # fmt: skip
+        tuple(_view(one, RETAINED) for one in (drained.kept if drained else ())),
+        seen,
+        lost,
+    )
 
 
-def drain_cluster(
-    named: Named, found: Look, on_event: OnEvent, *, force: bool
-) -> DrainedObjects | None:  # fmt: skip
+def drain_cluster(named: Named, found: Look, on_event: OnEvent, *, force: bool) -> DrainedObjects | None:
     """Have controllers remove what they made in AWS; the volumes that were there are remembered.
 
     Raises EngineError where something is left, unless forced: Terraform would wait for it, and fail.

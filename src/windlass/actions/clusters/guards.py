@@ -89,8 +89,9 @@ def require_idle(named: Named, active: tuple[str, ...], not_looked: str = "") ->
     """Raise UsageError while runs are active, or where it is not known whether they are."""
     if active:
         listed = "; ".join(active[:5]) + (f"; and {len(active) - 5} more" if len(active) > 5 else "")
-        raise UsageError(f"{len(active)} runs use {named.cluster.name}: {listed}",
-                         "windlass stop RUN; or --force, which ends them")  # fmt: skip
+        raise UsageError(
+            f"{len(active)} runs use {named.cluster.name}: {listed}", "windlass stop RUN; or --force, which ends them"
+        )
     if not_looked:
         raise UsageError(
             f"{named.cluster.name} was not looked at ({not_looked}): whether runs use it, and which load balancers and "

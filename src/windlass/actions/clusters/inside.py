@@ -82,10 +82,12 @@ def grant_users(named: Named, outputs: Outputs, context: Context) -> None:
     name, api = str(role["metadata"]["name"]), "rbac.authorization.k8s.io"
     meta = {"name": f"{name}-users", "namespace": outputs.namespace}
     binding: dict[str, Any] = {
-        "apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": meta,
+        "apiVersion": f"{api}/v1",
+        "kind": "RoleBinding",
+        "metadata": meta,
         "subjects": [{"kind": "Group", "name": USERS, "apiGroup": api}],
         "roleRef": {"kind": "Role", "name": name, "apiGroup": api},
-    }  # fmt: skip
+    }
     with connected(named, outputs) as client:
         resources = Resources(client)
         for one in (role, binding):

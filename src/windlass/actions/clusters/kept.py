@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def keep_or_empty(
     terraform: Terraform, aws: Aws, on_event: OnEvent, bucket: Bucket | None, *, is_to_delete: bool
-) -> bool:  # fmt: skip
+) -> bool:
     """Prepare the bucket for the destroy: one that is not of the cluster, by its tag, is kept also where the user asks
     for its deletion and Terraform has made it. Returns whether the state was changed. Raises AwsError, TerraformError.
     """
@@ -46,10 +46,13 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: st
         if has_objects or bucket.id == others:
             key = usable_key(terraform.folder.name, bucket.id, aws, on_event)
             kept = [
-                one.address for one in state
-                if one.type.startswith("aws_s3_bucket") or _block(one.address) in (KEY, ALIAS)
-                or (one.type == "aws_kms_key" and one.id == key) or one.values.get("target_key_id") == key
-            ]  # fmt: skip
+                one.address
+                for one in state
+                if one.type.startswith("aws_s3_bucket")
+                or _block(one.address) in (KEY, ALIAS)
+                or (one.type == "aws_kms_key" and one.id == key)
+                or one.values.get("target_key_id") == key
+            ]
             on_event(Stage(f"keeping s3://{bucket.id}{', which has objects,' * has_objects} and its KMS key"))
             terraform.forget(kept)
             return True
@@ -70,7 +73,7 @@ def empty_bucket(terraform: Terraform, on_event: OnEvent) -> bool:
 
 def adoption(
     cluster: str, bucket: Bucket, state: Mapping[str, str], aws: Aws, on_event: OnEvent, *, is_dry: bool
-) -> tuple[dict[str, str], list[str]]:  # fmt: skip
+) -> tuple[dict[str, str], list[str]]:
     """What an earlier `down` has kept and the state (ids by address) lacks, by its address: the bucket, and its key,
     for under a new key objects would need both; and what to say of it.
 

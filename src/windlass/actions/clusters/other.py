@@ -40,9 +40,7 @@ class Answers:
     """Ranges of addresses that reach the API server over the Internet."""
 
 
-def check(
-    name: str = "training", region: str = "us-east-1", gpus: tuple[tuple[str, int], ...] = ()
-) -> None:  # fmt: skip
+def check(name: str = "training", region: str = "us-east-1", gpus: tuple[tuple[str, int], ...] = ()) -> None:
     """Raises UsageError for a name, a region or GPU pools that cannot be those of a cluster."""
     try:
         draft(Answers(name, region, gpus, spot=False, efs=False))
@@ -192,7 +190,7 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
 
 def _added(
     named: Named, context: Context, state: Sequence[StateResource]
-) -> tuple[tuple[AddedRule, ...], tuple[str, ...]]:  # fmt: skip
+) -> tuple[tuple[AddedRule, ...], tuple[str, ...]]:
     """Rules that others have added to the groups of the cluster, and what AWS did not answer."""
     from windlass.infra.rules import added_rules
 

@@ -27,10 +27,16 @@ SERVICES: Final = (
     "s3", "sqs", "sts",
 )  # fmt: skip
 """Whose endpoints an emulator replaces."""
-LOSSES: Final = frozenset({
-    "aws_efs_file_system", "aws_fsx_lustre_file_system", "aws_s3_bucket", "aws_ecr_repository", "aws_eks_cluster",
-    "aws_kms_key",
-})  # fmt: skip
+LOSSES: Final = frozenset(
+    {
+        "aws_efs_file_system",
+        "aws_fsx_lustre_file_system",
+        "aws_s3_bucket",
+        "aws_ecr_repository",
+        "aws_eks_cluster",
+        "aws_kms_key",
+    }
+)
 """Types of resources whose end is the end of what users keep in them."""
 
 
@@ -70,9 +76,7 @@ def bucket_or_remembered(named: Named, context: Context) -> Bucket | None:
         raise
 
 
-def write_folder(
-    named: Named, context: Context, *, bucket: Bucket | None = None, delete_bucket: bool = False
-) -> None:  # fmt: skip
+def write_folder(named: Named, context: Context, *, bucket: Bucket | None = None, delete_bucket: bool = False) -> None:
     """Write configuration, variables and backend into the working folder, and the cluster file itself. `bucket` as it
     was looked at; None where AWS was not asked, so that it counts as in the command before.
 

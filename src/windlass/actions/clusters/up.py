@@ -43,9 +43,15 @@ if TYPE_CHECKING:
 
 
 def plan_up(
-    named: Named, terraform: Terraform, context: Context, on_event: OnEvent, *, break_lock: bool = False,
-    with_recovery: bool = False, is_dry: bool = False,
-) -> tuple[Plan, ClusterPlan]:  # fmt: skip
+    named: Named,
+    terraform: Terraform,
+    context: Context,
+    on_event: OnEvent,
+    *,
+    break_lock: bool = False,
+    with_recovery: bool = False,
+    is_dry: bool = False,
+) -> tuple[Plan, ClusterPlan]:
     """Plan what `up` does in AWS, after what an earlier command left is taken up again; the folder is locked.
 
     `is_dry`: nothing changes in AWS or in the state: nothing is recovered, and the state is not locked.
@@ -105,9 +111,15 @@ def foreign_notes(bucket: Bucket) -> list[str]:
 
 
 def recover(
-    named: Named, terraform: Terraform, context: Context, on_event: OnEvent, *, bucket: Bucket | None,
-    break_lock: bool, is_asked: bool,
-) -> None:  # fmt: skip
+    named: Named,
+    terraform: Terraform,
+    context: Context,
+    on_event: OnEvent,
+    *,
+    bucket: Bucket | None,
+    break_lock: bool,
+    is_asked: bool,
+) -> None:
     """Take up again what a killed command has left, so that nothing exists that Terraform does not know.
 
     Without such a command, only where the user asks: for the recovery itself (`is_asked`), as after the state was lost,
@@ -170,19 +182,28 @@ def recovery_lines(report: RecoveryReport) -> list[str]:
         *lock,
         *(f"found again: {one.address} ({one.id})" for one in report.imported),
         *(f"complete, and kept: {address}" for address in report.untainted),
-        *(f"made twice: {one.type} {one.name}: {', '.join(one.extra)} is in no state, and bills"
-          for one in report.duplicates),
+        *(
+            f"made twice: {one.type} {one.name}: {', '.join(one.extra)} is in no state, and bills"
+            for one in report.duplicates
+        ),
         *(f"of this cluster, and in no state: {one.type} {one.name} ({one.id})" for one in report.orphans),
         *(f"has the name of {one.address}, and is not of this cluster: {one.id}" for one in report.foreign),
         *(f"not looked for: {address}" for address in report.unknown),
-    ]  # fmt: skip
+    ]
 
 
 def up(
-    named: Named, context: Context, on_event: OnEvent, confirm: Callable[[ClusterPlan], bool], stop: StopRequests, *,
-    break_lock: bool = False, with_recovery: bool = False, with_components: bool = True,
+    named: Named,
+    context: Context,
+    on_event: OnEvent,
+    confirm: Callable[[ClusterPlan], bool],
+    stop: StopRequests,
+    *,
+    break_lock: bool = False,
+    with_recovery: bool = False,
+    with_components: bool = True,
     force: bool = False,
-) -> ClusterMade | None:  # fmt: skip
+) -> ClusterMade | None:
     """Make the cluster, or change it; None where `confirm` refuses the plan. May be repeated, also after a crash.
 
     Raises UsageError for a plan that loses files of users, unless forced; TerraformError, AwsError, FolderError,
@@ -212,10 +233,17 @@ def up(
         connect(named, outputs)
         components = install(named, outputs, context, on_event) if with_components else ()
     return ClusterMade(
-        named.cluster.name, named.cluster.region, named.cluster.name, str(named.kubeconfig), outputs.bucket,
-        done.added if done else 0, done.changed if done else 0, done.destroyed if done else 0,
-        time.monotonic() - began, components,
-    )  # fmt: skip
+        named.cluster.name,
+        named.cluster.region,
+        named.cluster.name,
+        str(named.kubeconfig),
+        outputs.bucket,
+        done.added if done else 0,
+        done.changed if done else 0,
+        done.destroyed if done else 0,
+        time.monotonic() - began,
+        components,
+    )
 
 
 def require_programs(context: Context) -> None:

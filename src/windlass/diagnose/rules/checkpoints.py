@@ -64,8 +64,9 @@ def cut_short(case: Observations) -> Iterator[Verdict]:
     evidence += [f"{one['path']}: {one['problem']}" for one in damaged[:MOST_NAMED]]
     evidence += [
         f"checkpoint.find has given {one.name} to the script: see whether it loads that one"
-        for one in entries(of_newest_attempt(case.events), CheckpointChanged) if one.source == "found"
-    ]  # fmt: skip
+        for one in entries(of_newest_attempt(case.events), CheckpointChanged)
+        if one.source == "found"
+    ]
     own = [PurePosixPath(folder) for folder in (case.code_dir, case.status.output_dir) if folder]
     named = path.name if path.parent in own else "/".join(path.parts[-2:])
     summary = f"{case.who} failed to load a file{case.at_place}, and {named} is damaged: {damaged[0]['problem']}"

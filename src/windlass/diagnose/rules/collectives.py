@@ -44,8 +44,11 @@ def silent(case: Observations) -> Iterator[Verdict]:
         return
     found = _frozen(case, silence)
     failed = {seen.rank for seen in case.ranks if raised(seen.tail) is not None}  # their exceptions are the cause
-    kept = {rank: text for rank, stack in sorted(silence.stacks.items())
-            if rank not in failed and (text := case.kept(rank, stack))}  # fmt: skip
+    kept = {
+        rank: text
+        for rank, stack in sorted(silence.stacks.items())
+        if rank not in failed and (text := case.kept(rank, stack))
+    }
     if found is None and any(calls.values()):
         found = _waiting(case, stacks, calls, list(kept))
     if found is None and kept:
@@ -54,13 +57,17 @@ def silent(case: Observations) -> Iterator[Verdict]:
         found = _locked(case, stacks, locked, "no rank goes on")
     if found is None and silence.reason == "silence":
         found = Verdict(
-            "hang", "nothing is printed any more", min(stacks, default=None) if len(case.status.ranks) == 1 else None,
+            "hang",
+            "nothing is printed any more",
+            min(stacks, default=None) if len(case.status.ranks) == 1 else None,
             fix="see where it is; if long silences are normal here, raise hang: or let the script report() its "
-            "progress", score=min(0, 75 - score),
-        )  # fmt: skip
+            "progress",
+            score=min(0, 75 - score),
+        )
     if found is not None:
-        places = [kept.get(rank) or _place(case, silence, rank, stacks[rank], calls[rank])
-                  for rank in sorted(stacks)[:16]]  # fmt: skip
+        places = [
+            kept.get(rank) or _place(case, silence, rank, stacks[rank], calls[rank]) for rank in sorted(stacks)[:16]
+        ]
         evidence = (_lasted(silence), *places, *recorded_lines(case))
         yield replace(found, evidence=evidence, score=score + found.score)
 
@@ -89,10 +96,12 @@ def _kept(case: Observations, kept: Mapping[int, str]) -> Verdict:
     step, total = case.steps.get(rank, (0, 0))
     done = f"finished {step:,} of {total:,}" if total else "the script has ended"
     return Verdict(
-        "teardown-hang", f"{done}; {kept[rank]}", rank,
+        "teardown-hang",
+        f"{done}; {kept[rank]}",
+        rank,
         fix="end it before the script ends (join a thread after setting its stop event, close loaders, writers and "
         "pools), or make the thread a daemon: threading.Thread(…, daemon=True)",
-    )  # fmt: skip
+    )
 
 
 def _waiting(
@@ -111,16 +120,22 @@ def _waiting(
         odd = sorted(rank for rank, one in calls.items() if one and one != call)
         sides = (f"{named(sorted(r for r, one in calls.items() if one == side))} in {side}" for side in waiting)
         return Verdict(
-            "collective-mismatch", f"ranks wait in different collectives: {', '.join(sides)}",
-            odd[0] if len(odd) == 1 and len(case.status.ranks) > 2 else None, fix=MISMATCH_FIX, score=1,
-        )  # fmt: skip
+            "collective-mismatch",
+            f"ranks wait in different collectives: {', '.join(sides)}",
+            odd[0] if len(odd) == 1 and len(case.status.ranks) > 2 else None,
+            fix=MISMATCH_FIX,
+            score=1,
+        )
     joined, missing = (sorted(rank for rank, one in calls.items() if bool(one) is has) for has in (True, False))
     if not missing:
         return Verdict(
-            "collective-stuck", f"all ranks wait in {call}, and it does not end",
+            "collective-stuck",
+            f"all ranks wait in {call}, and it does not end",
             fix="the ranks may have come there in different order or for different tensors: run once with "
-            "env: {TORCH_DISTRIBUTED_DEBUG: DETAIL}; or the network between the nodes is cut", score=-5, is_effect=True,
-        )  # fmt: skip
+            "env: {TORCH_DISTRIBUTED_DEBUG: DETAIL}; or the network between the nodes is cut",
+            score=-5,
+            is_effect=True,
+        )
     if locked := [rank for rank in missing if _waits_for_lock(stacks[rank], case)]:
         return _locked(
             case, stacks, locked, f"{named(joined)} {verb(joined, 'waits', 'wait')} for it in {label(case, call)}"
@@ -131,8 +146,10 @@ def _waiting(
     return Verdict(
         "rendezvous-timeout" if is_init else "collective-not-joined",
         f"{named(missing)} did not {'come to' if is_init else 'join'} {label(case, call)}, in which {named(joined)} "
-        f"{verb(joined, 'waits', 'wait')}; {at}", missing[0], fix=ABSENT_FIX.format(missing[0], call),
-    )  # fmt: skip
+        f"{verb(joined, 'waits', 'wait')}; {at}",
+        missing[0],
+        fix=ABSENT_FIX.format(missing[0], call),
+    )
 
 
 _LOCK_FILES: Final = re.compile(r"/filelock/|/file_baton\.py$|/portalocker/")
@@ -153,11 +170,14 @@ def _locked(case: Observations, stacks: Mapping[int, tuple[Frame, ...]], locked:
     at = f" at {place_alone(case.at(place))}" if place else ""
     who = named(locked) if len(locked) > 1 else case.name(locked[0])
     return Verdict(
-        "lock-held", f"{who} {verb(locked, 'waits', 'wait')} for a file lock{at}, and {others}", locked[0],
+        "lock-held",
+        f"{who} {verb(locked, 'waits', 'wait')} for a file lock{at}, and {others}",
+        locked[0],
         fix="let the rank that has the lock release it before it waits for others (with lock: around the download, the "
         "barrier after it); a killed process may have left the file of a lock, such as that of a torch extension: "
-        "delete it", score=1,
-    )  # fmt: skip
+        "delete it",
+        score=1,
+    )
 
 
 def _lasted(silence: Silence) -> str:
@@ -191,9 +211,13 @@ def mismatch(case: Observations) -> Iterator[Verdict]:
             evidence.append(f"{case.name(seen.rank)} was sent {sizes[1]} bytes where {sizes[2]} were expected")
         where = case.calls.get(seen.rank, "").partition(": ")[2]
         yield Verdict(
-            "collective-mismatch", "ranks disagree on a collective: not the same shape, type or operation"
-            + (f" at {where}" if where else ""), seen.rank, tuple(evidence), MISMATCH_FIX, 98,
-        )  # fmt: skip
+            "collective-mismatch",
+            "ranks disagree on a collective: not the same shape, type or operation" + (f" at {where}" if where else ""),
+            seen.rank,
+            tuple(evidence),
+            MISMATCH_FIX,
+            98,
+        )
         return
 
 
@@ -245,21 +269,29 @@ def waited_in_vain(case: Observations) -> Iterator[Verdict]:
         missing = [int(number) for number in re.findall(r"\d+", barrier[1])]
     if len(set(names.values())) > 1 and not barrier:
         sides = ", ".join(f"{case.name(rank)} in {call}" for rank, call in sorted(names.items()))
-        yield Verdict("collective-mismatch", f"ranks waited in different collectives: {sides}", None, evidence,
-                      MISMATCH_FIX, 96)  # fmt: skip
+        yield Verdict(
+            "collective-mismatch", f"ranks waited in different collectives: {sides}", None, evidence, MISMATCH_FIX, 96
+        )
     elif missing:
         call = label(case, next(iter(names.values()), "a collective"))
         yield Verdict(
-            "collective-not-joined", f"{named(missing)} did not join {call}, in which {named(waiting)} waited too long",
-            missing[0], evidence,
-            f"see what {named(missing[:1])} did instead; hang: 1min takes the stacks of all ranks while they wait", 95,
-        )  # fmt: skip
+            "collective-not-joined",
+            f"{named(missing)} did not join {call}, in which {named(waiting)} waited too long",
+            missing[0],
+            evidence,
+            f"see what {named(missing[:1])} did instead; hang: 1min takes the stacks of all ranks while they wait",
+            95,
+        )
     else:
         yield Verdict(
-            "collective-stuck", "a collective did not end before its timeout", None, evidence,
-            "look at the network between the nodes; env: {TORCH_DISTRIBUTED_DEBUG: DETAIL} compares calls", 90,
+            "collective-stuck",
+            "a collective did not end before its timeout",
+            None,
+            evidence,
+            "look at the network between the nodes; env: {TORCH_DISTRIBUTED_DEBUG: DETAIL} compares calls",
+            90,
             is_effect=True,
-        )  # fmt: skip
+        )
 
 
 _ASKED = re.compile(r"world_size\s*=\s*(\d+)")
@@ -300,11 +332,14 @@ def rendezvous(case: Observations) -> Iterator[Verdict]:
     asked = int(joined[2]) if joined else int(written[1]) if written else world
     if asked != world:
         yield Verdict(
-            "world-size-mismatch", f"{case.name(seen.rank)} waits for {asked} ranks, but the job has {world}",
-            seen.rank, (error.line[:300], f"the job: {world} ranks (nodes × procs_per_node)"),
+            "world-size-mismatch",
+            f"{case.name(seen.rank)} waits for {asked} ranks, but the job has {world}",
+            seen.rank,
+            (error.line[:300], f"the job: {world} ranks (nodes × procs_per_node)"),
             "take WORLD_SIZE from the environment instead of a number in the script, or set nodes: and "
-            "procs_per_node: to it", 97,
-        )  # fmt: skip
+            "procs_per_node: to it",
+            97,
+        )
         return
     silence = case.silence()
     stacks = silence.stacks if silence else {}
@@ -313,7 +348,10 @@ def rendezvous(case: Observations) -> Iterator[Verdict]:
     absent = [rank.rank for rank in others if not is_victim(rank.exit_code, rank.tail)]
     missing = f"; {named(absent)} never came" if absent else ""
     yield Verdict(
-        "rendezvous-timeout", f"the ranks did not find each other: {case.name(seen.rank)} timed out{missing}",
-        absent[0] if absent else seen.rank, (error.line[:300],),
-        "see what the missing rank does before init_process_group; take MASTER_ADDR and MASTER_PORT as given", 94,
-    )  # fmt: skip
+        "rendezvous-timeout",
+        f"the ranks did not find each other: {case.name(seen.rank)} timed out{missing}",
+        absent[0] if absent else seen.rank,
+        (error.line[:300],),
+        "see what the missing rank does before init_process_group; take MASTER_ADDR and MASTER_PORT as given",
+        94,
+    )

@@ -86,17 +86,23 @@ def killed(case: Observations) -> Iterator[Verdict]:
     if record or group or machine:
         evidence += [f"memory limit of its control group: {limit / MB:,.0f} MB"] if limit else []
         yield case.of_first(
-            "oom-killed", f"{case.who} was killed by the kernel: it used more memory than there is", evidence,
+            "oom-killed",
+            f"{case.who} was killed by the kernel: it used more memory than there is",
+            evidence,
             ("" if case.setup_end else "a smaller batch, fewer DataLoader workers, ")
             + "data read in parts rather than as a whole; or more memory",
             100 if record or group else 92,
-        )  # fmt: skip
+        )
         return
     if "oom_kills_of_group" in facts or "oom_kills_of_machine" in facts:
         evidence.append("the kernel counted no OOM kill meanwhile, so it was not for lack of memory")
-    yield case.of_first("killed", f"{case.who} was killed from outside (SIGKILL)", evidence,
-                        "see what does this here: kill -9 by hand, a batch system's limit, a container runtime",
-                        90)  # fmt: skip
+    yield case.of_first(
+        "killed",
+        f"{case.who} was killed from outside (SIGKILL)",
+        evidence,
+        "see what does this here: kill -9 by hand, a batch system's limit, a container runtime",
+        90,
+    )
 
 
 def segfault(case: Observations) -> Iterator[Verdict]:
@@ -114,8 +120,13 @@ def segfault(case: Observations) -> Iterator[Verdict]:
         evidence.append(f"/dev/shm has {shm_free / MB:,.1f} MB left of {size:,.0f} MB")
         yield case.of_first("shm-full", "no space was left in shared memory (/dev/shm)", evidence, SHM_FIX, 95)
     elif case.signal == "SIGILL":
-        yield case.of_first(code, f"{case.who} met an instruction that this processor does not have (SIGILL)", evidence,
-                            "install a build of the library that is made for this processor", 90)  # fmt: skip
+        yield case.of_first(
+            code,
+            f"{case.who} met an instruction that this processor does not have (SIGILL)",
+            evidence,
+            "install a build of the library that is made for this processor",
+            90,
+        )
     else:
         is_bus_error = case.signal == "SIGBUS"
         fix = "upgrade or rebuild the library that crashed"
@@ -124,8 +135,9 @@ def segfault(case: Observations) -> Iterator[Verdict]:
         elif _is_program(case):
             fix = "rebuild the program with debug symbols, and run it in a debugger: gdb"
         fix += "; a file that was cut short while it was mapped does this too" if is_bus_error else ""
-        yield case.of_first(code, f"{case.who} crashed in native code: {what}{_at(case)}", evidence, fix,
-                            90, is_effect=is_bus_error)  # fmt: skip
+        yield case.of_first(
+            code, f"{case.who} crashed in native code: {what}{_at(case)}", evidence, fix, 90, is_effect=is_bus_error
+        )
 
 
 def aborted(case: Observations) -> Iterator[Verdict]:
@@ -141,13 +153,21 @@ def aborted(case: Observations) -> Iterator[Verdict]:
     evidence += [f"it was at {case.where}"] if case.where else []
     if thrown is not None and thrown[1] == "std::bad_alloc":
         yield case.of_first(
-            "out-of-memory", f"{case.who} asked for memory and got none (std::bad_alloc)", evidence,
-            "a smaller batch or model; see ulimit -v and the memory limit of the container", 95,
-        )  # fmt: skip
+            "out-of-memory",
+            f"{case.who} asked for memory and got none (std::bad_alloc)",
+            evidence,
+            "a smaller batch or model; see ulimit -v and the memory limit of the container",
+            95,
+        )
     else:
-        yield case.of_first("native-abort", f"{case.who} was aborted by native code{_at(case)}", evidence,
-                            "read what the library printed before; upgrade or rebuild it", 85,
-                            is_effect=True)  # fmt: skip
+        yield case.of_first(
+            "native-abort",
+            f"{case.who} was aborted by native code{_at(case)}",
+            evidence,
+            "read what the library printed before; upgrade or rebuild it",
+            85,
+            is_effect=True,
+        )
 
 
 def signalled(case: Observations) -> Iterator[Verdict]:
@@ -155,15 +175,21 @@ def signalled(case: Observations) -> Iterator[Verdict]:
     if case.signal in (None, "SIGKILL", "SIGABRT", *CRASHES) or case.raised is not None:
         return
     if case.signal in LIMITS:
-        yield case.of_first("limit-reached", f"{case.who} reached {LIMITS[case.signal]}",
-                            [f"{case.who} was ended by {case.signal}"],
-                            "raise that limit where Windlass is called", 90)  # fmt: skip
+        yield case.of_first(
+            "limit-reached",
+            f"{case.who} reached {LIMITS[case.signal]}",
+            [f"{case.who} was ended by {case.signal}"],
+            "raise that limit where Windlass is called",
+            90,
+        )
         return
     yield case.of_first(
-        "signal", f"{case.who} was ended from outside by {case.signal}",
+        "signal",
+        f"{case.who} was ended from outside by {case.signal}",
         [f"neither Windlass nor the job's time limit sent it; {case.who} was the first to end"],
-        "see what sends it: kill by hand, the script itself, a batch system or a shell that was closed", 90,
-    )  # fmt: skip
+        "see what sends it: kill by hand, the script itself, a batch system or a shell that was closed",
+        90,
+    )
 
 
 def exit_code(case: Observations) -> Iterator[Verdict]:
@@ -176,48 +202,65 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
     elif code == 1 and (dump := _WATCHDOG.search(case.text)):
         place = case.at(own_frame(main_stack(dump["stacks"]), case.code_dir, innermost_first=True))
         yield case.of_first(
-            "watchdog", f"{case.who} did not finish within the time that its script had set"
+            "watchdog",
+            f"{case.who} did not finish within the time that its script had set"
             + (f"; it was at {place}" if place else ""),
             [f"{dump['what']}, as faulthandler.dump_traceback_later writes it, and exit code 1"],
-            "see what it waited for; allow more time there if it was only slow", 90, is_effect=True,
-        )  # fmt: skip
+            "see what it waited for; allow more time there if it was only slow",
+            90,
+            is_effect=True,
+        )
     elif code == 127 and (missing := _NOT_FOUND.search(case.text) or _NOT_FOUND_IN_ANY_LANGUAGE.search(case.text)):
         yield case.of_first(
-            "program-missing", f"the shell has not found {missing['what']}", [missing[0].strip()],
-            f"install {missing['what']}, give its path, or add its folder to PATH in env:", 92,
-        )  # fmt: skip
+            "program-missing",
+            f"the shell has not found {missing['what']}",
+            [missing[0].strip()],
+            f"install {missing['what']}, give its path, or add its folder to PATH in env:",
+            92,
+        )
     elif code == 1 and lines and (unknown := _NOT_IMPORTED.match(lines[-1])):
         module = unknown["module"]
         yield case.of_first(
-            "module-missing", f"there is no module {module}, which run: names", lines[-1:],
+            "module-missing",
+            f"there is no module {module}, which run: names",
+            lines[-1:],
             f"-m finds modules in the folder of the job and among the packages of {case.python or 'python'}: correct "
-            f"the name, or install what brings {module}", 92,
-        )  # fmt: skip
+            f"the name, or install what brings {module}",
+            92,
+        )
     elif code == 126 and "ermission denied" in case.text:
         yield case.of_first("permission-denied", "a program may not be run", lines[-1:], "chmod +x on it", 90)
     elif case.setup_end:
         own = [line for line in lines if not line.startswith("setup failed with ")]
         said = f"; its last line: {own[-1]}" if own else ", and no output"
         yield case.of_first(
-            "setup-failed", f"the setup script of the job ended with {case.setup_end}{said}",
+            "setup-failed",
+            f"the setup script of the job ended with {case.setup_end}{said}",
             [f"{case.setup_end}, before any rank was started", *own],
-            f"correct setup: in the job file; its output is in the log: windlass logs {case.status.id}", 90,
-        )  # fmt: skip
+            f"correct setup: in the job file; its output is in the log: windlass logs {case.status.id}",
+            90,
+        )
     elif not lines:
         yield case.of_first(
-            "exit-without-output", f"{case.who} ended with exit code {code} and has no output",
+            "exit-without-output",
+            f"{case.who} ended with exit code {code} and has no output",
             [f"exit code {code}", "its log is empty"],
-            "print each command of the script before it runs: set -x in a shell script" if _is_program(case) else
-            "look for sys.exit and os._exit in the script, and print the reason before them", 45, is_effect=True,
-        )  # fmt: skip
+            "print each command of the script before it runs: set -x in a shell script"
+            if _is_program(case)
+            else "look for sys.exit and os._exit in the script, and print the reason before them",
+            45,
+            is_effect=True,
+        )
     else:
         yield case.of_first(
-            "exit-code", f"{case.who} ended with exit code {code}; its last line: {lines[-1]}",
+            "exit-code",
+            f"{case.who} ended with exit code {code}; its last line: {lines[-1]}",
             [f"exit code {code}, no exception", *lines],
             "read the lines before its end"
             + ("" if _is_program(case) else "; look for sys.exit and os._exit in the script"),
-            40, is_effect=True,
-        )  # fmt: skip
+            40,
+            is_effect=True,
+        )
 
 
 def of_child(case: Observations) -> Iterator[Verdict]:
@@ -242,9 +285,12 @@ def _refused(case: Observations, code: int) -> Verdict | None:
     is_launchers = passed is not None and f"{passed[0]}$WINDLASS_LOCAL_RANK" in called
     fix = _NO_LOCAL_RANK[passed[1]] if passed and is_launchers else "change the arguments in run: (or after --)"
     return case.of_first(
-        "wrong-arguments", f"the script refuses its arguments: {_LEVEL.sub('', error.strip())}",
-        [error.strip(), *([usage[0].strip()[:300]] if usage else []), called], fix, 92,
-    )  # fmt: skip
+        "wrong-arguments",
+        f"the script refuses its arguments: {_LEVEL.sub('', error.strip())}",
+        [error.strip(), *([usage[0].strip()[:300]] if usage else []), called],
+        fix,
+        92,
+    )
 
 
 def of_mpi(case: Observations) -> Iterator[Verdict]:
@@ -253,34 +299,47 @@ def of_mpi(case: Observations) -> Iterator[Verdict]:
         return
     if found := _OTHER_WORLD.search(case.text):
         yield Verdict(
-            "ranks-mismatch", f"MPI has a world of {found[1]} ranks, and the job has {found[2]}", None,
+            "ranks-mismatch",
+            f"MPI has a world of {found[1]} ranks, and the job has {found[2]}",
+            None,
             last_lines(case.text),
             "look for options of mpirun in env: and in the image; Open MPI 4 reads the list of hosts from "
-            "OMPI_MCA_orte_default_hostfile, 5 from PRTE_MCA_prte_default_hostfile", 95,
-        )  # fmt: skip
+            "OMPI_MCA_orte_default_hostfile, 5 from PRTE_MCA_prte_default_hostfile",
+            95,
+        )
     if found := _NO_SLOTS.search(case.text):
         yield case.of_first(
-            "mpi-no-slots", "mpirun has fewer slots than processes to start", [" ".join(found[0].split())],
+            "mpi-no-slots",
+            "mpirun has fewer slots than processes to start",
+            [" ".join(found[0].split())],
             "let Windlass start it: windlass run -- mpirun -np N PROGRAM (launcher: mpi, procs_per_node: N); or "
-            "mpirun --oversubscribe", 94,
-        )  # fmt: skip
+            "mpirun --oversubscribe",
+            94,
+        )
     if found := _NOT_FINALIZED.search(case.text):
         rank, log = _rank_of_mpi(case, int(found["rank"]))
         yield Verdict(
-            "mpi-not-finalized", f"rank {found['rank']} exited without MPI_Finalize", rank,
+            "mpi-not-finalized",
+            f"rank {found['rank']} exited without MPI_Finalize",
+            rank,
             (" ".join(found[0].split()), "mpirun then ended the other ranks"),
-            f"let every rank return from its script, or call MPI.Finalize() before os._exit; its log: {log}", 60,
-        )  # fmt: skip
+            f"let every rank return from its script, or call MPI.Finalize() before os._exit; its log: {log}",
+            60,
+        )
     said = (_MPI_ABORT.search(text) for text in (case.text, *(plain(node.words) for node in case.nodes)))
     if found := next(filter(None, said), None):
         is_world = found["group"].strip() == "MPI_COMM_WORLD"  # a rank of another communicator has another number
         rank, log = _rank_of_mpi(case, int(found["rank"]) if is_world else case.first.rank)
         who = f"rank {found['rank']}" if is_world else f"rank {found['rank']} of {found['group'].strip()}"
         yield Verdict(
-            "mpi-abort", f"{who} called MPI_Abort with error code {found['code']}", rank,
+            "mpi-abort",
+            f"{who} called MPI_Abort with error code {found['code']}",
+            rank,
             (" ".join(found[0].split()), *last_lines(case.text)),
-            f"look for Abort in the script, and read what was printed before it: {log}", 60, is_effect=True,
-        )  # fmt: skip
+            f"look for Abort in the script, and read what was printed before it: {log}",
+            60,
+            is_effect=True,
+        )
 
 
 def _rank_of_mpi(case: Observations, number: int) -> tuple[int, str]:

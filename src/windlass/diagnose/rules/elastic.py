@@ -47,10 +47,14 @@ def world_size_changed(case: Observations) -> Iterator[Verdict]:
     yield case.of_first(
         "world-size-changed",
         f"the world size changed from {before.world_size} to {now} ({why}), and {end}: {error.line[:200]}",
-        (f"attempt {before.number} trained with {_ranks(before)}, attempt {newest.number} began with "
-         f"{_ranks(newest)}", *([case.where] if case.where else [])),
-        f"{fix}; or {RESHARD}", 94 if is_sure else 59,
-    )  # fmt: skip
+        (
+            f"attempt {before.number} trained with {_ranks(before)}, attempt {newest.number} began with "
+            f"{_ranks(newest)}",
+            *([case.where] if case.where else []),
+        ),
+        f"{fix}; or {RESHARD}",
+        94 if is_sure else 59,
+    )
 
 
 def _ranks(attempt: AttemptStarted) -> str:

@@ -100,22 +100,32 @@ def timeout(case: Observations) -> Iterator[Verdict]:
     if case.status.ranks and not is_started and case.plan.get("job", {}).get("setup") and _has_begun(case):
         output = [line for seen in case.ranks for line in last_lines(seen.tail)]
         yield Verdict(
-            "never-started", f"{reached} while the setup script of the job ran", None, (*evidence, *output),
-            f"see what it waits for: windlass logs {case.status.id}; {more_time}", 90,
-        )  # fmt: skip
+            "never-started",
+            f"{reached} while the setup script of the job ran",
+            None,
+            (*evidence, *output),
+            f"see what it waits for: windlass logs {case.status.id}; {more_time}",
+            90,
+        )
     elif case.status.ranks and not is_started:
         yield Verdict(
-            "never-started", f"{reached} before any rank was started", None,
+            "never-started",
+            f"{reached} before any rank was started",
+            None,
             (*evidence, "a warm process imports what the script imports before it forks the ranks"),
-            f"see whether this machine is overloaded; {more_time}, and with --cold it starts cold", 90,
-        )  # fmt: skip
+            f"see whether this machine is overloaded; {more_time}, and with --cold it starts cold",
+            90,
+        )
     elif case.ranks and all(seen.last_output_at is None for seen in case.ranks):
         which = f"no rank of attempt {newest}" if newest > 1 else "no rank"
         yield Verdict(
-            "never-printed", f"{reached}, and {which} had printed a single line", None, tuple(evidence),
-            "see where it was, and let the script print or report() what it does; windlass.train.report "
-            "shows progress", 80,
-        )  # fmt: skip
+            "never-printed",
+            f"{reached}, and {which} had printed a single line",
+            None,
+            tuple(evidence),
+            "see where it was, and let the script print or report() what it does; windlass.train.report shows progress",
+            80,
+        )
 
 
 def _cut(case: Observations) -> str:
@@ -197,18 +207,24 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
     losses = [one.why for one in entries(of_newest_attempt(case.events), NodeLost) if one.node == number]
     if found := NO_CODE.search("\n".join([output, *losses])):
         yield Verdict(
-            "code-not-fetched", f"the pod of node {number} could not fetch the code: {found['what']}", None,
+            "code-not-fetched",
+            f"the pod of node {number} could not fetch the code: {found['what']}",
+            None,
             (found[0], "no rank was started"),
             f"name the credentials in secrets:, or correct storage: of the target, for a new run: windlass rerun "
-            f"{case.status.id}", 100,
-        )  # fmt: skip
+            f"{case.status.id}",
+            100,
+        )
         return
     if CUT_OFF.fullmatch(str(case.cause.get("summary", ""))):
         yield Verdict(
-            "node-unreachable", f"the network between node {number} and the others was interrupted", None,
+            "node-unreachable",
+            f"the network between node {number} and the others was interrupted",
+            None,
             (f"the others had no heartbeat of node {number}", f"the supervisor then killed its worker, with {ranks}"),
-            f"see whether its link is up, and what drops packets between the nodes; {again}", 100,
-        )  # fmt: skip
+            f"see whether its link is up, and what drops packets between the nodes; {again}",
+            100,
+        )
         return
     if (lines := last_lines(output, 6)) and not _has_begun(case, number):
         # A pod says other things before its worker begins, which a kill may follow.
@@ -216,19 +232,32 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
         if is_its_own or lines[-1].startswith(CANNOT_IMPORT):
             python = case.python or "the interpreter"
             yield Verdict(
-                "interpreter-broken", f"the worker of node {number} could not start under {python}", None, lines,
-                f"try: {python} --version; set python: to one of Python 3.9 or newer that works", 100,
-            )  # fmt: skip
+                "interpreter-broken",
+                f"the worker of node {number} could not start under {python}",
+                None,
+                lines,
+                f"try: {python} --version; set python: to one of Python 3.9 or newer that works",
+                100,
+            )
             return
     if "Traceback" in output:
-        yield Verdict("worker-broke", f"the worker of node {number} crashed, and {ranks} with it", None,
-                      last_lines(output, 6), DEFECT, 100)  # fmt: skip
+        yield Verdict(
+            "worker-broke",
+            f"the worker of node {number} crashed, and {ranks} with it",
+            None,
+            last_lines(output, 6),
+            DEFECT,
+            100,
+        )
         return
     yield Verdict(
-        "node-killed", f"the worker of node {number} was killed, and {ranks} with it", None,
+        "node-killed",
+        f"the worker of node {number} was killed, and {ranks} with it",
+        None,
         (f"the worker of node {number} exited without reporting; its ranks have not failed by themselves",),
-        f"see what ended it (kill -9, the kernel for lack of memory: dmesg); {again}", 100,
-    )  # fmt: skip
+        f"see what ended it (kill -9, the kernel for lack of memory: dmesg); {again}",
+        100,
+    )
 
 
 def _has_begun(case: Observations, node: int | None = None) -> bool:
@@ -286,10 +315,13 @@ def could_not_start(case: Observations) -> Iterator[Verdict]:
     what = found["what"].strip()
     if port := re.search(r"port (\d+) cannot be reserved", what):
         yield Verdict(
-            "port-taken", f"port {port[1]}, where the ranks were to meet, is in use by another program", None, (what,),
+            "port-taken",
+            f"port {port[1]}, where the ranks were to meet, is in use by another program",
+            None,
+            (what,),
             f"leave local.port out: a free one is then reserved; or see which has it: ss -ltnp 'sport = :{port[1]}'",
             100,
-        )  # fmt: skip
+        )
         return
     code, summary, fix, score = _no_start(case, what)
     yield case.of_first(code, summary, (what,), fix, score)
@@ -304,11 +336,19 @@ def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
     quoted = re.search(r"'([^']+)'", what)
     program = quoted[1] if quoted else re.split(r"[:,] (?=[A-Z])", what)[0]
     if "No such file or directory" in what and case.python and program == case.python:
-        return ("interpreter-missing", f"the script's interpreter could not be started: {program} is not there",
-                "set python: to an interpreter that is there, or create the environment again", 100)  # fmt: skip
+        return (
+            "interpreter-missing",
+            f"the script's interpreter could not be started: {program} is not there",
+            "set python: to an interpreter that is there, or create the environment again",
+            100,
+        )
     if "No such file or directory" in what:
-        return ("program-missing", f"the program could not be started: {program}, or the interpreter that its first "
-                "line names, is not there", "check its path and, for a script, the first line (#!)", 100)  # fmt: skip
+        return (
+            "program-missing",
+            f"the program could not be started: {program}, or the interpreter that its first line names, is not there",
+            "check its path and, for a script, the first line (#!)",
+            100,
+        )
     if "Permission denied" in what:
         fix = f"chmod +x {program}, or check the owner of its folders"
         return "permission-denied", f"{program} may not be run or written", fix, 100
@@ -322,6 +362,10 @@ def record_disk_full(case: Observations) -> Iterator[Verdict]:
     """The disk under the record is full now: no cause of an end, but the record lacks what can wait."""
     if case.facts.get("record_disk_full"):
         yield Verdict(
-            "record-disk-full", "the disk under the record is full", None,
-            ("the record keeps the end of a run, and nothing that can wait",), DISK_FIX, 5,
-        )  # fmt: skip
+            "record-disk-full",
+            "the disk under the record is full",
+            None,
+            ("the record keeps the end of a run, and nothing that can wait",),
+            DISK_FIX,
+            5,
+        )

@@ -40,9 +40,11 @@ OWN_PARTS: Final = (
 MORE_PROCESSES: Final = "fewer DataLoader workers, or a higher limit: ulimit -u, or the container's limit of pids"
 _VARIABLE: Final = "(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)"
 NO_VARIABLE: Final = Advice(
-    "launcher-variables", "{who} reads {1}, which a job of one rank, or with launcher: plain, does not have",
-    "windlass run … --set launcher=torchrun, or launcher: torchrun in the job", 93,
-)  # fmt: skip
+    "launcher-variables",
+    "{who} reads {1}, which a job of one rank, or with launcher: plain, does not have",
+    "windlass run … --set launcher=torchrun, or launcher: torchrun in the job",
+    93,
+)
 """Advice on a variable that the launcher would have set."""
 
 
@@ -189,10 +191,11 @@ def main_guard(case: Observations) -> Iterator[Verdict]:
             "main-guard-missing",
             f"a process that {case.name(seen.rank)} started imports its main file, and starts processes there itself"
             + (f", at {place_alone(place)}" if place else ""),
-            seen.rank, (f"RuntimeError: {message}", *([place] if place else [])),
+            seen.rank,
+            (f"RuntimeError: {message}", *([place] if place else [])),
             "put what the script does under if __name__ == '__main__':, which processes of spawn and forkserver skip",
             97 if case.first else 110,
-        )  # fmt: skip
+        )
         return
 
 
@@ -203,14 +206,22 @@ def any_other(case: Observations) -> Iterator[Verdict]:
         return
     if error is not None and case.only_victims:
         yield case.of_first(
-            "connection-lost", f"{case.who} lost its connection to a peer, and no peer reports why",
-            _evidence(case, error), "look at the network between the nodes, and at ranks that ended without output",
-            20, is_effect=True,
-        )  # fmt: skip
+            "connection-lost",
+            f"{case.who} lost its connection to a peer, and no peer reports why",
+            _evidence(case, error),
+            "look at the network between the nodes, and at ranks that ended without output",
+            20,
+            is_effect=True,
+        )
     elif error is not None:
-        yield case.of_first("exception", f"{case.who} raised {error.line[:300]}", _evidence(case, error),
-                            f"see {case.where}" if case.where else "read its traceback", 60,
-                            is_effect=True)  # fmt: skip
+        yield case.of_first(
+            "exception",
+            f"{case.who} raised {error.line[:300]}",
+            _evidence(case, error),
+            f"see {case.where}" if case.where else "read its traceback",
+            60,
+            is_effect=True,
+        )
     for seen in case.failures:
         other = raised(seen.tail) if seen.rank != first.rank else None
         is_own = other is not None and not is_victim(seen.exit_code, seen.tail)
@@ -260,25 +271,34 @@ def _imports(case: Observations, error: Raised) -> Iterator[Verdict]:
     if file:
         name = PurePosixPath(file).name
         yield case.of_first(
-            "import-broken", f"{name} in the script's folder was imported in place of the module {module}", evidence,
-            f"rename {file}: Python looks in the script's folder first", 94,
-        )  # fmt: skip
+            "import-broken",
+            f"{name} in the script's folder was imported in place of the module {module}",
+            evidence,
+            f"rename {file}: Python looks in the script's folder first",
+            94,
+        )
     if error.kind == "RuntimeError" and (match := _NO_PACKAGE.search(error.message)):
         yield _missing(case, error, match[1] or "numpy")
     if error.kind not in ("ModuleNotFoundError", "ImportError", "OSError", "AttributeError"):
         return
     if (match := _NO_MODULE.search(error.message)) and match[1] == "mpi4py" and "in mpi_discovery" in error.text:
         yield case.of_first(
-            "launcher-variables", f"{case.who} has no RANK, so DeepSpeed asks MPI, and mpi4py is not installed",
-            evidence, "windlass run … --set launcher=torchrun, or launcher: torchrun in the job", 93,
-        )  # fmt: skip
+            "launcher-variables",
+            f"{case.who} has no RANK, so DeepSpeed asks MPI, and mpi4py is not installed",
+            evidence,
+            "windlass run … --set launcher=torchrun, or launcher: torchrun in the job",
+            93,
+        )
     elif match:
         yield _missing(case, error, match[1])
     elif match := _NO_LIBRARY.search(error.message):
         yield case.of_first(
-            "library-missing", f"{case.who} needs the library {match[1]}, which is not there", evidence,
-            f"install what brings {match[1]}, or add its folder to LD_LIBRARY_PATH in env:", 92,
-        )  # fmt: skip
+            "library-missing",
+            f"{case.who} needs the library {match[1]}, which is not there",
+            evidence,
+            f"install what brings {match[1]}, or add its folder to LD_LIBRARY_PATH in env:",
+            92,
+        )
     elif error.kind == "ImportError" and (match := _NO_NAME.search(error.message)):
         summary = f"{case.who} could not import {match[1]} from {match[2]}"
         fix = f"install the version of {match[2].partition('.')[0]} that the script was written for"
@@ -291,19 +311,28 @@ def _imports(case: Observations, error: Raised) -> Iterator[Verdict]:
         yield case.of_first("import-broken", summary, evidence, fix, 92)
     elif error.kind == "ImportError" and error.message.startswith("attempted relative import"):
         yield case.of_first(
-            "import-broken", f"{case.who} could not import a module: {error.message.splitlines()[0][:200]}", evidence,
-            "run the script as a module of its package: run: -m package.train; or import by the module's full name", 92,
-        )  # fmt: skip
+            "import-broken",
+            f"{case.who} could not import a module: {error.message.splitlines()[0][:200]}",
+            evidence,
+            "run the script as a module of its package: run: -m package.train; or import by the module's full name",
+            92,
+        )
     elif error.kind in ("ModuleNotFoundError", "ImportError") and (match := _TO_INSTALL.search(error.message)):
         yield case.of_first(
-            "module-missing", f"{case.who} could not import a module: {error.message.splitlines()[0][:200]}",
-            (*evidence, _where(case)), _install(case, match[1]), 92,
-        )  # fmt: skip
+            "module-missing",
+            f"{case.who} could not import a module: {error.message.splitlines()[0][:200]}",
+            (*evidence, _where(case)),
+            _install(case, match[1]),
+            92,
+        )
     elif error.kind == "ImportError":
         yield case.of_first(
-            "import-broken", f"{case.who} could not import a module: {error.message.splitlines()[0][:200]}", evidence,
-            "install that package again, built for this interpreter and these libraries", 90,
-        )  # fmt: skip
+            "import-broken",
+            f"{case.who} could not import a module: {error.message.splitlines()[0][:200]}",
+            evidence,
+            "install that package again, built for this interpreter and these libraries",
+            90,
+        )
 
 
 def _missing(case: Observations, error: Raised, module: str) -> Verdict:
@@ -312,8 +341,13 @@ def _missing(case: Observations, error: Raised, module: str) -> Verdict:
     fix = _install(case, package)
     if near := case.near.get(module):
         fix = f"{near}; or, if it is a package: {fix}"
-    return case.of_first("module-missing", f"{case.who} imports {module}, which is not installed",
-                         (*_evidence(case, error), _where(case)), fix, 92)  # fmt: skip
+    return case.of_first(
+        "module-missing",
+        f"{case.who} imports {module}, which is not installed",
+        (*_evidence(case, error), _where(case)),
+        fix,
+        92,
+    )
 
 
 def _where(case: Observations) -> str:
@@ -359,22 +393,32 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
     file = path or "a file"
     if is_of_space(text):
         if _SHM.search(text) or "/dev/shm" in case.where or (not path and _only_shm_is_full(case)):
-            yield case.of_first("shm-full", f"no space was left in shared memory (/dev/shm) for {case.who}",
-                                (*evidence, *_free_shm(case)), SHM_FIX, 95)  # fmt: skip
+            yield case.of_first(
+                "shm-full",
+                f"no space was left in shared memory (/dev/shm) for {case.who}",
+                (*evidence, *_free_shm(case)),
+                SHM_FIX,
+                95,
+            )
         else:
             is_sure = "Errno" in text or "No space" in text
             full = [dict(one) for one in case.host_facts.get("without_space") or ()]
             on = f" on {full[0]['mount']}" if len(full) == 1 else ""
             yield case.of_first(
-                "disk-full", f"no space was left{on} for {case.who} to write {file}",
-                (*evidence, *(map(_without_space, full) if full else _free(case))), _space_fix(case, full),
+                "disk-full",
+                f"no space was left{on} for {case.who} to write {file}",
+                (*evidence, *(map(_without_space, full) if full else _free(case))),
+                _space_fix(case, full),
                 95 if is_sure else 85,
-            )  # fmt: skip
+            )
     elif error.kind == "FileNotFoundError" and path and "/" not in path and _STARTS.search(error.text):
         yield case.of_first(
-            "program-missing", f"{case.who} starts {path}{case.at_place}, which is not installed", evidence,
-            f"install {path}, give its path, or add its folder to PATH in env:", 93,
-        )  # fmt: skip
+            "program-missing",
+            f"{case.who} starts {path}{case.at_place}, which is not installed",
+            evidence,
+            f"install {path}, give its path, or add its folder to PATH in env:",
+            93,
+        )
     elif error.kind in ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError") or "[Errno 2]" in text:
         near = case.near.get(path)
         fix = f"did you mean {near}?" if near else "check the path."
@@ -385,9 +429,12 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
     elif error.kind == "PermissionError" or re.search(r"\[Errno (?:13|1|30)\]", text):
         if "[Errno 1]" in text and not path:
             yield case.of_first(
-                "permission-denied", f"{case.who} may not do what it asks the system for{case.at_place}", evidence,
-                "leave it out, or run it as a user, or in a container, with that right (a capability, a limit)", 92,
-            )  # fmt: skip
+                "permission-denied",
+                f"{case.who} may not do what it asks the system for{case.at_place}",
+                evidence,
+                "leave it out, or run it as a user, or in a container, with that right (a capability, a limit)",
+                92,
+            )
             return
         why = "the file system is read-only" if "[Errno 30]" in text else "permission denied"
         fix = f"check its owner: ls -ld {path}" if path else "check its owner"
@@ -408,15 +455,20 @@ def _not_now(case: Observations, error: Raised) -> Iterator[Verdict]:
     is_lock = error.kind in ("Timeout", "LockException", "AlreadyLocked", "BlockingIOError")
     if is_lock and _LOCKS.search(error.text) and "[Errno 37]" not in error.line:
         yield case.of_first(
-            "lock-held", f"{case.who} could not lock a file{case.at_place}: another process has the lock",
-            _evidence(case, error), "see which process has it: lslocks; let ranks wait for the lock, or let only "
-            "one of them do what needs it", 93,
-        )  # fmt: skip
+            "lock-held",
+            f"{case.who} could not lock a file{case.at_place}: another process has the lock",
+            _evidence(case, error),
+            "see which process has it: lslocks; let ranks wait for the lock, or let only one of them do what needs it",
+            93,
+        )
     elif error.kind == "BlockingIOError" and _FORKS.search(error.text):
         yield case.of_first(
-            "too-many-processes", f"{case.who} may not start one more process or thread{case.at_place}",
-            _evidence(case, error), MORE_PROCESSES, 92,
-        )  # fmt: skip
+            "too-many-processes",
+            f"{case.who} may not start one more process or thread{case.at_place}",
+            _evidence(case, error),
+            MORE_PROCESSES,
+            92,
+        )
 
 
 def _is_written(case: Observations, error: Raised) -> bool:
@@ -491,12 +543,21 @@ def _worker_killed(case: Observations, error: Raised) -> Iterator[Verdict]:
     if how == "Bus" or "insufficient shared memory" in case.text or "out of shared memory" in error.message:
         yield case.of_first("shm-full", f"{who} found no space in shared memory (/dev/shm)", evidence, SHM_FIX, 96)
     elif how == "Killed" and counted:
-        yield case.of_first("oom-killed", f"{who} was killed by the kernel: it used more memory than there is",
-                            (match[0], "the kernel counted an OOM kill while it ran"),
-                            "fewer DataLoader workers, or a smaller batch", 96)  # fmt: skip
+        yield case.of_first(
+            "oom-killed",
+            f"{who} was killed by the kernel: it used more memory than there is",
+            (match[0], "the kernel counted an OOM kill while it ran"),
+            "fewer DataLoader workers, or a smaller batch",
+            96,
+        )
     else:
-        yield case.of_first("dataloader-worker-died", f"{who} died" + (f" ({how})" if how else ""), evidence,
-                            "run once with num_workers=0 to see its own error", 91)  # fmt: skip
+        yield case.of_first(
+            "dataloader-worker-died",
+            f"{who} died" + (f" ({how})" if how else ""),
+            evidence,
+            "run once with num_workers=0 to see its own error",
+            91,
+        )
 
 
 def _environment(case: Observations, error: Raised) -> Iterator[Verdict]:
@@ -524,18 +585,24 @@ def _hub(case: Observations, error: Raised) -> Iterator[Verdict]:
     said = f"{error.text}\n{error.message}"  # includes the errors that it was raised from
     if _TOO_MANY.search(said):
         yield case.of_first(
-            "hub-rate-limited", f"{case.who} got the answer 429 of a server: too many requests{case.at_place}",
-            _evidence(case, error), f"{_ONCE}, so that not every rank and every restart asks; a token of the hub in "
-            "secrets: has a higher limit", 96,
-        )  # fmt: skip
+            "hub-rate-limited",
+            f"{case.who} got the answer 429 of a server: too many requests{case.at_place}",
+            _evidence(case, error),
+            f"{_ONCE}, so that not every rank and every restart asks; a token of the hub in "
+            "secrets: has a higher limit",
+            96,
+        )
     elif _NOT_CACHED.search(said):
         is_offline = _OFFLINE.search(said) is not None
         why = "no request is made (HF_HUB_OFFLINE, local_files_only)" if is_offline else "the hub could not be reached"
         reach = "unset HF_HUB_OFFLINE there" if is_offline else "check that this node reaches the hub"
         yield case.of_first(
-            "hub-file-missing", f"{case.who} needs a file of a hub{case.at_place} that is not in its cache, and {why}",
-            _evidence(case, error), f"{_ONCE}; {reach}; ranks of other users and images have other caches: HF_HOME", 95,
-        )  # fmt: skip
+            "hub-file-missing",
+            f"{case.who} needs a file of a hub{case.at_place} that is not in its cache, and {why}",
+            _evidence(case, error),
+            f"{_ONCE}; {reach}; ranks of other users and images have other caches: HF_HOME",
+            95,
+        )
 
 
 _ASKS: Final = re.compile(r"no-tty|not a (?:tty|terminal)|getpass|EOF when reading a line|click\.exceptions\.Abort")
@@ -551,8 +618,9 @@ def _prompt(case: Observations, error: Raised) -> Iterator[Verdict]:
         fix += "hf-token), whose variable WANDB_API_KEY or HF_TOKEN the library reads"
     else:
         return
-    yield case.of_first("no-terminal", f"{case.who} {what}{case.at_place}, and ranks have no terminal",
-                        _evidence(case, error), fix, 93)  # fmt: skip
+    yield case.of_first(
+        "no-terminal", f"{case.who} {what}{case.at_place}, and ranks have no terminal", _evidence(case, error), fix, 93
+    )
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
@@ -582,6 +650,10 @@ def nan_loss(case: Observations) -> Iterator[Verdict]:
     evidence += [case.where] if case.first is not None and case.where else []
     rank = case.first.rank if case.first else case.status.progress.get("rank")
     yield Verdict(
-        "nan-loss", "the loss became NaN or infinite", int(rank) if isinstance(rank, int) else None, tuple(evidence),
-        NAN_FIX, 91 if message else 55 if case.status.phase is Phase.FAILED else 50,
-    )  # fmt: skip
+        "nan-loss",
+        "the loss became NaN or infinite",
+        int(rank) if isinstance(rank, int) else None,
+        tuple(evidence),
+        NAN_FIX,
+        91 if message else 55 if case.status.phase is Phase.FAILED else 50,
+    )

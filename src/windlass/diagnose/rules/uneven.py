@@ -36,11 +36,14 @@ def explained(case: Observations, found: Verdict) -> Verdict:
         totals.setdefault(total, []).append(rank)
     if len(totals) > 1:
         many = ", ".join(f"{total:,} on {named(ranks)}" for total, ranks in sorted(totals.items()))
-        printed = tuple(f"{case.name(rank)} has printed step {step:,} of {total:,}" for rank, (step, total) in
-                        sorted(case.steps.items())[:8])  # fmt: skip
+        printed = tuple(
+            f"{case.name(rank)} has printed step {step:,} of {total:,}"
+            for rank, (step, total) in sorted(case.steps.items())[:8]
+        )
         summary = f"the ranks have different numbers of batches ({many}), so their collectives do not match"
-        return replace(found, code="uneven-inputs", summary=summary, rank=None, fix=FIX,
-                       evidence=(*printed, *found.evidence))  # fmt: skip
+        return replace(
+            found, code="uneven-inputs", summary=summary, rank=None, fix=FIX, evidence=(*printed, *found.evidence)
+        )
     mismatch = next((finding for finding in findings(case) if finding.kind == "mismatch"), None)
     if found.code != "collective-mismatch" or mismatch is None or not (more := _repeating(mismatch)):
         return found
@@ -56,6 +59,9 @@ def explained(case: Observations, found: Verdict) -> Verdict:
 def _repeating(finding: Finding) -> list[int]:
     """Ranks that repeat an earlier collective, as in a loop, while the others call a new one; empty if all do."""
     number, calls = finding.call.number, finding.group.calls
-    more = [rank for rank in finding.joined if str(calls[rank][number]) in
-            {str(call) for at, call in calls[rank].items() if at < number}]  # fmt: skip
+    more = [
+        rank
+        for rank in finding.joined
+        if str(calls[rank][number]) in {str(call) for at, call in calls[rank].items() if at < number}
+    ]
     return more if len(more) < len(finding.joined) else []

@@ -46,11 +46,15 @@ def plan(job: Job, target: FakeTarget, home: str, run_id: str) -> Plan:
     run_dir = f"{home}/runs/{run_id}"
     folders = {"path": f"{run_dir}/output", "checkpoints": f"{run_dir}/checkpoints"}
     promised = contract(
-        run_id=run_id, launcher=job.launcher, max_restarts=job.restarts.max, output_dir=folders["path"],
+        run_id=run_id,
+        launcher=job.launcher,
+        max_restarts=job.restarts.max,
+        output_dir=folders["path"],
         checkpoint_dir=folders["checkpoints"],
         data={data.name: data.source for data in job.data},
-        checkpoint_every=job.checkpoint.every, checkpoint_keep=job.checkpoint.keep,
-    )  # fmt: skip
+        checkpoint_every=job.checkpoint.every,
+        checkpoint_keep=job.checkpoint.keep,
+    )
     argv = job.script_argv if job.command is not None else fill_in(job.script_argv, folders_in(promised))
     nodes = NodeTemplate(
         run_id=run_id, num_nodes=job.nodes.max, procs_per_node=procs, script=job.script_argv[0], worker_python="",
@@ -59,12 +63,18 @@ def plan(job: Job, target: FakeTarget, home: str, run_id: str) -> Plan:
         resume=resume_spec(job, promised, home), launcher=job.launcher,
     )  # fmt: skip
     return Plan(
-        run_id=run_id, name=job.name, target=target.name, engine="fake", output_dir=folders["path"],
-        num_nodes=job.nodes.max, procs_per_node=procs, job=job.model_dump(mode="json", exclude_defaults=True),
+        run_id=run_id,
+        name=job.name,
+        target=target.name,
+        engine="fake",
+        output_dir=folders["path"],
+        num_nodes=job.nodes.max,
+        procs_per_node=procs,
+        job=job.model_dump(mode="json", exclude_defaults=True),
         policy=policy(job),
         steps=(Step("folder", f"make {folders['path']}", folders), *node_steps(nodes, job)),
         nodes=nodes,
-    )  # fmt: skip
+    )
 
 
 class FakeEngine(SupervisedEngine):

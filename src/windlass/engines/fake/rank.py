@@ -126,8 +126,9 @@ class RankThread:
     def failure(self) -> RankFailure:
         """How it failed."""
         assert self.exit_code is not None
-        return RankFailure(self.rank.rank, self.exit_code, self.ended_at, self.log.tail, self.log.traceback_at,
-                           self.ended_by_us)  # fmt: skip
+        return RankFailure(
+            self.rank.rank, self.exit_code, self.ended_at, self.log.tail, self.log.traceback_at, self.ended_by_us
+        )
 
     def _run(self) -> None:
         try:

@@ -299,9 +299,16 @@ class PodAttempt(Attempt):
         name = layout.attempt_name(plan.run_id, newest)
         self.queue = QueueWatch(client, made, name, newest, self.pods)
         self.problems = PodProblems(
-            client, plan.run_id, newest, self.pods, claims, len(specs), self.queue, self.wake,
+            client,
+            plan.run_id,
+            newest,
+            self.pods,
+            claims,
+            len(specs),
+            self.queue,
+            self.wake,
             spares.prefixes(plan, self.ids),
-        )  # fmt: skip
+        )
         self._is_noticed = False
         self._held_at = time.monotonic()
         self.nodes = tuple(
@@ -410,7 +417,7 @@ class PodAttempt(Attempt):
 
 def attempt_facts(
     plan: Plan, number: int, ids: Sequence[PodId], via: str, since: float, asked: Continuation
-) -> AttemptFacts:  # fmt: skip
+) -> AttemptFacts:
     """What is known of an attempt in these pods."""
     names = [(layout.attempt_name(plan.run_id, one.made_for), one.index) for one in ids]
     hosts = tuple(WORKLOADS[via].host(name, plan.run_id, index) for name, index in names)

@@ -62,7 +62,7 @@ class KubernetesBackend(Backend):
 
     def __init__(
         self, plan: Plan, run_dir: Path, control: PodControl | None = None, fetch: Fetch | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`control` makes requests of the pods, and `fetch` brings their outputs here; commands in the pods by default.
 
         Raises UsageError for a context that is not there, EngineError for a login that cannot be used.
@@ -216,9 +216,11 @@ class KubernetesBackend(Backend):
                 meta = made["metadata"]
                 made = {**made, "metadata": {**meta, "name": f"{meta['name']}-{step % MOST_STEPS}"}}
             return JobTransfer(
-                self.client, made, lambda made: self.create(manifests.owned(made, self.create_shared())),
+                self.client,
+                made,
+                lambda made: self.create(manifests.owned(made, self.create_shared())),
                 warns=kind != "check-job",
-            )  # fmt: skip
+            )
         return None
 
     def stage(self, record: Recorder, clock: Clock) -> bool:

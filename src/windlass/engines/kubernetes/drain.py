@@ -73,9 +73,13 @@ def active(client: Client) -> tuple[str, ...]:
 
 
 def drain(
-    client: Client, progress: Progress, *, timeout_seconds: float = STAGE_SECONDS,
-    clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
-) -> Drained:  # fmt: skip
+    client: Client,
+    progress: Progress,
+    *,
+    timeout_seconds: float = STAGE_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Drained:
     """Remove what holds resources of the cloud, and wait until the controllers have let all of it go.
 
     `timeout_seconds` bounds each of the three stages; what is left then is in the result with the reason, and the next
@@ -87,9 +91,13 @@ def drain(
 
 class _Drain:
     def __init__(
-        self, resources: Resources, progress: Progress, timeout_seconds: float, clock: Callable[[], float],
+        self,
+        resources: Resources,
+        progress: Progress,
+        timeout_seconds: float,
+        clock: Callable[[], float],
         sleep: Callable[[float], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._resources = resources
         self._progress = progress
         self._timeout_seconds = timeout_seconds

@@ -85,7 +85,7 @@ class KubernetesEngine(SupervisedEngine):
     @classmethod
     def check_network(
         cls, report: Report, target: KubernetesTarget, context: Context, told: Callable[[str], None]
-    ) -> Report:  # fmt: skip
+    ) -> Report:
         """See `Engine`: between two pods."""
         from windlass.engines.kubernetes.preflight.report import check_network
 
@@ -203,16 +203,19 @@ class KubernetesEngine(SupervisedEngine):
         self.status(run_id)  # which another machine may have resumed
         writer = self._writer_of_ended(run_id)
         if writer is None:
-            raise UsageError(f"{run_id} has not ended: it is {self.store.status(run_id).phase}",
-                             f"windlass logs -f {run_id}")  # fmt: skip
+            raise UsageError(
+                f"{run_id} has not ended: it is {self.store.status(run_id).phase}", f"windlass logs -f {run_id}"
+            )
         from windlass.engines.kubernetes.plan import is_imported
 
         with contextlib.closing(writer):
             require_resumable(writer.status)
             before = Plan.from_json(self.store.plan(run_id))
             if plan is not None and is_imported(before):
-                raise UsageError(f"{run_id} was submitted on another machine, which has its code: change it there",
-                                 f"as it was: windlass resume {run_id}")  # fmt: skip
+                raise UsageError(
+                    f"{run_id} was submitted on another machine, which has its code: change it there",
+                    f"as it was: windlass resume {run_id}",
+                )
             with contextlib.closing(self._backend(plan or before, self.store.run_dir(run_id))) as its:
                 self._in_cluster.resume(writer, its, plan, checkpoint)
         return self.status(run_id)
@@ -227,15 +230,20 @@ class KubernetesEngine(SupervisedEngine):
             for place in one.requests("cluster")
         )
         if was != now:
-            raise UsageError(f"{run_id} is in {was}, and target {name} names {now}",
-                             f"change the target back; or {again}")  # fmt: skip
+            raise UsageError(
+                f"{run_id} is in {was}, and target {name} names {now}", f"change the target back; or {again}"
+            )
         is_inside, would_be = self._is_in_cluster(run_id), self._supervised_by(plan) == CLUSTER
         if is_inside and not would_be:
-            raise UsageError(f"{run_id} is supervised in the cluster, and with this change it would be by this machine",
-                             f"set supervisor: cluster in target {name} to see what it lacks; or {again}")  # fmt: skip
+            raise UsageError(
+                f"{run_id} is supervised in the cluster, and with this change it would be by this machine",
+                f"set supervisor: cluster in target {name} to see what it lacks; or {again}",
+            )
         if would_be and not is_inside:
-            raise UsageError(f"{run_id} is supervised by a machine, and with this change it would be in the cluster",
-                             f"set supervisor: machine in target {name}; or {again}")  # fmt: skip
+            raise UsageError(
+                f"{run_id} is supervised by a machine, and with this change it would be in the cluster",
+                f"set supervisor: machine in target {name}; or {again}",
+            )
 
     @contextlib.contextmanager
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
@@ -257,9 +265,15 @@ class KubernetesEngine(SupervisedEngine):
         return Staleness(self.store).of
 
     def exec(
-        self, run_id: str, node: int, rank: int | None, command: Sequence[str],
-        stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
-    ) -> int:  # fmt: skip
+        self,
+        run_id: str,
+        node: int,
+        rank: int | None,
+        command: Sequence[str],
+        stdin: IO[bytes] | None,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> int:
         """See `Engine`."""
         with self._files(run_id) as files:
             return files.execute(node, rank, command, stdin, stdout, stderr)

@@ -48,8 +48,10 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
         message = f"data {', '.join(sets)}: a supervisor stages it before the first attempt, and there is none"
         raise UsageError(message, "give a path in a claim as source:, with volumes:; or via: stream")
     if source := plan.requests("code")[0].get("source"):
-        raise UsageError(f"the code goes to {source}, where only windlass run puts it", "write less code: see "
-                         "windlass plan; or windlass run --on TARGET")  # fmt: skip
+        raise UsageError(
+            f"the code goes to {source}, where only windlass run puts it",
+            "write less code: see windlass plan; or windlass run --on TARGET",
+        )
     [cluster] = plan.requests("cluster")
     way = WORKLOADS[cluster["via"]]
     facts = attempt_facts(plan, 1, own_pods(1, plan.num_nodes), way.name, since, Continuation())
@@ -76,9 +78,15 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
     policies = plan.requests("policy")[:1]  # there is no supervisor
     volumes = map(dict, (*plan.requests(VOLUME_STEP), *plan.requests(CLAIM_STEP)))
     objects = (
-        dict(anchor), *pieces, spec, end, *map(dict, (*others, *policies, *plan.requests("claim"))), *volumes, *parts,
+        dict(anchor),
+        *pieces,
+        spec,
+        end,
+        *map(dict, (*others, *policies, *plan.requests("claim"))),
+        *volumes,
+        *parts,
         made,
-    )  # fmt: skip
+    )
     group = way.api.partition("/")[0]
     makers = [f"{plural}.{group}" for plural in (way.plural, *(plural for _, plural in way.parts if parts))]
     claims = ["persistentvolumeclaims"] if plan.requests("claim") else []
@@ -142,11 +150,16 @@ def _notes(plan: Plan) -> Iterator[Note]:
         message = "kubernetes.spares: there are none, since no supervisor gives them the place of a lost pod"
         yield Note("written-spares", message, "windlass run --on TARGET keeps a run")
     for upload in plan.requests("upload"):
-        yield Note("written-outputs", f"outputs: {upload['destination']}, and no supervisor uploads them: they stay in "
-                   "the claim of the results", "windlass run --on TARGET keeps a run")  # fmt: skip
+        yield Note(
+            "written-outputs",
+            f"outputs: {upload['destination']}, and no supervisor uploads them: they stay in the claim of the results",
+            "windlass run --on TARGET keeps a run",
+        )
     if policy.get("timeout_seconds") is not None:
         said = ("is counted in each pod, from the time that it is on a node", "time in a queue is not counted")
         if _stands_on_another(plan):
-            said = ("the pods of a runtime have no time limit of ours, and no supervisor ends them",
-                    "set activeDeadlineSeconds in the runtime")  # fmt: skip
+            said = (
+                "the pods of a runtime have no time limit of ours, and no supervisor ends them",
+                "set activeDeadlineSeconds in the runtime",
+            )
         yield Note("written-timeout", f"timeout: {said[0]}", said[1])

@@ -264,8 +264,10 @@ def _class_missing(client: Client, name: str | None) -> Note | None:
         if name is None and not any(map(is_default, client.find("storage.k8s.io/v1", "StorageClass")["items"])):
             volumes = items(lambda: client.find("v1", "PersistentVolume"))  # one without a class may be bound
             fix = f"set storage_class: of results:, or of the claim; {client.kubectl} get storageclass lists them"
-            text = ("the claim names no storage class, and the cluster has no default one: no volume is created for "
-                    "it, and its pods stay pending")  # fmt: skip
+            text = (
+                "the claim names no storage class, and the cluster has no default one: no volume is created for "
+                "it, and its pods stay pending"
+            )
             is_free = volumes is None or any(map(_is_free, volumes))
             return Note("storage-class-missing", text, fix, blocks=not is_free)
         if not name or client.get_if_exists("storage.k8s.io/v1", "StorageClass", name) is not None:
@@ -325,8 +327,12 @@ def dry_run(plan: Plan) -> list[Note]:
                 return None  # the object is that of the run itself, which is resumed with other nodes
             name = manifest["metadata"]["name"]
             if error.status == 403 and manifest["kind"] == "PersistentVolume":
-                return Note("mount-rights", "this login may not create PersistentVolumes, which are of the whole "
-                            "cluster", MOUNTS_BY_ADMINISTRATOR, blocks=True)  # fmt: skip
+                return Note(
+                    "mount-rights",
+                    "this login may not create PersistentVolumes, which are of the whole cluster",
+                    MOUNTS_BY_ADMINISTRATOR,
+                    blocks=True,
+                )
             what = f"{manifest['kind']} {name}"
             if manifest is of_attempt[-1] and f'"{name}" not found' in error.message:
                 return None  # what it refers to is made before it, and is not there yet

@@ -112,8 +112,9 @@ def running(resources: Resources) -> tuple[str, ...]:
     pods = resources.list("v1", "Pod", layout.RUN_LABEL)
     return tuple(
         f"{one['metadata']['namespace']}/{one['metadata']['name']} of run {one['metadata']['labels'][layout.RUN_LABEL]}"
-        for one in pods if one.get("status", {}).get("phase") not in ("Succeeded", "Failed")
-    )  # fmt: skip
+        for one in pods
+        if one.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    )
 
 
 def ref_of(api: str, kind: str, one: Json) -> Ref:

@@ -213,7 +213,7 @@ def claim(shape: Shape, job: Job) -> Manifest | None:
 
 def shared_claim(
     name: str, namespace: str, labels: Mapping[str, str], size: int, storage_class: str | None
-) -> Manifest:  # fmt: skip
+) -> Manifest:
     """A claim of `size` bytes that pods of all nodes may mount."""
     spec: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": str(size)}}}
     if storage_class is not None:

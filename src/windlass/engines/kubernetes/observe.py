@@ -45,15 +45,21 @@ MOST: Final = "1000"
 KUEUE: Final = ("Workload", "LocalQueue")
 """Read in the namespace and in all of them: workloads of other namespaces compete as well."""
 CALLED: Final = {
-    "pods": "pods cannot be listed", "owner": "the owner object of the pods cannot be read",
-    "events": "events cannot be listed", "nodes": "nodes cannot be listed",
-    "Workload": "Workloads cannot be listed", "LocalQueue": "LocalQueues cannot be listed",
+    "pods": "pods cannot be listed",
+    "owner": "the owner object of the pods cannot be read",
+    "events": "events cannot be listed",
+    "nodes": "nodes cannot be listed",
+    "Workload": "Workloads cannot be listed",
+    "LocalQueue": "LocalQueues cannot be listed",
     "every Workload": "Workloads of other namespaces cannot be listed",
     "ClusterQueue": "ClusterQueues cannot be listed",
-    "queue api": "whether there is Kueue cannot be asked", "pools": "NodePools cannot be listed",
-    "claims": "NodeClaims cannot be listed", "refused": "events of the node autoscaler cannot be listed",
-    "of claims": "events of NodeClaims cannot be listed", "pool api": "whether there is Karpenter cannot be asked",
-}  # fmt: skip
+    "queue api": "whether there is Kueue cannot be asked",
+    "pools": "NodePools cannot be listed",
+    "claims": "NodeClaims cannot be listed",
+    "refused": "events of the node autoscaler cannot be listed",
+    "of claims": "events of NodeClaims cannot be listed",
+    "pool api": "whether there is Karpenter cannot be asked",
+}
 """How a missing answer is reported."""
 Json = Mapping[str, Any]
 Answers = dict[str, Any]
@@ -88,15 +94,20 @@ def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
     provisioned = claims.recorded(events, status.ended_at or now)
     if unreachable:
         return ClusterStatus(
-            tuple(known.values()), tuple(reports), queue=turn, unreachable=unreachable, claims=provisioned,
+            tuple(known.values()),
+            tuple(reports),
+            queue=turn,
+            unreachable=unreachable,
+            claims=provisioned,
             not_seen=unread,
-        )  # fmt: skip
+        )
     pools: tuple[Any, ...] = ()
     if pending := _not_running(answers):
         lists = {
-            name: objects for name in ("claims", "refused", "of claims")
+            name: objects
+            for name in ("claims", "refused", "of claims")
             if (objects := _list(answers, name)) is not None
-        }  # fmt: skip
+        }
         nodes = _items(answers, "nodes")
         provisioned, refusals = claims.provisioned(pending, _items(answers, "events"), lists, nodes, provisioned, now)
         pools = node_pools.matches(_list(answers, "pools") or (), pod_spec(attempt_objects(plan)))
@@ -126,9 +137,14 @@ def _unread(store: Store, status: Status) -> tuple[str, ...]:
 
 
 def _merged(
-    status: Status, plan: Plan, ids: Sequence[PodId], answers: Answers, known: Mapping[int, PodStatus],
-    reports: Iterable[ObjectReport], members: tuple[int, ...],
-) -> ClusterStatus:  # fmt: skip
+    status: Status,
+    plan: Plan,
+    ids: Sequence[PodId],
+    answers: Answers,
+    known: Mapping[int, PodStatus],
+    reports: Iterable[ObjectReport],
+    members: tuple[int, ...],
+) -> ClusterStatus:
     [made] = plan.requests("attempt")
     there, number = by_id(_items(answers, "pods")), max(one.made_for for one in ids)
     pods = [
@@ -169,12 +185,14 @@ def _ask(plan: Plan, ids: Sequence[PodId]) -> tuple[Answers, str]:
     except (EngineError, UsageError) as error:
         return {}, error.message
     name = layout.attempt_name(plan.run_id, max(one.made_for for one in ids))
-    answers = _answers({
-        "pods": lambda: _pods(client, plan, ids),
-        "owner": lambda: client.get(made["apiVersion"], made["kind"], name),
-        "events": lambda: client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MOST),
-        "nodes": lambda: client.find("v1", "Node", limit=MOST),
-    })  # fmt: skip
+    answers = _answers(
+        {
+            "pods": lambda: _pods(client, plan, ids),
+            "owner": lambda: client.get(made["apiVersion"], made["kind"], name),
+            "events": lambda: client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MOST),
+            "nodes": lambda: client.find("v1", "Node", limit=MOST),
+        }
+    )
     late = next((one for one in answers.values() if isinstance(one, Unreachable)), None)
     if late is not None or isinstance(answers["pods"], EngineError):
         return {}, (late or answers["pods"]).message

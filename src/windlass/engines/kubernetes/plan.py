@@ -106,12 +106,20 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         policy=policy(job),
         job=job.model_dump(mode="json", exclude_defaults=True),
         steps=(
-            Step("cluster", f"{why}: {WORKLOADS[via].api} in namespace {shape.namespace} of context {target.context}", {
-                "context": target.context, "namespace": shape.namespace, "via": via, "why": why,
-                **({} if expires is None else {expiry.AFTER: expires}),
-                **({"supervisor_queue": target.supervisor_queue} if target.supervisor_queue else {}),
-                "kubeconfig": facts.kubeconfig, **(image_and_user(seen, shape.image, shape.user) if runtime else {}),
-            }),
+            Step(
+                "cluster",
+                f"{why}: {WORKLOADS[via].api} in namespace {shape.namespace} of context {target.context}",
+                {
+                    "context": target.context,
+                    "namespace": shape.namespace,
+                    "via": via,
+                    "why": why,
+                    **({} if expires is None else {expiry.AFTER: expires}),
+                    **({"supervisor_queue": target.supervisor_queue} if target.supervisor_queue else {}),
+                    "kubeconfig": facts.kubeconfig,
+                    **(image_and_user(seen, shape.image, shape.user) if runtime else {}),
+                },
+            ),
             *planning.staging_steps(shape, job, target, facts),
             *mounting.mount_steps(job, target, facts),
             *made,
@@ -139,7 +147,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         ),
         price=plan_price(job, pools, target, facts.prices, num_nodes, spares),
         nodes=nodes,
-    )  # fmt: skip
+    )
 
 
 def choose(job: Job, target: KubernetesTarget) -> tuple[str, str]:
@@ -347,8 +355,11 @@ def _refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Ite
     yield from workload_notes(job, facts.cluster, via)
     yield from supervision_notes(job, target, facts.cluster, via)
     if "/" in (job.python or "") and not (job.python or "").startswith("/"):
-        yield blocker("python-relative", f"python: {job.python} is a path on this machine",
-                       "give the interpreter's path in the image, or leave it out")  # fmt: skip
+        yield blocker(
+            "python-relative",
+            f"python: {job.python} is a path on this machine",
+            "give the interpreter's path in the image, or leave it out",
+        )
     yield from planning.transfer_notes(job, target)
     yield from mounting.mount_notes(job, target, facts.cluster)
     yield from _cluster_refusals(job, target, facts, via)
@@ -360,16 +371,25 @@ def _cluster_refusals(job: Job, target: KubernetesTarget, facts: Facts, via: str
         yield blocker("cluster-unreachable", facts.unreachable, "is it the right context, and is it up?")
         return
     if lacking := missing_rights(job, target, cluster, via):
-        yield blocker("rights-missing", f"this login may not {', '.join(lacking)}",
-                       f"windlass check --on {target.name} --role prints the role that grants these")  # fmt: skip
+        yield blocker(
+            "rights-missing",
+            f"this login may not {', '.join(lacking)}",
+            f"windlass check --on {target.name} --role prints the role that grants these",
+        )
     for name in job.secrets:
         if cluster.secrets is not None and name not in cluster.secrets:
-            yield blocker("secret-missing", f"secret {name} is not in the namespace",
-                           f"kubectl create secret generic {name} --from-literal=NAME=value")  # fmt: skip
+            yield blocker(
+                "secret-missing",
+                f"secret {name} is not in the namespace",
+                f"kubectl create secret generic {name} --from-literal=NAME=value",
+            )
     if job.notify is not None and cluster.secrets is not None and job.notify not in cluster.secrets:
         how = f"--from-literal={secret_variable(job.notify)}=ADDRESS"
-        yield Note("notify-missing", f"notify: secret {job.notify} is not in the namespace, so that nothing is told of "
-                   "the end", f"kubectl create secret generic {job.notify} {how}")  # fmt: skip
+        yield Note(
+            "notify-missing",
+            f"notify: secret {job.notify} is not in the namespace, so that nothing is told of the end",
+            f"kubectl create secret generic {job.notify} {how}",
+        )
     results = job.kubernetes.results
     wanted = [volume.claim for volume in job.volumes]
     wanted += [results.claim] if results is not None and results.claim is not None else []
@@ -395,17 +415,29 @@ def _warnings(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Note
     if not job.image and not target.image and job.kubernetes.runtime is None:
         yield Note("image-default", f"no image is named: {IMAGE} is used", "set image:, in the job or the target")
     if job.resources.cpus is None and job.resources.memory is None and job.kubernetes.runtime is None:
-        yield Note("requests-missing", "resources: sets neither cpus nor memory: pods without requests are evicted "
-                   "first where a node runs short", "set resources: {cpus: …, memory: …}")  # fmt: skip
+        yield Note(
+            "requests-missing",
+            "resources: sets neither cpus nor memory: pods without requests are evicted first where a node runs short",
+            "set resources: {cpus: …, memory: …}",
+        )
     if job.resources.gpu_type is not None and facts.cluster is not None and not facts.cluster.gpu_labels:
-        yield Note("gpu-type-unknown", f"no node has a label of its GPU type: {job.resources.gpu_type} is not used",
-                   "set resources.instance")  # fmt: skip
+        yield Note(
+            "gpu-type-unknown",
+            f"no node has a label of its GPU type: {job.resources.gpu_type} is not used",
+            "set resources.instance",
+        )
     if facts.cluster is not None and not facts.cluster.is_fenced:
-        yield Note("leases-missing", "this login may not use Leases: two supervisors of this run, on machines that "
-                   "share its records, are not kept apart", f"windlass check --on {target.name} --role")  # fmt: skip
+        yield Note(
+            "leases-missing",
+            "this login may not use Leases: two supervisors of this run, on machines that "
+            "share its records, are not kept apart",
+            f"windlass check --on {target.name} --role",
+        )
     if target.network_policy and facts.cluster is not None and not facts.cluster.is_isolated:
-        yield Note("network-open", "this login may not create NetworkPolicies: the run's ports admit all that the "
-                   "cluster lets through", f"windlass check --on {target.name} --role; or set network_policy: false "
-                   f"in target {target.name}")  # fmt: skip
+        yield Note(
+            "network-open",
+            "this login may not create NetworkPolicies: the run's ports admit all that the cluster lets through",
+            f"windlass check --on {target.name} --role; or set network_policy: false in target {target.name}",
+        )
     if job.local != type(job.local)():
         yield Note("local-unused", "local: has no meaning on a cluster", "other targets use it")

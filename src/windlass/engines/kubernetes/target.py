@@ -67,9 +67,15 @@ class ClusterRuns(TargetRuns):
             return list_sets(client, cast("KubernetesTarget", self._target), wanted)
 
     def stage_data(
-        self, claim: str | None, source: str, progress: Progress, told: Callable[[str], None], *,
-        secrets: Sequence[str] = (), service_account: str | None = None,
-    ) -> Mapping[str, Any]:  # fmt: skip
+        self,
+        claim: str | None,
+        source: str,
+        progress: Progress,
+        told: Callable[[str], None],
+        *,
+        secrets: Sequence[str] = (),
+        service_account: str | None = None,
+    ) -> Mapping[str, Any]:
         """See `Engine`."""
         from windlass.engines.kubernetes.transfers.claim_staging import stage_set
         from windlass.spec.parts import DataClaim
@@ -115,8 +121,10 @@ class ClusterRuns(TargetRuns):
         num_here = sum(status.target == self._target.name for status in self.store.statuses(unfinished=True))
         return (
             "windlass ps shows the last known states of the unfinished runs there of which this machine has a record "
-            f"({num_here})" if num_here else ""
-        )  # fmt: skip
+            f"({num_here})"
+            if num_here
+            else ""
+        )
 
     @contextlib.contextmanager
     def watch(self, run_id: str = "") -> Iterator[Watch]:
@@ -207,8 +215,10 @@ class ClusterRuns(TargetRuns):
             contextlib.closing(LogReader(client, run_id, Path(folder))) as reader,
         ):
             if not reader.read() and not follow:
-                raise EngineError(f"{run_id} has no pod with a log",
-                                  "where pods are gone, the logs are on the machine that started the run")  # fmt: skip
+                raise EngineError(
+                    f"{run_id} has no pod with a log",
+                    "where pods are gone, the logs are on the machine that started the run",
+                )
             if follow:
                 reader.follow()
             yield Path(folder), reader.is_over if follow else None

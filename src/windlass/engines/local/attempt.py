@@ -100,9 +100,13 @@ class LocalAttempt(Attempt):
 
 
 def start_attempt(
-    folder: Path, specs: Sequence[NodeSpec], held: Sequence[socket.socket], wake: int, pool: WarmPool,
+    folder: Path,
+    specs: Sequence[NodeSpec],
+    held: Sequence[socket.socket],
+    wake: int,
+    pool: WarmPool,
     slots: int | None = None,
-) -> LocalAttempt:  # fmt: skip
+) -> LocalAttempt:
     """Write the specs and start the workers; each writes a byte to `wake` whenever it reports something.
 
     `held` are the sockets that hold the ports at which ranks meet, `slots` the descriptor that holds the slots of the

@@ -80,9 +80,15 @@ class LocalEngine(SupervisedEngine):
         return stopped
 
     def exec(
-        self, run_id: str, node: int, rank: int | None, command: Sequence[str],
-        stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
-    ) -> int:  # fmt: skip
+        self,
+        run_id: str,
+        node: int,
+        rank: int | None,
+        command: Sequence[str],
+        stdin: IO[bytes] | None,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> int:
         """See `Engine`."""
         from windlass.engines.local import exec_copy
 

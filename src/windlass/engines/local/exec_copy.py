@@ -20,9 +20,16 @@ FOLDERS = {"output": "WINDLASS_OUTPUT_DIR", "checkpoints": "WINDLASS_CHECKPOINT_
 
 
 def execute(
-    run_dir: Path, plan: Plan, status: Status, rank: int | None, node: int, command: Sequence[str],
-    stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
-) -> int:  # fmt: skip
+    run_dir: Path,
+    plan: Plan,
+    status: Status,
+    rank: int | None,
+    node: int,
+    command: Sequence[str],
+    stdin: IO[bytes] | None,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+) -> int:
     """Run a command as one of the ranks of a node, or as none; gives its exit code. Raises EngineError.
 
     Ctrl-C is the command's; where it ends the command, raises KeyboardInterrupt.
@@ -33,9 +40,11 @@ def execute(
     words = [plan.nodes.worker_python, "-I", "-S", str(PROGRAM), str(spec), f"-{node}" if rank is None else str(rank)]
     try:
         child = subprocess.Popen(
-            [*words, str(beside), *command], stdin=subprocess.DEVNULL if stdin is None else stdin, stdout=stdout,
+            [*words, str(beside), *command],
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdout=stdout,
             stderr=stderr,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise EngineError(f"{words[0]} cannot be started: {error.strerror}", "windlass doctor") from error
     interrupt = None

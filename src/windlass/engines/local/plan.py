@@ -135,27 +135,44 @@ def _queue_notes(job: Job, target: LocalTarget, num_nodes: int, procs: int) -> I
     """Problems with the slots or the priority of a job."""
     if target.slots is None:
         if job.priority is not None:
-            yield Note("priority-unused", "priority: has no meaning on this machine: runs start at once",
-                       f"slots: of target {target.name} in targets.yaml makes them wait")  # fmt: skip
+            yield Note(
+                "priority-unused",
+                "priority: has no meaning on this machine: runs start at once",
+                f"slots: of target {target.name} in targets.yaml makes them wait",
+            )
         return
     takes = num_nodes * (job.resources.gpus or procs)
     if takes > target.slots:
         what = "GPUs" if job.resources.gpus else "ranks"
-        yield blocker("slots-exceeded", f"{takes} {what} take {takes} slots, and target {target.name} has "
-                      f"{target.slots}", "ask for fewer, or raise slots: in targets.yaml")  # fmt: skip
+        yield blocker(
+            "slots-exceeded",
+            f"{takes} {what} take {takes} slots, and target {target.name} has {target.slots}",
+            "ask for fewer, or raise slots: in targets.yaml",
+        )
     if _priority(job) is None:
-        yield Note("priority-unknown", f"priority: {job.priority} counts as normal on this machine",
-                   f"known here are {', '.join(PRIORITIES)} and whole numbers")  # fmt: skip
+        yield Note(
+            "priority-unknown",
+            f"priority: {job.priority} counts as normal on this machine",
+            f"known here are {', '.join(PRIORITIES)} and whole numbers",
+        )
 
 
 def _stagings(job: Job, facts: Facts, run_dir: str) -> list[Step]:
     """The data sets that are fetched, each to the cache of this machine, before the first attempt."""
     return [
-        Step("stage", f"stage {data.source} as ${data.env_name}",
-             {"name": data.name, "source": data.source, "link": _data_path(data, facts, run_dir),
-              "python": facts.own_python})
-        for data in job.data if data.is_staged
-    ]  # fmt: skip
+        Step(
+            "stage",
+            f"stage {data.source} as ${data.env_name}",
+            {
+                "name": data.name,
+                "source": data.source,
+                "link": _data_path(data, facts, run_dir),
+                "python": facts.own_python,
+            },
+        )
+        for data in job.data
+        if data.is_staged
+    ]
 
 
 def _upload(job: Job, facts: Facts, run_id: str, output_dir: str) -> list[Step]:
@@ -176,9 +193,16 @@ def _data_path(data: Data, facts: Facts, run_dir: str) -> str:
 
 
 def _nodes(
-    job: Job, target: LocalTarget, facts: Facts, run_id: str, num_nodes: int, procs: int, output_dir: str, run_dir: str,
+    job: Job,
+    target: LocalTarget,
+    facts: Facts,
+    run_id: str,
+    num_nodes: int,
+    procs: int,
+    output_dir: str,
+    run_dir: str,
     network: Mapping[str, Any] | None,
-) -> NodeTemplate:  # fmt: skip
+) -> NodeTemplate:
     """What all attempts have in common."""
     promised = contract(
         run_id=run_id,
@@ -303,15 +327,24 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     if job.script_kind != "program" and not job.setup:  # which may make it
         yield from _interpreter_refusals(facts)
     if job.launcher == "mpi" and facts.launchers.get("mpirun") is None:
-        yield blocker("mpirun-missing", "launcher: mpi, and no mpirun is on the PATH",
-                      "install Open MPI (Debian: apt-get install openmpi-bin)")  # fmt: skip
+        yield blocker(
+            "mpirun-missing",
+            "launcher: mpi, and no mpirun is on the PATH",
+            "install Open MPI (Debian: apt-get install openmpi-bin)",
+        )
     elif job.launcher == "mpi" and not facts.is_open_mpi:
-        yield blocker("mpirun-other", f"{facts.launchers['mpirun']} is not Open MPI's",
-                      "put Open MPI's mpirun first on the PATH (Debian: apt-get install openmpi-bin)")  # fmt: skip
+        yield blocker(
+            "mpirun-other",
+            f"{facts.launchers['mpirun']} is not Open MPI's",
+            "put Open MPI's mpirun first on the PATH (Debian: apt-get install openmpi-bin)",
+        )
     if not facts.has_obstore and facts.python_found and not job.setup:
         address = next(job.obstore_addresses())
-        yield blocker("obstore-missing", f"ranks reach {address} by obstore, which {facts.python} lacks",
-                      f"{INSTALL} there, or set python: to one that has it")  # fmt: skip
+        yield blocker(
+            "obstore-missing",
+            f"ranks reach {address} by obstore, which {facts.python} lacks",
+            f"{INSTALL} there, or set python: to one that has it",
+        )
     if job.local.netns:
         yield from _network_refusals(job, facts)
     yield from _data_refusals(job, facts)
@@ -323,8 +356,11 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
         if variable not in facts.environ:
             yield blocker("secret-missing", f"secret {name}: {variable} is not set", f"export {variable} and run again")
     if job.notify is not None and (variable := secret_variable(job.notify)) not in facts.environ:
-        yield Note("notify-missing", f"notify: {variable} is not set, so that nothing is told of the end",
-                   f"export {variable} with the address of the webhook")  # fmt: skip
+        yield Note(
+            "notify-missing",
+            f"notify: {variable} is not set, so that nothing is told of the end",
+            f"export {variable} with the address of the webhook",
+        )
 
 
 def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
@@ -337,11 +373,13 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
         elif not _is_absolute(data.source):
             yield blocker("data-unknown", f"data {data.name}: {data.source} has no path from the root", FROM_ROOT)
         elif data.via != "copy":
-            yield blocker("data-via", f"data {data.name}: via: {data.via} does not exist on this machine",
-                          "leave it out: the set is copied to the cache of this machine; or: via: stream")  # fmt: skip
+            yield blocker(
+                "data-via",
+                f"data {data.name}: via: {data.via} does not exist on this machine",
+                "leave it out: the set is copied to the cache of this machine; or: via: stream",
+            )
         elif data.scheme not in WITHOUT_EXTRA and not facts.has_data_extra:
-            yield blocker("data-extra", f"data {data.name}: {data.source} needs the extra `data`",
-                          INSTALL)  # fmt: skip
+            yield blocker("data-extra", f"data {data.name}: {data.source} needs the extra `data`", INSTALL)
 
 
 def _is_absolute(address: str) -> bool:
@@ -381,15 +419,20 @@ def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:
     """What keeps the nodes from having networks of their own."""
     if facts.missing_network_tools:
         tools = " and ".join(sorted(facts.missing_network_tools))
-        yield blocker("netns-tools", f"local.netns: {tools} not found", "install iproute2 (Debian: apt-get install "
-                      "iproute2)")  # fmt: skip
+        yield blocker(
+            "netns-tools", f"local.netns: {tools} not found", "install iproute2 (Debian: apt-get install iproute2)"
+        )
     if facts.missing_capabilities:
         rights = " and ".join(sorted(facts.missing_capabilities))
-        yield blocker("netns-rights", f"local.netns makes networks, which needs root (here without {rights})",
-                      "run it by sudo, or leave local.netns out")  # fmt: skip
+        yield blocker(
+            "netns-rights",
+            f"local.netns makes networks, which needs root (here without {rights})",
+            "run it by sudo, or leave local.netns out",
+        )
     if job.nodes.max > netns.MAX_NODES:
-        yield blocker("netns-nodes", f"local.netns: {job.nodes.max} nodes, and a bridge joins {netns.MAX_NODES}",
-                      "fewer nodes")  # fmt: skip
+        yield blocker(
+            "netns-nodes", f"local.netns: {job.nodes.max} nodes, and a bridge joins {netns.MAX_NODES}", "fewer nodes"
+        )
 
 
 def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: int) -> Iterator[Note]:
@@ -402,12 +445,20 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
         found = f"this machine has {len(facts.gpus) or 'none'}"
         yield Note("gpus-missing", f"GPUs requested: {asked}; {found}", "the script must run on the CPU to run here")
     if num_nodes > 1 and facts.gpus and VISIBLE in {*facts.environ, *target.env, *job.env}:
-        yield Note("gpus-shared", f"{VISIBLE} is set: all {num_nodes} nodes see the GPUs that it names, so LOCAL_RANK "
-                   "0 of each is on the same one", "leave it out: each node then sees GPUs of its own")  # fmt: skip
+        yield Note(
+            "gpus-shared",
+            f"{VISIBLE} is set: all {num_nodes} nodes see the GPUs that it names, so LOCAL_RANK "
+            "0 of each is on the same one",
+            "leave it out: each node then sees GPUs of its own",
+        )
     elif num_nodes > 1 and 0 < len(facts.gpus) < ranks:
         had = "1 GPU" if len(facts.gpus) == 1 else f"{len(facts.gpus)} GPUs"
-        yield Note("gpus-shared", f"{ranks} ranks and {had}: all {num_nodes} nodes see the same ones, so LOCAL_RANK 0 "
-                   "of each is on the same one", "use gloo, for NCCL takes no two ranks on a GPU")  # fmt: skip
+        yield Note(
+            "gpus-shared",
+            f"{ranks} ranks and {had}: all {num_nodes} nodes see the same ones, so LOCAL_RANK 0 "
+            "of each is on the same one",
+            "use gloo, for NCCL takes no two ranks on a GPU",
+        )
     if job.local.port in facts.busy_ports and not job.local.netns:
         yield blocker("port-busy", f"port {job.local.port} is in use", "leave local.port out: a free one is reserved")
     for name, problem in facts.bad_data.items():
@@ -417,15 +468,21 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
     yield from time_limit(job, facts.saves_at_end)
     if job.nodes.is_elastic and job.launcher == "mpi":
         asked_range = f"{job.nodes.min}–{job.nodes.max} nodes were asked for"
-        yield Note("elastic-fixed", f"{asked_range}: mpirun starts {num_nodes} and ends with the first that is lost",
-                   "launcher: torchrun goes on with fewer")  # fmt: skip
+        yield Note(
+            "elastic-fixed",
+            f"{asked_range}: mpirun starts {num_nodes} and ends with the first that is lost",
+            "launcher: torchrun goes on with fewer",
+        )
     if job.restarts.max == 0 and job.restarts.on != type(job.restarts)().on:
         causes = ", ".join(job.restarts.on)
         yield Note("restarts-none", f"restarts.on names {causes}, but restarts.max is 0: none is made", "add max: 3")
     for name, default in (("via", "auto"), ("runtime", None)):
         if getattr(job.kubernetes, name) != default:
-            yield Note(f"{name}-unused", f"kubernetes.{name} has no meaning on this machine: no object of a cluster is "
-                       "made", "it is kept for other targets")  # fmt: skip
+            yield Note(
+                f"{name}-unused",
+                f"kubernetes.{name} has no meaning on this machine: no object of a cluster is made",
+                "it is kept for other targets",
+            )
     for name, why in NOT_HERE.items():
         if getattr(job, name) is not None:
             yield Note(

@@ -116,9 +116,15 @@ class WarmClient:
             log = os.open(self._path("log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 popen = subprocess.Popen(
-                    words, env=lasting(env), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True, pass_fds=[listener.fileno()],
-                )  # fmt: skip
+                    words,
+                    env=lasting(env),
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=[listener.fileno()],
+                )
             except BaseException:
                 path.unlink()
                 raise
@@ -139,9 +145,12 @@ class WarmClient:
         whole.replace(self._path("json"))
 
     def ask(
-        self, connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int],
+        self,
+        connection: socket.socket,
+        request: Mapping[str, Any],
+        descriptors: Sequence[int],
         gave_up: Callable[[], bool],
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """The answer to a request. Waits for a process that imports, and ends one that hangs.
 
         Raises OSError, ValueError.

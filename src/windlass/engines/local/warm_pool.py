@@ -51,9 +51,17 @@ class WarmPool:
         self.bounds = bounds
 
     def fork(
-        self, *, python: str, modules: Sequence[str], script: str, spec: Path, env: Mapping[str, str], output: int,
-        keep: Sequence[int], gave_up: Callable[[], bool] = lambda: False,
-    ) -> int | Refused:  # fmt: skip
+        self,
+        *,
+        python: str,
+        modules: Sequence[str],
+        script: str,
+        spec: Path,
+        env: Mapping[str, str],
+        output: int,
+        keep: Sequence[int],
+        gave_up: Callable[[], bool] = lambda: False,
+    ) -> int | Refused:
         """Fork a node worker for the node spec at `spec`; returns its pid, or why it must be started cold.
 
         `env` is what all ranks of the node share. The worker writes to `output` and holds the descriptors
@@ -194,11 +202,17 @@ def _require_private(folder: Path) -> None:
 
 def _digest(python: str, modules: Sequence[str], env: Mapping[str, str]) -> str:
     """Names the warm process for starts of this kind; whether `env` is one that it can serve is for it to say."""
-    return name_of({
-        "python": str(Path(python).absolute()),  # not resolved: an environment is known by the name of its interpreter
-        "modules": list(modules),
-        # Windlass sets it by the number of ranks, between which a user changes to and fro.
-        "threads": env.get("OMP_NUM_THREADS"),
-        "program": max(entry.stat().st_mtime_ns for entry in os.scandir(PROGRAM.parent) if entry.name.endswith(".py")),
-        **process_fingerprint(),
-    })  # fmt: skip
+    return name_of(
+        {
+            "python": str(
+                Path(python).absolute()
+            ),  # not resolved: an environment is known by the name of its interpreter
+            "modules": list(modules),
+            # Windlass sets it by the number of ranks, between which a user changes to and fro.
+            "threads": env.get("OMP_NUM_THREADS"),
+            "program": max(
+                entry.stat().st_mtime_ns for entry in os.scandir(PROGRAM.parent) if entry.name.endswith(".py")
+            ),
+            **process_fingerprint(),
+        }
+    )

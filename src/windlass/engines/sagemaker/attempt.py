@@ -65,10 +65,14 @@ MAX_MESSAGE: Final = 1000
 DELETED_WORDS: Final = "the training job was deleted, and how it ended is not known"
 TIME_IS_OVER: Final = "MaxRuntimeExceeded"
 STAGES: Final = {
-    "Pending": "queued", "Starting": "provisioning", "LaunchingMLInstances": "provisioning",
-    "PreparingTrainingStack": "provisioning", "Training": "starting",
-    "Downloading": "pulling", "DownloadingTrainingImage": "pulling",
-}  # fmt: skip
+    "Pending": "queued",
+    "Starting": "provisioning",
+    "LaunchingMLInstances": "provisioning",
+    "PreparingTrainingStack": "provisioning",
+    "Training": "starting",
+    "Downloading": "pulling",
+    "DownloadingTrainingImage": "pulling",
+}
 """Secondary statuses of a job, as phases of a run."""
 
 
@@ -210,9 +214,15 @@ class JobAttempt(Attempt):
     """See `Attempt`: the first host reports the phases of the job."""
 
     def __init__(
-        self, service: Service, name: str, number: int, specs: Sequence[NodeSpec], folder: Path,
-        wake: Callable[[], None], log_seconds: float = LOG_SECONDS,
-    ) -> None:  # fmt: skip
+        self,
+        service: Service,
+        name: str,
+        number: int,
+        specs: Sequence[NodeSpec],
+        folder: Path,
+        wake: Callable[[], None],
+        log_seconds: float = LOG_SECONDS,
+    ) -> None:
         """`name` is that of the training job; `log_seconds` is how long the end of its logs is awaited."""
         super().__init__(folder, ())
         self.log_seconds = log_seconds
@@ -286,9 +296,10 @@ class JobAttempt(Attempt):
         if hosts.get("isolation") == "folders" and not self._is_isolation_told:
             self._is_isolation_told = True
             yield NodeWarning(
-                time.time(), f"hosts have no namespaces here ({hosts.get('why')}): /opt/ml is the folder that "
+                time.time(),
+                f"hosts have no namespaces here ({hosts.get('why')}): /opt/ml is the folder that "
                 "SAGEMAKER_BASE_DIR names, hosts are called by their addresses, and process 1 is not theirs",
-            )  # fmt: skip
+            )
         for one in self._transitions[self._num_told :]:
             self._num_told += 1
             if (stage := STAGES.get(one["Status"])) is not None:

@@ -48,13 +48,25 @@ STREAMS_SECONDS: Final = 10.0
 """Between two lists of the log streams of a job: a host has one more where SageMaker starts it again."""
 RETRIES: Final = Config(retries={"mode": "adaptive", "max_attempts": 4}, connect_timeout=10, read_timeout=30)
 PASSING: Final = (
-    "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException", "InternalFailure",
-    "InternalServerException", "ServiceUnavailable", "ServiceUnavailableException",
-)  # fmt: skip
+    "Throttling",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "TooManyRequestsException",
+    "InternalFailure",
+    "InternalServerException",
+    "ServiceUnavailable",
+    "ServiceUnavailableException",
+)
 LOGIN: Final = (
-    "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId", "UnrecognizedClientException",
-    "InvalidSignatureException", "SignatureDoesNotMatch", "AuthFailure",
-)  # fmt: skip
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+    "InvalidSignatureException",
+    "SignatureDoesNotMatch",
+    "AuthFailure",
+)
 NO_LOGIN: Final = (
     ConfigParseError, CredentialRetrievalError, InvalidConfigError, LoginError, MissingDependencyException,
     NoAuthTokenError, NoCredentialsError, PartialCredentialsError, ProfileNotFound, RefreshWithMFAUnsupportedError,
@@ -133,9 +145,11 @@ class Aws(Service):
         name: dict[str, str] = {"Name": f"Tags.{tag}"}
         wanted = {**name, "Operator": "Exists"} if value is None else {**name, "Operator": "Equals", "Value": value}
         pages = self._training.get_paginator("search").paginate(
-            Resource="TrainingJob", SearchExpression={"Filters": [wanted]}, SortBy="CreationTime",
+            Resource="TrainingJob",
+            SearchExpression={"Filters": [wanted]},
+            SortBy="CreationTime",
             SortOrder="Descending",
-        )  # fmt: skip
+        )
         return answered(lambda: [one["TrainingJob"] for page in pages for one in page["Results"]])
 
     def log_streams(self, name: str, *, is_over: bool = False) -> list[str]:
@@ -164,9 +178,7 @@ class Aws(Service):
         which: Mapping[str, Any] = {"startTime": since} if token is None else {"nextToken": token}
 
         def read() -> LogPage:
-            page = self._logs.get_log_events(
-                logGroupName=LOG_GROUP, logStreamName=stream, startFromHead=True, **which
-            )  # fmt: skip
+            page = self._logs.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream, startFromHead=True, **which)
             lines = [(int(one["timestamp"]), str(one["message"])) for one in page["events"]]
             return LogPage(lines, str(page["nextForwardToken"]))
 
@@ -214,9 +226,7 @@ def answered(call: Callable[[], T]) -> T:
         raise NotLoggedIn(f"the credentials for AWS cannot be read: {error}", LOGIN_HINT) from error
 
 
-NOT_OF_AWS: Final = (
-    "something else than AWS has answered", "a proxy or a login page of the network may be in between"
-)  # fmt: skip
+NOT_OF_AWS: Final = ("something else than AWS has answered", "a proxy or a login page of the network may be in between")
 """Message and hint for an answer without what the operation always gives."""
 
 

@@ -161,8 +161,10 @@ class SageMakerBackend(Backend):
     def _require_settled(self, folder: Path) -> None:
         """Raise Unavailable while a request to create the job of an attempt may still be carried out."""
         if (left := self._settling_seconds(folder)) > 0:
-            raise Unavailable(f"whether training job {self._name(folder)} will be created is not known for {left:.0f} s"
-                              ": the request has no answer")  # fmt: skip
+            raise Unavailable(
+                f"whether training job {self._name(folder)} will be created is not known for {left:.0f} s"
+                ": the request has no answer"
+            )
 
     def _settling_seconds(self, folder: Path) -> float:
         """For how long a request to create the job of an attempt may still be carried out."""
@@ -174,9 +176,7 @@ class SageMakerBackend(Backend):
     def _name(self, folder: Path) -> str:
         return layout.job_name(self._plan.run_id, _number(folder))
 
-    def _create(
-        self, record: Recorder, folder: Path, members: Sequence[int], now: float, *, is_repeated: bool
-    ) -> None:  # fmt: skip
+    def _create(self, record: Recorder, folder: Path, members: Sequence[int], now: float, *, is_repeated: bool) -> None:
         """Create the training job of an attempt, unless it is there; `is_repeated` where that was requested before.
 
         Raises EngineError.
@@ -389,8 +389,9 @@ class SageMakerBackend(Backend):
             except Refused as error:  # it may have ended meanwhile
                 refused = f": {error.message}"
             if (status := self._status(folder)) == IN_PROGRESS:
-                raise EngineError(f"training job {name} goes on, though it was asked to stop{refused}",
-                                  self.removal_hint)  # fmt: skip
+                raise EngineError(
+                    f"training job {name} goes on, though it was asked to stop{refused}", self.removal_hint
+                )
         return status not in ENDED
 
     def read_late_logs(self, status: Status) -> None:

@@ -109,10 +109,15 @@ class JobSeen:
         """What advice is filled in with."""
         resources, algorithm = self.request["ResourceConfig"], self.request["AlgorithmSpecification"]
         return {
-            "run": run, "target": self.target, "region": self.region, "role": self.request["RoleArn"],
-            "image": algorithm["TrainingImage"], "instance": resources["InstanceType"],
-            "count": str(resources["InstanceCount"]), "storage": self.request["OutputDataConfig"]["S3OutputPath"],
-        }  # fmt: skip
+            "run": run,
+            "target": self.target,
+            "region": self.region,
+            "role": self.request["RoleArn"],
+            "image": algorithm["TrainingImage"],
+            "instance": resources["InstanceType"],
+            "count": str(resources["InstanceCount"]),
+            "storage": self.request["OutputDataConfig"]["S3OutputPath"],
+        }
 
 
 def rules_on(job: JobSeen) -> tuple[Rule, ...]:
@@ -143,14 +148,20 @@ def waiting(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     message = str(last.get("StatusMessage", ""))
     words = job.words(case.status.id)
     if message.startswith(NO_CAPACITY_YET):
-        advice = Advice("no-capacity-yet", "AWS has no capacity for {count} × {instance} in {region} yet, and "
-                        "SageMaker asks again by itself", "windlass stop {run} ends the wait; take another instance "
-                        "type, region, or a training plan", 100)  # fmt: skip
+        advice = Advice(
+            "no-capacity-yet",
+            "AWS has no capacity for {count} × {instance} in {region} yet, and SageMaker asks again by itself",
+            "windlass stop {run} ends the wait; take another instance type, region, or a training plan",
+            100,
+        )
         yield advice.verdict((message,), **words)
     elif job.description.get("SecondaryStatus") == "Pending":
-        advice = Advice("waiting-for-capacity", "the training job waits for the capacity that it was promised",
-                        "see the start of its training plan: aws sagemaker list-training-plans; windlass stop {run} "
-                        "ends the wait", 100)  # fmt: skip
+        advice = Advice(
+            "waiting-for-capacity",
+            "the training job waits for the capacity that it was promised",
+            "see the start of its training plan: aws sagemaker list-training-plans; windlass stop {run} ends the wait",
+            100,
+        )
         yield advice.verdict((message,) if message else (), **words)
 
 
@@ -162,25 +173,42 @@ def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
         return
     if found[2] == "137":
         yield Verdict(
-            "host-killed", "a host of the training job was killed, and all of its ranks with it", None, (reason,),
+            "host-killed",
+            "a host of the training job was killed, and all of its ranks with it",
+            None,
+            (reason,),
             "most often for lack of memory: take a larger instance type, a smaller batch, or fewer DataLoader workers",
             103,
-        )  # fmt: skip
+        )
     elif secret := re.fullmatch(r"secret (\S+): (.*)", found[1], re.DOTALL):
         region = f" --region {job.region}" if job.region else ""
         yield Verdict(
-            "secret-missing", f"secret {secret[1]} cannot be read: {secret[2]}", None, (reason,),
-            f"aws secretsmanager describe-secret --secret-id {secret[1]}{region}", 104,
-        )  # fmt: skip
+            "secret-missing",
+            f"secret {secret[1]} cannot be read: {secret[2]}",
+            None,
+            (reason,),
+            f"aws secretsmanager describe-secret --secret-id {secret[1]}{region}",
+            104,
+        )
     elif found[1]:
-        yield Verdict("host-failed", f"a host of the training job could not start: {found[1]}", None, (reason,),
-                      f"read its log: windlass logs {case.status.id}", 101)  # fmt: skip
+        yield Verdict(
+            "host-failed",
+            f"a host of the training job could not start: {found[1]}",
+            None,
+            (reason,),
+            f"read its log: windlass logs {case.status.id}",
+            101,
+        )
     elif found[2] in NOT_RUN and case.cause.get("rank") is None:
         program = job.request["AlgorithmSpecification"]["ContainerEntrypoint"][0]
         yield Verdict(
-            "interpreter-missing", f"the image has no program {program} to start a host with", None, (reason,),
-            "set python: to the interpreter's path in the image, or use an image that has Python", 104,
-        )  # fmt: skip
+            "interpreter-missing",
+            f"the image has no program {program} to start a host with",
+            None,
+            (reason,),
+            "set python: to the interpreter's path in the image, or use an image that has Python",
+            104,
+        )
 
 
 def interrupted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
@@ -188,10 +216,14 @@ def interrupted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     if case.status.phase is Phase.SUCCEEDED or job.description.get("SecondaryStatus") != "Interrupted":
         return
     yield Verdict(
-        "spot-interrupted", "AWS has taken the spot instances back", None, _transitions(job),
+        "spot-interrupted",
+        "AWS has taken the spot instances back",
+        None,
+        _transitions(job),
         f"windlass resume {case.status.id} goes on from the newest checkpoint; sagemaker: {{max_wait: …}} lets "
-        "SageMaker wait for capacity", 106,
-    )  # fmt: skip
+        "SageMaker wait for capacity",
+        106,
+    )
 
 
 def time_is_over(job: JobSeen, case: Observations) -> Iterator[Verdict]:
@@ -199,17 +231,24 @@ def time_is_over(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     second, limits = job.description.get("SecondaryStatus"), job.request["StoppingCondition"]
     if second == "MaxWaitTimeExceeded":
         yield Verdict(
-            "spot-wait-over", "no spot capacity for the whole run came within max_wait", None,
+            "spot-wait-over",
+            "no spot capacity for the whole run came within max_wait",
+            None,
             (f"MaxWaitTimeInSeconds: {limits.get('MaxWaitTimeInSeconds')}", *_transitions(job)),
             f"windlass resume {case.status.id} goes on from the newest checkpoint; set sagemaker: {{max_wait: …}} "
-            "higher, or spot: false", 107,
-        )  # fmt: skip
+            "higher, or spot: false",
+            107,
+        )
     elif second == "MaxRuntimeExceeded" and not case.plan.get("policy", {}).get("timeout_seconds"):
         seconds = job.description.get("StoppingCondition", limits).get("MaxRuntimeInSeconds")
         yield Verdict(
-            "timeout", f"the training job reached the {seconds} s that SageMaker gives it without timeout:", None,
-            (f"MaxRuntimeInSeconds: {seconds}",), f"set timeout:; windlass resume {case.status.id} goes on", 107,
-        )  # fmt: skip
+            "timeout",
+            f"the training job reached the {seconds} s that SageMaker gives it without timeout:",
+            None,
+            (f"MaxRuntimeInSeconds: {seconds}",),
+            f"set timeout:; windlass resume {case.status.id} goes on",
+            107,
+        )
 
 
 def stopped(job: JobSeen, case: Observations) -> Iterator[Verdict]:
@@ -217,10 +256,13 @@ def stopped(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     is_stopped = job.description.get("TrainingJobStatus") == job.description.get("SecondaryStatus") == STOPPED
     if is_stopped and case.status.phase in (Phase.FAILED, Phase.LOST) and "node_lost" in case.cause:
         yield Verdict(
-            "stopped-outside", "the training job was stopped from outside: in the console, by the API, or by a policy",
-            None, _transitions(job),
-            f"see which user called StopTrainingJob in CloudTrail; windlass resume {case.status.id} goes on", 105,
-        )  # fmt: skip
+            "stopped-outside",
+            "the training job was stopped from outside: in the console, by the API, or by a policy",
+            None,
+            _transitions(job),
+            f"see which user called StopTrainingJob in CloudTrail; windlass resume {case.status.id} goes on",
+            105,
+        )
 
 
 def deleted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
@@ -228,19 +270,26 @@ def deleted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     is_known, has_failed = "TrainingJobName" in job.description, case.status.phase in (Phase.FAILED, Phase.LOST)
     if job.description.get("TrainingJobStatus") == DELETED and is_known and has_failed:
         yield Verdict(
-            "job-deleted", "the training job was deleted, in the console or by the API, before its end was seen", None,
-            _transitions(job), f"see which user called DeleteTrainingJob in CloudTrail; windlass resume "
-            f"{case.status.id} goes on", 105,
-        )  # fmt: skip
+            "job-deleted",
+            "the training job was deleted, in the console or by the API, before its end was seen",
+            None,
+            _transitions(job),
+            f"see which user called DeleteTrainingJob in CloudTrail; windlass resume {case.status.id} goes on",
+            105,
+        )
 
 
 def model_away(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     """The model is in the store alone."""
     if job.model and case.status.phase.is_terminal:
         yield Verdict(
-            "model-away", f"the model was not brought home, and is in {job.model}", None, (job.why_model,),
-            f"windlass cp {case.status.id}:output . brings it home; log in again first, if that is the reason", BESIDES,
-        )  # fmt: skip
+            "model-away",
+            f"the model was not brought home, and is in {job.model}",
+            None,
+            (job.why_model,),
+            f"windlass cp {case.status.id}:output . brings it home; log in again first, if that is the reason",
+            BESIDES,
+        )
 
 
 RULES: Final = (refused, failed, waiting, host_failed, interrupted, time_is_over, stopped, deleted, model_away)
@@ -254,9 +303,12 @@ def _explained(job: JobSeen, case: Observations, message: str, score: float) -> 
             return
     yield Verdict(
         "sagemaker-refused" if not job.description else "sagemaker-failed",
-        f"SageMaker {'refuses' if not job.description else 'has ended'} the training job: {message}", None, (message,),
-        f"change what it names; windlass plan --on {job.target} -o request prints the request", score,
-    )  # fmt: skip
+        f"SageMaker {'refuses' if not job.description else 'has ended'} the training job: {message}",
+        None,
+        (message,),
+        f"change what it names; windlass plan --on {job.target} -o request prints the request",
+        score,
+    )
 
 
 def _transitions(job: JobSeen) -> tuple[str, ...]:

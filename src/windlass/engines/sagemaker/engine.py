@@ -44,7 +44,7 @@ class SageMakerEngine(SupervisedEngine):
     @classmethod
     def make_plan(
         cls, job: Job, target: SageMakerTarget | SageMakerLocalTarget, run_id: str, base: Path, context: Context
-    ) -> Plan:  # fmt: skip
+    ) -> Plan:
         """See `Engine`."""
         from windlass.engines.sagemaker.facts import read_facts
         from windlass.engines.sagemaker.plan import plan
@@ -139,8 +139,10 @@ class SageMakerEngine(SupervisedEngine):
         if first not in folders:
             raise UsageError(f"{path} is not among what {run_id} has brought home", f"windlass cp {run_id}:output .")
         if folders[first].startswith("s3://"):
-            raise UsageError(f"the {first} of {run_id} are in the store, at {folders[first]}",
-                             f"windlass data copy {folders[first]} FOLDER")  # fmt: skip
+            raise UsageError(
+                f"the {first} of {run_id} are in the store, at {folders[first]}",
+                f"windlass data copy {folders[first]} FOLDER",
+            )
         if not Path(folders[first]).exists():
             is_over = self.status(run_id).phase.is_terminal
             hint = f"windlass status {run_id}" if is_over else "it is brought home when the run has ended"
@@ -185,9 +187,10 @@ class SageMakerEngine(SupervisedEngine):
         if not is_due or (writer := self.store.writer(run_id)) is None:
             return
         with (
-            contextlib.closing(writer), contextlib.suppress(EngineError, OSError),
+            contextlib.closing(writer),
+            contextlib.suppress(EngineError, OSError),
             contextlib.closing(self._backend_of(run_id)) as backend,
-        ):  # fmt: skip
+        ):
             assert hasattr(backend, "read_late_logs")
             backend.read_late_logs(status)
 
@@ -209,9 +212,15 @@ class SageMakerEngine(SupervisedEngine):
         return self.status(run_id).phase is Phase.UPLOADING
 
     def exec(
-        self, run_id: str, node: int, rank: int | None, command: Sequence[str],
-        stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
-    ) -> int:  # fmt: skip
+        self,
+        run_id: str,
+        node: int,
+        rank: int | None,
+        command: Sequence[str],
+        stdin: IO[bytes] | None,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> int:
         """See `Engine`: refused."""
         raise UsageError(
             "exec is not supported: SageMaker lets no command into a container that runs",
@@ -261,8 +270,10 @@ class SageMakerEngine(SupervisedEngine):
             with contextlib.closing(self._backend_of(plan.run_id)) as before:
                 assert hasattr(before, "end_jobs")
                 if live := before.end_jobs():
-                    raise EngineError(f"training job {live[-1]} of {plan.run_id} has been asked to stop, and goes on",
-                                      f"resume it once it has stopped: windlass resume {plan.run_id}")  # fmt: skip
+                    raise EngineError(
+                        f"training job {live[-1]} of {plan.run_id} has been asked to stop, and goes on",
+                        f"resume it once it has stopped: windlass resume {plan.run_id}",
+                    )
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
             backend.send_code()
 

@@ -24,14 +24,19 @@ from windlass.worker.protocol import pack
 KIND: Final = "TrainingJob"
 API: Final = "sagemaker.services.k8s.aws/v1alpha1"
 NAMES: Final = {
-    "RoleArn": "roleARN", "S3Uri": "s3URI", "KmsKeyId": "kmsKeyID", "VolumeKmsKeyId": "volumeKMSKeyID",
+    "RoleArn": "roleARN",
+    "S3Uri": "s3URI",
+    "KmsKeyId": "kmsKeyID",
+    "VolumeKmsKeyId": "volumeKMSKeyID",
     "SecurityGroupIds": "securityGroupIDs",
-}  # fmt: skip
+}
 """Fields whose name in the manifest is not that of the request with a small first letter."""
 LACKING: Final = (
-    ("AlgorithmSpecification", "ContainerEntrypoint"), ("AlgorithmSpecification", "ContainerArguments"),
-    ("ProfilerConfig", "DisableProfiler"), ("ResourceConfig", "TrainingPlanArn"),
-)  # fmt: skip
+    ("AlgorithmSpecification", "ContainerEntrypoint"),
+    ("AlgorithmSpecification", "ContainerArguments"),
+    ("ProfilerConfig", "DisableProfiler"),
+    ("ResourceConfig", "TrainingPlanArn"),
+)
 """Fields of the request that the manifest cannot have."""
 FREE: Final = frozenset({"Environment", "HyperParameters"})
 """Mappings whose keys are the user's."""
@@ -54,9 +59,11 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
     spec = {name: value for name, value in spec.items() if value != {}}
     name = body["TrainingJobName"]
     one = {
-        "apiVersion": API, "kind": KIND,
-        "metadata": {"name": name, "labels": {"windlass.dev/run": plan.run_id}}, "spec": spec,
-    }  # fmt: skip
+        "apiVersion": API,
+        "kind": KIND,
+        "metadata": {"name": name, "labels": {"windlass.dev/run": plan.run_id}},
+        "spec": spec,
+    }
     head = (
         f"Run {plan.run_id} of job {plan.name}, for the SageMaker controller of ACK: kubectl apply -f FILE",
         "The training job has no supervisor. SageMaker keeps it, and its name, when the object is deleted.",
@@ -85,9 +92,12 @@ def _specs(plan: Plan, address: str, since: float) -> dict[int, Any]:
     port = layout.meeting_port(address)
     ports = consecutive_ports(plan.nodes.launcher, len(hosts), plan.procs_per_node, 1)
     facts = AttemptFacts(
-        number=1, folder=f"{layout.WORK}/attempt", since=since,
-        rendezvous=Rendezvous(hosts[0], port, hosts, ports), continuation=Continuation(),
-    )  # fmt: skip
+        number=1,
+        folder=f"{layout.WORK}/attempt",
+        since=since,
+        rendezvous=Rendezvous(hosts[0], port, hosts, ports),
+        continuation=Continuation(),
+    )
     return dict(enumerate(compose(plan.nodes, members, facts)))
 
 
@@ -137,8 +147,14 @@ def _start_note(body: Request) -> Note:
 def _lacking_notes(body: Request) -> Iterator[Note]:
     """What of the request the manifest leaves out, beside how the job is started."""
     if "TrainingPlanArn" in body["ResourceConfig"]:
-        yield Note("written-training-plan", "ACK's TrainingJob has no field for a training plan: it is left out",
-                   "the job asks for capacity on demand; plan -o request has the plan")  # fmt: skip
+        yield Note(
+            "written-training-plan",
+            "ACK's TrainingJob has no field for a training plan: it is left out",
+            "the job asks for capacity on demand; plan -o request has the plan",
+        )
     if "ProfilerConfig" in body:
-        yield Note("written-profiler", "ACK's TrainingJob cannot turn SageMaker's own profiler off: it is on",
-                   "it samples the instances and writes to the bucket")  # fmt: skip
+        yield Note(
+            "written-profiler",
+            "ACK's TrainingJob cannot turn SageMaker's own profiler off: it is on",
+            "it samples the instances and writes to the bucket",
+        )

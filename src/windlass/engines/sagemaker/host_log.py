@@ -33,7 +33,7 @@ class HostLog:
 
     def __init__(
         self, service: Service, folder: Path, node: int, ranks: tuple[int, ...], attempt: int, closed: threading.Event
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Nothing more is read once `closed` is set."""
         self._service = service
         self._folder = folder

@@ -32,7 +32,7 @@ def mark_late(folder: Path) -> None:
 
 def read_late_logs(
     connect: Callable[[], Service], name: str, number: int, specs: Sequence[NodeSpec], folder: Path
-) -> None:  # fmt: skip
+) -> None:
     """Read what has arrived of the logs of a training job, if more may have. Raises EngineError, OSError."""
     try:
         ended_at = (folder / LATE).stat().st_mtime

@@ -38,32 +38,47 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
     yield from facts.code.notes(job.script_argv[0])
     if facts.role_problem is not None:
         words, fix = facts.role_problem
-        yield blocker("role-unknown", f"the ARN of the target's role is not known: {words}",
-                      f"{fix}; or give its ARN in target {target.name}")  # fmt: skip
+        yield blocker(
+            "role-unknown",
+            f"the ARN of the target's role is not known: {words}",
+            f"{fix}; or give its ARN in target {target.name}",
+        )
     if not shape.image:
         yield blocker("image-missing", "no image is named", f"set image:, in the job or in target {target.name}")
     if not shape.instance:
-        yield blocker("instance-missing", "no instance type is named",
-                      f"set resources: {{instance: …}} in the job, or instance: in target {target.name}")  # fmt: skip
+        yield blocker(
+            "instance-missing",
+            "no instance type is named",
+            f"set resources: {{instance: …}} in the job, or instance: in target {target.name}",
+        )
     elif not shape.instance.startswith("ml."):
-        yield blocker("instance-unknown", f"{shape.instance} is no instance type of SageMaker",
-                      f"its types begin with ml.: ml.{shape.instance}")  # fmt: skip
+        yield blocker(
+            "instance-unknown",
+            f"{shape.instance} is no instance type of SageMaker",
+            f"its types begin with ml.: ml.{shape.instance}",
+        )
     elif (
         not is_local
         and job.procs_per_node == "auto"
         and not job.resources.gpus
         and (instances.num_gpus(shape.instance) is None)
     ):
-        yield blocker("gpus-unknown", f"procs_per_node: auto: how many GPUs {shape.instance} has is not known here",
-                      "set procs_per_node: N, or resources: {gpus: N}")  # fmt: skip
+        yield blocker(
+            "gpus-unknown",
+            f"procs_per_node: auto: how many GPUs {shape.instance} has is not known here",
+            "set procs_per_node: N, or resources: {gpus: N}",
+        )
     if is_local:
         yield from _local_refusals(job, shape, facts)
     else:
         yield from _resource_refusals(job, shape)
     yield from _limit_refusals(job)
     if not is_local and "/" in (job.python or "") and not (job.python or "").startswith("/"):
-        yield blocker("python-relative", f"python: {job.python} is a path on this machine",
-                      "give the interpreter's path in the image, or leave it out")  # fmt: skip
+        yield blocker(
+            "python-relative",
+            f"python: {job.python} is a path on this machine",
+            "give the interpreter's path in the image, or leave it out",
+        )
     if job.launcher == "mpi":
         yield blocker("mpi", "launcher: mpi is not in this version on SageMaker", "use a target of kind kubernetes")
     if shape.network_isolation:
@@ -71,11 +86,19 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
     if job.volumes:
         yield blocker("volumes", "volumes: claims exist on Kubernetes only", "use data: here")
     if job.outputs.to is not None:
-        yield blocker("outputs", f"outputs: {job.outputs.to}: SageMaker uploads the model to storage: of the target, "
-                      "and the run brings it home", "leave it out; windlass data copy copies it further")  # fmt: skip
+        yield blocker(
+            "outputs",
+            f"outputs: {job.outputs.to}: SageMaker uploads the model to storage: of the target, "
+            "and the run brings it home",
+            "leave it out; windlass data copy copies it further",
+        )
     if job.nodes.is_elastic:
-        yield Note("elastic-fixed", f"{job.nodes.min}–{job.nodes.max} nodes were asked for: a training job has "
-                   f"{job.nodes.max}, and ends with the first that is lost", "set restarts: for another")  # fmt: skip
+        yield Note(
+            "elastic-fixed",
+            f"{job.nodes.min}–{job.nodes.max} nodes were asked for: a training job has "
+            f"{job.nodes.max}, and ends with the first that is lost",
+            "set restarts: for another",
+        )
     yield from _data_refusals(job, facts, is_local=is_local)
 
 
@@ -87,12 +110,17 @@ def _local_refusals(job: Job, shape: Shape, facts: Facts) -> Iterator[Note]:
     for name, problem in facts.bad_data.items():
         yield blocker("data-missing", f"data {name}: {problem}", "check source:")
     if job.nodes.max > MAX_LOCAL_HOSTS:
-        yield blocker("nodes-many", f"nodes: {job.nodes.max}: this machine starts at most {MAX_LOCAL_HOSTS} hosts",
-                      "use fewer nodes to try the job")  # fmt: skip
+        yield blocker(
+            "nodes-many",
+            f"nodes: {job.nodes.max}: this machine starts at most {MAX_LOCAL_HOSTS} hosts",
+            "use fewer nodes to try the job",
+        )
     if not shape.storage.startswith(("s3://", "file:///")):
-        yield blocker("storage-unknown",
-                      f"storage: of the target is {shape.storage}, which is no address in S3 and no folder",
-                      "write s3://BUCKET/PREFIX or file:///FOLDER, or leave it out")  # fmt: skip
+        yield blocker(
+            "storage-unknown",
+            f"storage: of the target is {shape.storage}, which is no address in S3 and no folder",
+            "write s3://BUCKET/PREFIX or file:///FOLDER, or leave it out",
+        )
 
 
 def _resource_refusals(job: Job, shape: Shape) -> Iterator[Note]:
@@ -122,22 +150,32 @@ def _limit_refusals(job: Job) -> Iterator[Note]:
     """What SageMaker itself refuses, when the training job is created."""
     options, limit = job.sagemaker, MAX_RUNTIME if job.timeout is None else job.timeout
     if options.max_wait is not None and options.max_wait < limit:
-        yield blocker("max-wait-short", f"max_wait: {options.max_wait:g} s is less than the {limit:g} s that the job "
-                      "may run", "set timeout: to max_wait: or less, or max_wait: to more")  # fmt: skip
+        yield blocker(
+            "max-wait-short",
+            f"max_wait: {options.max_wait:g} s is less than the {limit:g} s that the job may run",
+            "set timeout: to max_wait: or less, or max_wait: to more",
+        )
     if (options.warm_pool or 0) > MAX_WARM_SECONDS:
-        yield blocker("warm-pool-long", f"warm_pool: SageMaker keeps instances for {MAX_WARM_SECONDS} s at most",
-                      "set warm_pool: 6h or less")  # fmt: skip
+        yield blocker(
+            "warm-pool-long",
+            f"warm_pool: SageMaker keeps instances for {MAX_WARM_SECONDS} s at most",
+            "set warm_pool: 6h or less",
+        )
     if len(",".join(job.secrets)) > MAX_VALUE:
-        yield blocker("secrets-many", f"secrets: their names have more than {MAX_VALUE} letters together",
-                      "keep several values in one secret")  # fmt: skip
+        yield blocker(
+            "secrets-many",
+            f"secrets: their names have more than {MAX_VALUE} letters together",
+            "keep several values in one secret",
+        )
 
 
 def _isolation_refusals(job: Job, shape: Shape) -> Iterator[Note]:
     """What containers do that reach nothing but each other: SageMaker moves channels, checkpoints and models itself."""
     fix = "set network_isolation: false, or leave {} out"
     if job.secrets:
-        yield blocker("secrets", "secrets: hosts with network_isolation do not reach Secrets Manager",
-                      fix.format("them"))  # fmt: skip
+        yield blocker(
+            "secrets", "secrets: hosts with network_isolation do not reach Secrets Manager", fix.format("them")
+        )
     for data in job.data:
         if data.is_streamed and data.scheme not in ("", "file"):
             message = (
@@ -157,15 +195,24 @@ def _isolation_refusals(job: Job, shape: Shape) -> Iterator[Note]:
 def _data_refusals(job: Job, facts: Facts, *, is_local: bool) -> Iterator[Note]:
     channels = [data for data in job.data if is_channel(data)]
     if len(channels) > MAX_CHANNELS:
-        yield blocker("data-many", f"the job has {len(channels)} data sets, and a training job has channels for "
-                      f"{MAX_CHANNELS}", "name one address that has several of them below it")  # fmt: skip
+        yield blocker(
+            "data-many",
+            f"the job has {len(channels)} data sets, and a training job has channels for {MAX_CHANNELS}",
+            "name one address that has several of them below it",
+        )
     for data in job.data:
         if not data.is_remote and not is_local:
-            yield blocker("data-remote", f"data {data.name}: {data.source} is a folder of this machine",
-                          "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:")  # fmt: skip
+            yield blocker(
+                "data-remote",
+                f"data {data.name}: {data.source} is a folder of this machine",
+                "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:",
+            )
         elif is_channel(data) and data.scheme != "s3" and not (is_local and data.source.startswith("file:///")):
-            yield blocker("data-unknown", f"data {data.name}: SageMaker does not read {data.source}",
-                          "copy it to s3://BUCKET/PREFIX: windlass data copy")  # fmt: skip
+            yield blocker(
+                "data-unknown",
+                f"data {data.name}: SageMaker does not read {data.source}",
+                "copy it to s3://BUCKET/PREFIX: windlass data copy",
+            )
         if is_channel(data) and data.name in (layout.OWN, layout.CODE_CHANNEL):
             yield blocker("data-name", f"data {data.name}: the channel of this name is Windlass's own", "rename it")
 
@@ -178,14 +225,23 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
         yield Note("instance-unknown", f"{kind} is no instance type that is known here", hint)
     yield from _shared_gpus(job, kind)
     if job.grace > STOP_SECONDS:
-        yield Note("grace", f"grace: SageMaker ends containers {STOP_SECONDS} s after SIGTERM, and the job asks for "
-                   f"{job.grace:g} s", "save checkpoints more often")  # fmt: skip
+        yield Note(
+            "grace",
+            f"grace: SageMaker ends containers {STOP_SECONDS} s after SIGTERM, and the job asks for {job.grace:g} s",
+            "save checkpoints more often",
+        )
     if job.timeout is None and isinstance(target, SageMakerTarget):
-        yield Note("timeout-none", f"no timeout is set: SageMaker ends the job after {MAX_RUNTIME // 86400} days",
-                   "set timeout:")  # fmt: skip
+        yield Note(
+            "timeout-none",
+            f"no timeout is set: SageMaker ends the job after {MAX_RUNTIME // 86400} days",
+            "set timeout:",
+        )
     if job.restarts.max and isinstance(target, SageMakerTarget):
-        yield Note("restarts-here", "restarts are made by the supervisor on this machine, and wait while it is off",
-                   "leave it on")  # fmt: skip
+        yield Note(
+            "restarts-here",
+            "restarts are made by the supervisor on this machine, and wait while it is off",
+            "leave it on",
+        )
     for data in job.data:
         if is_channel(data) and not data.source.endswith("/") and isinstance(target, SageMakerTarget):
             message = f"data {data.name}: SageMaker brings every object whose address begins with {data.source}"
@@ -193,17 +249,27 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
     if job.secrets:
         names = ", ".join(job.secrets)
         who = "the target's role" if isinstance(target, SageMakerTarget) else "the login of this shell"
-        yield Note("secrets-role", f"each host reads {names} from Secrets Manager, as {who}",
-                   f"{who} needs secretsmanager:GetSecretValue on each")  # fmt: skip
+        yield Note(
+            "secrets-role",
+            f"each host reads {names} from Secrets Manager, as {who}",
+            f"{who} needs secretsmanager:GetSecretValue on each",
+        )
     if job.resources.shm is not None:
         yield Note("shm-unused", "shm: SageMaker takes no size of /dev/shm", "it is kept for other targets")
     if job.image is not None and not isinstance(target, SageMakerTarget):
-        yield Note("image-unused", "image: has no meaning on this machine: ranks run under the interpreter of this "
-                   "machine", "it is kept for other targets")  # fmt: skip
+        yield Note(
+            "image-unused",
+            "image: has no meaning on this machine: ranks run under the interpreter of this machine",
+            "it is kept for other targets",
+        )
     if job.sagemaker.warm_pool is not None and isinstance(target, SageMakerTarget):
         kept = "1 instance is" if job.nodes.max == 1 else f"{job.nodes.max} instances are"
-        yield Note("warm-pool", f"warm_pool: {kept} kept for the next job, and paid for, up to "
-                   f"{job.sagemaker.warm_pool:g} s after this one", "leave it out where none follows")  # fmt: skip
+        yield Note(
+            "warm-pool",
+            f"warm_pool: {kept} kept for the next job, and paid for, up to "
+            f"{job.sagemaker.warm_pool:g} s after this one",
+            "leave it out where none follows",
+        )
     if job.hang is not None and "hang" in job.model_fields_set:
         yield _no_stacks(job, job.hang)
     for name in ("queue", "priority"):
@@ -219,8 +285,11 @@ def _shared_gpus(job: Job, instance: str) -> Iterator[Note]:
     """Of more ranks than the instance type has GPUs, where it has any."""
     procs, gpus = job.procs_per_node, instances.num_gpus(instance)
     if gpus and procs != "auto" and procs > gpus:
-        yield Note("gpus-shared", f"{procs} ranks on each node, and {instance} has {gpus} GPU{'s' if gpus > 1 else ''}",
-                   "set procs_per_node: auto, or use gloo: NCCL takes no two ranks on a GPU")  # fmt: skip
+        yield Note(
+            "gpus-shared",
+            f"{procs} ranks on each node, and {instance} has {gpus} GPU{'s' if gpus > 1 else ''}",
+            "set procs_per_node: auto, or use gloo: NCCL takes no two ranks on a GPU",
+        )
 
 
 def _no_stacks(job: Job, seconds: float) -> Note:
@@ -229,5 +298,9 @@ def _no_stacks(job: Job, seconds: float) -> Note:
         what, fix = "is ended and started again", "faulthandler.dump_traceback_later prints them from the script"
     else:
         what, fix = "goes on", "set restarts: to start it again, or timeout:"
-    return Note("hang-stacks", f"hang: a job whose ranks write nothing for {seconds:g} s {what}; SageMaker has no way "
-                "to ask for their stacks, and none are recorded", fix)  # fmt: skip
+    return Note(
+        "hang-stacks",
+        f"hang: a job whose ranks write nothing for {seconds:g} s {what}; SageMaker has no way "
+        "to ask for their stacks, and none are recorded",
+        fix,
+    )

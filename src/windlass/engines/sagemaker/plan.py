@@ -58,8 +58,11 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
             _service(target, facts),
             _code(shape, facts),
             Step("training-job", _summary(body), body),
-            Step("model", f"bring the model to {output_dir} after the last attempt",
-                 {"source": body["OutputDataConfig"]["S3OutputPath"], "path": output_dir}),
+            Step(
+                "model",
+                f"bring the model to {output_dir} after the last attempt",
+                {"source": body["OutputDataConfig"]["S3OutputPath"], "path": output_dir},
+            ),
             *node_steps(nodes, job),
         ),
         notes=(
@@ -72,7 +75,7 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
         ),
         price=price(per_hour, currency, job.nodes.max, f"target {target.name}"),
         nodes=nodes,
-    )  # fmt: skip
+    )
 
 
 def _shape(job: Job, target: Target, facts: Facts, run_id: str) -> Shape:
@@ -81,9 +84,16 @@ def _shape(job: Job, target: Target, facts: Facts, run_id: str) -> Shape:
     if not isinstance(target, SageMakerTarget):
         storage = target.storage or f"file://{facts.home}/sagemaker-storage"
         return Shape(
-            run_id=run_id, role=LOCAL_ROLE, storage=storage.rstrip("/"), image=LOCAL_IMAGE, instance=instance,
-            code_digest=digest, python=facts.python, user=facts.user, network_isolation=target.network_isolation,
-        )  # fmt: skip
+            run_id=run_id,
+            role=LOCAL_ROLE,
+            storage=storage.rstrip("/"),
+            image=LOCAL_IMAGE,
+            instance=instance,
+            code_digest=digest,
+            python=facts.python,
+            user=facts.user,
+            network_isolation=target.network_isolation,
+        )
     return Shape(
         run_id=run_id, role=facts.role, storage=target.storage.rstrip("/"), image=job.image or target.image or "",
         instance=instance, code_digest=digest, python=job.python or target.python or PYTHON, user=facts.user,

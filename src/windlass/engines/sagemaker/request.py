@@ -115,9 +115,12 @@ def numbered(body: Request, run_id: str, attempt: int, seconds_left: float | Non
         if "MaxWaitTimeInSeconds" in stopping:
             stopping["MaxWaitTimeInSeconds"] = stopping["MaxRuntimeInSeconds"] + spare
     return {
-        **body, "TrainingJobName": layout.job_name(run_id, attempt), "InputDataConfig": channels, "Tags": tags,
+        **body,
+        "TrainingJobName": layout.job_name(run_id, attempt),
+        "InputDataConfig": channels,
+        "Tags": tags,
         "StoppingCondition": stopping,
-    }  # fmt: skip
+    }
 
 
 def own_channel(body: Mapping[str, Any]) -> str:
@@ -198,8 +201,10 @@ def _only(pattern: str, group: str) -> str:
 
 def _tags(shape: Shape, job: Job) -> Iterator[dict[str, str]]:
     own = {
-        layout.RUN_TAG: shape.run_id, layout.JOB_TAG: job.name, layout.ATTEMPT_TAG: "1",
+        layout.RUN_TAG: shape.run_id,
+        layout.JOB_TAG: job.name,
+        layout.ATTEMPT_TAG: "1",
         **({layout.USER_TAG: shape.user} if shape.user else {}),
-    }  # fmt: skip
+    }
     for name, value in {**shape.tags, **job.labels, **own}.items():
         yield {"Key": name, "Value": value}

@@ -45,11 +45,17 @@ if TYPE_CHECKING:
 
 ENDS: Final = {COMPLETED: Phase.SUCCEEDED, FAILED: Phase.FAILED, STOPPED: Phase.STOPPED, STOPPING: Phase.STOPPING}
 PHASES: Final = {
-    "Pending": Phase.QUEUED, "Starting": Phase.PROVISIONING, "LaunchingMLInstances": Phase.PROVISIONING,
-    "PreparingTrainingStack": Phase.PROVISIONING, "Downloading": Phase.PULLING,
-    "DownloadingTrainingImage": Phase.PULLING, "Training": Phase.TRAINING, "Interrupted": Phase.RESTARTING,
-    "Restarting": Phase.RESTARTING, "Uploading": Phase.UPLOADING,
-}  # fmt: skip
+    "Pending": Phase.QUEUED,
+    "Starting": Phase.PROVISIONING,
+    "LaunchingMLInstances": Phase.PROVISIONING,
+    "PreparingTrainingStack": Phase.PROVISIONING,
+    "Downloading": Phase.PULLING,
+    "DownloadingTrainingImage": Phase.PULLING,
+    "Training": Phase.TRAINING,
+    "Interrupted": Phase.RESTARTING,
+    "Restarting": Phase.RESTARTING,
+    "Uploading": Phase.UPLOADING,
+}
 """By secondary status, of jobs that go on; `training` where containers run: their logs are not read."""
 OF_RECORD: Final = ("artifacts", "checkpoints", "cost", "cp", "events", "resume", "rm", "why")
 """Commands that need the record of a run."""
@@ -82,11 +88,17 @@ class Seen(NamedTuple):
         """The run on this target, as a run without a record."""
         changed = seconds_of(self.job.get("LastModifiedTime"), self.created_at)
         status = Status(
-            id=self.id, name=self.tags.get(layout.JOB_TAG, ""), target=target, phase=self.phase,
-            created_at=self.created_at, phase_since=changed, output_dir="",
-            ended_at=changed if self.phase.is_terminal else None, user=self.tags.get(layout.USER_TAG, ""),
+            id=self.id,
+            name=self.tags.get(layout.JOB_TAG, ""),
+            target=target,
+            phase=self.phase,
+            created_at=self.created_at,
+            phase_since=changed,
+            output_dir="",
+            ended_at=changed if self.phase.is_terminal else None,
+            user=self.tags.get(layout.USER_TAG, ""),
             cause={"summary": reason} if (reason := self.job.get("FailureReason")) else None,
-        )  # fmt: skip
+        )
         return RunState(status, time.time(), is_recorded=False, placement=self.placement)
 
     @property
@@ -177,8 +189,10 @@ class AccountRuns(TargetRuns):
         with self._service() as service:
             found = next((one for one in runs(service.tagged(layout.RUN_TAG, run_id)) if one.id == run_id), None)
             if found is None:
-                raise NoSuchRun(f"no run on {self._target.name} has the id '{run_id}'",
-                                f"windlass ps --on {self._target.name} lists them")  # fmt: skip
+                raise NoSuchRun(
+                    f"no run on {self._target.name} has the id '{run_id}'",
+                    f"windlass ps --on {self._target.name} lists them",
+                )
             return found._replace(job=service.describe(found.name))
 
     @contextlib.contextmanager
@@ -193,16 +207,19 @@ class AccountRuns(TargetRuns):
         job = self._seen(run_id).job
         address = own_channel(job)
         if not address:
-            raise EngineError(f"{job['TrainingJobName']} has the tags of Windlass, and was not made by it",
-                              f"windlass ps --on {self._target.name} lists what has them")  # fmt: skip
+            raise EngineError(
+                f"{job['TrainingJobName']} has the tags of Windlass, and was not made by it",
+                f"windlass ps --on {self._target.name} lists what has them",
+            )
         try:
             number, specs = unpack(objects.get(address, layout.NODES, self._context.home))
         except EngineError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            raise EngineError(f"the files of {run_id} were removed from {address}",
-                              f"CloudWatch has the log: aws logs tail {LOG_GROUP} "
-                              f"--log-stream-name-prefix {run_id}") from error  # fmt: skip
+            raise EngineError(
+                f"the files of {run_id} were removed from {address}",
+                f"CloudWatch has the log: aws logs tail {LOG_GROUP} --log-stream-name-prefix {run_id}",
+            ) from error
         except ValueError as error:
             raise EngineError(f"{address}{layout.NODES} cannot be read: {error}", objects.HINT) from error
         with tempfile.TemporaryDirectory(prefix="windlass-logs-") as name, self._service() as service:
@@ -239,8 +256,9 @@ class AccountRuns(TargetRuns):
         """See `Engine`: training jobs of the run that go on, by the account alone, and do not stop."""
         with self._service() as service:
             names = [str(job["TrainingJobName"]) for job in service.tagged(layout.RUN_TAG, run_id)]
-            numbers = {int(name.rpartition("-")[2]) for name in names
-                       if re.fullmatch(rf"{re.escape(run_id)}-\d{{1,9}}", name)}  # fmt: skip
+            numbers = {
+                int(name.rpartition("-")[2]) for name in names if re.fullmatch(rf"{re.escape(run_id)}-\d{{1,9}}", name)
+            }
             found = {layout.job_name(run_id, number): _described(service, run_id, number) for number in numbers}
             newer = max(numbers, default=0) + 1  # the index is behind
             while (job := _described(service, run_id, newer)) is not None:
@@ -249,9 +267,15 @@ class AccountRuns(TargetRuns):
         return [name for name, job in found.items() if job and job["TrainingJobStatus"] not in (*ENDED, STOPPING)]
 
     def exec(
-        self, run_id: str, node: int, rank: int | None, command: Sequence[str],
-        stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
-    ) -> int:  # fmt: skip
+        self,
+        run_id: str,
+        node: int,
+        rank: int | None,
+        command: Sequence[str],
+        stdin: IO[bytes] | None,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> int:
         """See `Engine`: refused."""
         return SageMakerEngine(self.store).exec(run_id, node, rank, command, stdin, stdout, stderr)
 

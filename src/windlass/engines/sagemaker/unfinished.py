@@ -32,11 +32,19 @@ class Left:
     def condition(self, run_id: str, since: float | None) -> Mapping[str, Any] | None:
         """As the condition of the run; None where nothing is known to be left."""
         if self.jobs:
-            return {"type": "JobUnknown", "message": f"training jobs of this run may go on: {self.jobs}",
-                    "fix": f"windlass stop {run_id} asks again; {self.jobs_hint}", "since": since}  # fmt: skip
+            return {
+                "type": "JobUnknown",
+                "message": f"training jobs of this run may go on: {self.jobs}",
+                "fix": f"windlass stop {run_id} asks again; {self.jobs_hint}",
+                "since": since,
+            }
         if self.model:
-            return {"type": "ModelAway", "message": f"the model is in {self.model}: {self.why_model}",
-                    "fix": f"windlass cp {run_id}:output . brings it home", "since": since}  # fmt: skip
+            return {
+                "type": "ModelAway",
+                "message": f"the model is in {self.model}: {self.why_model}",
+                "fix": f"windlass cp {run_id}:output . brings it home",
+                "since": since,
+            }
         return None
 
 

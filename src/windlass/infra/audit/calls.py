@@ -16,11 +16,18 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PAGE_SIZES: Final = {
-    ("ec2", "describe_volumes"): 500, ("ec2", "describe_snapshots"): 1000, ("ec2", "describe_instances"): 500,
-    ("ec2", "describe_network_interfaces"): 500, ("ec2", "describe_launch_templates"): 200,
-    ("ec2", "describe_security_groups"): 500, ("ec2", "describe_nat_gateways"): 500, ("ec2", "describe_vpcs"): 500,
-    ("ec2", "describe_vpc_endpoints"): 500, ("sqs", "list_queues"): 1000, ("s3", "list_buckets"): 1000,
-}  # fmt: skip
+    ("ec2", "describe_volumes"): 500,
+    ("ec2", "describe_snapshots"): 1000,
+    ("ec2", "describe_instances"): 500,
+    ("ec2", "describe_network_interfaces"): 500,
+    ("ec2", "describe_launch_templates"): 200,
+    ("ec2", "describe_security_groups"): 500,
+    ("ec2", "describe_nat_gateways"): 500,
+    ("ec2", "describe_vpcs"): 500,
+    ("ec2", "describe_vpc_endpoints"): 500,
+    ("sqs", "list_queues"): 1000,
+    ("s3", "list_buckets"): 1000,
+}
 """EC2 answers an unbounded listing of a large account with an error, SQS and S3 cut it off silently."""
 
 

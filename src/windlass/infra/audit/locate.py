@@ -17,9 +17,14 @@ from windlass.infra.aws import AwsError
 from windlass.infra.tags import flat
 
 ASKS: Final = (
-    "eks:DescribeCluster", "eks:ListClusters", "ec2:DescribeVpcs", "ec2:DescribeSecurityGroups",
-    "ec2:DescribeInstances", "ec2:DescribeSubnets", "ec2:DescribeVolumes",
-)  # fmt: skip
+    "eks:DescribeCluster",
+    "eks:ListClusters",
+    "ec2:DescribeVpcs",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeInstances",
+    "ec2:DescribeSubnets",
+    "ec2:DescribeVolumes",
+)
 
 
 def locate(ask: Ask, scope: Scope, vpc_id: str | None) -> Scope:

@@ -70,9 +70,13 @@ def audit(
             details.shutdown(wait=False, cancel_futures=True)
             raise
     return AuditReport(
-        cluster=cluster, region=aws.region, found=tuple(sorted(set(found), key=_order)),
-        unknown=tuple(unknown), at=datetime.now(UTC), num_calls=aws.num_calls - before,
-    )  # fmt: skip
+        cluster=cluster,
+        region=aws.region,
+        found=tuple(sorted(set(found), key=_order)),
+        unknown=tuple(unknown),
+        at=datetime.now(UTC),
+        num_calls=aws.num_calls - before,
+    )
 
 
 def run_finder(finder: Finder, asker: Asker, scope: Scope) -> tuple[list[Found], list[Unknown]]:

@@ -15,14 +15,23 @@ from windlass.infra.tags import OWNER
 KEEP: Final = "windlass.dev/keep"
 """Set by a user on what has to stay after the cluster."""
 NAME_TAGS: Final = (
-    "karpenter.sh/discovery", "eks:cluster-name", "aws:eks:cluster-name", "eks:eks-cluster-name",
-    "elbv2.k8s.aws/cluster", "ingress.k8s.aws/cluster", "KubernetesCluster", "alpha.eksctl.io/cluster-name",
-    "cluster.k8s.amazonaws.com/name", "karpenter.k8s.aws/cluster",
-)  # fmt: skip
+    "karpenter.sh/discovery",
+    "eks:cluster-name",
+    "aws:eks:cluster-name",
+    "eks:eks-cluster-name",
+    "elbv2.k8s.aws/cluster",
+    "ingress.k8s.aws/cluster",
+    "KubernetesCluster",
+    "alpha.eksctl.io/cluster-name",
+    "cluster.k8s.amazonaws.com/name",
+    "karpenter.k8s.aws/cluster",
+)
 """Tags whose value is the cluster's name: of Karpenter, EKS, the load balancer controller, eksctl, the VPC CNI."""
 OWNED_PREFIXES: Final = (
-    "kubernetes.io/cluster/", "k8s.io/cluster/", "sigs.k8s.io/cluster-api-provider-aws/cluster/",
-)  # fmt: skip
+    "kubernetes.io/cluster/",
+    "k8s.io/cluster/",
+    "sigs.k8s.io/cluster-api-provider-aws/cluster/",
+)
 """Tags whose key ends in the cluster's name; the value is `owned` or `shared`, and what is shared outlives it."""
 SELECTORS: Final = frozenset({"karpenter.sh/discovery"})
 """Tags that users put on VPCs and subnets which the cluster only uses."""

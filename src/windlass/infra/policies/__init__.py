@@ -53,10 +53,12 @@ TITLES: Final = {
 def made(cluster: Cluster, place: Place) -> tuple[Statement, ...]:
     """What Terraform needs to make a cluster and to remove it."""
     parts: tuple[Iterable[Statement], ...] = (
-        network.statements(cluster, place), control.statements(cluster, place), storage.statements(cluster, place),
+        network.statements(cluster, place),
+        control.statements(cluster, place),
+        storage.statements(cluster, place),
         events.statements(cluster, place),
         [Statement("FindKeptBuckets", ("s3:ListAllMyBuckets",), why="after a crash, buckets are looked for by name")],
-    )  # fmt: skip
+    )
     return tuple(one for part in parts for one in part)
 
 

@@ -23,9 +23,11 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
 
 def _eks(place: Place) -> Iterator[Statement]:
     yield Statement(
-        "MakeCluster", ("eks:CreateCluster",), conditions=both(place.new, place.here),
+        "MakeCluster",
+        ("eks:CreateCluster",),
+        conditions=both(place.new, place.here),
         why="AWS checks eks:CreateCluster on no resource: the tag bounds it",
-    )  # fmt: skip
+    )
     yield Statement("ReadAddOnVersions", ("eks:DescribeAddonVersions",), conditions=place.here)
     yield Statement(
         "OwnCluster",
@@ -51,8 +53,13 @@ def _eks(place: Place) -> Iterator[Statement]:
 
 def managed_policies(cluster: Cluster) -> tuple[str, ...]:
     """AWS's own policies that roles of the configuration get."""
-    found = ["AmazonEKSClusterPolicy", "AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy",
-             "AmazonEC2ContainerRegistryPullOnly", "service-role/AmazonEBSCSIDriverPolicy"]  # fmt: skip
+    found = [
+        "AmazonEKSClusterPolicy",
+        "AmazonEKSWorkerNodePolicy",
+        "AmazonEKS_CNI_Policy",
+        "AmazonEC2ContainerRegistryPullOnly",
+        "service-role/AmazonEBSCSIDriverPolicy",
+    ]
     if cluster.storage.efs is not None or cluster.storage.s3_files:
         found.append("service-role/AmazonEFSCSIDriverPolicy")
     if cluster.storage.s3_files:
@@ -75,29 +82,41 @@ def _roles(cluster: Cluster, place: Place) -> Iterator[Statement]:
     )  # fmt: skip
     aws = tuple(f"arn:{place.partition}:iam::aws:policy/{name}" for name in managed_policies(cluster))
     yield Statement(
-        "AttachManagedPolicies", actions("iam", "AttachRolePolicy", "DetachRolePolicy"), roles,
+        "AttachManagedPolicies",
+        actions("iam", "AttachRolePolicy", "DetachRolePolicy"),
+        roles,
         {"ArnEquals": {"iam:PolicyARN": list(aws)}},
-    )  # fmt: skip
+    )
     if "karpenter" in cluster.components:
         yield Statement(
             "OwnInstanceProfile",
             actions(
-                "iam", "AddRoleToInstanceProfile", "CreateInstanceProfile", "DeleteInstanceProfile",
-                "GetInstanceProfile", "RemoveRoleFromInstanceProfile", "TagInstanceProfile", "UntagInstanceProfile",
+                "iam",
+                "AddRoleToInstanceProfile",
+                "CreateInstanceProfile",
+                "DeleteInstanceProfile",
+                "GetInstanceProfile",
+                "RemoveRoleFromInstanceProfile",
+                "TagInstanceProfile",
+                "UntagInstanceProfile",
             ),
             (place.iam(f"instance-profile/{place.name}-karpenter-node"),),
-        )  # fmt: skip
+        )
     yield from _passed(cluster, place)
-    linked = [*LINKED, *(["elasticfilesystem"] if cluster.storage.efs or cluster.storage.s3_files else []),
-              *(["fsx"] if cluster.storage.fsx else []),
-              *(["spot"] if any(pool.capacity == "spot" for pool in cluster.gpus) else [])]  # fmt: skip
+    linked = [
+        *LINKED,
+        *(["elasticfilesystem"] if cluster.storage.efs or cluster.storage.s3_files else []),
+        *(["fsx"] if cluster.storage.fsx else []),
+        *(["spot"] if any(pool.capacity == "spot" for pool in cluster.gpus) else []),
+    ]
     services = [f"{name}.amazonaws.com" for name in linked]
     yield Statement(
-        "RolesOfServices", ("iam:CreateServiceLinkedRole",),
+        "RolesOfServices",
+        ("iam:CreateServiceLinkedRole",),
         tuple(place.iam(f"role/aws-service-role/{name}/*") for name in services),
         {"StringEquals": {"iam:AWSServiceName": services}},
         why="a service makes the role it works with at its first use in an account, by the caller's rights",
-    )  # fmt: skip
+    )
 
 
 def roles_of(cluster: Cluster) -> tuple[str, ...]:
@@ -108,9 +127,10 @@ def roles_of(cluster: Cluster) -> tuple[str, ...]:
 def passed(cluster: Cluster) -> dict[str, tuple[str, ...]]:
     """Roles that are handed to services, by the end of their name; which services may get each."""
     found = {
-        "cluster": ("eks.amazonaws.com",), "node": ("ec2.amazonaws.com", "eks.amazonaws.com"),
+        "cluster": ("eks.amazonaws.com",),
+        "node": ("ec2.amazonaws.com", "eks.amazonaws.com"),
         "flow": ("vpc-flow-logs.amazonaws.com",),
-    }  # fmt: skip
+    }
     pods = ["run", "ebs-csi"]
     if cluster.storage.efs is not None or cluster.storage.s3_files:
         pods.append("efs-csi")
@@ -131,46 +151,73 @@ def _passed(cluster: Cluster, place: Place) -> Iterator[Statement]:
     for services, roles in by_services.items():
         words = "And".join(service.split(".")[0].title().replace("-", "") for service in services)
         yield Statement(
-            f"PassRolesTo{words}", ("iam:PassRole",), tuple(roles),
+            f"PassRolesTo{words}",
+            ("iam:PassRole",),
+            tuple(roles),
             {"StringEquals": {"iam:PassedToService": list(services)}},
-        )  # fmt: skip
+        )
 
 
 def _key(cluster: Cluster, place: Place) -> Iterator[Statement]:
     keys = place.arns("kms", "key/*")
     yield Statement("MakeKey", ("kms:CreateKey",), conditions=both(place.new, place.here))
     yield Statement(
-        "TagNewKey", ("kms:TagResource",), keys, both(place.new, {"Null": {"kms:ResourceAliases": "true"}}),
+        "TagNewKey",
+        ("kms:TagResource",),
+        keys,
+        both(place.new, {"Null": {"kms:ResourceAliases": "true"}}),
         why="AWS asks for it where a key is made with tags. A person with this right could tag, and so change, another "
         "key of the region that has no alias",
-    )  # fmt: skip
+    )
     yield Statement(
-        "ReadKeys", actions("kms", "DescribeKey", "GetKeyPolicy", "GetKeyRotationStatus", "ListResourceTags"), keys,
+        "ReadKeys",
+        actions("kms", "DescribeKey", "GetKeyPolicy", "GetKeyRotationStatus", "ListResourceTags"),
+        keys,
         why="a key is described at once after it is made, and AWS knows its tags in policies after minutes",
-    )  # fmt: skip
+    )
     yield Statement("ListKeys", actions("kms", "ListAliases", "ListKeys"), conditions=place.here)
     yield Statement(
         "OwnKey",
         actions(
-            "kms", "CancelKeyDeletion", "CreateAlias", "DeleteAlias", "EnableKey", "EnableKeyRotation", "PutKeyPolicy",
-            "ScheduleKeyDeletion", "TagResource", "UntagResource",
+            "kms",
+            "CancelKeyDeletion",
+            "CreateAlias",
+            "DeleteAlias",
+            "EnableKey",
+            "EnableKeyRotation",
+            "PutKeyPolicy",
+            "ScheduleKeyDeletion",
+            "TagResource",
+            "UntagResource",
         ),
-        keys, place.own,
-    )  # fmt: skip
+        keys,
+        place.own,
+    )
     yield Statement(
-        "OwnAlias", actions("kms", "CreateAlias", "DeleteAlias"),
+        "OwnAlias",
+        actions("kms", "CreateAlias", "DeleteAlias"),
         place.arns("kms", f"alias/windlass/{place.name}", f"alias/windlass/{place.name}/bucket"),
-    )  # fmt: skip
-    services = ["eks", "ecr", *(["elasticfilesystem"] if cluster.storage.efs or cluster.storage.s3_files else []),
-                *(["fsx"] if cluster.storage.fsx else [])]  # fmt: skip
+    )
+    services = [
+        "eks",
+        "ecr",
+        *(["elasticfilesystem"] if cluster.storage.efs or cluster.storage.s3_files else []),
+        *(["fsx"] if cluster.storage.fsx else []),
+    ]
     yield Statement(
         "UseOwnKeyThroughServices",
-        actions("kms", "CreateGrant", "Decrypt", "GenerateDataKeyWithoutPlaintext", "RetireGrant"), keys,
-        both(place.own, {"StringEquals": {
-            "kms:ViaService": [f"{name}.{place.region}.amazonaws.com" for name in services],
-        }}),
+        actions("kms", "CreateGrant", "Decrypt", "GenerateDataKeyWithoutPlaintext", "RetireGrant"),
+        keys,
+        both(
+            place.own,
+            {
+                "StringEquals": {
+                    "kms:ViaService": [f"{name}.{place.region}.amazonaws.com" for name in services],
+                }
+            },
+        ),
         why="a service that encrypts with the key is given a grant on it, by the caller's rights",
-    )  # fmt: skip
+    )
 
 
 def _logs(cluster: Cluster, place: Place) -> Iterator[Statement]:
@@ -180,7 +227,15 @@ def _logs(cluster: Cluster, place: Place) -> Iterator[Statement]:
     yield Statement("ListLogs", ("logs:DescribeLogGroups",), conditions=place.here)
     yield Statement(
         "OwnLogs",
-        actions("logs", "CreateLogGroup", "DeleteLogGroup", "ListTagsForResource", "ListTagsLogGroup",
-                "PutRetentionPolicy", "TagResource", "UntagResource"),
+        actions(
+            "logs",
+            "CreateLogGroup",
+            "DeleteLogGroup",
+            "ListTagsForResource",
+            "ListTagsLogGroup",
+            "PutRetentionPolicy",
+            "TagResource",
+            "UntagResource",
+        ),
         place.arns("logs", *(f"log-group:{group}{end}" for group in groups for end in ("", ":*"))),
-    )  # fmt: skip
+    )

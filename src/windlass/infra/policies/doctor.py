@@ -11,38 +11,55 @@ def statements(place: Place) -> Iterator[Statement]:
     """Zones and offers, quotas and what runs, rights by simulation, the association of the runs' role."""
     yield Statement(
         "ReadOffersAndUse",
-        actions("ec2", "DescribeAddresses", "DescribeAvailabilityZones", "DescribeInstanceTypeOfferings",
-                "DescribeInstances", "DescribeVpcs"),
-        conditions=place.here, why="descriptions of EC2 cannot be bounded to resources",
-    )  # fmt: skip
+        actions(
+            "ec2",
+            "DescribeAddresses",
+            "DescribeAvailabilityZones",
+            "DescribeInstanceTypeOfferings",
+            "DescribeInstances",
+            "DescribeVpcs",
+        ),
+        conditions=place.here,
+        why="descriptions of EC2 cannot be bounded to resources",
+    )
     quotas = place.arns("servicequotas", "ec2/*", "vpc/*")
     yield Statement(
-        "ReadDefaultQuotas", ("servicequotas:GetAWSDefaultServiceQuota",), conditions=place.here,
+        "ReadDefaultQuotas",
+        ("servicequotas:GetAWSDefaultServiceQuota",),
+        conditions=place.here,
         why="the defaults are those of all accounts",
-    )  # fmt: skip
+    )
     yield Statement(
-        "ReadQuotas", actions("servicequotas", "GetServiceQuota", "ListRequestedServiceQuotaChangeHistoryByQuota"),
+        "ReadQuotas",
+        actions("servicequotas", "GetServiceQuota", "ListRequestedServiceQuotaChangeHistoryByQuota"),
         quotas,
-    )  # fmt: skip
+    )
     yield Statement(
-        "RequestQuotas", ("servicequotas:RequestServiceQuotaIncrease",), quotas,
+        "RequestQuotas",
+        ("servicequotas:RequestServiceQuotaIncrease",),
+        quotas,
         why="for doctor --request; leave it out otherwise",
-    )  # fmt: skip
+    )
     yield Statement(
-        "SimulateOwnRights", actions("iam", "GetRole", "SimulatePrincipalPolicy"),
+        "SimulateOwnRights",
+        actions("iam", "GetRole", "SimulatePrincipalPolicy"),
         (place.iam("role/*"), place.iam("user/*")),
         why="the name of the person or role who runs doctor is not known beforehand",
-    )  # fmt: skip
+    )
     yield Statement(
         "ReadAssociations",
         actions("eks", "DescribeAddon", "DescribePodIdentityAssociation", "ListPodIdentityAssociations"),
         place.arns("eks", f"addon/{place.name}/*", f"cluster/{place.name}", f"podidentityassociation/{place.name}/*"),
-    )  # fmt: skip
+    )
     yield Statement(
-        "AssociateRunRole", ("eks:CreatePodIdentityAssociation",), place.arns("eks", f"cluster/{place.name}"),
+        "AssociateRunRole",
+        ("eks:CreatePodIdentityAssociation",),
+        place.arns("eks", f"cluster/{place.name}"),
         why="for a cluster that Windlass did not make, after a question; leave it out otherwise",
-    )  # fmt: skip
+    )
     yield Statement(
-        "PassRunRole", ("iam:PassRole",), (place.role("run"),),
+        "PassRunRole",
+        ("iam:PassRole",),
+        (place.role("run"),),
         {"StringEquals": {"iam:PassedToService": ["eks.amazonaws.com", "pods.eks.amazonaws.com"]}},
-    )  # fmt: skip
+    )

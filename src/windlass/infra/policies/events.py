@@ -13,10 +13,19 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
     if "karpenter" in cluster.components:
         yield Statement(
             "OwnQueue",
-            actions("sqs", "CreateQueue", "DeleteQueue", "GetQueueAttributes", "GetQueueUrl", "ListQueueTags",
-                    "SetQueueAttributes", "TagQueue", "UntagQueue"),
+            actions(
+                "sqs",
+                "CreateQueue",
+                "DeleteQueue",
+                "GetQueueAttributes",
+                "GetQueueUrl",
+                "ListQueueTags",
+                "SetQueueAttributes",
+                "TagQueue",
+                "UntagQueue",
+            ),
             place.arns("sqs", f"{place.name}-karpenter"),
-        )  # fmt: skip
+        )
         yield Statement(
             "OwnEventRules",
             actions("events", "DeleteRule", "DescribeRule", "ListTagsForResource", "ListTargetsByRule", "PutRule",
@@ -28,4 +37,4 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
             "OwnBudget",
             actions("budgets", "ListTagsForResource", "ModifyBudget", "TagResource", "UntagResource", "ViewBudget"),
             (f"arn:{place.partition}:budgets::{place.account}:budget/{place.name}",),
-        )  # fmt: skip
+        )

@@ -41,15 +41,19 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
     made = MADE | (PLACEMENT if cluster.node_groups else {})
     kinds = sorted(set(made.values()))
     yield Statement(
-        "ReadNetwork", actions("ec2", *(f"Describe{name}" for name in DESCRIBED)), conditions=place.here,
+        "ReadNetwork",
+        actions("ec2", *(f"Describe{name}" for name in DESCRIBED)),
+        conditions=place.here,
         why="descriptions of EC2 cannot be bounded to resources",
-    )  # fmt: skip
+    )
     yield Statement("MakeNetwork", actions("ec2", *made), _ec2(place, kinds), place.new)
     yield Statement(
-        "TagWhatIsMade", ("ec2:CreateTags",), _ec2(place, kinds),
+        "TagWhatIsMade",
+        ("ec2:CreateTags",),
+        _ec2(place, kinds),
         both(place.new, {"StringEquals": {"ec2:CreateAction": sorted(made)}}),
         why="AWS asks for it where tags are given on creation; the tag cannot be put on what exists already",
-    )  # fmt: skip
+    )
     yield Statement(
         "MakeInOwnNetwork",
         actions(
@@ -71,19 +75,26 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
                      "vpc-endpoint"]), place.own,
     )  # fmt: skip
     yield Statement(
-        "RetagOwnNetwork", ("ec2:CreateTags",), _ec2(place, kinds),
+        "RetagOwnNetwork",
+        ("ec2:CreateTags",),
+        _ec2(place, kinds),
         # Other tags may be set, and the cluster's may only stay what it is.
         both(place.own, {"StringEqualsIfExists": {f"aws:RequestTag/{OWNER}": place.name}}),
-    )  # fmt: skip
+    )
     yield Statement(
-        "UntagOwnNetwork", ("ec2:DeleteTags",), _ec2(place, kinds),
+        "UntagOwnNetwork",
+        ("ec2:DeleteTags",),
+        _ec2(place, kinds),
         both(place.own, {"ForAllValues:StringNotEquals": {"aws:TagKeys": OWNER}}),
-    )  # fmt: skip
+    )
     yield Statement(
-        "TagDefaultGroup", ("ec2:CreateTags",), _ec2(place, ["security-group"]), place.new,
+        "TagDefaultGroup",
+        ("ec2:CreateTags",),
+        _ec2(place, ["security-group"]),
+        place.new,
         why="EC2 makes the VPC's default group without tags, and Terraform takes its rules away: it has to be tagged "
         "first. A person with this right could tag, and so change, another security group of the region",
-    )  # fmt: skip
+    )
     yield from _deleting(cluster, place)
     yield from _launching(cluster, place)
 
@@ -110,17 +121,25 @@ def _launching(cluster: Cluster, place: Place) -> Iterator[Statement]:
         "LaunchFromOwnTemplates", ("ec2:RunInstances",), _ec2(place, ["launch-template"]), place.own, why=why
     )
     yield Statement(
-        "LaunchTagged", ("ec2:RunInstances",), _ec2(place, ["instance", "network-interface", "volume"]), place.new,
+        "LaunchTagged",
+        ("ec2:RunInstances",),
+        _ec2(place, ["instance", "network-interface", "volume"]),
+        place.new,
         why=why,
-    )  # fmt: skip
+    )
     yield Statement(
-        "TagLaunched", ("ec2:CreateTags",), _ec2(place, ["instance", "network-interface", "volume"]),
-        both(place.new, {"StringEquals": {"ec2:CreateAction": "RunInstances"}}), why=why,
-    )  # fmt: skip
+        "TagLaunched",
+        ("ec2:CreateTags",),
+        _ec2(place, ["instance", "network-interface", "volume"]),
+        both(place.new, {"StringEquals": {"ec2:CreateAction": "RunInstances"}}),
+        why=why,
+    )
     with_pools = ["capacity-reservation", "placement-group"] if cluster.node_groups else []
     public = tuple(f"arn:{place.partition}:ec2:{place.region}::{kind}/*" for kind in ("image", "snapshot"))
     yield Statement(
-        "LaunchIn", ("ec2:RunInstances",), (*_ec2(place, [*with_pools, "security-group", "subnet"]), *public),
+        "LaunchIn",
+        ("ec2:RunInstances",),
+        (*_ec2(place, [*with_pools, "security-group", "subnet"]), *public),
         {"ArnLike": {"ec2:LaunchTemplate": place.arn("ec2", "launch-template/*")}},
         why=f"{why}; the group that EKS makes for the cluster has no tag of ours",
-    )  # fmt: skip
+    )

@@ -16,9 +16,10 @@ def of_pods(place: Place, key_arn: str = "") -> Iterator[Statement]:
     """The role of pods; without `key_arn`, the key is any with the tag of the cluster."""
     yield from _bucket(place, key_arn)
     yield Statement(
-        "Images", actions("ecr", "BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer"),
+        "Images",
+        actions("ecr", "BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer"),
         _repositories(place),
-    )  # fmt: skip
+    )
     yield Statement("Login", ("ecr:GetAuthorizationToken",), why="names no resource")
 
 
@@ -28,10 +29,19 @@ def of_person(place: Place) -> Iterator[Statement]:
     yield from _bucket(place, "")
     yield Statement(
         "PushImages",
-        actions("ecr", "BatchCheckLayerAvailability", "BatchGetImage", "CompleteLayerUpload", "DescribeImages",
-                "GetDownloadUrlForLayer", "InitiateLayerUpload", "PutImage", "UploadLayerPart"),
+        actions(
+            "ecr",
+            "BatchCheckLayerAvailability",
+            "BatchGetImage",
+            "CompleteLayerUpload",
+            "DescribeImages",
+            "GetDownloadUrlForLayer",
+            "InitiateLayerUpload",
+            "PutImage",
+            "UploadLayerPart",
+        ),
         _repositories(place),
-    )  # fmt: skip
+    )
     yield Statement("Login", ("ecr:GetAuthorizationToken",), why="names no resource")
 
 
@@ -47,6 +57,8 @@ def _bucket(place: Place, key_arn: str) -> Iterator[Statement]:
     )
     yield Statement("Objects", actions("s3", *OBJECTS), (f"{place.bucket_arn}/*",))
     yield Statement(
-        "Key", actions("kms", "Decrypt", "GenerateDataKey"), (key_arn,) if key_arn else place.arns("kms", "key/*"),
+        "Key",
+        actions("kms", "Decrypt", "GenerateDataKey"),
+        (key_arn,) if key_arn else place.arns("kms", "key/*"),
         through if key_arn else tagged,
-    )  # fmt: skip
+    )

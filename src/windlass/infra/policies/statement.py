@@ -90,9 +90,11 @@ class Statement:
     def as_json(self) -> dict[str, Any]:
         """As it stands in a policy."""
         found: dict[str, Any] = {
-            "Sid": self.sid, "Effect": "Allow", "Action": _one_or_all(self.actions),
+            "Sid": self.sid,
+            "Effect": "Allow",
+            "Action": _one_or_all(self.actions),
             "Resource": _one_or_all(self.resources),
-        }  # fmt: skip
+        }
         if self.conditions:
             found["Condition"] = {name: dict(values) for name, values in self.conditions.items()}
         return found

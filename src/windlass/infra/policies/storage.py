@@ -32,25 +32,43 @@ def _bucket(place: Place) -> Iterator[Statement]:
             "GetBucketRequestPayment", "GetBucketTagging", "GetBucketVersioning", "GetBucketWebsite",
             "GetEncryptionConfiguration", "GetLifecycleConfiguration", "GetReplicationConfiguration", "ListBucket",
             "ListBucketVersions")  # fmt: skip
-    write = ("CreateBucket", "DeleteBucket", "DeleteBucketPolicy", "PutBucketPolicy", "PutBucketPublicAccessBlock",
-             "PutBucketTagging", "PutBucketVersioning", "PutEncryptionConfiguration",
-             "PutLifecycleConfiguration")  # fmt: skip
+    write = (
+        "CreateBucket",
+        "DeleteBucket",
+        "DeleteBucketPolicy",
+        "PutBucketPolicy",
+        "PutBucketPublicAccessBlock",
+        "PutBucketTagging",
+        "PutBucketVersioning",
+        "PutEncryptionConfiguration",
+        "PutLifecycleConfiguration",
+    )
     yield Statement("OwnBucket", actions("s3", *read, *write), (place.bucket_arn,))
     yield Statement(
-        "EmptyBucket", actions("s3", "DeleteObject", "DeleteObjectVersion"), (f"{place.bucket_arn}/*",),
+        "EmptyBucket",
+        actions("s3", "DeleteObject", "DeleteObjectVersion"),
+        (f"{place.bucket_arn}/*",),
         why="for windlass cluster down --delete-bucket; leave it out where results must not be deleted",
-    )  # fmt: skip
+    )
 
 
 def _repositories(place: Place) -> Iterator[Statement]:
     yield Statement(
         "OwnRepositories",
         actions(
-            "ecr", "CreateRepository", "DeleteLifecyclePolicy", "DeleteRepository", "DescribeRepositories",
-            "GetLifecyclePolicy", "ListTagsForResource", "PutLifecyclePolicy", "TagResource", "UntagResource",
+            "ecr",
+            "CreateRepository",
+            "DeleteLifecyclePolicy",
+            "DeleteRepository",
+            "DescribeRepositories",
+            "GetLifecyclePolicy",
+            "ListTagsForResource",
+            "PutLifecyclePolicy",
+            "TagResource",
+            "UntagResource",
         ),
         place.arns("ecr", *(f"repository/{name}" for name in place.repositories)),
-    )  # fmt: skip
+    )
 
 
 def _efs(place: Place) -> Iterator[Statement]:
@@ -60,9 +78,11 @@ def _efs(place: Place) -> Iterator[Statement]:
     created = {"StringEquals": {f"{service}:CreateAction": ["CreateAccessPoint", "CreateFileSystem"]}}
     yield Statement("TagNewEfs", actions(service, "TagResource"), things, both(place.new, created))
     yield Statement(
-        "ListEfs", actions(service, "DescribeAccessPoints", "DescribeFileSystems", "DescribeMountTargets"),
-        conditions=place.here, why="they are looked for by their name before there is an id, so that all are listed",
-    )  # fmt: skip
+        "ListEfs",
+        actions(service, "DescribeAccessPoints", "DescribeFileSystems", "DescribeMountTargets"),
+        conditions=place.here,
+        why="they are looked for by their name before there is an id, so that all are listed",
+    )
     yield Statement(
         "OwnEfs",
         actions(
@@ -80,9 +100,10 @@ def _mount_targets(place: Place) -> Iterator[Statement]:
     yield Statement(
         "InterfacesOfMountTargets",
         actions("ec2", "CreateNetworkInterface", "DeleteNetworkInterface", "ModifyNetworkInterfaceAttribute"),
-        place.arns("ec2", *(f"{kind}/*" for kind in kinds)), THROUGH_A_SERVICE,
+        place.arns("ec2", *(f"{kind}/*" for kind in kinds)),
+        THROUGH_A_SERVICE,
         why="a mount target is a network interface, which the file system makes by the caller's rights",
-    )  # fmt: skip
+    )
 
 
 def _fsx(place: Place) -> Iterator[Statement]:
@@ -91,37 +112,59 @@ def _fsx(place: Place) -> Iterator[Statement]:
     yield Statement("MakeFsx", ("fsx:CreateFileSystem",), new, place.new)
     yield Statement("LinkFsx", ("fsx:CreateDataRepositoryAssociation",), links, place.new)
     yield Statement(
-        "TagNewFsx", ("fsx:TagResource",), (*links, *new), place.new,
+        "TagNewFsx",
+        ("fsx:TagResource",),
+        (*links, *new),
+        place.new,
         why="AWS asks for it where tags are given on creation. A person with this right could tag, and so change, "
         "another file system of the region",
-    )  # fmt: skip
+    )
     yield Statement(
         "ListFsx",
         actions("fsx", "DescribeDataRepositoryAssociations", "DescribeDataRepositoryTasks", "DescribeFileSystems"),
-        conditions=place.here, why="descriptions of FSx cannot be bounded to resources",
-    )  # fmt: skip
+        conditions=place.here,
+        why="descriptions of FSx cannot be bounded to resources",
+    )
     yield Statement(
         "OwnFsx",
         actions(
-            "fsx", "CreateDataRepositoryAssociation", "CreateDataRepositoryTask", "DeleteDataRepositoryAssociation",
-            "DeleteFileSystem", "ListTagsForResource", "TagResource", "UntagResource",
-            "UpdateDataRepositoryAssociation", "UpdateFileSystem",
+            "fsx",
+            "CreateDataRepositoryAssociation",
+            "CreateDataRepositoryTask",
+            "DeleteDataRepositoryAssociation",
+            "DeleteFileSystem",
+            "ListTagsForResource",
+            "TagResource",
+            "UntagResource",
+            "UpdateDataRepositoryAssociation",
+            "UpdateFileSystem",
         ),
-        things, place.own,
-    )  # fmt: skip
+        things,
+        place.own,
+    )
     yield Statement(
-        "ExportFsx", actions("fsx", "CreateDataRepositoryTask"), place.arns("fsx", "task/*"),
+        "ExportFsx",
+        actions("fsx", "CreateDataRepositoryTask"),
+        place.arns("fsx", "task/*"),
         why="down exports what the bucket lacks; a task is new and has no tag",
-    )  # fmt: skip
-    yield Statement("GroupsForFsx", ("ec2:GetSecurityGroupsForVpc",), place.arns("ec2", "vpc/*"), place.own,
-                    why="FSx checks the groups that it is given, by the caller's rights")  # fmt: skip
+    )
+    yield Statement(
+        "GroupsForFsx",
+        ("ec2:GetSecurityGroupsForVpc",),
+        place.arns("ec2", "vpc/*"),
+        place.own,
+        why="FSx checks the groups that it is given, by the caller's rights",
+    )
     name = "s3.data-source.lustre.fsx.amazonaws.com"
     role = (place.iam(f"role/aws-service-role/{name}/AWSServiceRoleForFSxS3Access_*"),)
     why = "FSx makes a role of its own for each link to a bucket, by the caller's rights"
     yield Statement(
-        "RoleOfFsxForTheBucket", ("iam:CreateServiceLinkedRole",), role,
-        {"StringEquals": {"iam:AWSServiceName": name}}, why=why,
-    )  # fmt: skip
+        "RoleOfFsxForTheBucket",
+        ("iam:CreateServiceLinkedRole",),
+        role,
+        {"StringEquals": {"iam:AWSServiceName": name}},
+        why=why,
+    )
     yield Statement("RightsOfFsxOnTheBucket", actions("iam", "AttachRolePolicy", "PutRolePolicy"), role, why=why)
 
 
@@ -129,10 +172,18 @@ def _s3_files(place: Place) -> Iterator[Statement]:
     why = "S3 Files is made through the Cloud Control API, which calls it with the caller's rights"
     yield Statement(
         "CloudControl",
-        actions("cloudformation", "CreateResource", "DeleteResource", "DescribeType", "GetResource",
-                "GetResourceRequestStatus", "UpdateResource"),
-        conditions=place.here, why="Cloud Control names no resource; what it does is bounded by the next statement",
-    )  # fmt: skip
+        actions(
+            "cloudformation",
+            "CreateResource",
+            "DeleteResource",
+            "DescribeType",
+            "GetResource",
+            "GetResourceRequestStatus",
+            "UpdateResource",
+        ),
+        conditions=place.here,
+        why="Cloud Control names no resource; what it does is bounded by the next statement",
+    )
     yield Statement(
         "S3Files",
         actions(
@@ -149,6 +200,8 @@ def _state(state: State, place: Place) -> Iterator[Statement]:
     key = f"{state.prefix.strip('/')}/{place.name}.tfstate"
     yield Statement("FindState", ("s3:ListBucket",), (bucket,))
     yield Statement(
-        "OwnState", actions("s3", "DeleteObject", "GetObject", "PutObject"),
-        (f"{bucket}/{key}", f"{bucket}/{key}.tflock"), why="the second object is the lock",
-    )  # fmt: skip
+        "OwnState",
+        actions("s3", "DeleteObject", "GetObject", "PutObject"),
+        (f"{bucket}/{key}", f"{bucket}/{key}.tflock"),
+        why="the second object is the lock",
+    )

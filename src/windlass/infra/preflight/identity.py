@@ -44,8 +44,10 @@ def association_finding(aws: Aws, pods: PodsOf, role_arn: str) -> Finding:
             NAME, "warn", f"{who} has no role of EKS Pod Identity", command(aws.region, pods, role_arn), offer
         )
     if role_arn and found["roleArn"] != role_arn:
-        fix = (f"aws eks update-pod-identity-association --cluster-name {pods.cluster} --association-id "
-               f"{found['associationId']} --role-arn {role_arn} --region {aws.region}")  # fmt: skip
+        fix = (
+            f"aws eks update-pod-identity-association --cluster-name {pods.cluster} --association-id "
+            f"{found['associationId']} --role-arn {role_arn} --region {aws.region}"
+        )
         return Finding(NAME, "fail", f"{who} has the role {found['roleArn']}, expected {role_arn}", fix)
     if not has_agent:
         fix = f"aws eks create-addon --cluster-name {pods.cluster} --addon-name {AGENT} --region {aws.region}"

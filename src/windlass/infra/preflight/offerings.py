@@ -104,6 +104,10 @@ def _adapters(name: str, types: Collection[str]) -> Finding:
     title = f"efa {name}"
     without = [one for one in types if not efa_of(one)]
     if without:
-        return Finding(title, "fail", f"efa: true, and {', '.join(without)} has no Elastic Fabric Adapter",
-                       "leave out efa:, or choose types that have one, such as p4d.24xlarge")  # fmt: skip
+        return Finding(
+            title,
+            "fail",
+            f"efa: true, and {', '.join(without)} has no Elastic Fabric Adapter",
+            "leave out efa:, or choose types that have one, such as p4d.24xlarge",
+        )
     return Finding(title, "ok", ", ".join(f"{one} has {efa_of(one)} Elastic Fabric Adapters" for one in types))

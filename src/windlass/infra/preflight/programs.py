@@ -65,6 +65,10 @@ def identity_finding(aws: Aws) -> Finding:
         return Finding("identity", "fail", error.message, error.hint)
     text = f"{found.arn}, account {found.account_id}, region {aws.region}"
     if found.arn.endswith(":root"):
-        return Finding("identity", "warn", f"{text}: the root user, whom no policy limits",
-                       "log in as a role or as a user of IAM Identity Center")  # fmt: skip
+        return Finding(
+            "identity",
+            "warn",
+            f"{text}: the root user, whom no policy limits",
+            "log in as a role or as a user of IAM Identity Center",
+        )
     return Finding("identity", "ok", text)

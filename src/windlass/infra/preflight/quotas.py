@@ -71,8 +71,10 @@ class _Account:
         quota = demand.quota
         value = self.value(quota)
         used = used_by_others(self._instances, cluster)[quota.code]
-        text = (f"{value:g} vCPUs ({quota.name}), {used} of them used by others; "
-                f"the pools need {demand.at_most} at most ({', '.join(demand.pools)})")  # fmt: skip
+        text = (
+            f"{value:g} vCPUs ({quota.name}), {used} of them used by others; "
+            f"the pools need {demand.at_most} at most ({', '.join(demand.pools)})"
+        )
         if used + demand.at_most <= value:
             return Finding(name, "ok", text)
         level = "fail" if used + demand.at_least > value else "warn"
@@ -120,12 +122,18 @@ class _Account:
         except AccessDenied:
             pending = None
         if pending is not None and pending.wanted >= wanted:
-            return Finding(name, level, f"{text}; a request for {pending.wanted:g} is open since {pending.since}",
-                           "wait for AWS's answer: large GPU quotas take days")  # fmt: skip
+            return Finding(
+                name,
+                level,
+                f"{text}; a request for {pending.wanted:g} is open since {pending.since}",
+                "wait for AWS's answer: large GPU quotas take days",
+            )
         if pending is not None:
             text += f"; a request for {pending.wanted:g} is open since {pending.since}, which is too few"
-        command = (f"aws service-quotas request-service-quota-increase --service-code {quota.service} "
-                   f"--quota-code {quota.code} --desired-value {wanted} --region {region}")  # fmt: skip
+        command = (
+            f"aws service-quotas request-service-quota-increase --service-code {quota.service} "
+            f"--quota-code {quota.code} --desired-value {wanted} --region {region}"
+        )
         question = f"Request {wanted} for quota {quota.name} in {region}?"
         act = functools.partial(request, self._aws, name, quota, wanted)
         return Finding(name, level, text, f"windlass doctor --on … --request, or: {command}", Offer(question, act))
@@ -168,5 +176,9 @@ def request(aws: Aws, name: str, quota: Quota, wanted: int) -> Finding:
         made = aws.client("service-quotas").request_service_quota_increase(
             ServiceCode=quota.service, QuotaCode=quota.code, DesiredValue=float(wanted)
         )["RequestedQuota"]
-    return Finding(name, "ok", f"requested {wanted} for {quota.name}: {made['Id']}, {made['Status']}",
-                   "AWS answers by e-mail; windlass doctor shows whether it is decided")  # fmt: skip
+    return Finding(
+        name,
+        "ok",
+        f"requested {wanted} for {quota.name}: {made['Id']}, {made['Status']}",
+        "AWS answers by e-mail; windlass doctor shows whether it is decided",
+    )

@@ -17,7 +17,7 @@ from windlass.infra.recovery.search import (
     planned_name,
     status_of,
     tag_of,
-)  # fmt: skip
+)
 from windlass.infra.tags import OWNER
 
 

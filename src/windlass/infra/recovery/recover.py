@@ -61,7 +61,7 @@ class _Recovery:
         self._terraform.mark_recovered()
         return RecoveryReport(
             self._lock, imported, untainted, duplicates, orphans, tuple(self._found.foreign), tuple(self._found.unknown)
-        )  # fmt: skip
+        )
 
     def _follow(self) -> None:
         try:

@@ -16,7 +16,7 @@ from windlass.infra.recovery.search import (
     planned_name,
     status_of,
     tag_of,
-)  # fmt: skip
+)
 
 
 def _bucket(search: Search, values: Values) -> Sequence[Found]:
@@ -45,12 +45,13 @@ BUCKET_PARTS: Final = {
     "aws_s3_bucket_policy": ("get_bucket_policy", "Policy"),
     "aws_s3_bucket_public_access_block": ("get_public_access_block", "PublicAccessBlockConfiguration"),
     "aws_s3_bucket_server_side_encryption_configuration": (
-        "get_bucket_encryption", "ServerSideEncryptionConfiguration",
+        "get_bucket_encryption",
+        "ServerSideEncryptionConfiguration",
     ),
     "aws_s3_bucket_versioning": ("get_bucket_versioning", "Status"),
     "aws_s3_bucket_ownership_controls": ("get_bucket_ownership_controls", "OwnershipControls"),
     "aws_s3_bucket_cors_configuration": ("get_bucket_cors", "CORSRules"),
-}  # fmt: skip
+}
 
 
 def _efs_all(search: Search) -> list[Any]:

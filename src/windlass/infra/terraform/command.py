@@ -95,9 +95,17 @@ class Finished:
 
 
 def run(
-    argv: Sequence[str], folder: Path, environ: Mapping[str, str], *, command: str, log: Path, machine_id: str,
-    on_event: OnEvent, stop: StopRequests, is_json: bool = True,
-) -> Finished:  # fmt: skip
+    argv: Sequence[str],
+    folder: Path,
+    environ: Mapping[str, str],
+    *,
+    command: str,
+    log: Path,
+    machine_id: str,
+    on_event: OnEvent,
+    stop: StopRequests,
+    is_json: bool = True,
+) -> Finished:
     """Run Terraform in `folder`; `command` names it in messages. Raises BlockingIOError while an earlier one runs."""
     child = process.start(argv, folder, environ, command=command, log=log, machine_id=machine_id)
     record = process.record_of(folder)

@@ -71,9 +71,14 @@ class Terraform:
     """
 
     def __init__(
-        self, program: Program, folder: ClusterFolder, environ: Mapping[str, str], *, on_event: OnEvent = ignore,
+        self,
+        program: Program,
+        folder: ClusterFolder,
+        environ: Mapping[str, str],
+        *,
+        on_event: OnEvent = ignore,
         stop: StopRequests | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`environ` holds the credentials and $PATH."""
         self.program, self.folder, self.on_event = program, folder, on_event
         self.machine_id = this_machine(environ).id
@@ -102,9 +107,14 @@ class Terraform:
         return found.hexdigest()
 
     def plan(
-        self, *, destroy: bool = False, targets: Sequence[str] = (), refresh: bool = True,
-        adopt: Mapping[str, str] | None = None, is_locked: bool = True,
-    ) -> Plan:  # fmt: skip
+        self,
+        *,
+        destroy: bool = False,
+        targets: Sequence[str] = (),
+        refresh: bool = True,
+        adopt: Mapping[str, str] | None = None,
+        is_locked: bool = True,
+    ) -> Plan:
         """Make a plan and save it in the folder; nothing changes in AWS.
 
         `adopt`: what exists, by its address, and gets into the state when the plan is applied. `is_locked`: whether the
@@ -278,9 +288,15 @@ class Terraform:
         argv = [str(self.program.path), *name.split(), *flags]
         try:
             done = subprocess.run(
-                argv, cwd=self.folder.path, env=self._environ, capture_output=True, stdin=subprocess.DEVNULL,
-                start_new_session=True, timeout=QUERY_SECONDS, check=False,
-            )  # fmt: skip
+                argv,
+                cwd=self.folder.path,
+                env=self._environ,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                timeout=QUERY_SECONDS,
+                check=False,
+            )
         except subprocess.TimeoutExpired as error:
             raise TerraformFailed(f"terraform {name} did not end within {QUERY_SECONDS} s", "run it again") from error
         if done.returncode:

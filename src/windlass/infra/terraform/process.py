@@ -64,9 +64,16 @@ def start(
         _write_record(folder, record)
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as output:
             process = subprocess.Popen(
-                argv, cwd=folder, env=dict(environ), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, pass_fds=[descriptor], umask=0o077,
-            )  # fmt: skip
+                argv,
+                cwd=folder,
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=[descriptor],
+                umask=0o077,
+            )
         line = stat(process.pid)
         ticks = line.start_ticks if line else 0
         _write_record(

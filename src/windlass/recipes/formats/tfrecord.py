@@ -26,8 +26,10 @@ def records(rows: Sequence[bytes]) -> Iterator[bytes]:
 
 def example(features: Mapping[str, bytes | int]) -> bytes:
     """A `tf.train.Example` with one value for each feature: a `bytes_list` or an `int64_list`, in the order given."""
-    return _field(1, b"".join(_field(1, _field(1, name.encode()) + _field(2, _feature(value)))
-                              for name, value in features.items()))  # fmt: skip
+    return _field(
+        1,
+        b"".join(_field(1, _field(1, name.encode()) + _field(2, _feature(value))) for name, value in features.items()),
+    )
 
 
 def crc32c(rows: Sequence[bytes]) -> list[int]:

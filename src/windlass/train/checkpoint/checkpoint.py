@@ -239,8 +239,10 @@ class Checkpoint:
 
     def _snapshot(self) -> Snapshot:
         progress: dict[str, Any] = {
-            "steps": self.steps, "epoch": self.epoch, "steps_in_epoch": self._steps_in_epoch,
-        }  # fmt: skip
+            "steps": self.steps,
+            "epoch": self.epoch,
+            "steps_in_epoch": self._steps_in_epoch,
+        }
         if self._world.size >= buckets.MIN_RANKS:
             progress["buckets"] = buckets.orders(self._parts)
         rng = self._random.state()

@@ -22,9 +22,14 @@ from windlass.train.checkpoint.storage import is_address
 _RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMIX_RANK", "PMI_RANK", "WINDLASS_RANK")
 _SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE", "WINDLASS_WORLD_SIZE")
 _COMMON_NAMES = (
-    "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "HOROVOD_GLOO_RENDEZVOUS_PORT", "MASTER_ADDR", "MASTER_PORT",
-    "SLURM_JOB_ID", "SLURM_STEP_ID",
-)  # fmt: skip
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+)
 
 
 class Flags(NamedTuple):

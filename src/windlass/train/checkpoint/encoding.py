@@ -74,9 +74,11 @@ class Encoder:
         if kind is complex:
             return _tagged(name, self._encode([value.real, value.imag], path))
         if kind in self._types:
-            fields = [value.value] if isinstance(value, enum.Enum) else [
-                getattr(value, field.name) for field in dataclasses.fields(value)
-            ]  # fmt: skip
+            fields = (
+                [value.value]
+                if isinstance(value, enum.Enum)
+                else [getattr(value, field.name) for field in dataclasses.fields(value)]
+            )
             return _tagged(name, self._encode(fields, path))
         return self._encode_of_libraries(value, path)
 

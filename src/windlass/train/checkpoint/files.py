@@ -133,9 +133,17 @@ def find(folder: Folder, name: str) -> Found:
         return _incomplete(folder, name, Fault.UNREADABLE, text)
     size = sum(file["bytes"] for file in manifest["files"].values())
     found = Found(
-        name, path, manifest["step"], manifest["epoch"], manifest["created_at"], size, manifest["attempt"],
-        manifest["world_size"], manifest["run_id"], files=manifest["files"],
-    )  # fmt: skip
+        name,
+        path,
+        manifest["step"],
+        manifest["epoch"],
+        manifest["created_at"],
+        size,
+        manifest["attempt"],
+        manifest["world_size"],
+        manifest["run_id"],
+        files=manifest["files"],
+    )
     if found.is_set_aside:
         return replace(found, fault=Fault.DAMAGED, problem="set aside: it was found damaged")
     return found

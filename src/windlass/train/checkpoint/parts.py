@@ -169,14 +169,17 @@ class OptimizerPart(Part):
         """Goes through the optimizer's own load_state_dict, which needs numbers instead of names."""
         names = [name for group in state["param_groups"] for name in group["params"]]
         numbers = {name: number for number, name in enumerate(names)}
-        self.thing.load_state_dict({
-            "state": {
-                **{numbers[name]: dict(values) for name, values in state["state"].items()}, **state.get("other", {}),
-            },
-            "param_groups": [
-                {**group, "params": [numbers[name] for name in group["params"]]} for group in state["param_groups"]
-            ],
-        })  # fmt: skip
+        self.thing.load_state_dict(
+            {
+                "state": {
+                    **{numbers[name]: dict(values) for name, values in state["state"].items()},
+                    **state.get("other", {}),
+                },
+                "param_groups": [
+                    {**group, "params": [numbers[name] for name in group["params"]]} for group in state["param_groups"]
+                ],
+            }
+        )
         # It converts all state to its parameter's type; what was float32 must stay so.
         parameters = self._parameters()
         for name, values in state["state"].items():

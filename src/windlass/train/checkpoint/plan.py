@@ -31,9 +31,12 @@ def local_chunks(tensors: Mapping[str, torch.Tensor]) -> list[Chunk]:
         data = item.tensor_data
         assert data is not None
         chunk = Chunk(
-            item.index.fqn, str(data.properties.dtype).removeprefix("torch."), tuple(data.size),
-            tuple(data.chunk.offsets), tuple(data.chunk.sizes),
-        )  # fmt: skip
+            item.index.fqn,
+            str(data.properties.dtype).removeprefix("torch."),
+            tuple(data.size),
+            tuple(data.chunk.offsets),
+            tuple(data.chunk.sizes),
+        )
         if chunk.is_full or chunk.num_bytes:
             chunks.append(chunk)
     return chunks

@@ -118,16 +118,22 @@ class Saver:
     def _order(self, snapshot: Snapshot, where: Mapping[str, int]) -> dict[str, Any]:
         """What the writer is sent."""
         return {
-            "do": "save", "name": self._name, **where, "blocked_at": snapshot.began_at,
+            "do": "save",
+            "name": self._name,
+            **where,
+            "blocked_at": snapshot.began_at,
             "blocked_seconds": round(time.perf_counter() - snapshot.began, 6),
             "keep": self._settings.keep if self.prunes else None,
             "keep_for": self._settings.keep_for_seconds if self.prunes else None,
             "damaged": self.damaged,
             "manifest": {
-                "step": snapshot.progress["steps"], "epoch": snapshot.progress["epoch"],
-                "world_size": self._world.size, "attempt": self._attempt, "run_id": self.run_id,
+                "step": snapshot.progress["steps"],
+                "epoch": snapshot.progress["epoch"],
+                "world_size": self._world.size,
+                "attempt": self._attempt,
+                "run_id": self.run_id,
             },
-        }  # fmt: skip
+        }
 
     def finish(self, position: tuple[int, int]) -> bool:
         """Have the state of this step and epoch, the present one, on the disk; returns whether it is."""

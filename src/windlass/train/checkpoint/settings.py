@@ -10,9 +10,17 @@ DEFAULT_FOLDER = "checkpoints"
 DEFAULT_EVERY = "5min"
 DEFAULT_KEEP = 3
 _UNITS = {
-    "": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0,
-    "d": 86400.0, "day": 86400.0,
-}  # fmt: skip
+    "": 1.0,
+    "ms": 0.001,
+    "s": 1.0,
+    "sec": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+    "d": 86400.0,
+    "day": 86400.0,
+}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\Z")
 _STEPS = re.compile(r"(\d+)\s*steps?\Z")
 
@@ -43,9 +51,13 @@ def settle(
         raise ValueError(f"Checkpoint(when_busy={when_busy!r}): takes 'skip' or 'wait'")
     where = folder if folder is not None else environ.get("WINDLASS_CHECKPOINT_DIR") or DEFAULT_FOLDER
     return Settings(
-        str(where), steps, seconds, kept, None if keep_for is None else _seconds("keep_for", keep_for),
+        str(where),
+        steps,
+        seconds,
+        kept,
+        None if keep_for is None else _seconds("keep_for", keep_for),
         when_busy == "wait",
-    )  # fmt: skip
+    )
 
 
 def _every(every: object) -> tuple[int | None, float | None]:

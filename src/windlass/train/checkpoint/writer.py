@@ -229,10 +229,14 @@ class Writer:
     def _finish(self, order: dict[str, Any], action: str, **facts: Any) -> None:
         """Write a line to the rank's own output at once: the rank may be in the middle of a long step, or dead."""
         fields = {
-            "action": action, "step": order["manifest"]["step"], "name": order["name"], **facts,
+            "action": action,
+            "step": order["manifest"]["step"],
+            "name": order["name"],
+            **facts,
             "seconds": round(time.time() - order["blocked_at"], 6),
-            "blocked_at": order["blocked_at"], "blocked_seconds": order["blocked_seconds"],
-        }  # fmt: skip
+            "blocked_at": order["blocked_at"],
+            "blocked_seconds": order["blocked_seconds"],
+        }
         line = checkpoint_line(fields) if self.for_windlass else checkpoint_text(fields).encode()
         with contextlib.suppress(OSError):
             os.write(1, line)

@@ -117,9 +117,12 @@ class WriterProcess:
     def __init__(self, folder: str, rank: int, world_size: int, memory: SharedMemory, *, for_windlass: bool) -> None:
         self._memory = memory
         self._settings = {
-            "folder": folder, "rank": rank, "world_size": world_size, "memory": memory.descriptor,
+            "folder": folder,
+            "rank": rank,
+            "world_size": world_size,
+            "memory": memory.descriptor,
             "for_windlass": for_windlass,
-        }  # fmt: skip
+        }
         self._options = ["-I", "-S"]
         if is_address(folder):  # a store may need an installed package; to find them takes time
             self._options, self._settings["path"] = ["-I"], sys.path

@@ -33,9 +33,14 @@ from windlass.train.stores.store import Store
 _CREDENTIALS = ("AZURE_", "GOOGLE_", "GCE_", "SSL_CERT_")
 """What the names of variables begin with that decide who asks, and whom."""
 _ERRORS: dict[Kind, Callable[[str, str], StoreError]] = {
-    Kind.BUSY: Busy, Kind.NO_ANSWER: NoAnswer, Kind.MISSING: Missing, Kind.MISSING_BUCKET: MissingBucket,
-    Kind.DENIED: Denied, Kind.FORBIDDEN: Forbidden, Kind.CHANGED: Changed,
-}  # fmt: skip
+    Kind.BUSY: Busy,
+    Kind.NO_ANSWER: NoAnswer,
+    Kind.MISSING: Missing,
+    Kind.MISSING_BUCKET: MissingBucket,
+    Kind.DENIED: Denied,
+    Kind.FORBIDDEN: Forbidden,
+    Kind.CHANGED: Changed,
+}
 
 
 class Process:

@@ -137,7 +137,7 @@ def format_of(address: str, objects: Sequence[Object]) -> str:
 
 def _samples(
     source: Source, cached: CachedSet, format: str, group: bool, objects: Sequence[Object], before: Index | None
-) -> Samples:  # fmt: skip
+) -> Samples:
     samples = Samples()
     found: Iterable[tuple[str, Sequence[Member]]]
     if format == "files":
@@ -152,7 +152,7 @@ def _samples(
 
 def _of_shards(
     source: Source, cached: CachedSet, format: str, group: bool, objects: Sequence[Object], before: Index | None
-) -> Iterator[tuple[str, Sequence[Member]]]:  # fmt: skip
+) -> Iterator[tuple[str, Sequence[Member]]]:
     """The samples of all shards; several shards are read at once, and none that the index before has."""
     reader = Reader(source, objects.__getitem__, None if source.is_local else cached)
     known = {} if before is None or before.format != format else {one: n for n, one in enumerate(before.objects())}
@@ -172,9 +172,7 @@ def _of_shards(
             yield from found
 
 
-def _of_tar(
-    reader: Reader, one: Object, number: int, group: bool, address: str
-) -> list[tuple[str, Sequence[Member]]]:  # fmt: skip
+def _of_tar(reader: Reader, one: Object, number: int, group: bool, address: str) -> list[tuple[str, Sequence[Member]]]:
     file = RangeFile(
         one.size,
         lambda block: reader.block(number, block),

@@ -78,9 +78,7 @@ class Index:
 
     def object(self, number: int) -> Object:
         """One file of the source."""
-        return Object(
-            self._names[number], self._object_sizes[number], self._versions[number], self._digests[number]
-        )  # fmt: skip
+        return Object(self._names[number], self._object_sizes[number], self._versions[number], self._digests[number])
 
     def objects(self) -> list[Object]:
         """All files of the source."""
@@ -111,16 +109,25 @@ class Index:
 def write_index(path: Path, format: str, digest: str, objects: Sequence[Object], samples: Samples) -> Index:
     """Write an index; gives it as it is read. Raises StreamError."""
     head: dict[str, Any] = {
-        "kind": "windlass-stream-index", "format": format, "digest": digest, "fields": list(samples.fields)
-    }  # fmt: skip
+        "kind": "windlass-stream-index",
+        "format": format,
+        "digest": digest,
+        "fields": list(samples.fields),
+    }
     numbers = {
-        "object_size": array("Q", [one.size for one in objects]), "first": samples.first, "object": samples.objects,
-        "offset": samples.offsets, "size": samples.sizes, "field": samples.names,
-    }  # fmt: skip
+        "object_size": array("Q", [one.size for one in objects]),
+        "first": samples.first,
+        "object": samples.objects,
+        "offset": samples.offsets,
+        "size": samples.sizes,
+        "field": samples.names,
+    }
     strings = {
-        "name": Strings(one.name for one in objects), "version": Strings(one.version for one in objects),
-        "digest": Strings(one.digest for one in objects), "key": samples.keys,
-    }  # fmt: skip
+        "name": Strings(one.name for one in objects),
+        "version": Strings(one.version for one in objects),
+        "digest": Strings(one.digest for one in objects),
+        "key": samples.keys,
+    }
     write(path, head, numbers, strings)
     return Index(path)
 

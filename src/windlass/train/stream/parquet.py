@@ -53,7 +53,7 @@ class Rows:
 
     def __init__(
         self, index: Index, reader: Reader, cached: CachedSet, columns: tuple[str, ...] | None, address: str
-    ) -> None:  # fmt: skip
+    ) -> None:
         _pyarrow()
         self._index, self._reader, self._cached = index, reader, cached
         self._columns, self._address = columns, address

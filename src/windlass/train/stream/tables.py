@@ -101,10 +101,12 @@ def write(
         return [column(values.ends), placed(values.text, len(values.text))]
 
     found = {
-        "tables": VERSION, "order": sys.byteorder, "head": head,
+        "tables": VERSION,
+        "order": sys.byteorder,
+        "head": head,
         "numbers": {name: column(values) for name, values in numbers.items()},
         "strings": {name: text(values) for name, values in strings.items()},
-    }  # fmt: skip
+    }
     line = _line(found, at)
     try:
         with replacing(str(path)) as file:
@@ -118,10 +120,11 @@ def _line(found: Mapping[str, Any], num_bytes: int) -> bytes:
     length = 1024
     while True:
         moved = {
-            **found, "size": length + num_bytes,
+            **found,
+            "size": length + num_bytes,
             "numbers": {name: _moved(place, length) for name, place in found["numbers"].items()},
             "strings": {name: [_moved(place, length) for place in both] for name, both in found["strings"].items()},
-        }  # fmt: skip
+        }
         line = json.dumps(moved).encode()
         if len(line) < length:
             return line.ljust(length - 1) + b"\n"

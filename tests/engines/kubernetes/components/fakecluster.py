@@ -16,12 +16,23 @@ from windlass.engines.kubernetes.api.client import Client
 
 Object = dict[str, Any]
 KINDS = {
-    "v1": {"Namespace": 0, "ConfigMap": 1, "Secret": 1, "Service": 1, "Pod": 1, "Event": 1, "ServiceAccount": 1,
-           "PersistentVolume": 0, "PersistentVolumeClaim": 1},
-    "apps/v1": {"Deployment": 1, "DaemonSet": 1}, "batch/v1": {"Job": 1},
-    "storage.k8s.io/v1": {"StorageClass": 0}, "networking.k8s.io/v1": {"Ingress": 1},
+    "v1": {
+        "Namespace": 0,
+        "ConfigMap": 1,
+        "Secret": 1,
+        "Service": 1,
+        "Pod": 1,
+        "Event": 1,
+        "ServiceAccount": 1,
+        "PersistentVolume": 0,
+        "PersistentVolumeClaim": 1,
+    },
+    "apps/v1": {"Deployment": 1, "DaemonSet": 1},
+    "batch/v1": {"Job": 1},
+    "storage.k8s.io/v1": {"StorageClass": 0},
+    "networking.k8s.io/v1": {"Ingress": 1},
     "apiextensions.k8s.io/v1": {"CustomResourceDefinition": 0},
-}  # fmt: skip
+}
 """By API, the kinds that are served from the start, and whether each has namespaces."""
 CONDITIONS = {"CustomResourceDefinition": "Established", "NodePool": "Ready", "EC2NodeClass": "Ready"}
 STAMP = "2026-11-21T15:00:00Z"
@@ -111,8 +122,10 @@ class FakeCluster:
             return 200, self.objects[path]
         api = path.removeprefix("/apis/").removeprefix("/api/")
         if api in self.kinds:
-            found = [{"name": plural(kind), "kind": kind, "namespaced": bool(scope)}
-                     for kind, scope in self.kinds[api].items()]  # fmt: skip
+            found = [
+                {"name": plural(kind), "kind": kind, "namespaced": bool(scope)}
+                for kind, scope in self.kinds[api].items()
+            ]
             return 200, {"kind": "APIResourceList", "resources": found}
         root, _, name = path.rpartition("/")
         items = [one for at, one in sorted(self.objects.items()) if _is_in(at, root, name) and _fits(one, query)]
@@ -177,8 +190,13 @@ def _merge(into: Object, other: Object) -> None:
 
 
 def _status(code: int, message: str) -> Object:
-    return {"kind": "Status", "status": "Failure", "code": code, "reason": "NotFound" if code == 404 else "Forbidden",
-            "message": message}  # fmt: skip
+    return {
+        "kind": "Status",
+        "status": "Failure",
+        "code": code,
+        "reason": "NotFound" if code == 404 else "Forbidden",
+        "message": message,
+    }
 
 
 class _Handler(BaseHTTPRequestHandler):

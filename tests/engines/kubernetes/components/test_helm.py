@@ -95,9 +95,13 @@ def test_a_release_is_found_by_its_whole_name(fake: FakeHelm, helm: Helm) -> Non
 
 @pytest.mark.parametrize(
     ("status", "verb"),
-    [("pending-upgrade", "rollback"), ("pending-rollback", "rollback"), ("pending-install", "uninstall"),
-     ("uninstalling", "uninstall")],
-)  # fmt: skip
+    [
+        ("pending-upgrade", "rollback"),
+        ("pending-rollback", "rollback"),
+        ("pending-install", "uninstall"),
+        ("uninstalling", "uninstall"),
+    ],
+)
 def test_what_a_killed_helm_has_begun_is_undone_by_helm(fake: FakeHelm, helm: Helm, status: str, verb: str) -> None:
     helm.recover(Release("gadgets", "gadget-system", status, "gadgets-1.0.0"))
     [[args, _, _]] = fake.calls

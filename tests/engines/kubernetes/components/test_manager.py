@@ -35,23 +35,36 @@ VALUES = ClusterValues("lab", "us-east-1", "vpc-1", "team", queue_name="q", pool
 SPACE = "gadget-system"
 CRD = "gadgets.windlass.test"
 DEFINITION = {
-    "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": CRD},
-    "spec": {"group": "windlass.test", "scope": "Namespaced", "names": {"kind": "Gadget", "plural": "gadgets"},
-             "versions": [{"name": "v1", "served": True, "storage": True}]},
-}  # fmt: skip
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": CRD},
+    "spec": {
+        "group": "windlass.test",
+        "scope": "Namespaced",
+        "names": {"kind": "Gadget", "plural": "gadgets"},
+        "versions": [{"name": "v1", "served": True, "storage": True}],
+    },
+}
 
 
 def deployment(name: str = "operator") -> dict[str, Any]:
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
-            "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}}}  # fmt: skip
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}},
+    }
 
 
 ACCOUNT = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "operator"}}
 DEFAULTS = {"apiVersion": "windlass.test/v1", "kind": "Gadget", "metadata": {"name": "default"}}
 GADGETS = Component(
-    "gadgets", "1.0.0", Manifests("https://gadgets.invalid/v1.0.0/all.yaml"), SPACE,
+    "gadgets",
+    "1.0.0",
+    Manifests("https://gadgets.invalid/v1.0.0/all.yaml"),
+    SPACE,
     ready=(Ready("Deployment", "operator"), *crds(CRD)),
-)  # fmt: skip
+)
 WIDGETS = Component("widgets", "1", Generated(lambda values: [ACCOUNT]), "kube-system", needs=("gadgets",))
 
 
@@ -80,9 +93,15 @@ def manager(cluster: FakeCluster, tmp_path: Path) -> Make:
         clock = Clock()
         gadgets = dataclasses.replace(GADGETS, version=version)
         return Manager(
-            cluster.client(tmp_path), cluster.kubeconfig(tmp_path), VALUES, FolderSource(tmp_path), helm="no-such-helm",
-            table=table or (gadgets, WIDGETS), clock=clock, sleep=clock.sleep,
-        )  # fmt: skip
+            cluster.client(tmp_path),
+            cluster.kubeconfig(tmp_path),
+            VALUES,
+            FolderSource(tmp_path),
+            helm="no-such-helm",
+            table=table or (gadgets, WIDGETS),
+            clock=clock,
+            sleep=clock.sleep,
+        )
 
     return make
 
@@ -95,8 +114,14 @@ def test_objects_are_applied_in_order_after_the_record(cluster: FakeCluster, man
     told: list[Step] = []
     manager().install(["gadgets"], told.append)
     assert [one.rpartition("/")[2] for one in cluster.changes] == [
-        "windlass-component-gadgets", SPACE, CRD, "operator", "operator", "default", "windlass-component-gadgets",
-    ]  # fmt: skip
+        "windlass-component-gadgets",
+        SPACE,
+        CRD,
+        "operator",
+        "operator",
+        "default",
+        "windlass-component-gadgets",
+    ]
     assert [one.what for one in told] == ["apply"] * 4 + ["ready"]
     for one in cluster.objects.values():
         assert one["metadata"]["labels"][COMPONENT_LABEL] == "gadgets"
@@ -208,8 +233,14 @@ def test_a_component_that_others_need_stays(manager: Make) -> None:
 def test_a_component_that_is_not_ready_in_time_is_named_with_its_pods(cluster: FakeCluster, manager: Make) -> None:
     cluster.act = lambda path, found: None
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
-    cluster.put("v1", "Pod", "operator-x", SPACE, metadata={"labels": {"app": "operator"}},
-                status={"containerStatuses": [{"name": "c", "state": waiting}]})  # fmt: skip
+    cluster.put(
+        "v1",
+        "Pod",
+        "operator-x",
+        SPACE,
+        metadata={"labels": {"app": "operator"}},
+        status={"containerStatuses": [{"name": "c", "state": waiting}]},
+    )
     with pytest.raises(NotReady, match="its change was not processed yet; pod operator-x: ImagePullBackOff: not found"):
         manager().install(["gadgets"], quiet)
     [status] = manager().status(["gadgets"])

@@ -13,9 +13,17 @@ from windlass.engines.kubernetes.components.table import COMPONENTS, default, or
 from windlass.engines.kubernetes.components.values import ClusterValues, GpuPool
 from windlass.errors import UsageError
 
-VALUES = ClusterValues("lab", "eu-west-1", "vpc-1", "team", endpoint="https://e", queue_name="lab-events",
-                       has_load_balancer_controller=True, pools=(GpuPool("a", ("g5.xlarge", "g5.2xlarge")),),
-                       tags={"windlass.dev/cluster": "lab"})  # fmt: skip
+VALUES = ClusterValues(
+    "lab",
+    "eu-west-1",
+    "vpc-1",
+    "team",
+    endpoint="https://e",
+    queue_name="lab-events",
+    has_load_balancer_controller=True,
+    pools=(GpuPool("a", ("g5.xlarge", "g5.2xlarge")),),
+    tags={"windlass.dev/cluster": "lab"},
+)
 BY_NAME = {one.name: one for one in COMPONENTS}
 
 
@@ -71,14 +79,17 @@ def values_of(name: str) -> dict[str, Any]:
 def test_charts_are_configured_with_the_outputs_of_the_cluster() -> None:
     karpenter = values_of("karpenter")
     assert karpenter["settings"] == {
-        "clusterName": "lab", "clusterEndpoint": "https://e", "interruptionQueue": "lab-events",
-    }  # fmt: skip
+        "clusterName": "lab",
+        "clusterEndpoint": "https://e",
+        "interruptionQueue": "lab-events",
+    }
     assert karpenter["serviceAccount"] == {"name": "karpenter"}
     balancers = values_of("aws-load-balancer-controller")
     assert (balancers["clusterName"], balancers["region"], balancers["vpcId"]) == ("lab", "eu-west-1", "vpc-1")
     assert balancers["defaultTags"] == {
-        "windlass.dev/cluster": "lab", "windlass.dev/managed-by": "aws-load-balancer-controller",
-    }  # fmt: skip
+        "windlass.dev/cluster": "lab",
+        "windlass.dev/managed-by": "aws-load-balancer-controller",
+    }
     assert values_of("trainer")["jobset"] == {"install": False}
     terms = values_of("nvidia-device-plugin")["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
@@ -86,6 +97,6 @@ def test_charts_are_configured_with_the_outputs_of_the_cluster() -> None:
     assert terms[0]["matchExpressions"] == [
         {"key": "windlass.dev/pool", "operator": "Exists"},
         {"key": "windlass.dev/pool", "operator": "NotIn", "values": ["system"]},
-    ]  # fmt: skip
+    ]
     for name in ("jobset", "kueue"):
         assert f"'registry.k8s.io/{name}/{name}', 'tag': 'v{BY_NAME[name].version}'" in str(values_of(name))

@@ -19,10 +19,21 @@ OUTPUTS = {
     "fsx_dns_name": "fs-2.fsx", "fsx_mount_name": "abcd",
 }  # fmt: skip
 POOL = {
-    "instance_types": ["g5.xlarge"], "capacity": "spot", "min": 0, "max": 4, "zone": "eu-west-1a", "disk_gib": 300,
-    "disk_throughput_mibs": 1000, "parallel_pull": True, "ami_type": "AL2023_x86_64_NVIDIA", "taint": True,
-    "labels": {"team": "vision"}, "capacity_reservation_id": None, "efa_interfaces": 0, "placement_group": False,
-}  # fmt: skip
+    "instance_types": ["g5.xlarge"],
+    "capacity": "spot",
+    "min": 0,
+    "max": 4,
+    "zone": "eu-west-1a",
+    "disk_gib": 300,
+    "disk_throughput_mibs": 1000,
+    "parallel_pull": True,
+    "ami_type": "AL2023_x86_64_NVIDIA",
+    "taint": True,
+    "labels": {"team": "vision"},
+    "capacity_reservation_id": None,
+    "efa_interfaces": 0,
+    "placement_group": False,
+}
 
 
 def test_values_come_from_the_outputs() -> None:
@@ -48,9 +59,13 @@ def storage_of(values: ClusterValues) -> dict[tuple[str, str], dict[str, Any]]:
 def test_file_systems_become_volumes_that_only_their_claims_may_bind() -> None:
     found = storage_of(values_of(OUTPUTS))
     assert list(found) == [
-        ("StorageClass", "gp3"), ("StorageClass", "efs"), ("PersistentVolume", "windlass-lab-efs"),
-        ("PersistentVolumeClaim", "efs"), ("PersistentVolume", "windlass-lab-fsx"), ("PersistentVolumeClaim", "fsx"),
-    ]  # fmt: skip
+        ("StorageClass", "gp3"),
+        ("StorageClass", "efs"),
+        ("PersistentVolume", "windlass-lab-efs"),
+        ("PersistentVolumeClaim", "efs"),
+        ("PersistentVolume", "windlass-lab-fsx"),
+        ("PersistentVolumeClaim", "fsx"),
+    ]
     gp3 = found["StorageClass", "gp3"]
     assert gp3["metadata"]["annotations"] == {"storageclass.kubernetes.io/is-default-class": "true"}
     assert (gp3["volumeBindingMode"], gp3["parameters"]["encrypted"]) == ("WaitForFirstConsumer", "true")
@@ -87,12 +102,11 @@ def test_a_gpu_pool_becomes_a_class_and_a_pool() -> None:
     assert node_class["tags"]["windlass.dev/cluster"] == "lab"
     requirements = {one["key"]: one["values"] for one in pool["template"]["spec"]["requirements"]}
     assert requirements == {
-        "node.kubernetes.io/instance-type": ["g5.xlarge"], "karpenter.sh/capacity-type": ["spot"],
+        "node.kubernetes.io/instance-type": ["g5.xlarge"],
+        "karpenter.sh/capacity-type": ["spot"],
         "topology.kubernetes.io/zone": ["eu-west-1a"],
-    }  # fmt: skip
-    assert pool["template"]["spec"]["taints"] == [
-        {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
-    ]  # fmt: skip
+    }
+    assert pool["template"]["spec"]["taints"] == [{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}]
     assert pool["template"]["metadata"]["labels"] == {"team": "vision", "windlass.dev/pool": "vision"}
     assert pool["limits"] == {"nodes": "4"}
     assert pool["disruption"] == {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "300s"}
@@ -109,9 +123,11 @@ def test_a_capacity_block_is_asked_for_by_its_reservation() -> None:
 
 @pytest.mark.parametrize(
     ("ami_type", "alias", "device"),
-    [("AL2023_x86_64_NVIDIA", "al2023@latest", "/dev/xvda"), ("BOTTLEROCKET_x86_64_NVIDIA", "bottlerocket@latest",
-                                                             "/dev/xvdb")],
-)  # fmt: skip
+    [
+        ("AL2023_x86_64_NVIDIA", "al2023@latest", "/dev/xvda"),
+        ("BOTTLEROCKET_x86_64_NVIDIA", "bottlerocket@latest", "/dev/xvdb"),
+    ],
+)
 def test_the_disk_of_images_is_that_of_the_operating_system(ami_type: str, alias: str, device: str) -> None:
     node_class, _ = made(gpu_pool("vision", {**POOL, "ami_type": ami_type}))
     assert node_class["amiSelectorTerms"] == [{"alias": alias}]

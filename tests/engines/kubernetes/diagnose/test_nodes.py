@@ -20,8 +20,10 @@ from windlass.engines.kubernetes.observations import (
 )
 from windlass.runs.phase import Phase
 
-PODS = (PodStatus(0, "r-1-0-x", "queued", "Unschedulable", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."),
-        PodStatus(1, "r-1-1-y", "running"))  # fmt: skip
+PODS = (
+    PodStatus(0, "r-1-0-x", "queued", "Unschedulable", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."),
+    PodStatus(1, "r-1-1-y", "running"),
+)
 POOL = NodePoolMatch("gpus", ("p4d.24xlarge",), ("g5.12xlarge", "p4d.24xlarge"), ("spot", "on-demand"))
 NO_NETWORK = "KubeletNotReady: container runtime network not ready: cni plugin not initialized"
 COMING = NodeClaimStatus(
@@ -93,16 +95,24 @@ def test_each_sentence_of_karpenter_is_a_verdict(message: str, code: str, words:
         ("pod didn't trigger scale-up: 1 max node group size reached, 2 Insufficient nvidia.com/gpu", "pool-limit"),
         ("pod didn't trigger scale-up: 3 Insufficient nvidia.com/gpu", "machines-too-small"),
         ("pod didn't trigger scale-up: 2 node(s) didn't match Pod's node affinity/selector", "machines-of-other-kind"),
-        ("pod didn't trigger scale-up: 1 node(s) had untolerated taint {team: vision}, 1 Insufficient cpu",
-         "taint-not-tolerated"),
+        (
+            "pod didn't trigger scale-up: 1 node(s) had untolerated taint {team: vision}, 1 Insufficient cpu",
+            "taint-not-tolerated",
+        ),
         ("pod didn't trigger scale-up: 1 in backoff after failed scale-up, 1 Insufficient cpu", "no-capacity"),
         # As cluster-autoscaler 1.34.5 said them in a cluster with three groups, one of them with a taint.
-        ("pod didn't trigger scale-up: 2 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint(s)",
-         "taint-not-tolerated"),
-        ("pod didn't trigger scale-up: 1 node(s) had untolerated taint(s), 1 Insufficient nvidia.com/gpu, 1 max node "
-         "group size reached", "pool-limit"),
+        (
+            "pod didn't trigger scale-up: 2 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint(s)",
+            "taint-not-tolerated",
+        ),
+        (
+            "pod didn't trigger scale-up: 1 node(s) had untolerated taint(s), 1 Insufficient "
+            "nvidia.com/gpu, 1 max node "
+            "group size reached",
+            "pool-limit",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_reason_of_cluster_autoscaler_is_a_verdict(message: str, code: str) -> None:
     assert waits(said(message, "NotTriggerScaleUp")).code == code
 
@@ -128,8 +138,9 @@ def test_no_verdict_rests_on_what_a_pool_could_do() -> None:
 
 def test_pools_are_evidence_with_their_limits() -> None:
     limited = replace(POOL, limits=("8 of 8 nvidia.com/gpu",))
-    verdict = waits(said("Failed to schedule pod, node limits have been exhausted for nodepool (NodePool=gpus)"),
-                    pools=(limited,))  # fmt: skip
+    verdict = waits(
+        said("Failed to schedule pod, node limits have been exhausted for nodepool (NodePool=gpus)"), pools=(limited,)
+    )
     assert "NodePool gpus makes g5.12xlarge or p4d.24xlarge, spot or on-demand; 8 of 8 nvidia.com/gpu in use" in (
         verdict.evidence
     )
@@ -160,7 +171,7 @@ def test_a_refusal_before_the_machine_that_comes_now_is_no_cause() -> None:
         ("launched", "NodeNotFound", 200.0, "machine-not-registered", "has not joined the cluster"),
         ("asked", "LaunchFailed", 200.0, "machine-not-launched", "NodeClass"),
     ],
-)  # fmt: skip
+)
 def test_how_far_a_machine_is_decides(state: str, reason: str, seconds: float, code: str, words: str) -> None:
     one = COMING.replace(state=state, reason=reason, seconds=seconds)
     verdict = waits(pools=(POOL,), claims=(one,), phase=Phase.PROVISIONING)
@@ -187,7 +198,11 @@ def test_a_run_whose_objects_are_gone_is_told_from_its_record() -> None:
 
 def test_every_text_can_be_filled_in() -> None:
     for _, advice in REPORTS:
-        assert "{" not in advice.verdict((), pool="p", why="w", type="t", asked="a", fields="f", near="", named="",
-                                         fits="").fix  # fmt: skip
+        assert (
+            "{"
+            not in advice.verdict(
+                (), pool="p", why="w", type="t", asked="a", fields="f", near="", named="", fits=""
+            ).fix
+        )
     for reason in NOT_PROGRESSING:
         assert "{" not in waits(claims=(COMING.replace(reason=reason),)).fix

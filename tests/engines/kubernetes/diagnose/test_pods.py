@@ -23,20 +23,30 @@ from windlass.runs.record import fold
 from windlass.spec.quantities import amount
 
 POD: dict[str, Any] = {
-    "containers": [{
-        "name": "node", "image": "ours/trainer:1",
-        "resources": {"requests": {"nvidia.com/gpu": "3"}, "limits": {"nvidia.com/gpu": "3", "memory": "160Mi"}},
-    }],
+    "containers": [
+        {
+            "name": "node",
+            "image": "ours/trainer:1",
+            "resources": {"requests": {"nvidia.com/gpu": "3"}, "limits": {"nvidia.com/gpu": "3", "memory": "160Mi"}},
+        }
+    ],
     "nodeSelector": {"node.kubernetes.io/instance-type": "p5.48xlarge"},
-}  # fmt: skip
+}
 PULL = 'Back-off pulling image "ours/trainer:1": ErrImagePull: failed to pull and unpack image "ours/trainer:1": '
 
 
 def why(
-    cluster: ClusterStatus, phase: Phase = Phase.QUEUED, *, more: Sequence[tuple[str, dict[str, Any]]] = (),
-    cause: dict[str, Any] | None = None, reason: str = "failure", exit_code: int = 1, tail: str = "",
-    nodes: Sequence[NodeSeen] = (), policy: dict[str, Any] | None = None,
-) -> Verdict:  # fmt: skip
+    cluster: ClusterStatus,
+    phase: Phase = Phase.QUEUED,
+    *,
+    more: Sequence[tuple[str, dict[str, Any]]] = (),
+    cause: dict[str, Any] | None = None,
+    reason: str = "failure",
+    exit_code: int = 1,
+    tail: str = "",
+    nodes: Sequence[NodeSeen] = (),
+    policy: dict[str, Any] | None = None,
+) -> Verdict:
     """The verdict on a run of two nodes of one rank each."""
     told: list[tuple[str, dict[str, Any]]] = [
         ("created", {"id": "r-1", "name": "r", "target": "bed", "output_dir": "/out"}),
@@ -49,8 +59,10 @@ def why(
     ]
     events = [Event(number, 100.0 + number, kind, data) for number, (kind, data) in enumerate(told, 1)]
     status = fold(events)
-    ranks = [RankSeen(state.rank, state.node, state.exit_code, tail=tail if state.rank == 0 else "")
-             for state in status.ranks]  # fmt: skip
+    ranks = [
+        RankSeen(state.rank, state.node, state.exit_code, tail=tail if state.rank == 0 else "")
+        for state in status.ranks
+    ]
     return diagnose(
         Observations(
             status, {"policy": policy or {}}, events, ranks, nodes, rules=rules_on(replace(cluster, pod_spec=POD))
@@ -136,15 +148,24 @@ def test_a_mount_that_fails_is_told_by_an_event_while_the_pod_says_nothing() -> 
 @pytest.mark.parametrize(
     ("said", "words", "fix"),
     [
-        ("0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: none", "2 of 2 nodes have too little "
-         "nvidia.com/gpu (3 each)", "the largest node has 2 nvidia.com/gpu: ask for no more (resources.gpus)"),
-        ("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.", "p5.48xlarge",
-         "resources.instance"),
-        ("0/2 nodes are available: 1 node(s) had untolerated taint {gpu: true}, 1 node(s) were unschedulable.",
-         "have an untolerated taint {gpu: true}; 1 of 2 nodes are cordoned", "kubectl uncordon"),
+        (
+            "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: none",
+            "2 of 2 nodes have too little nvidia.com/gpu (3 each)",
+            "the largest node has 2 nvidia.com/gpu: ask for no more (resources.gpus)",
+        ),
+        (
+            "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.",
+            "p5.48xlarge",
+            "resources.instance",
+        ),
+        (
+            "0/2 nodes are available: 1 node(s) had untolerated taint {gpu: true}, 1 node(s) were unschedulable.",
+            "have an untolerated taint {gpu: true}; 1 of 2 nodes are cordoned",
+            "kubectl uncordon",
+        ),
         ("no nodes available to schedule pods", "the cluster has no nodes", "kubectl get nodes"),
     ],
-)  # fmt: skip
+)
 def test_a_pod_without_a_place_is_told_what_would_fit(said: str, words: str, fix: str) -> None:
     machines = (ClusterNode("a", allocatable={"nvidia.com/gpu": "2"}), ClusterNode("b"))
     verdict = why(ClusterStatus((PodStatus(0, "r-1-0-x", "queued", "Unschedulable", said),), nodes=machines))
@@ -212,10 +233,14 @@ def test_troubles_that_are_over_are_not_told_of_a_run_that_trains() -> None:
 @pytest.mark.parametrize(
     ("reason", "code"),
     [
-        ("OOMKilled", "oom-killed"), ("Evicted", "evicted"), ("PreemptionByScheduler", "preempted"),
-        ("EvictionByEvictionAPI", "drained"), ("DeletionByTaintManager", "node-lost"), ("Deleted", "pod-deleted"),
+        ("OOMKilled", "oom-killed"),
+        ("Evicted", "evicted"),
+        ("PreemptionByScheduler", "preempted"),
+        ("EvictionByEvictionAPI", "drained"),
+        ("DeletionByTaintManager", "node-lost"),
+        ("Deleted", "pod-deleted"),
     ],
-)  # fmt: skip
+)
 def test_a_lost_node_is_explained_by_what_became_of_its_pod(reason: str, code: str) -> None:
     pods = (
         PodStatus(0, "x", "ended", "Error", exit_code=1),
@@ -229,9 +254,13 @@ def test_a_lost_node_is_explained_by_what_became_of_its_pod(reason: str, code: s
 
 @pytest.mark.parametrize(
     ("reason", "words"),
-    [("Drifted", "(drift)"), ("Forceful Termination", "its node was deleted"), ("Underutilized", "(consolidation)"),
-     ("a reason of a later version", "by Karpenter: a reason of a later version")],
-)  # fmt: skip
+    [
+        ("Drifted", "(drift)"),
+        ("Forceful Termination", "its node was deleted"),
+        ("Underutilized", "(consolidation)"),
+        ("a reason of a later version", "by Karpenter: a reason of a later version"),
+    ],
+)
 def test_an_eviction_by_karpenter_is_named_with_its_reason(reason: str, words: str) -> None:
     pods = (PodStatus(0, "x", "ended", "EvictionByEvictionAPI", f"by Karpenter: {reason}", "n1", 143),)
     cause = {"rank": 0, "summary": "died", "exit_code": -15, "node_lost": 0}
@@ -303,10 +332,12 @@ def test_a_time_limit_that_comes_while_pods_wait_is_explained_by_what_they_wait_
 def test_a_rendezvous_that_times_out_while_a_pod_waits_is_explained_by_what_that_waits_for(
     error: str, code: str
 ) -> None:
-    cluster = ClusterStatus((
-        PodStatus(0, "r-1-0-x", "ended", "Error", exit_code=1),
-        PodStatus(1, "r-2-1-y", "queued", "Unschedulable", "0/2 nodes are available: 2 Insufficient cpu."),
-    ))  # fmt: skip
+    cluster = ClusterStatus(
+        (
+            PodStatus(0, "r-1-0-x", "ended", "Error", exit_code=1),
+            PodStatus(1, "r-2-1-y", "queued", "Unschedulable", "0/2 nodes are available: 2 Insufficient cpu."),
+        )
+    )
     tail = f'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    run()\n{error}\n'
     failed = (("rank", {"rank": 0, "pid": 7}), ("rank", {"rank": 0, "exit_code": 1}))
     cause = {"rank": 0, "summary": error, "exit_code": 1, "traceback": tail}
@@ -334,14 +365,20 @@ def test_a_name_that_is_not_known_is_the_name_services_fault_once_all_pods_run()
 @pytest.mark.parametrize(
     ("summary", "code"),
     [
-        ('could not start: the cluster refused: Internal error occurred: failed calling webhook "vjobset.kb.io": dial',
-         "webhook-unreachable"),
-        ("could not start: the cluster refused: jobs is forbidden: exceeded quota: q, requested: c=1, used: c=1, "
-         "limited: c=1", "quota-exceeded"),
+        (
+            "could not start: the cluster refused: Internal error occurred: failed calling webhook "
+            '"vjobset.kb.io": dial',
+            "webhook-unreachable",
+        ),
+        (
+            "could not start: the cluster refused: jobs is forbidden: exceeded quota: q, requested: c=1, used: c=1, "
+            "limited: c=1",
+            "quota-exceeded",
+        ),
         ("could not start: https://10.0.0.1 does not answer: refused", "cluster-unreachable"),
         ("could not start: the cluster refused: no", "admission-refused"),
     ],
-)  # fmt: skip
+)
 def test_what_the_cluster_refuses_at_the_start_has_its_own_code(summary: str, code: str) -> None:
     assert why(ClusterStatus(), Phase.FAILED, cause={"summary": summary}, exit_code=127).code == code
 
@@ -369,6 +406,8 @@ def test_a_supervisor_that_crashes_is_the_verdict_with_the_end_of_its_log() -> N
     condition = {"type": "SupervisorAbsent", "message": message, "log": ["Traceback", "KeyError: 'x'"]}
     found = why(waiting("ContainerCreating", ""), more=[("condition", condition)])
     assert (found.code, found.summary, found.evidence) == (
-        "supervisor-absent", message, ("Traceback", "KeyError: 'x'"),
-    )  # fmt: skip
+        "supervisor-absent",
+        message,
+        ("Traceback", "KeyError: 'x'"),
+    )
     assert "supervisor: machine in target bed" in found.fix

@@ -14,12 +14,23 @@ from windlass.engines.kubernetes.observations import ClusterStatus, PodStatus, Q
 from windlass.runs.phase import Phase
 
 SEEN = QueueStatus(
-    "waiting", "team-a", "cpus", "job-r-1-a1b2c", "WaitingForQuota",
-    "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor small, 500m more needed", "",
-    100, 2, 3, "ClusterQueue cpus",
-    {"cpu": "1", "memory": "2Gi"}, ("cpu",), ("ClusterQueue cpus has 1 cpu of flavor small; 500m is reserved",),
-    (QuotaHolder("Job b/other-1", "500m cpu", 200),), ("team-a", "team-b"),
-)  # fmt: skip
+    "waiting",
+    "team-a",
+    "cpus",
+    "job-r-1-a1b2c",
+    "WaitingForQuota",
+    "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor small, 500m more needed",
+    "",
+    100,
+    2,
+    3,
+    "ClusterQueue cpus",
+    {"cpu": "1", "memory": "2Gi"},
+    ("cpu",),
+    ("ClusterQueue cpus has 1 cpu of flavor small; 500m is reserved",),
+    (QuotaHolder("Job b/other-1", "500m cpu", 200),),
+    ("team-a", "team-b"),
+)
 TOO_MUCH = (
     "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor small, previously considered "
     "podsets requests (0) + current podset request (1) > maximum capacity (500m)"

@@ -32,9 +32,12 @@ def test_a_session_of_the_expected_role_passes_whatever_its_path() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [SESSION.replace("vision-run", "other"), SESSION.replace("123456789012", "210987654321"),
-     "arn:aws:iam::123456789012:user/ana"],
-)  # fmt: skip
+    [
+        SESSION.replace("vision-run", "other"),
+        SESSION.replace("123456789012", "210987654321"),
+        "arn:aws:iam::123456789012:user/ana",
+    ],
+)
 def test_another_role_fails_with_the_association_as_its_fix(other: str) -> None:
     found = role_check({"arn": other, "by": "x"}, WANTED, needs_role=True)
     assert (found.level, found.fix) == ("fail", WANTED.fix)
@@ -59,8 +62,12 @@ def rung(name: str, kind: str = "", error: str = "") -> dict[str, Any]:
 
 
 def test_the_rungs_that_are_denied_give_one_policy() -> None:
-    rungs = [rung("list", "denied", "403 AccessDenied"), rung("write"), rung("read", "denied", "403 AccessDenied"),
-             rung("delete", "denied", "403 AccessDenied")]  # fmt: skip
+    rungs = [
+        rung("list", "denied", "403 AccessDenied"),
+        rung("write"),
+        rung("read", "denied", "403 AccessDenied"),
+        rung("delete", "denied", "403 AccessDenied"),
+    ]
     found = ladder_check(rungs, "data", "windlass/doctor/", RUN)
     assert found.level == "fail"
     assert found.found.endswith("; write passed")
@@ -74,9 +81,13 @@ def test_the_rungs_that_are_denied_give_one_policy() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "fix"),
-    [("unreachable", "gateway endpoint"), ("no-bucket", "aws s3 mb s3://data"), ("keys", "pod role"),
-     ("other", "aws s3 cp FILE s3://data/windlass/doctor/")],
-)  # fmt: skip
+    [
+        ("unreachable", "gateway endpoint"),
+        ("no-bucket", "aws s3 mb s3://data"),
+        ("keys", "pod role"),
+        ("other", "aws s3 cp FILE s3://data/windlass/doctor/"),
+    ],
+)
 def test_other_failures_of_a_rung_have_their_own_fix(kind: str, fix: str) -> None:
     assert fix in ladder_check([rung("list", kind, "said")], "data", "windlass/doctor/", "").fix
 
@@ -84,15 +95,21 @@ def test_other_failures_of_a_rung_have_their_own_fix(kind: str, fix: str) -> Non
 def test_all_rungs_pass_in_one_line() -> None:
     found = ladder_check([rung(name) for name in ("list", "write", "read", "delete")], "data", "windlass/doctor/", "")
     assert (found.level, found.found) == (
-        "ok", "a pod can list, write, read, delete in s3://data/windlass/doctor/ (40 ms)"
-    )  # fmt: skip
+        "ok",
+        "a pod can list, write, read, delete in s3://data/windlass/doctor/ (40 ms)",
+    )
 
 
 @pytest.mark.parametrize(
     ("number", "owner", "fix"),
-    [(errno.EROFS, "0:0", "read-only"), (errno.EACCES, "0:0", "access point"), (errno.EACCES, "1234:0", "user: 1234"),
-     (errno.ENOSPC, "0:0", "full"), (errno.EIO, "0:0", "describe pvc")],
-)  # fmt: skip
+    [
+        (errno.EROFS, "0:0", "read-only"),
+        (errno.EACCES, "0:0", "access point"),
+        (errno.EACCES, "1234:0", "user: 1234"),
+        (errno.ENOSPC, "0:0", "full"),
+        (errno.EIO, "0:0", "describe pvc"),
+    ],
+)
 def test_what_a_claim_refuses_has_its_fix(number: int, owner: str, fix: str) -> None:
     answer = {"step": "write", "error": "said", "errno": number, "owner": owner, "mode": "0o755", "user": 1000}
     found = folder_check("efs", answer)

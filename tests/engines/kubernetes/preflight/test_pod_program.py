@@ -88,8 +88,11 @@ def test_the_program_runs_from_its_zip_file_alone(server: S3Server, tmp_path: Pa
     question = json.dumps({**ASKED, "folder": str(tmp_path)})
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", RUNNER, str(len(program)), "{}", question],
-        input=program, env={"PATH": os.environ["PATH"], **server.environ()}, capture_output=True, check=True,
-    )  # fmt: skip
+        input=program,
+        env={"PATH": os.environ["PATH"], **server.environ()},
+        capture_output=True,
+        check=True,
+    )
     found = json.loads(done.stdout)
     assert kinds(found) == dict.fromkeys(("list", "write", "read", "delete"), "ok")
     assert "error" not in found["folder"]

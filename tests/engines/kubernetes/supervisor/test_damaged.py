@@ -118,11 +118,18 @@ def test_all_parts_together_do_not_fill_the_memory(client: Client, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "status", ["nonsense", "[]", "null", '{"phase": "no-phase"}', '{"phase": "training"}',
-               '{"phase": "training", "created_at": "x", "phase_since": 1}',
-               '{"phase": "training", "created_at": 1, "phase_since": 1e300}',
-               '{"phase": "training", "created_at": 1, "phase_since": 2, "progress": [1]}'],
-)  # fmt: skip
+    "status",
+    [
+        "nonsense",
+        "[]",
+        "null",
+        '{"phase": "no-phase"}',
+        '{"phase": "training"}',
+        '{"phase": "training", "created_at": "x", "phase_since": 1}',
+        '{"phase": "training", "created_at": 1, "phase_since": 1e300}',
+        '{"phase": "training", "created_at": 1, "phase_since": 2, "progress": [1]}',
+    ],
+)
 def test_a_damaged_summary_hides_no_run(client: Client, status: str) -> None:
     change_head(client, line(), status=status)
     [seen] = discovery.look(client).runs(time.time())
@@ -182,15 +189,26 @@ def a_plan() -> dict[str, Any]:
     cluster = {"context": "theirs", "namespace": "team", "kubeconfig": "/theirs", "via": "job"}
     pod = {"kind": "Job", "metadata": {**meta, "name": f"{RUN}-1"}}
     steps = {
-        "cluster": cluster, "object": {"kind": "ConfigMap", "metadata": meta}, "attempt": pod,
+        "cluster": cluster,
+        "object": {"kind": "ConfigMap", "metadata": meta},
+        "attempt": pod,
         "code": {"folder": "/theirs/code", "digest": "d", "pieces": []},
-    }  # fmt: skip
+    }
     return {
-        "run_id": RUN, "name": "digits", "target": "lab", "engine": "kubernetes", "output_dir": "in the pods",
-        "num_nodes": 1, "procs_per_node": 1, "policy": {}, "job": {}, "notes": [], "format": FORMAT,
+        "run_id": RUN,
+        "name": "digits",
+        "target": "lab",
+        "engine": "kubernetes",
+        "output_dir": "in the pods",
+        "num_nodes": 1,
+        "procs_per_node": 1,
+        "policy": {},
+        "job": {},
+        "notes": [],
+        "format": FORMAT,
         "nodes": NO_NODES.to_json(),
         "steps": [{"kind": kind, "summary": "", "request": request} for kind, request in steps.items()],
-    }  # fmt: skip
+    }
 
 
 def with_request(step_kind: str, **changes: Any) -> dict[str, Any]:
@@ -220,8 +238,14 @@ def test_steps_and_fields_that_are_not_listed_are_left_out_of_a_plan() -> None:
     """They would name programs, folders and objects outside of the run, for commands of this machine."""
     spec = NodeSpec(0, "t.py", "/home/ann/evil", "/windlass/code", {"PYTHONPATH": "/home/ann"}, (RANK,), 1.0)
     plan = with_request("cluster", credentials="/home/victim/.aws")
-    more = {"node": spec.to_json(), "folder": {"base": "/home/victim"}, "service": {"base": "/home/victim"},
-            "mount-volume": {"kind": "PersistentVolume"}, "network": {}, "training-job": {}}  # fmt: skip
+    more = {
+        "node": spec.to_json(),
+        "folder": {"base": "/home/victim"},
+        "service": {"base": "/home/victim"},
+        "mount-volume": {"kind": "PersistentVolume"},
+        "network": {},
+        "training-job": {},
+    }
     plan["steps"] += [{"kind": kind, "summary": "", "request": request} for kind, request in more.items()]
     plan["policy"] = {"grace_seconds": 5.0, "hook": "/home/ann/evil"}
     found = imported(plan, plan)

@@ -48,8 +48,10 @@ class Cluster:
     def submit(self, plan: dict[str, Any]) -> None:
         """Replace the supervisor's objects."""
         text, name = json.dumps(plan), layout.supervisor_name(RUN)
-        for kind, api, one in (("ConfigMap", "v1", filled({"metadata": NAMES}, text)),
-                               ("Job", "batch/v1", with_digest({"metadata": NAMES}, text))):  # fmt: skip
+        for kind, api, one in (
+            ("ConfigMap", "v1", filled({"metadata": NAMES}, text)),
+            ("Job", "batch/v1", with_digest({"metadata": NAMES}, text)),
+        ):
             self.client.delete(api, kind, name)
             self.client.create({"apiVersion": api, "kind": kind, **one})
 

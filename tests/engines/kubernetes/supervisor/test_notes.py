@@ -79,8 +79,10 @@ def test_a_cluster_that_is_away_leaves_the_last_note(scene: Scene, server: Objec
 
 
 def test_a_list_of_a_cluster_shows_that_the_last_saves_failed(scene: Scene) -> None:
-    saves = [CheckpointChanged(action, step, reason="No space left") for action, step in
-             (("saved", 10), ("failed", 20), ("failed", 30))]  # fmt: skip
+    saves = [
+        CheckpointChanged(action, step, reason="No space left")
+        for action, step in (("saved", 10), ("failed", 20), ("failed", 30))
+    ]
     scene.write(AttemptStarted(1, 1), *saves, RunEnded(Phase.SUCCEEDED, exit_code=0))
     [seen] = discovery.look(scene.client).runs(scene.began)
     view = on_cluster(seen.state("lab"))

@@ -52,15 +52,33 @@ class Scene:
         server.anchor(RUN)
         server.put("ServiceAccount", layout.SUPERVISOR_ACCOUNT)
         self.client = server.client(folder)
-        place = {"context": "lab", "namespace": "team", "kubeconfig": server.kubeconfig(folder), "via": "job",
-                 expiry.AFTER: expiry.WEEK_SECONDS}  # fmt: skip
-        plan = {"engine": "kubernetes", "run_id": RUN, "num_nodes": 1, "procs_per_node": 1, "policy": {}, "job": {},
-                "steps": [{"kind": "cluster", "summary": "", "request": place}]}  # fmt: skip
+        place = {
+            "context": "lab",
+            "namespace": "team",
+            "kubeconfig": server.kubeconfig(folder),
+            "via": "job",
+            expiry.AFTER: expiry.WEEK_SECONDS,
+        }
+        plan = {
+            "engine": "kubernetes",
+            "run_id": RUN,
+            "num_nodes": 1,
+            "procs_per_node": 1,
+            "policy": {},
+            "job": {},
+            "steps": [{"kind": "cluster", "summary": "", "request": place}],
+        }
         self.store = Store(folder / "home")
         self.store.create(
-            RUN, name="digits", target="lab", output_dir="in the pods", plan=json.dumps(plan), time=self.began,
-            user="ann", supervisor="cluster",
-        ).close()  # fmt: skip
+            RUN,
+            name="digits",
+            target="lab",
+            output_dir="in the pods",
+            plan=json.dumps(plan),
+            time=self.began,
+            user="ann",
+            supervisor="cluster",
+        ).close()
         self.events = self.store.events(RUN)
         head = Head(tuple(self.events), summary_of(fold(self.events), {}), 0, "submitter")
         self.client.create(head_manifest(self.client.get("v1", "ConfigMap", RUN), head))
@@ -75,8 +93,13 @@ class Scene:
     def lease(self, ago: float) -> None:
         """The Lease of the run, renewed so long ago."""
         stamp = datetime.fromtimestamp(time.time() - ago, UTC).isoformat()
-        self.server.put("Lease", RUN, {layout.RUN_LABEL: RUN}, api="coordination.k8s.io/v1",
-                        spec={"holderIdentity": HOLDER, "renewTime": stamp})  # fmt: skip
+        self.server.put(
+            "Lease",
+            RUN,
+            {layout.RUN_LABEL: RUN},
+            api="coordination.k8s.io/v1",
+            spec={"holderIdentity": HOLDER, "renewTime": stamp},
+        )
 
     def close(self) -> None:
         self.client.close()
@@ -115,7 +138,7 @@ def test_lines_that_were_rotated_away_before_this_machine_read_them_are_shown(sc
 
 def test_a_run_of_a_python_program_keeps_what_it_knows_of_the_cluster(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(runs, "REFRESH_SECONDS", 600.0)
     scene.write(AttemptStarted(1, 2))
     run = Run(RUN, scene.engine)
@@ -244,8 +267,13 @@ def test_a_run_without_a_supervisor_says_why(
             scene.lease(renewed_ago)
         if pod is not None:
             waiting = {"state": {"waiting": {"reason": pod}}, "name": "supervisor"}
-            server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR, status={"containerStatuses": [waiting]},
-                       spec={"nodeName": "a", "containers": [{"name": "supervisor"}]})  # fmt: skip
+            server.put(
+                "Pod",
+                f"{RUN}-supervisor-x",
+                OF_SUPERVISOR,
+                status={"containerStatuses": [waiting]},
+                spec={"nodeName": "a", "containers": [{"name": "supervisor"}]},
+            )
         condition = scene.engine.status(RUN).condition
         assert (condition is not None) is bool(words)
         assert words in (condition or {}).get("message", "")
@@ -300,8 +328,15 @@ def test_a_service_account_that_was_deleted_is_the_reason_and_set_up_again(
             supervisor_pod(server, {"state": {"running": {}}})
         else:
             said = 'error looking up service account: serviceaccount "windlass-supervisor" not found'
-            server.put("Event", "e1", involvedObject={"kind": "Job", "name": f"{RUN}-supervisor"}, type="Warning",
-                       reason="FailedCreate", message=said, lastTimestamp="2026-11-21T15:00:00Z")  # fmt: skip
+            server.put(
+                "Event",
+                "e1",
+                involvedObject={"kind": "Job", "name": f"{RUN}-supervisor"},
+                type="Warning",
+                reason="FailedCreate",
+                message=said,
+                lastTimestamp="2026-11-21T15:00:00Z",
+            )
         status = scene.engine.status(RUN)
         assert status.condition is not None
         assert status.condition["message"].count('serviceaccount "windlass-supervisor" not found') == 1
@@ -328,8 +363,14 @@ def test_a_supervisor_that_is_held_back_by_a_queue_is_explained(
 
 
 def test_a_supervisor_that_is_being_deleted_receives_no_stop(scene: Scene, server: ObjectServer) -> None:
-    server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR, status={"phase": "Running"},
-               spec={"containers": [{"name": "supervisor"}]}, metadata={"deletionTimestamp": BEGAN})  # fmt: skip
+    server.put(
+        "Pod",
+        f"{RUN}-supervisor-x",
+        OF_SUPERVISOR,
+        status={"phase": "Running"},
+        spec={"containers": [{"name": "supervisor"}]},
+        metadata={"deletionTimestamp": BEGAN},
+    )
     server.job(RUN, "Running")
     scene.engine.stop(RUN)
     assert f"{RUN}-1" not in server.names("Job")
@@ -338,8 +379,13 @@ def test_a_supervisor_that_is_being_deleted_receives_no_stop(scene: Scene, serve
 def test_a_stop_ends_a_run_whose_supervisor_cannot_start(server: ObjectServer, tmp_path: Path) -> None:
     """As of an image that cannot be pulled: nothing else would ever write its end, and `rm` wants one."""
     with closing(Scene(server, tmp_path, ago=600.0)) as scene, Store(tmp_path / "elsewhere") as other:
-        server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR, status={"phase": "Pending"},
-                   spec={"containers": [{"name": "supervisor"}]})  # fmt: skip
+        server.put(
+            "Pod",
+            f"{RUN}-supervisor-x",
+            OF_SUPERVISOR,
+            status={"phase": "Pending"},
+            spec={"containers": [{"name": "supervisor"}]},
+        )
         server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
         assert scene.engine.status(RUN).phase is Phase.QUEUED
         scene.engine.stop(RUN)
@@ -353,19 +399,29 @@ def test_pods_that_live_are_not_declared_stopped(server: ObjectServer, tmp_path:
     with closing(Scene(server, tmp_path, ago=600.0)) as scene:
         server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
         scene.engine.stop(RUN)
-        server.put("Pod", f"{RUN}-1-0-x", {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"},
-                   status={"phase": "Running"}, spec={"containers": [{"name": "node"}]})  # fmt: skip
+        server.put(
+            "Pod",
+            f"{RUN}-1-0-x",
+            {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"},
+            status={"phase": "Running"},
+            spec={"containers": [{"name": "node"}]},
+        )
         assert scene.engine.status(RUN).phase is Phase.QUEUED
 
 
 def supervisor_pod(
     server: ObjectServer, container: dict[str, Any], metadata: dict[str, Any] | None = None, **status: Any
-) -> None:  # fmt: skip
+) -> None:
     server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
     statuses = [{"name": "proxy", "state": {"running": {}}}, {"name": "supervisor", **container}]
-    server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR, spec={"nodeName": "a", "containers": [{"name": "proxy"}]},
-               status={"phase": "Running", "containerStatuses": statuses, **status},
-               metadata=metadata or {})  # fmt: skip
+    server.put(
+        "Pod",
+        f"{RUN}-supervisor-x",
+        OF_SUPERVISOR,
+        spec={"nodeName": "a", "containers": [{"name": "proxy"}]},
+        status={"phase": "Running", "containerStatuses": statuses, **status},
+        metadata=metadata or {},
+    )
 
 
 def ended(reason: str, code: int, log: str = "") -> dict[str, Any]:
@@ -376,25 +432,39 @@ BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s r
 PULL = {
     "waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "ours/x:1": ErrImagePull: not found'}
 }
-NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-           "message": "0/3 nodes are available: 3 Insufficient memory."}  # fmt: skip
+NO_ROOM = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient memory.",
+}
 
 
 @pytest.mark.parametrize(
     ("container", "status", "code", "words", "log"),
     [
-        ({"state": BACK_OFF, "lastState": ended("Error", 1, "Traceback\nKeyError: 'x'\n"), "restartCount": 3}, {},
-         "supervisor-absent", "crashed (exit code 1, 3 restarts so far)", ("Traceback", "KeyError: 'x'")),
+        (
+            {"state": BACK_OFF, "lastState": ended("Error", 1, "Traceback\nKeyError: 'x'\n"), "restartCount": 3},
+            {},
+            "supervisor-absent",
+            "crashed (exit code 1, 3 restarts so far)",
+            ("Traceback", "KeyError: 'x'"),
+        ),
         ({"state": ended("OOMKilled", 137)}, {}, "supervisor-absent", "crashed (OOMKilled, exit code 137)", ()),
         ({"state": PULL}, {}, "image-not-found", "cannot start: ErrImagePull: not found; ", ()),
         ({}, {"phase": "Pending", "conditions": [NO_ROOM]}, "supervisor-absent", "is not scheduled: Unschedulable", ()),
     ],
     ids=["crash-loop", "out-of-memory", "image", "unschedulable"],
-)  # fmt: skip
+)
 def test_a_supervisor_that_does_not_start_is_named_as_soon_as_the_cluster_reports_it(
-    scene: Scene, server: ObjectServer, container: dict[str, Any], status: dict[str, Any], code: str, words: str,
+    scene: Scene,
+    server: ObjectServer,
+    container: dict[str, Any],
+    status: dict[str, Any],
+    code: str,
+    words: str,
     log: tuple[str, ...],
-) -> None:  # fmt: skip
+) -> None:
     """The run was submitted just now, and its supervisor may even hold the Lease that it took before it crashed."""
     supervisor_pod(server, container, **status)
     scene.lease(0.5)
@@ -414,9 +484,14 @@ def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: O
         scene.lease(300.0)
         its = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: RUN}
         server.put("Job", f"{RUN}-supervisor", its, api="batch/v1", row=("Running", "0/1"), status={})
-        server.put("Pod", f"{RUN}-supervisor-x", {**its, **OF_SUPERVISOR}, row=("0/1", "Pending"),
-                   status={"phase": "Pending", "conditions": [NO_ROOM]},
-                   spec={"containers": [{"name": "supervisor"}]})  # fmt: skip
+        server.put(
+            "Pod",
+            f"{RUN}-supervisor-x",
+            {**its, **OF_SUPERVISOR},
+            row=("0/1", "Pending"),
+            status={"phase": "Pending", "conditions": [NO_ROOM]},
+            spec={"containers": [{"name": "supervisor"}]},
+        )
         server.job(RUN, "Running", "0/2")
         for place in (0, 1):
             pod = server.objects["pods", server.pod(RUN, "Running", place)]
@@ -441,8 +516,9 @@ def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: O
         assert condition_notes(views)[0] == f"{RUN}: {said}"
         there = discovery.one(scene.client, RUN).state("lab").status
         assert (there.phase, there.waits_for) == (
-            Phase.TRAINING, "its supervisor: Pending; 2 of 2 pods train unsupervised",
-        )  # fmt: skip
+            Phase.TRAINING,
+            "its supervisor: Pending; 2 of 2 pods train unsupervised",
+        )
 
 
 @pytest.mark.parametrize(
@@ -527,8 +603,13 @@ def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_n
         supervisor_pod(server, {"state": {"running": {}}}, conditions=[{"type": "Ready", "status": "False"}])
         if is_replaced:
             statuses = [{"name": "supervisor", "state": {"running": {}}}]
-            server.put("Pod", f"{RUN}-supervisor-y", OF_SUPERVISOR, status={"containerStatuses": statuses},
-                       spec={"nodeName": "b", "containers": [{"name": "supervisor"}]})  # fmt: skip
+            server.put(
+                "Pod",
+                f"{RUN}-supervisor-y",
+                OF_SUPERVISOR,
+                status={"containerStatuses": statuses},
+                spec={"nodeName": "b", "containers": [{"name": "supervisor"}]},
+            )
         for place, ready in enumerate(("True", "False")):  # a rank is on the same node
             name = scene.server.pod(RUN, "Running", place)
             server.objects["pods", name]["status"]["conditions"] = [{"type": "Ready", "status": ready}]
@@ -566,9 +647,13 @@ def test_a_stop_is_a_request_to_the_supervisor_where_there_is_one(
 ) -> None:
     if is_supervised:
         running = {"state": {"running": {}}, "name": "supervisor"}
-        server.put("Pod", f"{RUN}-supervisor-x", OF_SUPERVISOR,
-                   status={"phase": "Running", "containerStatuses": [running]},
-                   spec={"containers": [{"name": "supervisor"}]})  # fmt: skip
+        server.put(
+            "Pod",
+            f"{RUN}-supervisor-x",
+            OF_SUPERVISOR,
+            status={"phase": "Running", "containerStatuses": [running]},
+            spec={"containers": [{"name": "supervisor"}]},
+        )
     server.job(RUN, "Running")
     scene.engine.stop(RUN)
     assert f"{RUN}-stop" in server.names("ConfigMap")

@@ -48,10 +48,15 @@ class Place:
             meta = jobs[0]["metadata"]
             labels = {HELPER: meta["labels"][HELPER], COMPONENT: TRANSFER}
             state = self.states.pop(0)
-            self.server.put("Pod", "p1", labels, metadata={"ownerReferences": [{"uid": meta["uid"]}]},
-                            spec={"containers": [{"name": "transfer"}], "nodeName": "bed-a"},
-                            status={"phase": "Running", "containerStatuses": [{"name": "transfer", "state": state}]},
-                            created="2026-11-22T10:00:00Z")  # fmt: skip
+            self.server.put(
+                "Pod",
+                "p1",
+                labels,
+                metadata={"ownerReferences": [{"uid": meta["uid"]}]},
+                spec={"containers": [{"name": "transfer"}], "nodeName": "bed-a"},
+                status={"phase": "Running", "containerStatuses": [{"name": "transfer", "state": state}]},
+                created="2026-11-22T10:00:00Z",
+            )
         return None
 
 

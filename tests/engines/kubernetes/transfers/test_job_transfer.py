@@ -58,8 +58,15 @@ class Scene:
         """A pod of the Job; `status` of it."""
         uid = self.server.objects["jobs", NAME]["metadata"]["uid"]
         labels = {layout.RUN_LABEL: RUN, COMPONENT: TRANSFER}
-        self.server.put("Pod", name, labels, created=created, metadata={"ownerReferences": [{"uid": uid}]},
-                        spec={"containers": [{"name": "transfer"}], "nodeName": "bed-a"}, status=status)  # fmt: skip
+        self.server.put(
+            "Pod",
+            name,
+            labels,
+            created=created,
+            metadata={"ownerReferences": [{"uid": uid}]},
+            spec={"containers": [{"name": "transfer"}], "nodeName": "bed-a"},
+            status=status,
+        )
 
     def runs(self, name: str = "p1", **more: Any) -> None:
         self.pod(name, phase="Running", **_container({"running": {}}), **more)

@@ -37,9 +37,10 @@ def test_a_set_is_staged_by_a_job_where_the_ranks_read_it() -> None:
     [claim], [job], [program] = (made.requests(kind) for kind in ("data-claim", "stage-job", "transfer"))
     assert claim["metadata"]["name"] == "windlass-data"
     assert claim["spec"] == {
-        "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": str(200 << 30)}},
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": str(200 << 30)}},
         "storageClassName": "efs",
-    }  # fmt: skip
+    }
     assert layout.RUN_LABEL not in claim["metadata"]["labels"], "no run owns it"
     assert (job["metadata"]["name"], program["metadata"]["name"]) == ("digits-7f3k2-data", "digits-7f3k2-transfer")
     link = "/windlass/data/runs/team-a/digits-7f3k2/digits"
@@ -65,8 +66,9 @@ def test_a_target_names_the_claim_for_jobs_that_do_not() -> None:
     target = TARGET.model_copy(update={"data": DataClaim(claim="sets")})
     made = planned(THERE, target, data=[DIGITS])
     assert made.requests("stage-job")[0]["spec"]["template"]["spec"]["volumes"][1] == {
-        "name": "claim", "persistentVolumeClaim": {"claimName": "sets"},
-    }  # fmt: skip
+        "name": "claim",
+        "persistentVolumeClaim": {"claimName": "sets"},
+    }
     assert planned(THERE, target, data=[DIGITS], kubernetes=CLAIM).requests("stage") != []
     assert planned(THERE, target).requests("transfer") == [], "nothing is staged"
 
@@ -77,9 +79,12 @@ def test_the_outputs_are_uploaded_from_the_claim_of_the_results() -> None:
     to = "s3://bucket/runs/digits-7f3k2/"
     assert made.requests("upload") == [{"source": "/windlass/results/output", "destination": to}]
     assert asked(made, "upload-job") == {
-        "kind": "upload", "name": "outputs", "source": "/windlass/results/output", "destination": to,
+        "kind": "upload",
+        "name": "outputs",
+        "source": "/windlass/results/output",
+        "destination": to,
         "state": "/windlass/results/upload",
-    }  # fmt: skip
+    }
     [job] = made.requests("upload-job")
     spec = job["spec"]["template"]["spec"]
     assert spec["volumes"][1]["persistentVolumeClaim"] == {"claimName": "digits-7f3k2"}
@@ -91,8 +96,10 @@ def test_a_store_of_outputs_is_asked_by_a_pod_that_mounts_no_claim() -> None:
         outputs="s3://bucket/runs", secrets=["s3-keys"], kubernetes={**RESULTS, "service_account": "trainer"}
     )
     assert asked(made, "check-job") == {
-        "kind": "check", "destination": "s3://bucket/runs/digits-7f3k2/", "pause_seconds": 10,
-    }  # fmt: skip
+        "kind": "check",
+        "destination": "s3://bucket/runs/digits-7f3k2/",
+        "pause_seconds": 10,
+    }
     [check], [upload] = made.requests("check-job"), made.requests("upload-job")
     assert check["metadata"]["name"] == "digits-7f3k2-outputs-check"
     spec, other = check["spec"]["template"]["spec"], upload["spec"]["template"]["spec"]
@@ -113,10 +120,13 @@ def test_outputs_are_uploaded_at_checkpoints_if_the_job_says_so() -> None:
 
 def test_the_pods_that_move_files_have_the_rights_on_the_store_and_no_more_of_the_job() -> None:
     made = planned(
-        data=[DIGITS], secrets=["s3-keys"], env={"AWS_ENDPOINT_URL": "http://minio:9000", "NCCL_DEBUG": "INFO"},
-        kubernetes={**CLAIM, "service_account": "trainer"}, resources={"gpus": 4},
+        data=[DIGITS],
+        secrets=["s3-keys"],
+        env={"AWS_ENDPOINT_URL": "http://minio:9000", "NCCL_DEBUG": "INFO"},
+        kubernetes={**CLAIM, "service_account": "trainer"},
+        resources={"gpus": 4},
         facts=dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, secrets=frozenset(("s3-keys",)))),
-    )  # fmt: skip
+    )
     assert not blockers(made)
     spec = made.requests("stage-job")[0]["spec"]["template"]["spec"]
     [container] = spec["containers"]

@@ -49,11 +49,18 @@ class Run:
         local = {"netns": True, "back_after": BACK_SECONDS, **fields.pop("local", {})}
         job = Job(
             **{
-                "name": "elastic", "run": "train.py", "nodes": {"min": 1, "max": 3}, "warm": ["torch"], "local": local,
-                "checkpoint": {"every": "10 steps"}, "restarts": {"max": 5}, "grace": 10, "python": sys.executable,
+                "name": "elastic",
+                "run": "train.py",
+                "nodes": {"min": 1, "max": 3},
+                "warm": ["torch"],
+                "local": local,
+                "checkpoint": {"every": "10 steps"},
+                "restarts": {"max": 5},
+                "grace": 10,
+                "python": sys.executable,
                 **fields,
             }
-        )  # fmt: skip
+        )
         facts = read_facts(job, base=HERE, home=home, environ=os.environ)
         # No other test's: networks are found by the id of their run, wherever it is recorded.
         made = plan(job, LocalTarget(name="local"), facts, f"elastic-{uuid.uuid4().hex[:8]}")

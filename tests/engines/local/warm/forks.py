@@ -90,9 +90,14 @@ class Forks:
         output = os.open(place / "out", os.O_WRONLY | os.O_CREAT)
         try:
             return self.pool.fork(
-                python=sys.executable, modules=spec.warm, script=spec.script, spec=Path(spec.path("json")),
-                env={**self.environ, **env}, output=output, keep=self.keep,
-            )  # fmt: skip
+                python=sys.executable,
+                modules=spec.warm,
+                script=spec.script,
+                spec=Path(spec.path("json")),
+                env={**self.environ, **env},
+                output=output,
+                keep=self.keep,
+            )
         finally:
             os.close(output)
 

@@ -19,9 +19,16 @@ from windlass.engines.local.facts import find_gpus
 from windlass.engines.local.warm_pool import WarmPool
 
 WORDS = ("everything.py", "--epochs", "5", "two words")
-RUN_VARIABLES = ("MASTER_PORT", "WINDLASS_MASTER_PORT", "WINDLASS_RUN_ID", "WINDLASS_OUTPUT_DIR",
-                 "WINDLASS_CHECKPOINT_DIR", "TORCHELASTIC_RUN_ID", "KUBEFLOW_TRAINER_SERVER_URL",
-                 "KUBEFLOW_TRAINER_SERVER_TOKEN")  # fmt: skip
+RUN_VARIABLES = (
+    "MASTER_PORT",
+    "WINDLASS_MASTER_PORT",
+    "WINDLASS_RUN_ID",
+    "WINDLASS_OUTPUT_DIR",
+    "WINDLASS_CHECKPOINT_DIR",
+    "TORCHELASTIC_RUN_ID",
+    "KUBEFLOW_TRAINER_SERVER_URL",
+    "KUBEFLOW_TRAINER_SERVER_TOKEN",
+)
 """Variables in which any two runs differ."""
 OF_THE_LAUNCHER = {"environ", "faulthandler", "flags", "streams", "torch_threads", "blas", "descriptors", "handlers",
                    "leads_group", "leads_session", "session_is_parents", "cgroup", "executable", "orig_argv",
@@ -77,8 +84,15 @@ def test_so_does_one_whose_environment_is_not_that_of_the_imports(cold: Harness,
     """As in another shell, whose process is the same: what the imports have not read is set in the fork."""
     seen(warm)
     before = {found["pid"] for found in WarmPool(warm.home).show()}
-    env = {"WANDB_NAME": "other", "PATH": f"/other/bin{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV_PROMPT": "other",
-           "TERM": "vt52", "COLUMNS": "33", "EDITOR": "ed", "HISTSIZE": ""}  # fmt: skip
+    env = {
+        "WANDB_NAME": "other",
+        "PATH": f"/other/bin{os.pathsep}{os.environ['PATH']}",
+        "VIRTUAL_ENV_PROMPT": "other",
+        "TERM": "vt52",
+        "COLUMNS": "33",
+        "EDITOR": "ed",
+        "HISTSIZE": "",
+    }
     for started, forked in both(cold, warm, env=env):
         assert forked["seen"].pop("cmdline") == [sys.executable, *WORDS]
         del started["seen"]["cmdline"]
@@ -90,9 +104,16 @@ def test_so_does_one_whose_environment_is_not_that_of_the_imports(cold: Harness,
 @pytest.mark.slow
 def test_a_module_with_other_settings_too(cold: Harness, warm: Harness) -> None:
     """Buffered output, a fixed hash seed, the locale of C, another time zone, more threads, warnings as errors."""
-    env = {"PYTHONUNBUFFERED": "", "PYTHONHASHSEED": "7", "LC_ALL": "C", "TZ": "Asia/Tokyo", "OMP_NUM_THREADS": "2",
-           "PYTHONWARNINGS": "error::FutureWarning", "PYTHONIOENCODING": "latin-1:replace",
-           "PYTHONFAULTHANDLER": ""}  # fmt: skip
+    env = {
+        "PYTHONUNBUFFERED": "",
+        "PYTHONHASHSEED": "7",
+        "LC_ALL": "C",
+        "TZ": "Asia/Tokyo",
+        "OMP_NUM_THREADS": "2",
+        "PYTHONWARNINGS": "error::FutureWarning",
+        "PYTHONIOENCODING": "latin-1:replace",
+        "PYTHONFAULTHANDLER": "",
+    }
     words = ("-m", "everything", "a")
     a, b = seen(cold, words, env=env), seen(warm, words, env=env)
     for started, forked in ((a[rank], b[rank]) for rank in (0, 1)):
@@ -130,7 +151,8 @@ def test_more_modules_are_there_and_none_is_missing(cold: Harness, warm: Harness
 
 
 HOOKS = {
-    name: "import atexit, sys\natexit.register(print, 'flushed', flush=True)\n" + hook
+    name: "import atexit, sys\natexit.register(print, 'flushed', flush=True)\n"
+    + hook
     + "sys.excepthook = hook\nraise ValueError('bad label')\n"
     for name, hook in {
         "fails": "def hook(*_):\n    raise TypeError('of the hook')\n",
@@ -138,13 +160,19 @@ HOOKS = {
         "is_none": "hook = None\n",
         "exits_with_words": "def hook(*_):\n    sys.stderr = None\n    sys.exit('out of data')\n",
     }.items()
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("name", [
-    "raises", *(pytest.param(name, marks=pytest.mark.slow) for name in ("interrupt", "chain", "syntax", "exit_text",
-                                                                        "exit_3", "group")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "raises",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("interrupt", "chain", "syntax", "exit_text", "exit_3", "group")
+        ),
+    ],
+)
 def test_it_fails_alike(cold: Harness, warm: Harness, name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text(FAILURES[name])
     started, forked = (
@@ -157,9 +185,13 @@ def test_it_fails_alike(cold: Harness, warm: Harness, name: str, tmp_path: Path)
 def test_a_hook_for_exceptions_hides_none(cold: Harness, warm: Harness, name: str, tmp_path: Path) -> None:
     (tmp_path / "hook.py").write_text(HOOKS[name])
     by_hand = subprocess.run(
-        [sys.executable, tmp_path / "hook.py"], cwd=tmp_path, check=False, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [sys.executable, tmp_path / "hook.py"],
+        cwd=tmp_path,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     for run in (harness.finish("hook.py", base=tmp_path) for harness in (cold, warm)):
         assert (run.text(), run.exit_codes()) == (by_hand.stdout, [by_hand.returncode])
         assert run.status.cause is not None
@@ -271,10 +303,16 @@ def test_ignored_signals_and_limits_of_the_caller_are_taken_on(warm: Harness, tm
     told = f"umask 027; ulimit -S -n 500; exec {windlass} run -q caller.py --set 'warm=[\"json\"]'"
     for command, expected in (([], "SIG_DFL"), (["nohup"], "SIG_IGN")):
         done = subprocess.run(
-            [*command, "sh", "-c", told], cwd=tmp_path, env={**os.environ, "WINDLASS_HOME": str(warm.home)},
-            capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL,
+            [*command, "sh", "-c", told],
+            cwd=tmp_path,
+            env={**os.environ, "WINDLASS_HOME": str(warm.home)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # these tests may run under nohup too
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         assert newest_log(warm) == f"{expected} 500 0o27\n"
 

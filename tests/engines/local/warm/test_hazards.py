@@ -19,11 +19,15 @@ from windlass.engines.local.warm_pool import why_not
 from windlass.worker import process
 
 UNSAFE = {
-    "a thread": ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-                 "the imports left 1 extra thread, which a fork would lose"),
-    "two threads": ("import threading, time\n"
-                    "for _ in range(2): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-                    "2 extra threads"),
+    "a thread": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        "the imports left 1 extra thread, which a fork would lose",
+    ),
+    "two threads": (
+        "import threading, time\n"
+        "for _ in range(2): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        "2 extra threads",
+    ),
     "a process": ("import subprocess\nsubprocess.Popen(['sleep', '60'])", "left a process running"),
     "an open file": ("log = open('/proc/self/stat')", "left /proc/"),
     "a connection": ("import socket\npair = socket.socketpair()", "left socket:["),
@@ -32,15 +36,17 @@ UNSAFE = {
     "another umask": ("import os\nos.umask(0o007)", "changed the umask"),
     "another limit": ("import resource as r\nr.setrlimit(r.RLIMIT_CORE, (0, 0))", "changed the limits"),
     "a tracer": ("import sys\nsys.settrace(lambda *_: None)", "a tracer or profiler is active"),
-    "a variable of the rank": ("import os\nRANK = int(os.environ.get('RANK', 0))",
-                               "an import reads RANK, which every rank has of its own"),
+    "a variable of the rank": (
+        "import os\nRANK = int(os.environ.get('RANK', 0))",
+        "an import reads RANK, which every rank has of its own",
+    ),
     "the visible GPUs": ("import os\nos.getenv('CUDA_VISIBLE_DEVICES')", "an import reads CUDA_VISIBLE_DEVICES"),
     "an import that fails": ("import json\nraise RuntimeError('half')", "not be imported ahead (RuntimeError: half)"),
     "an import that exits": ("raise SystemExit(3)", "could not be imported ahead (SystemExit: 3)"),
     "something missing": ("import nonexistent_module", "No module named 'nonexistent_module'"),
     "an interpreter that dies": ("import os\nos._exit(9)", "ended while it imported"),
     "a crash": ("import ctypes\nctypes.string_at(0)", "ended while it imported"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", UNSAFE)
@@ -113,17 +119,23 @@ def test_a_refusal_is_remembered_until_forgotten(forks: Forks) -> None:
 
 def test_what_is_harmless_is_allowed(forks: Forks) -> None:
     """A thread and a process that end, a file that is closed, a variable that is set, a module that is not there."""
-    forks.module("harmless", "import os, subprocess, threading\nthreading.Thread(target=print, args=('x',)).start()\n"
-                 "subprocess.run(['true'])\nopen('/proc/self/stat').close()\nos.environ['BY_IMPORT'] = '1'\n"
-                 "os.environ.pop('GOES', None)")  # fmt: skip
+    forks.module(
+        "harmless",
+        "import os, subprocess, threading\nthreading.Thread(target=print, args=('x',)).start()\n"
+        "subprocess.run(['true'])\nopen('/proc/self/stat').close()\nos.environ['BY_IMPORT'] = '1'\n"
+        "os.environ.pop('GOES', None)",
+    )
     forks.script("look.py", "import os\nprint(os.environ.get('BY_IMPORT'), os.environ.get('GOES'))")
     assert forks.works("look.py", "harmless", "nonexistent_module", GOES="away") == "1 None\n"
 
 
 def test_handlers_and_atexit_functions_of_imports_are_the_ranks(forks: Forks) -> None:
-    forks.module("sets", "import atexit, signal\natexit.register(print, 'at exit')\n"
-                 "signal.signal(signal.SIGTERM, lambda *_: print('term'))\n"
-                 "import sys\nsys.path.insert(0, '/opt/first')")  # fmt: skip
+    forks.module(
+        "sets",
+        "import atexit, signal\natexit.register(print, 'at exit')\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('term'))\n"
+        "import sys\nsys.path.insert(0, '/opt/first')",
+    )
     forks.script("look.py", "import os, signal, sys\nos.kill(os.getpid(), signal.SIGTERM)\nprint(sys.path[:2])")
     assert forks.works("look.py", "sets") == f"term\n['/opt/first', '{forks.folder}']\nat exit\n"
 

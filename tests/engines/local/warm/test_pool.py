@@ -66,9 +66,14 @@ def test_ten_starts_at_once_begin_one_process(forks: Forks) -> None:
             forks.count += 1
             place = forks.folder / f"spec-{forks.count}.json"
         return pool.fork(
-            python=sys.executable, modules=["json"], script=str(forks.folder / "done.py"), spec=place,
-            env=forks.environ, output=2, keep=[],
-        )  # fmt: skip
+            python=sys.executable,
+            modules=["json"],
+            script=str(forks.folder / "done.py"),
+            spec=place,
+            env=forks.environ,
+            output=2,
+            keep=[],
+        )
 
     forks.trust("json")
     with ThreadPoolExecutor(10) as executor:
@@ -129,12 +134,23 @@ def test_a_caller_of_another_kind_means_another_process(forks: Forks, changed: s
     ask += "f.__dict__.update(eval(sys.argv[1])); "
     ask += "f.folder, f.home, f.modules = Path(f.folder), Path(f.home), Path(f.modules); f.pool = WarmPool(f.home); "
     ask += "print(f.works(), end='')"
-    about = {"folder": str(forks.folder), "home": str(forks.home), "modules": str(forks.modules), "count": 100,
-             "trusts": True, "keep": []}  # fmt: skip
+    about = {
+        "folder": str(forks.folder),
+        "home": str(forks.home),
+        "modules": str(forks.modules),
+        "count": 100,
+        "trusts": True,
+        "keep": [],
+    }
     done = subprocess.run(
-        [*words, sys.executable, "-c", ask, repr(about)], cwd=Path(__file__).parents[4], capture_output=True, text=True,
-        check=False, timeout=120, env={**os.environ, "PYTHONPATH": "."},
-    )  # fmt: skip
+        [*words, sys.executable, "-c", ask, repr(about)],
+        cwd=Path(__file__).parents[4],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
     assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
     assert len(forks.pids()) == 2
 
@@ -382,8 +398,17 @@ def test_an_answer_without_a_pid_is_no_fork(forks: Forks) -> None:
         listener.close()
 
 
-NONSENSE = (b"", b"\n", b"{}\n", b"[]\n", b"\xff\n", b'{"spec": "x"}\n', b"x" * 999,
-            b'{"script": 1, "spec": 2, "inherit": 3}\n', b"[" * 100_000 + b"\n")  # fmt: skip
+NONSENSE = (
+    b"",
+    b"\n",
+    b"{}\n",
+    b"[]\n",
+    b"\xff\n",
+    b'{"spec": "x"}\n',
+    b"x" * 999,
+    b'{"script": 1, "spec": 2, "inherit": 3}\n',
+    b"[" * 100_000 + b"\n",
+)
 
 
 @pytest.mark.parametrize("said", NONSENSE)

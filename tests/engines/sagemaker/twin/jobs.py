@@ -29,22 +29,28 @@ def request(home: Path, name: str, script: str, *, count: int = 1, **fields: Any
         "TrainingJobName": name,
         "RoleArn": ROLE,
         "AlgorithmSpecification": {
-            "TrainingImage": "image", "TrainingInputMode": "File",
-            "ContainerEntrypoint": ["bash"], "ContainerArguments": [str(path)],
+            "TrainingImage": "image",
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": ["bash"],
+            "ContainerArguments": [str(path)],
         },
         "OutputDataConfig": {"S3OutputPath": f"file://{home}/store"},
         "ResourceConfig": {"InstanceType": "ml.c5.xlarge", "InstanceCount": count, "VolumeSizeInGB": 1},
         "StoppingCondition": NO_LIMIT,
         **fields,
-    }  # fmt: skip
+    }
 
 
 def ended(twin: Twin, name: str, seconds: float = BOUND_SECONDS) -> Mapping[str, Any]:
     """The description of a job that has ended; AssertionError after `seconds`."""
-    return until(
-        lambda: found if (found := twin.describe(name))["TrainingJobStatus"] in ENDED else None,
-        lambda: (twin.describe(name), output(twin, name)), seconds,
-    ) or {}  # fmt: skip
+    return (
+        until(
+            lambda: found if (found := twin.describe(name))["TrainingJobStatus"] in ENDED else None,
+            lambda: (twin.describe(name), output(twin, name)),
+            seconds,
+        )
+        or {}
+    )
 
 
 def output(twin: Twin, name: str, host: str = "algo-") -> list[str]:

@@ -69,16 +69,31 @@ def test_an_interrupted_job_on_spot_capacity_starts_again_from_its_checkpoints(t
                  if [ -e {ML}/checkpoints/step ]; then ls {ML}/model; echo resumed; exit 0; fi
                  touch {ML}/model/of-the-first-start; echo up; while :; do sleep 0.05; done"""
     config = {"S3Uri": f"file://{home}/saved", "LocalPath": "/opt/ml/checkpoints"}
-    twin.create(request(
-        home, "spot", script, EnableManagedSpotTraining=True, CheckpointConfig=config,
-        StoppingCondition={"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 3600},
-    ))  # fmt: skip
+    twin.create(
+        request(
+            home,
+            "spot",
+            script,
+            EnableManagedSpotTraining=True,
+            CheckpointConfig=config,
+            StoppingCondition={"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 3600},
+        )
+    )
     says(twin, "spot", "up")
     twin.interrupt("spot")
     found = ended(twin, "spot")
     assert found["TrainingJobStatus"] == "Completed"
-    assert steps(found) == ["Starting", "Downloading", "Training", "Interrupted", "Restarting", "Downloading",
-                            "Training", "Uploading", "Completed"]  # fmt: skip
+    assert steps(found) == [
+        "Starting",
+        "Downloading",
+        "Training",
+        "Interrupted",
+        "Restarting",
+        "Downloading",
+        "Training",
+        "Uploading",
+        "Completed",
+    ]
     first, second = twin.log_streams("spot")
     assert [[text for _, text in twin.read_log(one).lines] for one in (first, second)] == [["up"], ["resumed"]]
 
@@ -99,17 +114,20 @@ def test_models_of_all_hosts_are_one_and_nothing_outside_gets_in(twin: Twin, hom
         regular = {member.name for member in tar if member.isreg()}
         assert regular == {"same", "equal", f"of-{one}", f"of-{two}", f"hard-{one}", f"hard-{two}"}
         assert {member.name: member.linkname for member in tar if not member.isreg()} == {
-            f"link-{one}": f"of-{one}", f"link-{two}": f"of-{two}"
-        }  # fmt: skip
+            f"link-{one}": f"of-{one}",
+            f"link-{two}": f"of-{two}",
+        }
         same = tar.extractfile("same")
         assert same is not None
         assert same.read().decode() == f"{one}\n"
-    assert sorted(found["WindlassLeftOut"]) == sorted([
-        *(f"model/out-{name}: it is a link that leads out" for name in (one, two)),
-        *(f"model/pipe-{name}: it is neither file, folder nor link" for name in (one, two)),
-        "model/same: another host has a file of that name",
-        *(f"output/data of {name}: it is no folder any more" for name in ("algo-1", "algo-2")),
-    ])  # fmt: skip
+    assert sorted(found["WindlassLeftOut"]) == sorted(
+        [
+            *(f"model/out-{name}: it is a link that leads out" for name in (one, two)),
+            *(f"model/pipe-{name}: it is neither file, folder nor link" for name in (one, two)),
+            "model/same: another host has a file of that name",
+            *(f"output/data of {name}: it is no folder any more" for name in ("algo-1", "algo-2")),
+        ]
+    )
     assert {one.name for one in (home / "store/model/output").iterdir()} == {"model.tar.gz"}
 
 

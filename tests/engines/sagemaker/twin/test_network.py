@@ -66,8 +66,9 @@ def test_isolation_that_cannot_be_is_refused(home: Path) -> None:
 
 @pytest.mark.slow
 def test_two_hosts_train_together_by_gloo(twin: Twin, home: Path) -> None:
-    (home / "train.py").write_text(textwrap.dedent(
-        """
+    (home / "train.py").write_text(
+        textwrap.dedent(
+            """
         import json, os
         import torch, torch.distributed as dist
         ml = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
@@ -82,7 +83,8 @@ def test_two_hosts_train_together_by_gloo(twin: Twin, home: Path) -> None:
         print("sum", total.item(), flush=True)
         dist.destroy_process_group()
         """
-    ).replace("PORT", str(quiet_port())))  # fmt: skip
+        ).replace("PORT", str(quiet_port()))
+    )
     twin.create(request(home, "gloo", f"exec {sys.executable} {home}/train.py", count=2))
     found = ended(twin, "gloo")
     assert found["TrainingJobStatus"] == "Completed", output(twin, "gloo")

@@ -32,13 +32,17 @@ PROCS = {TOOLKIT: 1, DRIVERS: 2, WORKER: 2}
 """Ranks of a host. The toolkit starts one for each GPU, and one where there is none."""
 OWN = {
     # Channels by which the SDKs send code and drivers; ours have other names, and scripts do not see them.
-    "SM_CHANNEL_CODE", "SM_CHANNEL_SM_DRIVERS",
+    "SM_CHANNEL_CODE",
+    "SM_CHANNEL_SM_DRIVERS",
     # What the launchers of AWS are told by its SDKs.
-    "SM_DISTRIBUTED_CONFIG", "SM_DISTRIBUTED_DRIVER_DIR", "SM_DISTRIBUTION_INSTANCE_GROUPS", "SM_FRAMEWORK_MODULE",
+    "SM_DISTRIBUTED_CONFIG",
+    "SM_DISTRIBUTED_DRIVER_DIR",
+    "SM_DISTRIBUTION_INSTANCE_GROUPS",
+    "SM_FRAMEWORK_MODULE",
     "SM_FRAMEWORK_PARAMS",
     # Of the images of AWS.
     "SM_DLC_TORCH_VERSION",
-}  # fmt: skip
+}
 """Variables that are not to be found under our worker."""
 PLACES = {"SM_MODULE_DIR", "SM_SOURCE_DIR"}
 """Where the code is: ours is unpacked from an archive, and not in its channel."""
@@ -51,9 +55,10 @@ TRAINING_ENV = {
 Ran = Callable[[str, int], Ranks]
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.timeout(1800),
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: AWS's code is at /opt/ml"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +172,10 @@ def _comparable(variables: dict[str, str], name: str) -> Any:
     if name == "SM_TRAINING_ENV":
         found = {key: value[key] for key in TRAINING_ENV}
         return {
-            **found, "channel_input_dirs": _without(found["channel_input_dirs"], channels), "job_name": None,
-        }  # fmt: skip
+            **found,
+            "channel_input_dirs": _without(found["channel_input_dirs"], channels),
+            "job_name": None,
+        }
     return value
 
 

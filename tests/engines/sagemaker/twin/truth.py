@@ -100,17 +100,19 @@ def ranks_in(model: Path) -> Ranks:
 def by_toolkit(home: Home, environment: Path, hosts: int, **hyperparameters: str) -> dict[str, Any]:
     """The request of a job as the SDK's second version makes it for PyTorch: values of hyperparameters are JSON."""
     own = {
-        "sagemaker_program": "train.py", "sagemaker_submit_directory": "/opt/ml/input/data/code",
-        "sagemaker_torch_distributed_enabled": True, "sagemaker_distribution_instance_groups": [GROUP],
+        "sagemaker_program": "train.py",
+        "sagemaker_submit_directory": "/opt/ml/input/data/code",
+        "sagemaker_torch_distributed_enabled": True,
+        "sagemaker_distribution_instance_groups": [GROUP],
         "sagemaker_instance_type": INSTANCE,
-    }  # fmt: skip
+    }
     given = {**own, **HYPERPARAMETERS, **hyperparameters}
     return {
         **_request(home, "toolkit", hosts),
         "AlgorithmSpecification": {"TrainingImage": "pytorch-training", "TrainingInputMode": "File"},
         "HyperParameters": {key: json.dumps(value) for key, value in given.items()},
         "Environment": {"SAGEMAKER_TRAINING_MODULE": "sagemaker_pytorch_container.training:main", **_network()},
-    }  # fmt: skip
+    }
 
 
 def by_drivers(
@@ -138,7 +140,8 @@ def by_drivers(
     return {
         **request,
         "AlgorithmSpecification": {
-            "TrainingImage": "pytorch-training", "TrainingInputMode": "File",
+            "TrainingImage": "pytorch-training",
+            "TrainingInputMode": "File",
             "ContainerEntrypoint": constants.DEFAULT_CONTAINER_ENTRYPOINT,
             "ContainerArguments": constants.DEFAULT_CONTAINER_ARGUMENTS,
         },
@@ -147,7 +150,7 @@ def by_drivers(
         },
         "Environment": _network(),
         "InputDataConfig": [*request["InputDataConfig"], _channel("sm_drivers", folder)],
-    }  # fmt: skip
+    }
 
 
 def run_twin(home: Home, environment: Path, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
@@ -169,9 +172,14 @@ def run_worker(home: Home, hosts: int, procs: int) -> Ranks:
     with closing(Harness(way, home.path / "worker")) as harness:
         words = [word for name, value in HYPERPARAMETERS.items() for word in (f"--{name}", _text(value))]
         run = harness.start(
-            "train.py", *words, base=home.path / "code", nodes=hosts, procs_per_node=procs,
-            resources={"instance": INSTANCE}, data=[{"name": "train", "source": f"file://{home.path}/data"}],
-        )  # fmt: skip
+            "train.py",
+            *words,
+            base=home.path / "code",
+            nodes=hosts,
+            procs_per_node=procs,
+            resources={"instance": INSTANCE},
+            data=[{"name": "train", "source": f"file://{home.path}/data"}],
+        )
         return ranks_in(Path(run.succeeded().status.output_dir))
 
 

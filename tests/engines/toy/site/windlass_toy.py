@@ -53,10 +53,15 @@ class ToyEngine(SupervisedEngine):
         procs = 1 if job.procs_per_node == "auto" else job.procs_per_node
         folders = {"path": f"{run_dir}/output", "checkpoints": f"{run_dir}/checkpoints"}
         promised = contract(
-            run_id=run_id, launcher=job.launcher, max_restarts=job.restarts.max, output_dir=folders["path"],
-            checkpoint_dir=folders["checkpoints"], data={data.name: data.source for data in job.data},
-            checkpoint_every=job.checkpoint.every, checkpoint_keep=job.checkpoint.keep,
-        )  # fmt: skip
+            run_id=run_id,
+            launcher=job.launcher,
+            max_restarts=job.restarts.max,
+            output_dir=folders["path"],
+            checkpoint_dir=folders["checkpoints"],
+            data={data.name: data.source for data in job.data},
+            checkpoint_every=job.checkpoint.every,
+            checkpoint_keep=job.checkpoint.keep,
+        )
         program = [job.script_argv[0]] if job.script_kind == "program" else [python, str(WORKER / "rank.py")]
         nodes = NodeTemplate(
             run_id=run_id, num_nodes=job.nodes.max, procs_per_node=procs, cwd=code_dir,

@@ -31,8 +31,16 @@ def extend() -> None:
 def _remember_requests() -> None:
     found = iam_actions.extract_resource_arn
 
-    def extract_resource_arn(service: str, method: str, path: str, headers: dict[str, str], body: bytes,
-                             query_params: dict[str, Any], region: str, account_id: str) -> str:  # fmt: skip
+    def extract_resource_arn(
+        service: str,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes,
+        query_params: dict[str, Any],
+        region: str,
+        account_id: str,
+    ) -> str:
         arn = str(found(service, method, path, headers, body, query_params, region, account_id))
         _request.set(Request(service, path, body, query_params, region, account_id, arn))
         return arn
@@ -43,16 +51,26 @@ def _remember_requests() -> None:
 def _check_all(log: str) -> None:
     enforce = iam_evaluator.enforce
 
-    def enforced(access_key_id: str, iam_action: str, service: str, region: str, resource_arn: str = "*",
-                 service_context: dict[str, Any] | None = None) -> Any:  # fmt: skip
+    def enforced(
+        access_key_id: str,
+        iam_action: str,
+        service: str,
+        region: str,
+        resource_arn: str = "*",
+        service_context: dict[str, Any] | None = None,
+    ) -> Any:
         request, context = _request.get(), service_context or {}
         is_first = request is not None and request.service == service and request.fallback == resource_arn
         wanted = checks(iam_action, request) if is_first and request else [Check(iam_action, resource_arn)]
         for check in wanted:
             denied = enforce(
-                access_key_id, check.action, check.action.partition(":")[0] if check.action != iam_action else service,
-                region, check.arn, _context(context, check),
-            )  # fmt: skip
+                access_key_id,
+                check.action,
+                check.action.partition(":")[0] if check.action != iam_action else service,
+                region,
+                check.arn,
+                _context(context, check),
+            )
             if log:
                 _write(log, check, bool(denied), access_key_id)
             if denied:
@@ -65,8 +83,11 @@ def _check_all(log: str) -> None:
 
 def _context(context: dict[str, Any], check: Check) -> dict[str, Any]:
     """The condition keys of one check: AWS has the tags of a request only for resource types that take them."""
-    kept = {key: value for key, value in context.items()
-            if check.has_request_tags or not key.lower().startswith(("aws:requesttag/", "aws:tagkeys"))}  # fmt: skip
+    kept = {
+        key: value
+        for key, value in context.items()
+        if check.has_request_tags or not key.lower().startswith(("aws:requesttag/", "aws:tagkeys"))
+    }
     return kept | dict(check.context)
 
 

@@ -16,11 +16,22 @@ from urllib.parse import unquote
 REFERENCE: Final[dict[str, Any]] = json.loads(Path(__file__).parents[1].joinpath("authorization.json").read_text())
 """Resource types of each action with their condition keys; `tools/authorization.py` makes it, and names its source."""
 EC2_TYPES: Final = {
-    "vpc": "vpc", "subnet": "subnet", "sg": "security-group", "sgr": "security-group-rule", "rtb": "route-table",
-    "igw": "internet-gateway", "eipalloc": "elastic-ip", "nat": "natgateway", "vpce": "vpc-endpoint",
-    "lt": "launch-template", "fl": "vpc-flow-log", "eni": "network-interface", "pg": "placement-group",
-    "i": "instance", "vol": "volume",
-}  # fmt: skip
+    "vpc": "vpc",
+    "subnet": "subnet",
+    "sg": "security-group",
+    "sgr": "security-group-rule",
+    "rtb": "route-table",
+    "igw": "internet-gateway",
+    "eipalloc": "elastic-ip",
+    "nat": "natgateway",
+    "vpce": "vpc-endpoint",
+    "lt": "launch-template",
+    "fl": "vpc-flow-log",
+    "eni": "network-interface",
+    "pg": "placement-group",
+    "i": "instance",
+    "vol": "volume",
+}
 """Resource types by the prefix of their ids."""
 EC2_ID: Final = re.compile(rf"({'|'.join(EC2_TYPES)})-[0-9a-f]{{8,}}")
 IAM_PARAMETERS: Final = {"role": "RoleName", "instance-profile": "InstanceProfileName", "user": "UserName"}
@@ -81,8 +92,17 @@ class Check:
 
 def checks(action: str, request: Request) -> list[Check]:
     """All rights that a request for `action` needs; the first is the action's own."""
-    named = {"ec2": _ec2, "iam": _iam, "eks": _eks, "kms": _kms, "elasticfilesystem": _efs, "fsx": _fsx,
-             "events": _events, "budgets": _budgets, "ecr": _ecr}.get(request.service)  # fmt: skip
+    named = {
+        "ec2": _ec2,
+        "iam": _iam,
+        "eks": _eks,
+        "kms": _kms,
+        "elasticfilesystem": _efs,
+        "fsx": _fsx,
+        "events": _events,
+        "budgets": _budgets,
+        "ecr": _ecr,
+    }.get(request.service)
     if named is None or action not in REFERENCE["actions"]:
         return [Check(action, request.fallback), *_passed(action, request), *_tagged(action, request)]
     return [*named(action, request), *_passed(action, request), *_tagged(action, request)]
@@ -116,8 +136,11 @@ def _ec2(action: str, request: Request) -> list[Check]:
     rows += [(kind, request.arn(f"{kind}/*")) for kind in made]
     own = [Check(action, arn, "aws:RequestTag/${TagKey}" in table[kind]["conditions"]) for kind, arn in rows]
     verb = action.partition(":")[2]
-    tags = [Check("ec2:CreateTags", request.arn(f"{kind}/*"), context=(("ec2:CreateAction", verb),))
-            for kind in made if kind in tagged]  # fmt: skip
+    tags = [
+        Check("ec2:CreateTags", request.arn(f"{kind}/*"), context=(("ec2:CreateAction", verb),))
+        for kind in made
+        if kind in tagged
+    ]
     return [*(own or [Check(action, "*")]), *tags]
 
 
@@ -147,8 +170,11 @@ def _associated(association: str) -> dict[str, str]:
 
 
 def _iam(action: str, request: Request) -> list[Check]:
-    found = {kind: [request.arn(f"{kind}/{name}", region="")]
-             for kind, parameter in IAM_PARAMETERS.items() if (name := request.param(parameter))}  # fmt: skip
+    found = {
+        kind: [request.arn(f"{kind}/{name}", region="")]
+        for kind, parameter in IAM_PARAMETERS.items()
+        if (name := request.param(parameter))
+    }
     if source := request.param("PolicySourceArn"):
         found[source.split(":")[5].split("/")[0]] = [source]
     context: tuple[tuple[str, str], ...] = ()
@@ -162,8 +188,12 @@ def _iam(action: str, request: Request) -> list[Check]:
     return [replace(one, context=context) for one in _of(action, found)]
 
 
-EKS_PARTS: Final = {"node-groups": "nodegroup", "addons": "addon", "access-entries": "access-entry",
-                    "pod-identity-associations": "podidentityassociation"}  # fmt: skip
+EKS_PARTS: Final = {
+    "node-groups": "nodegroup",
+    "addons": "addon",
+    "access-entries": "access-entry",
+    "pod-identity-associations": "podidentityassociation",
+}
 
 
 def _eks(action: str, request: Request) -> list[Check]:
@@ -200,8 +230,7 @@ def _efs(action: str, request: Request) -> list[Check]:
     path = unquote(request.path)
     for id in re.findall(r"fsmt-[0-9a-f]{8,}", path):
         path += " " + str((efs._mount_targets.get(id) or {}).get("FileSystemId", ""))
-    texts = [path, *(str(value) for value in request.json.values()),
-             *(str(value) for value in request.params.values())]  # fmt: skip
+    texts = [path, *(str(value) for value in request.json.values()), *(str(value) for value in request.params.values())]
     return _of(action, dict(_by_id(request, " ".join(texts), {"fs": "file-system", "fsap": "access-point"})))
 
 
@@ -253,11 +282,14 @@ def _passed(action: str, request: Request) -> list[Check]:
 
 
 NEW: Final = {
-    "kms:CreateKey": "key/*", "elasticfilesystem:CreateFileSystem": "file-system/*",
-    "elasticfilesystem:CreateAccessPoint": "access-point/*", "fsx:CreateFileSystem": "file-system/*",
-    "fsx:CreateDataRepositoryAssociation": "association/*/*", "fsx:CreateDataRepositoryTask": "task/*",
+    "kms:CreateKey": "key/*",
+    "elasticfilesystem:CreateFileSystem": "file-system/*",
+    "elasticfilesystem:CreateAccessPoint": "access-point/*",
+    "fsx:CreateFileSystem": "file-system/*",
+    "fsx:CreateDataRepositoryAssociation": "association/*/*",
+    "fsx:CreateDataRepositoryTask": "task/*",
     "ecr:CreateRepository": "",
-}  # fmt: skip
+}
 """What gets the tags of a request that makes it, where AWS checks TagResource on it too; EC2 is above."""
 
 

@@ -19,8 +19,14 @@ from ministack.core.responses import AccountRegionScopedDict, get_account_id, ge
 from ministack.services import ec2
 from tests.fakeaws.emulator.extensions.shapes import model_of
 
-NEXT = {"CREATING": "AVAILABLE", "UPDATING": "AVAILABLE", "PENDING": "EXECUTING", "EXECUTING": "SUCCEEDED",
-        "CANCELING": "CANCELED", "DELETING": "GONE"}  # fmt: skip
+NEXT = {
+    "CREATING": "AVAILABLE",
+    "UPDATING": "AVAILABLE",
+    "PENDING": "EXECUTING",
+    "EXECUTING": "SUCCEEDED",
+    "CANCELING": "CANCELED",
+    "DELETING": "GONE",
+}
 
 
 class FsxError(Exception):
@@ -48,15 +54,22 @@ class Fsx:
         if subnet is None:
             raise FsxError("InvalidNetworkSettings", f"The subnet ID {body['SubnetIds'][0]} is invalid.")
         system = {
-            "OwnerId": get_account_id(), "CreationTime": time.time(), "FileSystemId": name,
-            "FileSystemType": body["FileSystemType"], "Lifecycle": "CREATING",
-            "StorageCapacity": body["StorageCapacity"], "StorageType": body.get("StorageType", "SSD"),
-            "VpcId": subnet["VpcId"], "SubnetIds": body["SubnetIds"],
+            "OwnerId": get_account_id(),
+            "CreationTime": time.time(),
+            "FileSystemId": name,
+            "FileSystemType": body["FileSystemType"],
+            "Lifecycle": "CREATING",
+            "StorageCapacity": body["StorageCapacity"],
+            "StorageType": body.get("StorageType", "SSD"),
+            "VpcId": subnet["VpcId"],
+            "SubnetIds": body["SubnetIds"],
             "NetworkInterfaceIds": [f"eni-{secrets.token_hex(8)}0"],
-            "DNSName": f"{name}.fsx.{get_region()}.amazonaws.com", "ResourceARN": _arn(f"file-system/{name}"),
-            "FileSystemTypeVersion": body.get("FileSystemTypeVersion", "2.15"), "Tags": body.get("Tags", []),
+            "DNSName": f"{name}.fsx.{get_region()}.amazonaws.com",
+            "ResourceARN": _arn(f"file-system/{name}"),
+            "FileSystemTypeVersion": body.get("FileSystemTypeVersion", "2.15"),
+            "Tags": body.get("Tags", []),
             "LustreConfiguration": _lustre(lustre, deployment),
-        }  # fmt: skip
+        }
         if deployment.startswith("PERSISTENT"):
             system["KmsKeyId"] = body.get("KmsKeyId", f"arn:aws:kms:{get_region()}:{get_account_id()}:key/aws-fsx")
         self.file_systems[name] = system
@@ -94,13 +107,18 @@ class Fsx:
             raise FsxError("BadRequest", "Data repository associations need deployment type SCRATCH_2 or PERSISTENT_2.")
         name = _new("dra")
         association = {
-            "AssociationId": name, "ResourceARN": _arn(f"association/{system['FileSystemId']}/{name}"),
-            "FileSystemId": system["FileSystemId"], "Lifecycle": "CREATING", "CreationTime": time.time(),
-            "FileSystemPath": body.get("FileSystemPath", "/"), "DataRepositoryPath": body["DataRepositoryPath"],
+            "AssociationId": name,
+            "ResourceARN": _arn(f"association/{system['FileSystemId']}/{name}"),
+            "FileSystemId": system["FileSystemId"],
+            "Lifecycle": "CREATING",
+            "CreationTime": time.time(),
+            "FileSystemPath": body.get("FileSystemPath", "/"),
+            "DataRepositoryPath": body["DataRepositoryPath"],
             "BatchImportMetaDataOnCreate": body.get("BatchImportMetaDataOnCreate", False),
-            "ImportedFileChunkSize": body.get("ImportedFileChunkSize", 1024), "S3": body.get("S3", {}),
+            "ImportedFileChunkSize": body.get("ImportedFileChunkSize", 1024),
+            "S3": body.get("S3", {}),
             "Tags": body.get("Tags", []),
-        }  # fmt: skip
+        }
         self.associations[name] = association
         return {"Association": association}
 
@@ -124,10 +142,17 @@ class Fsx:
         name = _new("task")
         counts = {"TotalCount": 0, "SucceededCount": 0, "FailedCount": 0}
         task = {
-            "TaskId": name, "Lifecycle": "PENDING", "Type": body["Type"], "CreationTime": time.time(),
-            "ResourceARN": _arn(f"task/{name}"), "Tags": body.get("Tags", []), "FileSystemId": system["FileSystemId"],
-            "Paths": body.get("Paths", []), "Report": body["Report"], "Status": counts,
-        }  # fmt: skip
+            "TaskId": name,
+            "Lifecycle": "PENDING",
+            "Type": body["Type"],
+            "CreationTime": time.time(),
+            "ResourceARN": _arn(f"task/{name}"),
+            "Tags": body.get("Tags", []),
+            "FileSystemId": system["FileSystemId"],
+            "Paths": body.get("Paths", []),
+            "Report": body["Report"],
+            "Status": counts,
+        }
         self.tasks[name] = task
         return {"DataRepositoryTask": task}
 
@@ -176,10 +201,16 @@ class Fsx:
             raise FsxError("BadRequest", "Backups are not supported on scratch file systems.")
         name = _new("backup")
         backup = {
-            "BackupId": name, "Lifecycle": "CREATING", "Type": "USER_INITIATED", "CreationTime": time.time(),
-            "ProgressPercent": 100, "ResourceARN": _arn(f"backup/{name}"), "Tags": tags,
-            "ResourceType": "FILE_SYSTEM", "FileSystem": dict(system),
-        }  # fmt: skip
+            "BackupId": name,
+            "Lifecycle": "CREATING",
+            "Type": "USER_INITIATED",
+            "CreationTime": time.time(),
+            "ProgressPercent": 100,
+            "ResourceARN": _arn(f"backup/{name}"),
+            "Tags": tags,
+            "ResourceType": "FILE_SYSTEM",
+            "FileSystem": dict(system),
+        }
         self.backups[name] = backup
         return backup
 

@@ -33,8 +33,9 @@ def extend() -> None:
             for letter in (letters if kind == "availability-zone" else ("",))
         ]
         items = "".join(f"<item>{render(told, one)}</item>" for one in found)
-        return ec2._xml(200, "DescribeInstanceTypeOfferingsResponse",
-                        f"<instanceTypeOfferingSet>{items}</instanceTypeOfferingSet>")  # fmt: skip
+        return ec2._xml(
+            200, "DescribeInstanceTypeOfferingsResponse", f"<instanceTypeOfferingSet>{items}</instanceTypeOfferingSet>"
+        )
 
     for handlers in [table for table in vars(ec2).values() if isinstance(table, dict) and "CreateFlowLogs" in table]:
         handlers["DescribeInstanceTypeOfferings"] = described

@@ -74,9 +74,15 @@ class ServiceQuotas:
         name, value = QUOTAS[service, code]
         arn = f"arn:aws:servicequotas:{get_region()}:{get_account_id()}:{service}/{code}"
         return {
-            "ServiceCode": service, "QuotaCode": code, "QuotaName": name, "QuotaArn": arn, "Unit": "None",
-            "Value": self.set.get(code, value), "Adjustable": True, "GlobalQuota": False,
-        }  # fmt: skip
+            "ServiceCode": service,
+            "QuotaCode": code,
+            "QuotaName": name,
+            "QuotaArn": arn,
+            "Unit": "None",
+            "Value": self.set.get(code, value),
+            "Adjustable": True,
+            "GlobalQuota": False,
+        }
 
     def _request(self, service: str, code: str, wanted: float) -> dict[str, Any]:
         quota = self._quota(service, code)
@@ -86,8 +92,11 @@ class ServiceQuotas:
             raise Refused("ResourceAlreadyExistsException", "only one open request for a quota is allowed")
         made = {
             **{name: quota[name] for name in ("ServiceCode", "QuotaCode", "QuotaName", "QuotaArn", "GlobalQuota")},
-            "Id": f"{len(self.requests):032x}", "Status": "PENDING", "DesiredValue": wanted, "Created": time.time(),
-        }  # fmt: skip
+            "Id": f"{len(self.requests):032x}",
+            "Status": "PENDING",
+            "DesiredValue": wanted,
+            "Created": time.time(),
+        }
         self.requests[code] = made
         return made
 

@@ -313,9 +313,7 @@ def be_rank(name: str, rank: int, rank_main: Rank, talk: bool) -> None:
         torch.set_num_threads(1)
         if talk:
             meeting = (FOLDER / f"meeting-{name.replace(' ', '-')}").as_uri()  # a port could be taken by others
-            dist.init_process_group(
-                "gloo", init_method=meeting, rank=rank, world_size=int(os.environ["WORLD_SIZE"])
-            )  # fmt: skip
+            dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
         tell(name, rank, rank_main())
     except SystemExit as leaving:
         code = int(leaving.code or 0)

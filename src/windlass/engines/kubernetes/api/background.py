@@ -119,7 +119,7 @@ class Health:
 
 def start(
     what: str, turn: Callable[[], bool], closed: threading.Event, health: Health, *, is_paced: bool = False
-) -> threading.Thread:  # fmt: skip
+) -> threading.Thread:
     """Call `turn` in a thread until it gives True or `closed` is set; after an error, again after a pause.
 
     Also after one that lasts a moment only, such as a watch that the server ends at once; not where it `is_paced`, and
@@ -130,9 +130,7 @@ def start(
     return thread
 
 
-def run(
-    what: str, turn: Callable[[], bool], closed: threading.Event, health: Health, is_paced: bool = False
-) -> None:  # fmt: skip
+def run(what: str, turn: Callable[[], bool], closed: threading.Event, health: Health, is_paced: bool = False) -> None:
     """The same in this thread."""
     backoff = Backoff()
     while not closed.is_set():

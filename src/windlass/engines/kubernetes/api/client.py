@@ -194,8 +194,9 @@ class Client:
         try:
             tls = login.tls() if server.scheme == "https" else None
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise EngineError(f"context {self.context}: its certificates cannot be used: {_words_of(error)}",
-                              hint) from error  # fmt: skip
+            raise EngineError(
+                f"context {self.context}: its certificates cannot be used: {_words_of(error)}", hint
+            ) from error
         return Pool(Route(server, by, tls, str(context.cluster.settings.get("tls-server-name") or "")))
 
     @property
@@ -245,9 +246,10 @@ class Client:
 
     def no_namespace(self) -> UsageError:
         """The error that the namespace does not exist."""
-        return UsageError(f"there is no namespace {self.namespace} in the cluster of context {self.context}",
-                          f"{self.kubectl} create namespace {self.namespace}; "
-                          "or set namespace: in targets.yaml")  # fmt: skip
+        return UsageError(
+            f"there is no namespace {self.namespace} in the cluster of context {self.context}",
+            f"{self.kubectl} create namespace {self.namespace}; or set namespace: in targets.yaml",
+        )
 
     def find(self, api: str, kind: str, selector: str = "", **query: str) -> dict[str, Any]:
         """The list with all objects of a kind that have these labels. Raises Refused, Unreachable.
@@ -312,9 +314,7 @@ class Client:
             else:
                 return
 
-    def delete(
-        self, api: str, kind: str, name: str, *, grace: int | None = None, is_owned_first: bool = False
-    ) -> bool:  # fmt: skip
+    def delete(self, api: str, kind: str, name: str, *, grace: int | None = None, is_owned_first: bool = False) -> bool:
         """Delete an object and what it owns, after it or `is_owned_first`; gives whether it was there.
 
         Raises Refused, Unreachable.
@@ -333,8 +333,14 @@ class Client:
         self, api: str, kind: str, selector: str, since: str, seconds: int, *, accept: str = JSON, **more: str
     ) -> Iterator[dict[str, Any]]:
         """Changes after resource version `since`, for at most so many seconds. Raises Refused (410), Unreachable."""
-        query = {"watch": "1", "resourceVersion": since, "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds),
-                 **({"labelSelector": selector} if selector else {}), **more}  # fmt: skip
+        query = {
+            "watch": "1",
+            "resourceVersion": since,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+            **({"labelSelector": selector} if selector else {}),
+            **more,
+        }
         for line in self.lines(self.path(api, kind), query, silence=seconds + CONNECT_SECONDS, accept=accept):
             event = _json_of(line)
             about = event.get("object")
@@ -361,9 +367,14 @@ class Client:
 
         `previous` are those that it said before it was last started again.
         """
-        query = {"container": container, "timestamps": "true", **({"follow": "true"} if follow else {}),
-                 **({"sinceTime": since} if since else {}), **({"previous": "true"} if previous else {}),
-                 **({"tailLines": str(tail)} if tail is not None else {})}  # fmt: skip
+        query = {
+            "container": container,
+            "timestamps": "true",
+            **({"follow": "true"} if follow else {}),
+            **({"sinceTime": since} if since else {}),
+            **({"previous": "true"} if previous else {}),
+            **({"tailLines": str(tail)} if tail is not None else {}),
+        }
         # A busy kubelet may accept a follow request and never send anything: then it is repeated.
         silence = FOLLOW_SECONDS if follow and since is not None else READ_SECONDS
         return self.lines(f"{self.path('v1', 'Pod', pod)}/log", query, silence=silence)
@@ -383,8 +394,11 @@ class Client:
         try:
             connection = self._current_pool().route.dial(is_tunnel=True)
             connection.settimeout(READ_SECONDS)
-            connect(f"ws{self.server.removeprefix('http')}{path}?{urlencode(query)}", socket=connection,
-                    header=[*headers, f"sec-websocket-protocol: {channels}"])  # fmt: skip
+            connect(
+                f"ws{self.server.removeprefix('http')}{path}?{urlencode(query)}",
+                socket=connection,
+                header=[*headers, f"sec-websocket-protocol: {channels}"],
+            )
         except websocket.WebSocketBadStatusException as error:
             raise _refused(error.status_code, _json_of(error.resp_body or b""), self) from error
         except (websocket.WebSocketException, http.client.HTTPException, OSError, ValueError) as error:
@@ -400,9 +414,15 @@ class Client:
         return f"{root}{place}/{PLURALS[kind]}" + (f"/{quote(name)}" if name else "")
 
     def call(
-        self, method: Method, path: str, body: object = None, query: Mapping[str, str] | None = None,
-        *, content: str = JSON, accept: str = JSON,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        method: Method,
+        path: str,
+        body: object = None,
+        query: Mapping[str, str] | None = None,
+        *,
+        content: str = JSON,
+        accept: str = JSON,
+    ) -> dict[str, Any]:
         """One request, one JSON answer. Raises Refused, Unreachable.
 
         A GET whose connection breaks is sent once more, over a new one: an idle one may have been closed meanwhile.
@@ -424,9 +444,16 @@ class Client:
                 is_new = False
 
     def _call_once(
-        self, method: Method, path: str, body: object, query: Mapping[str, str] | None, content: str, accept: str,
-        *, is_new: bool,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        method: Method,
+        path: str,
+        body: object,
+        query: Mapping[str, str] | None,
+        content: str,
+        accept: str,
+        *,
+        is_new: bool,
+    ) -> dict[str, Any]:
         response = self._request(method, path, body, query, content, READ_SECONDS, accept, is_new=is_new)
         with self._transport():
             data = response.read()
@@ -471,9 +498,17 @@ class Client:
             yield rest
 
     def _request(
-        self, method: str, path: str, body: object, query: Mapping[str, str] | None, content: str, read: float | None,
-        accept: str, *, is_new: bool = False,
-    ) -> Response:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        body: object,
+        query: Mapping[str, str] | None,
+        content: str,
+        read: float | None,
+        accept: str,
+        *,
+        is_new: bool = False,
+    ) -> Response:
         target = path + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         headers = {**self._headers(), "Accept": accept, "Content-Type": content}
@@ -498,16 +533,19 @@ class Client:
 
     def _foreign(self, wanted: str) -> Unreachable:
         """What was answered is not what an API server answers: a proxy's page, or half of an answer."""
-        return _Broken(f"{self.server} answered something that is not {wanted} of Kubernetes",
-                       f"is a proxy in front of it? {self.kubectl} get --raw /version")  # fmt: skip
+        return _Broken(
+            f"{self.server} answered something that is not {wanted} of Kubernetes",
+            f"is a proxy in front of it? {self.kubectl} get --raw /version",
+        )
 
     def _headers(self) -> dict[str, str]:
         """Who we are; a login that has run out is renewed first. Raises NotLoggedIn."""
         try:
             return self._login.headers()
         except LoginError as error:
-            raise NotLoggedIn(f"context {self.context} cannot be logged in to: {error}",
-                              f"{self.kubectl} get pods") from error  # fmt: skip
+            raise NotLoggedIn(
+                f"context {self.context} cannot be logged in to: {error}", f"{self.kubectl} get pods"
+            ) from error
 
 
 def _ahead(date: str, now: float) -> float:
@@ -545,8 +583,13 @@ def _refused(status: int, answer: Json, client: Client) -> Refused:
     if status == 403 and _OF_ADMISSION.search(message):
         hints[403] = "change the job or the target as it says, or ask an administrator of the cluster"
     details = found if isinstance(found := answer.get("details"), dict) else None
-    return Refused(f"the cluster refused: {message}", hints.get(status, ""), status=status,
-                   reason=str(answer.get("reason", "")), details=details)  # fmt: skip
+    return Refused(
+        f"the cluster refused: {message}",
+        hints.get(status, ""),
+        status=status,
+        reason=str(answer.get("reason", "")),
+        details=details,
+    )
 
 
 def _words_of(error: BaseException) -> str:

@@ -34,8 +34,14 @@ class Address(NamedTuple):
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in PORTS or not parts.hostname:  # the URL itself may have a password
             raise ValueError(f"no address of scheme {', '.join(PORTS)}: {parts.scheme}://{parts.hostname or ''}")
-        return cls(parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme], parts.path.rstrip("/"),
-                   unquote(parts.username or ""), unquote(parts.password or ""))  # fmt: skip
+        return cls(
+            parts.scheme,
+            parts.hostname,
+            parts.port or PORTS[parts.scheme],
+            parts.path.rstrip("/"),
+            unquote(parts.username or ""),
+            unquote(parts.password or ""),
+        )
 
     @property
     def netloc(self) -> str:

@@ -22,17 +22,23 @@ def write_kubeconfig(folder: Path, environ: Mapping[str, str], account: Path = A
     """
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port or not (account / "token").is_file():
-        raise UsageError(f"this process has no service account: no KUBERNETES_SERVICE_HOST or no {account / 'token'}",
-                         "in the pod's spec: automountServiceAccountToken: true")  # fmt: skip
+        raise UsageError(
+            f"this process has no service account: no KUBERNETES_SERVICE_HOST or no {account / 'token'}",
+            "in the pod's spec: automountServiceAccountToken: true",
+        )
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     cluster = {"server": server, "certificate-authority": str(account / "ca.crt")}
     path = folder / "in-cluster-kubeconfig.json"
-    path.write_text(json.dumps({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": CONTEXT,
-        "clusters": [{"name": CONTEXT, "cluster": cluster}],
-        "users": [{"name": CONTEXT, "user": {"tokenFile": str(account / "token")}}],
-        "contexts": [{"name": CONTEXT, "context": {"cluster": CONTEXT, "user": CONTEXT}}],
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": CONTEXT,
+                "clusters": [{"name": CONTEXT, "cluster": cluster}],
+                "users": [{"name": CONTEXT, "user": {"tokenFile": str(account / "token")}}],
+                "contexts": [{"name": CONTEXT, "context": {"cluster": CONTEXT, "user": CONTEXT}}],
+            }
+        )
+    )
     return path

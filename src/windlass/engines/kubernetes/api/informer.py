@@ -91,9 +91,14 @@ class Watched:
     def _watch(self, table: Table) -> None:
         selector = table.selector(self._run_id)
         events = self._client.watch(
-            table.api, table.kind, selector, self._board.versions[table.kind], WATCH_SECONDS, accept=TABLE,
+            table.api,
+            table.kind,
+            selector,
+            self._board.versions[table.kind],
+            WATCH_SECONDS,
+            accept=TABLE,
             includeObject=table.include,
-        )  # fmt: skip
+        )
         for event in events:
             self._note_answer(table)
             with self._lock:

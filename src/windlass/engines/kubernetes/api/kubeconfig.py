@@ -114,13 +114,16 @@ def read_context(name: str, files: str) -> Context:
             found[section] = {**entries, **found[section]}
     contexts = found["contexts"]
     if name not in contexts:
-        raise UsageError(f"the kubeconfig {files} has no context '{name}'",
-                         f"known are: {', '.join(sorted(contexts)) or 'none'}")  # fmt: skip
+        raise UsageError(
+            f"the kubeconfig {files} has no context '{name}'", f"known are: {', '.join(sorted(contexts)) or 'none'}"
+        )
     chosen = contexts[name].settings
     cluster = found["clusters"].get(str(chosen.get("cluster")))
     if cluster is None:
-        raise UsageError(f"the kubeconfig {files} has no cluster '{chosen.get('cluster')}', which context {name} names",
-                         "aws eks update-kubeconfig --name CLUSTER")  # fmt: skip
+        raise UsageError(
+            f"the kubeconfig {files} has no cluster '{chosen.get('cluster')}', which context {name} names",
+            "aws eks update-kubeconfig --name CLUSTER",
+        )
     return Context(name, cluster, found["users"].get(str(chosen.get("user")), Section({}, Path())), files)
 
 

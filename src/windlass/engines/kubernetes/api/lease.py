@@ -50,10 +50,15 @@ class Lease:
     """The Lease of one run, as one supervisor sees it."""
 
     def __init__(
-        self, client: Client, run_id: str, holder: str, *,
-        clock: Callable[[], float] = boot_clock, now: Callable[[], float] = time.time,
+        self,
+        client: Client,
+        run_id: str,
+        holder: str,
+        *,
+        clock: Callable[[], float] = boot_clock,
+        now: Callable[[], float] = time.time,
         has_ended: Callable[[str], bool] = lambda host: False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`clock` measures durations; `now` returns the Unix seconds that are written to the Lease.
 
         `has_ended` returns whether the cluster reports that a holder on this host has ended, so that its Lease can be

@@ -182,10 +182,13 @@ def _by_plugin(plugin: Section, context: Context, seconds: float) -> Credentials
     more = {str(item["name"]): str(item["value"]) for item in settings.get("env") or ()}
     try:
         with subprocess.Popen(
-            [program, *map(str, settings.get("args") or ())], stdout=subprocess.PIPE,
-            stdin=None if is_interactive else subprocess.DEVNULL, stderr=None if is_interactive else subprocess.PIPE,
-            env={**os.environ, **more, "KUBERNETES_EXEC_INFO": json.dumps(info)}, start_new_session=not is_interactive,
-        ) as running:  # fmt: skip
+            [program, *map(str, settings.get("args") or ())],
+            stdout=subprocess.PIPE,
+            stdin=None if is_interactive else subprocess.DEVNULL,
+            stderr=None if is_interactive else subprocess.PIPE,
+            env={**os.environ, **more, "KUBERNETES_EXEC_INFO": json.dumps(info)},
+            start_new_session=not is_interactive,
+        ) as running:
             try:
                 output, said = running.communicate(timeout=None if is_interactive else seconds)
             except BaseException:

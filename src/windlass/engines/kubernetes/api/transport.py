@@ -74,9 +74,15 @@ class Pool:
         weakref.finalize(self, _close_all, self._idle)
 
     def request(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, read_seconds: float | None,
-        *, is_new: bool = False,
-    ) -> Response:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        read_seconds: float | None,
+        *,
+        is_new: bool = False,
+    ) -> Response:
         """Send a request, once; `is_new` over a new connection. Redirects are not followed.
 
         `read_seconds` is the longest silence, of the response and of its body; None is without limit.

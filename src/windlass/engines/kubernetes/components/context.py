@@ -57,8 +57,10 @@ class Context:
             # A helm ends with the process that started it, but whether that runs cannot be seen from another machine.
             is_running = record.is_release and self.now() - record.since < RUN_SECONDS + CLOCK_SKEW_SECONDS
         if is_running:
-            raise EngineError(f"component {record.component} is {record.state}: process {worker.pid} on {worker.host}",
-                              "wait for it; where that machine is gone, try again in ten minutes")  # fmt: skip
+            raise EngineError(
+                f"component {record.component} is {record.state}: process {worker.pid} on {worker.host}",
+                "wait for it; where that machine is gone, try again in ten minutes",
+            )
 
     def problems(self, component: Component) -> tuple[str, ...]:
         """Why a component is not ready, its generated objects included. Raises Refused, Unreachable."""

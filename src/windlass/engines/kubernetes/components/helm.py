@@ -61,8 +61,10 @@ class Helm:
         text = run_helm([self.program, "version", "--template", "{{.Version}}"], {}, 30).strip().removeprefix("v")
         found = tuple(int(part) for part in text.split("-")[0].split("+")[0].split(".") if part.isdigit())
         if found < MIN_VERSION:
-            raise MissingPart(f"helm {text} is too old: {'.'.join(map(str, MIN_VERSION))} or newer is needed",
-                              "install a newer one: https://helm.sh/docs/intro/install/")  # fmt: skip
+            raise MissingPart(
+                f"helm {text} is too old: {'.'.join(map(str, MIN_VERSION))} or newer is needed",
+                "install a newer one: https://helm.sh/docs/intro/install/",
+            )
         return found
 
     def find(self, name: str, namespace: str, *, is_ours: bool = False) -> Release | None:
@@ -114,12 +116,14 @@ class Helm:
 def run_helm(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> str:
     """The output of a helm that ends with this process. Raises EngineError, MissingPart."""
     if shutil.which(command[0]) is None:
-        raise MissingPart("helm is needed to install charts, and is not in PATH",
-                          "install it: https://helm.sh/docs/intro/install/")  # fmt: skip
+        raise MissingPart(
+            "helm is needed to install charts, and is not in PATH", "install it: https://helm.sh/docs/intro/install/"
+        )
     guarded = [sys.executable, "-I", lifeline.__file__, *command]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
-        process = subprocess.Popen(guarded, stdin=subprocess.PIPE, stdout=output, stderr=complaints,
-                                   env={**os.environ, **environ})  # fmt: skip
+        process = subprocess.Popen(
+            guarded, stdin=subprocess.PIPE, stdout=output, stderr=complaints, env={**os.environ, **environ}
+        )
         try:
             code = process.wait(seconds)
         except KeyboardInterrupt:

@@ -46,9 +46,18 @@ def install(context: Context, component: Component, steps: Steps, seconds: float
     refs = tuple(_refs(context, component, objects))
     _refuse_foreign(context, component, refs, before)
     known = joined(before.objects if before else (), refs)
-    record = Record(component.name, component.version, "installing", component.namespace,
-                    isinstance(component.source, Chart), digest, content, known, Worker.here(),
-                    context.now())  # fmt: skip
+    record = Record(
+        component.name,
+        component.version,
+        "installing",
+        component.namespace,
+        isinstance(component.source, Chart),
+        digest,
+        content,
+        known,
+        Worker.here(),
+        context.now(),
+    )
     context.records.write(record)
     _change(context, component, objects, steps)
     _drop_stale(context, record, refs, steps)
@@ -111,14 +120,18 @@ def _refuse_foreign(context: Context, component: Component, refs: Iterable[Ref],
         if found is not None and not removal.is_marked(found, component.name):
             owner = (found["metadata"].get("labels") or {}).get(COMPONENT_LABEL)
             by = f"component {owner}" if owner else "something else than Windlass"
-            raise Foreign(f"component {component.name}: {ref} exists already, installed by {by}",
-                          f"leave {component.name} out to keep what is there, or remove that first")  # fmt: skip
+            raise Foreign(
+                f"component {component.name}: {ref} exists already, installed by {by}",
+                f"leave {component.name} out to keep what is there, or remove that first",
+            )
     if isinstance(component.source, Chart) and before is None:
         release = context.helm.find(component.name, component.namespace)
         if release and not context.helm.find(component.name, component.namespace, is_ours=True):
-            raise Foreign(f"component {component.name}: helm has a release {release.chart} of that name in "
-                          f"{component.namespace}, which Windlass has not installed",
-                          f"helm uninstall {component.name} -n {component.namespace}; or leave it out")  # fmt: skip
+            raise Foreign(
+                f"component {component.name}: helm has a release {release.chart} of that name in "
+                f"{component.namespace}, which Windlass has not installed",
+                f"helm uninstall {component.name} -n {component.namespace}; or leave it out",
+            )
 
 
 def _change(context: Context, component: Component, objects: Sequence[Json], steps: Steps) -> None:
@@ -205,10 +218,14 @@ def _await_ready(context: Context, component: Component, steps: Steps, seconds: 
 def _marked(each: Json, component: Component) -> dict[str, Any]:
     """The object with our label, by which `uninstall` knows it."""
     meta = each["metadata"]
-    return {**each, "metadata": {
-        **meta, "labels": {**(meta.get("labels") or {}), COMPONENT_LABEL: component.name},
-        "annotations": {**(meta.get("annotations") or {}), VERSION_ANNOTATION: component.version},
-    }}  # fmt: skip
+    return {
+        **each,
+        "metadata": {
+            **meta,
+            "labels": {**(meta.get("labels") or {}), COMPONENT_LABEL: component.name},
+            "annotations": {**(meta.get("annotations") or {}), VERSION_ANNOTATION: component.version},
+        },
+    }
 
 
 def _digest(component: Component, objects: Sequence[Json], values: Json) -> str:

@@ -53,16 +53,31 @@ class Manager:
     """Installs, inspects and removes components. Its methods raise EngineError, MissingPart and UsageError."""
 
     def __init__(
-        self, client: Client, kubeconfig: str, values: ClusterValues, source: Source, *, helm: str = "helm",
-        table: Sequence[Component] = COMPONENTS, clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        kubeconfig: str,
+        values: ClusterValues,
+        source: Source,
+        *,
+        helm: str = "helm",
+        table: Sequence[Component] = COMPONENTS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """`kubeconfig` is the one of the client, for helm. `clock` and `sleep` time waits, `now` is Unix seconds."""
         resources = Resources(client)
         self._context = Context(
-            resources, Records(resources), Helm(helm, kubeconfig, client.context), values, source, tuple(table), clock,
-            sleep, now,
-        )  # fmt: skip
+            resources,
+            Records(resources),
+            Helm(helm, kubeconfig, client.context),
+            values,
+            source,
+            tuple(table),
+            clock,
+            sleep,
+            now,
+        )
 
     def install(self, names: Iterable[str], progress: Progress) -> None:
         """Install components and those that they need, or change what differs; each is ready before the next begins.

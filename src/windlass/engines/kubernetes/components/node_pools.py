@@ -38,8 +38,11 @@ def node_class(pool: GpuPool, values: ClusterValues) -> dict[str, Any]:
     if pool.capacity_reservation_id:
         spec["capacityReservationSelectorTerms"] = [{"id": pool.capacity_reservation_id}]
     if pool.is_pull_parallel and pool.ami_alias.startswith("al2023"):
-        config = {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig",
-                  "spec": {"featureGates": {"FastImagePull": True}}}  # fmt: skip
+        config = {
+            "apiVersion": "node.eks.aws/v1alpha1",
+            "kind": "NodeConfig",
+            "spec": {"featureGates": {"FastImagePull": True}},
+        }
         spec["userData"] = json.dumps(config)
     return {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": pool.name}, "spec": spec}
 
@@ -70,7 +73,13 @@ def node_pool(pool: GpuPool) -> dict[str, Any]:
 
 def _root_volume(pool: GpuPool) -> dict[str, Any]:
     iops = max(FREE_IOPS, pool.disk_throughput_mibs * IOPS_PER_MIBS)
-    disk = {"volumeSize": f"{pool.disk_gib}Gi", "volumeType": "gp3", "throughput": pool.disk_throughput_mibs,
-            "iops": iops, "encrypted": True, "deleteOnTermination": True}  # fmt: skip
+    disk = {
+        "volumeSize": f"{pool.disk_gib}Gi",
+        "volumeType": "gp3",
+        "throughput": pool.disk_throughput_mibs,
+        "iops": iops,
+        "encrypted": True,
+        "deleteOnTermination": True,
+    }
     name = "/dev/xvdb" if pool.ami_alias.startswith("bottlerocket") else "/dev/xvda"
     return {"deviceName": name, "ebs": disk}

@@ -11,12 +11,21 @@ from windlass.engines.kubernetes.quantity import condition
 
 Json = Mapping[str, Any]
 APIS: Final = {
-    "Deployment": "apps/v1", "DaemonSet": "apps/v1", "CustomResourceDefinition": "apiextensions.k8s.io/v1",
-    "APIService": "apiregistration.k8s.io/v1", "PersistentVolumeClaim": "v1", "StorageClass": "storage.k8s.io/v1",
-    "NodePool": "karpenter.sh/v1", "EC2NodeClass": "karpenter.k8s.aws/v1",
-}  # fmt: skip
-CONDITIONS: Final = {"CustomResourceDefinition": "Established", "APIService": "Available", "NodePool": "Ready",
-                     "EC2NodeClass": "Ready"}  # fmt: skip
+    "Deployment": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+    "APIService": "apiregistration.k8s.io/v1",
+    "PersistentVolumeClaim": "v1",
+    "StorageClass": "storage.k8s.io/v1",
+    "NodePool": "karpenter.sh/v1",
+    "EC2NodeClass": "karpenter.k8s.aws/v1",
+}
+CONDITIONS: Final = {
+    "CustomResourceDefinition": "Established",
+    "APIService": "Available",
+    "NodePool": "Ready",
+    "EC2NodeClass": "Ready",
+}
 NAMESPACED: Final = ("Deployment", "DaemonSet", "PersistentVolumeClaim")
 MAX_CHARS: Final = 300
 

@@ -89,8 +89,10 @@ class Records:
 
     def write(self, record: Record) -> None:
         """Create or replace it."""
-        meta = {"name": PREFIX + record.component,
-                "labels": {COMPONENT_LABEL: record.component, labels.PART_OF: labels.WINDLASS}}  # fmt: skip
+        meta = {
+            "name": PREFIX + record.component,
+            "labels": {COMPONENT_LABEL: record.component, labels.PART_OF: labels.WINDLASS},
+        }
         data = {
             "version": record.version, "state": record.state, "namespace": record.namespace, "digest": record.digest,
             "content": record.content,
@@ -121,11 +123,17 @@ def _read(found: Mapping[str, Any]) -> Record:
     try:
         data = found["data"]
         return Record(
-            component=name.removeprefix(PREFIX), version=data["version"], state=data["state"],
-            namespace=data["namespace"], is_release=bool(json.loads(data["is_release"])), digest=data["digest"],
-            content=data["content"], objects=tuple(Ref(*map(str, one)) for one in json.loads(data["objects"])),
-            worker=Worker(*json.loads(data["worker"])), since=float(data["since"]),
-        )  # fmt: skip
+            component=name.removeprefix(PREFIX),
+            version=data["version"],
+            state=data["state"],
+            namespace=data["namespace"],
+            is_release=bool(json.loads(data["is_release"])),
+            digest=data["digest"],
+            content=data["content"],
+            objects=tuple(Ref(*map(str, one)) for one in json.loads(data["objects"])),
+            worker=Worker(*json.loads(data["worker"])),
+            since=float(data["since"]),
+        )
     except (KeyError, TypeError, ValueError) as error:
         hint = f"kubectl -n {SYSTEM} get configmap {name} -o yaml; if nothing needs it, delete it"
         raise EngineError(f"ConfigMap {name} in {SYSTEM} is no record of a component: {error!r}", hint) from error

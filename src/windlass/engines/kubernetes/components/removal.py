@@ -21,8 +21,15 @@ HOOK: Final = "helm.sh/hook"
 """Of objects that helm makes for a moment, and leaves behind where it is killed."""
 HELM_OBJECTS: Final = "app.kubernetes.io/managed-by=Helm"
 MAX_NAMED: Final = 10
-CONTENTS: Final = (("v1", "Pod"), ("v1", "Service"), ("v1", "ConfigMap"), ("v1", "Secret"),
-                   ("v1", "PersistentVolumeClaim"), ("apps/v1", "Deployment"), ("batch/v1", "Job"))  # fmt: skip
+CONTENTS: Final = (
+    ("v1", "Pod"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+    ("v1", "Secret"),
+    ("v1", "PersistentVolumeClaim"),
+    ("apps/v1", "Deployment"),
+    ("batch/v1", "Job"),
+)
 OF_EVERY_NAMESPACE: Final = ("kube-root-ca.crt",)
 
 
@@ -83,8 +90,10 @@ def _refuse_used(context: Context, chosen: Sequence[Record]) -> None:
     used = [str(ref) for record in chosen for ref in custom_resources(context.resources, record, names)]
     if used:
         more = f" and {len(used) - MAX_NAMED} more" if len(used) > MAX_NAMED else ""
-        raise InUse(f"custom resources exist: {', '.join(used[:MAX_NAMED])}{more}",
-                    "delete them first: runs with windlass rm, others with kubectl delete")  # fmt: skip
+        raise InUse(
+            f"custom resources exist: {', '.join(used[:MAX_NAMED])}{more}",
+            "delete them first: runs with windlass rm, others with kubectl delete",
+        )
 
 
 def custom_resources(resources: Resources, record: Record, components: Collection[str]) -> Iterator[Ref]:
@@ -147,8 +156,10 @@ def _remove_namespace(context: Context, ref: Ref, steps: Steps) -> None:
     """Delete a namespace that we made, if nothing of others is in it; else report why it is kept."""
     others = [
         f"{kind} {one['metadata']['name']}"
-        for api, kind in CONTENTS for one in context.resources.list(api, kind, namespace=ref.name) if _is_of_others(one)
-    ]  # fmt: skip
+        for api, kind in CONTENTS
+        for one in context.resources.list(api, kind, namespace=ref.name)
+        if _is_of_others(one)
+    ]
     if others:
         steps.say("kept", f"{ref}: it has objects that Windlass did not install: {', '.join(others[:MAX_NAMED])}")
     else:

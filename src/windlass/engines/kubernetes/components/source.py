@@ -46,8 +46,10 @@ class FolderSource:
         names = (f"{chart.name}-{chart.version}.tgz", f"{chart.name}-{chart.version}", chart.name)
         found = next((path for name in names if (path := self._folder / name).exists()), None)
         if found is None:
-            raise EngineError(f"{self._folder} has no chart {chart.name} {chart.version}",
-                              f"put it there: helm pull {_reference(chart)} --version {chart.version}")  # fmt: skip
+            raise EngineError(
+                f"{self._folder} has no chart {chart.name} {chart.version}",
+                f"put it there: helm pull {_reference(chart)} --version {chart.version}",
+            )
         return found
 
     def manifests(self, name: str, manifests: Manifests) -> str:

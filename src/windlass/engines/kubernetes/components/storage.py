@@ -27,23 +27,41 @@ def objects(values: ClusterValues) -> list[dict[str, Any]]:
 
 def _class(name: str, provisioner: str, parameters: dict[str, str], **more: Any) -> dict[str, Any]:
     meta = {"name": name, **more.pop("meta", {})}
-    return {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": meta, "provisioner": provisioner,
-            "parameters": parameters, "reclaimPolicy": "Delete", **more}  # fmt: skip
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": meta,
+        "provisioner": provisioner,
+        "parameters": parameters,
+        "reclaimPolicy": "Delete",
+        **more,
+    }
 
 
 def _gp3() -> dict[str, Any]:
     return _class(
-        GP3, "ebs.csi.aws.com", {"type": "gp3", "encrypted": "true"}, meta={"annotations": {DEFAULT_CLASS: "true"}},
+        GP3,
+        "ebs.csi.aws.com",
+        {"type": "gp3", "encrypted": "true"},
+        meta={"annotations": {DEFAULT_CLASS: "true"}},
         # A volume lies in one zone: it is made in that of the node that the pod got.
-        volumeBindingMode="WaitForFirstConsumer", allowVolumeExpansion=True,
-    )  # fmt: skip
+        volumeBindingMode="WaitForFirstConsumer",
+        allowVolumeExpansion=True,
+    )
 
 
 def _efs_class(efs: Efs) -> dict[str, Any]:
-    return _class(EFS, "efs.csi.aws.com", {
-        "provisioningMode": "efs-ap", "fileSystemId": efs.file_system_id, "directoryPerms": "700",
-        "basePath": "/claims", "ensureUniqueDirectory": "true",
-    })  # fmt: skip
+    return _class(
+        EFS,
+        "efs.csi.aws.com",
+        {
+            "provisioningMode": "efs-ap",
+            "fileSystemId": efs.file_system_id,
+            "directoryPerms": "700",
+            "basePath": "/claims",
+            "ensureUniqueDirectory": "true",
+        },
+    )
 
 
 def _efs_claim(efs: Efs, values: ClusterValues) -> list[dict[str, Any]]:
@@ -52,8 +70,11 @@ def _efs_claim(efs: Efs, values: ClusterValues) -> list[dict[str, Any]]:
 
 
 def _fsx_claim(fsx: Fsx, values: ClusterValues) -> list[dict[str, Any]]:
-    driver = {"driver": "fsx.csi.aws.com", "volumeHandle": fsx.file_system_id,
-              "volumeAttributes": {"dnsname": fsx.dns_name, "mountname": fsx.mount_name}}  # fmt: skip
+    driver = {
+        "driver": "fsx.csi.aws.com",
+        "volumeHandle": fsx.file_system_id,
+        "volumeAttributes": {"dnsname": fsx.dns_name, "mountname": fsx.mount_name},
+    }
     return _pair(FSX, values, fsx.size_gib, driver, ["flock"])
 
 

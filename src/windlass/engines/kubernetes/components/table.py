@@ -21,9 +21,13 @@ from windlass.errors import UsageError, near
 
 Values = dict[str, Any]
 KUBEFLOW: Final = "kubeflow-system"
-PREFERS_OTHER_NODE: Final = {"weight": 100, "podAffinityTerm": {
-    "topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "karpenter"}},
-}}  # fmt: skip
+PREFERS_OTHER_NODE: Final = {
+    "weight": 100,
+    "podAffinityTerm": {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "karpenter"}},
+    },
+}
 SYSTEM_POOL: Final = "system"
 """Value of the label of nodes without GPUs, which Terraform makes for components."""
 GPU_TOLERATION: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -32,23 +36,34 @@ GPU_TOLERATION: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect"
 def _karpenter(values: ClusterValues) -> Values:
     return {
         "serviceAccount": {"name": "karpenter"},
-        "settings": {"clusterName": values.name, "clusterEndpoint": values.endpoint,
-                     "interruptionQueue": values.queue_name},
+        "settings": {
+            "clusterName": values.name,
+            "clusterEndpoint": values.endpoint,
+            "interruptionQueue": values.queue_name,
+        },
         # Its chart requires a node for each of two replicas, and a cluster may have one.
-        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None,
-                                         "preferredDuringSchedulingIgnoredDuringExecution": [PREFERS_OTHER_NODE]}},
-        "controller": {"env": [{"name": "AWS_REGION", "value": values.region}],
-                       "resources": {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}}},
-    }  # fmt: skip
+        "affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": None,
+                "preferredDuringSchedulingIgnoredDuringExecution": [PREFERS_OTHER_NODE],
+            }
+        },
+        "controller": {
+            "env": [{"name": "AWS_REGION", "value": values.region}],
+            "resources": {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}},
+        },
+    }
 
 
 def _load_balancers(values: ClusterValues) -> Values:
     return {
-        "clusterName": values.name, "region": values.region, "vpcId": values.vpc_id,
+        "clusterName": values.name,
+        "region": values.region,
+        "vpcId": values.vpc_id,
         "serviceAccount": {"create": True, "name": "aws-load-balancer-controller"},
         # Of what it makes, so that an audit finds it.
         "defaultTags": {**values.tags, "windlass.dev/managed-by": "aws-load-balancer-controller"},
-    }  # fmt: skip
+    }
 
 
 def _jobset(_: ClusterValues) -> Values:
@@ -72,14 +87,20 @@ def _released(repository: str, version: str) -> Values:
 
 def _device_plugin(_: ClusterValues) -> Values:
     # The chart's own affinity is to labels of node-feature-discovery, which is not installed.
-    of_a_pool = [{"key": POOL_LABEL, "operator": "Exists"},
-                 {"key": POOL_LABEL, "operator": "NotIn", "values": [SYSTEM_POOL]}]  # fmt: skip
+    of_a_pool = [
+        {"key": POOL_LABEL, "operator": "Exists"},
+        {"key": POOL_LABEL, "operator": "NotIn", "values": [SYSTEM_POOL]},
+    ]
     with_gpus = [{"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}]
     terms = [{"matchExpressions": of_a_pool}, {"matchExpressions": with_gpus}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     # A pool may have accelerators of another maker: there it waits, rather than restart again and again.
-    return {"fullnameOverride": "nvidia-device-plugin", "tolerations": [GPU_TOLERATION], "failOnInitError": False,
-            "affinity": {"nodeAffinity": required}}  # fmt: skip
+    return {
+        "fullnameOverride": "nvidia-device-plugin",
+        "tolerations": [GPU_TOLERATION],
+        "failOnInitError": False,
+        "affinity": {"nodeAffinity": required},
+    }
 
 
 def _metrics(_: ClusterValues) -> Values:
@@ -89,58 +110,98 @@ def _metrics(_: ClusterValues) -> Values:
 JOBSET_VERSION: Final = "0.12.0"
 KUEUE_VERSION: Final = "0.16.1"
 JOBSET: Final = Component(
-    "jobset", JOBSET_VERSION, Chart("oci://registry.k8s.io/jobset/charts", "jobset", JOBSET_VERSION), "jobset-system",
-    ready=(Ready("Deployment", "jobset-controller"), *crds("jobsets.jobset.x-k8s.io")), values=_jobset,
-)  # fmt: skip
+    "jobset",
+    JOBSET_VERSION,
+    Chart("oci://registry.k8s.io/jobset/charts", "jobset", JOBSET_VERSION),
+    "jobset-system",
+    ready=(Ready("Deployment", "jobset-controller"), *crds("jobsets.jobset.x-k8s.io")),
+    values=_jobset,
+)
 TRAINER: Final = Component(
-    "trainer", "2.3.0", Chart("oci://ghcr.io/kubeflow/charts", "kubeflow-trainer", "2.3.0"), KUBEFLOW,
-    ready=(Ready("Deployment", "kubeflow-trainer-controller-manager"),
-           *crds("trainjobs.trainer.kubeflow.org", "clustertrainingruntimes.trainer.kubeflow.org")),
-    needs=("jobset",), values=_trainer,
-)  # fmt: skip
+    "trainer",
+    "2.3.0",
+    Chart("oci://ghcr.io/kubeflow/charts", "kubeflow-trainer", "2.3.0"),
+    KUBEFLOW,
+    ready=(
+        Ready("Deployment", "kubeflow-trainer-controller-manager"),
+        *crds("trainjobs.trainer.kubeflow.org", "clustertrainingruntimes.trainer.kubeflow.org"),
+    ),
+    needs=("jobset",),
+    values=_trainer,
+)
 MPI_OPERATOR: Final = Component(
-    "mpi-operator", "0.8.0",
+    "mpi-operator",
+    "0.8.0",
     Manifests("https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.8.0/deploy/v2beta1/mpi-operator.yaml"),
-    "mpi-operator", ready=(Ready("Deployment", "mpi-operator"), *crds("mpijobs.kubeflow.org")),
-)  # fmt: skip
+    "mpi-operator",
+    ready=(Ready("Deployment", "mpi-operator"), *crds("mpijobs.kubeflow.org")),
+)
 KUEUE: Final = Component(
-    "kueue", KUEUE_VERSION, Chart("oci://registry.k8s.io/kueue/charts", "kueue", KUEUE_VERSION), "kueue-system",
-    ready=(Ready("Deployment", "kueue-controller-manager"),
-           *crds("clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io")),
+    "kueue",
+    KUEUE_VERSION,
+    Chart("oci://registry.k8s.io/kueue/charts", "kueue", KUEUE_VERSION),
+    "kueue-system",
+    ready=(
+        Ready("Deployment", "kueue-controller-manager"),
+        *crds("clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"),
+    ),
     # It watches the kinds that it queues from its start on.
-    after=("jobset", "trainer", "mpi-operator"), values=_kueue,
-)  # fmt: skip
+    after=("jobset", "trainer", "mpi-operator"),
+    values=_kueue,
+)
 DEVICE_PLUGIN: Final = Component(
-    "nvidia-device-plugin", "0.18.2",
-    Chart("https://nvidia.github.io/k8s-device-plugin", "nvidia-device-plugin", "0.18.2"), SYSTEM,
-    ready=(Ready("DaemonSet", "nvidia-device-plugin"),), values=_device_plugin,
-)  # fmt: skip
+    "nvidia-device-plugin",
+    "0.18.2",
+    Chart("https://nvidia.github.io/k8s-device-plugin", "nvidia-device-plugin", "0.18.2"),
+    SYSTEM,
+    ready=(Ready("DaemonSet", "nvidia-device-plugin"),),
+    values=_device_plugin,
+)
 LOAD_BALANCERS: Final = Component(
-    "aws-load-balancer-controller", "3.2.2",
-    Chart("https://aws.github.io/eks-charts", "aws-load-balancer-controller", "3.2.2"), SYSTEM,
+    "aws-load-balancer-controller",
+    "3.2.2",
+    Chart("https://aws.github.io/eks-charts", "aws-load-balancer-controller", "3.2.2"),
+    SYSTEM,
     ready=(Ready("Deployment", "aws-load-balancer-controller"), *crds("targetgroupbindings.elbv2.k8s.aws")),
     # While it starts, its webhook keeps out every Service, also those of other components.
     after=("jobset", "trainer", "kueue", "metrics-server", "karpenter"),
-    values=_load_balancers, is_wanted=lambda values: values.has_load_balancer_controller,
-)  # fmt: skip
+    values=_load_balancers,
+    is_wanted=lambda values: values.has_load_balancer_controller,
+)
 KARPENTER: Final = Component(
-    "karpenter", "1.14.1", Chart("oci://public.ecr.aws/karpenter", "karpenter", "1.14.1"), SYSTEM,
-    ready=(Ready("Deployment", "karpenter"),
-           *crds("nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "ec2nodeclasses.karpenter.k8s.aws")),
-    values=_karpenter, is_wanted=lambda values: values.has_karpenter,
-)  # fmt: skip
+    "karpenter",
+    "1.14.1",
+    Chart("oci://public.ecr.aws/karpenter", "karpenter", "1.14.1"),
+    SYSTEM,
+    ready=(
+        Ready("Deployment", "karpenter"),
+        *crds("nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "ec2nodeclasses.karpenter.k8s.aws"),
+    ),
+    values=_karpenter,
+    is_wanted=lambda values: values.has_karpenter,
+)
 METRICS: Final = Component(
-    "metrics-server", "3.13.1",
-    Chart("https://kubernetes-sigs.github.io/metrics-server", "metrics-server", "3.13.1",
-          "084e6edb680cf4e2acc30bd496568c53fdf663cbacf6e17876b25785c35b7a13"),
-    SYSTEM, ready=(Ready("Deployment", "metrics-server"), Ready("APIService", "v1beta1.metrics.k8s.io")),
+    "metrics-server",
+    "3.13.1",
+    Chart(
+        "https://kubernetes-sigs.github.io/metrics-server",
+        "metrics-server",
+        "3.13.1",
+        "084e6edb680cf4e2acc30bd496568c53fdf663cbacf6e17876b25785c35b7a13",
+    ),
+    SYSTEM,
+    ready=(Ready("Deployment", "metrics-server"), Ready("APIService", "v1beta1.metrics.k8s.io")),
     values=_metrics,
-)  # fmt: skip
+)
 STORAGE: Final = Component("storage", "1", Generated(storage.objects), SYSTEM)
 NODE_POOLS: Final = Component(
-    "node-pools", "1", Generated(node_pools.objects), SYSTEM, needs=("karpenter",),
+    "node-pools",
+    "1",
+    Generated(node_pools.objects),
+    SYSTEM,
+    needs=("karpenter",),
     is_wanted=lambda values: values.has_karpenter and bool(values.pools),
-)  # fmt: skip
+)
 COMPONENTS: Final = (STORAGE, JOBSET, TRAINER, MPI_OPERATOR, KUEUE, DEVICE_PLUGIN, LOAD_BALANCERS, KARPENTER,
                      METRICS, NODE_POOLS)  # fmt: skip
 """In the order of installation where nothing else orders them."""

@@ -70,17 +70,23 @@ REPORTS: Final = (
 that matches is the closest match for the job."""
 NOT_PROGRESSING: Final = {
     "ResourceNotRegistered": Advice(
-        "machine-not-ready", "node {machine} does not have its devices: {why}",
+        "machine-not-ready",
+        "node {machine} does not have its devices: {why}",
         "see why the device plugin does not run there (for GPUs NVIDIA's, a DaemonSet): kubectl -n kube-system get "
-        "pods -o wide; its taints may keep the plugin away"),
+        "pods -o wide; its taints may keep the plugin away",
+    ),
     "StartupTaintsExist": Advice(
-        "machine-not-ready", "the start-up taint of node {machine} is not removed: {why}",
-        "what should remove that taint does not run there: see startupTaints of the NodePool"),
+        "machine-not-ready",
+        "the start-up taint of node {machine} is not removed: {why}",
+        "what should remove that taint does not run there: see startupTaints of the NodePool",
+    ),
     "": Advice(
-        "machine-not-ready", "node {machine} has joined the cluster and does not get ready: {why}",
+        "machine-not-ready",
+        "node {machine} has joined the cluster and does not get ready: {why}",
         "see: kubectl describe node {machine}; mostly its network plugin (CNI), its kubelet or its cloud's controller "
-        "does not work. kubectl delete nodeclaim {name} has another one provisioned"),
-}  # fmt: skip
+        "does not work. kubectl delete nodeclaim {name} has another one provisioned",
+    ),
+}
 """By the reason of the NodeClaim's condition `Initialized`."""
 
 
@@ -137,15 +143,19 @@ def _refused(cluster: ClusterStatus, advice: Advice, pool: str, why: str, eviden
     hint = near(kind, named) if kind else ""
     other = [one for one in named if one not in why and one != kind][:8]
     return advice.verdict(
-        evidence, score=108, why=why, type=kind,
+        evidence,
+        score=108,
+        why=why,
+        type=kind,
         pool=f"NodePool {pool}" if pool else "the node autoscaler",
         asked=", ".join(f"{amount} {name}" for name, amount in cluster.requests.items()) or "what the job requests",
         fields=", ".join(dict.fromkeys(FIELDS.get(one, f"of {one}") for one in cluster.requests)) or "resources:",
         near=f" ({hint})" if hint else "",
         named=f"NodePools name {', '.join(named[:12])}{' …' if len(named) > 12 else ''}; " if named else "",
         fits=f"of what NodePools allow, {', '.join(other)} may fit too: name one in resources.instance:; "
-        if other else "",
-    )  # fmt: skip
+        if other
+        else "",
+    )
 
 
 def _of_claim(claim: NodeClaimStatus, evidence: tuple[str, ...]) -> Iterator[Verdict]:
@@ -157,22 +167,34 @@ def _of_claim(claim: NodeClaimStatus, evidence: tuple[str, ...]) -> Iterator[Ver
         yield advice.verdict(evidence, score=108.2, machine=claim.machine or "NAME", name=claim.name, why=why)
     elif claim.state == "launched" and claim.seconds > NOT_REGISTERED_SECONDS:
         yield Verdict(
-            "machine-not-registered", f"a node ({what}) was launched {since} ago and has not joined the cluster", None,
+            "machine-not-registered",
+            f"a node ({what}) was launched {since} ago and has not joined the cluster",
+            None,
             evidence,
             "its user data, role or network keeps it from the API server: see its console output in the cloud, and "
-            f"kubectl describe nodeclaim {claim.name}; Karpenter deletes it after 15 minutes", 108.2,
-        )  # fmt: skip
+            f"kubectl describe nodeclaim {claim.name}; Karpenter deletes it after 15 minutes",
+            108.2,
+        )
     elif claim.state == "asked" and claim.reason and claim.seconds > NOT_LAUNCHED_SECONDS:
         yield Verdict(
-            "machine-not-launched", f"the cloud launches no node for the job: {why}", None, evidence,
-            f"see: kubectl describe nodeclaim {claim.name}; mostly a right or a setting of the NodeClass", 108.2,
-        )  # fmt: skip
+            "machine-not-launched",
+            f"the cloud launches no node for the job: {why}",
+            None,
+            evidence,
+            f"see: kubectl describe nodeclaim {claim.name}; mostly a right or a setting of the NodeClass",
+            108.2,
+        )
     elif claim.state not in ("gone", "initialized"):
         state = "requested" if claim.state == "asked" else claim.state
         yield Verdict(
-            "machine-coming", f"a node is being provisioned ({what}), {state} {since} ago; nothing is wrong so far",
-            None, evidence, "nothing to do: the run starts when the node is ready", 107.6, is_effect=True,
-        )  # fmt: skip
+            "machine-coming",
+            f"a node is being provisioned ({what}), {state} {since} ago; nothing is wrong so far",
+            None,
+            evidence,
+            "nothing to do: the run starts when the node is ready",
+            107.6,
+            is_effect=True,
+        )
 
 
 def _called(claim: NodeClaimStatus) -> str:

@@ -107,7 +107,7 @@ KARPENTER_REASONS: Final = {
     "Underutilized": "its node was underused, and the pods fit on fewer or cheaper nodes (consolidation)",
     "Empty": "its node had nothing else to run (consolidation)",
     "Forceful Termination": "its node was deleted: by a user, at its expireAfter, or since the cloud takes it back",
-}  # fmt: skip
+}
 """By Karpenter's reason for an eviction."""
 _LOST: Final = "the node of {it} is no longer in the cluster"
 ENDS: Final = {

@@ -51,8 +51,14 @@ def not_started(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
     if unplaced:
         yield unschedulable(cluster, unplaced, evidence)
     if cluster.is_suspended and cluster.queue is None:
-        yield Verdict("queue-waits", "the job is suspended by a queue of the cluster", None, evidence,
-                      "see the queue: kubectl get workloads; or leave out queue:", 104)  # fmt: skip
+        yield Verdict(
+            "queue-waits",
+            "the job is suspended by a queue of the cluster",
+            None,
+            evidence,
+            "see the queue: kubectl get workloads; or leave out queue:",
+            104,
+        )
     if not case.status.phase.is_terminal and not cluster.unreachable:
         yield _no_reason(waiting, evidence)
 
@@ -83,13 +89,23 @@ def ended(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     for one in cluster.reports:
         name = f"{one.kind} {one.name}"
         if one.kind in OWNERS and one.reason == "Deleted":
-            yield Verdict("job-deleted", f"{name} was deleted, and with it all pods of the run", None, (one.message,),
-                          f"see what deletes Jobs there; windlass resume {case.status.id} goes on", 106)  # fmt: skip
+            yield Verdict(
+                "job-deleted",
+                f"{name} was deleted, and with it all pods of the run",
+                None,
+                (one.message,),
+                f"see what deletes Jobs there; windlass resume {case.status.id} goes on",
+                106,
+            )
         elif one.kind in OWNERS and one.reason == "DeadlineExceeded":
-            yield Verdict("deadline", f"the cluster has ended {name}: its activeDeadlineSeconds are over", None,
-                          (f"{one.reason}: {one.message}",),
-                          "Windlass sets none: see which policy of the cluster does, and use timeout: instead",
-                          107)  # fmt: skip
+            yield Verdict(
+                "deadline",
+                f"the cluster has ended {name}: its activeDeadlineSeconds are over",
+                None,
+                (f"{one.reason}: {one.message}",),
+                "Windlass sets none: see which policy of the cluster does, and use timeout: instead",
+                107,
+            )
     first = case.cause.get("node_lost")
     pods = sorted(cluster.pods, key=lambda pod: (pod.node != first, pod.node))
     for at, pod in enumerate(pod for pod in pods if pod.reason in ENDS):
@@ -128,10 +144,13 @@ def _of_end(
     is_named = pod.message.startswith(KARPENTER)
     why = KARPENTER_REASONS.get(pod.message.removeprefix(KARPENTER), "") if is_named else ""
     found = ENDS[KARPENTER if is_named else pod.reason].verdict(
-        evidence, score=score, rank=rank, it=_called(pod),
+        evidence,
+        score=score,
+        rank=rank,
+        it=_called(pod),
         message=f"{pod.message}: {why}" if why else pod.message or pod.reason,
         machine=pod.machine or "NAME",
-    )  # fmt: skip
+    )
     if not case.status.phase.is_terminal or "restarts:" not in found.fix:
         return found
     return replace(found, fix=f"{found.fix}; now: {resumed(case)}")
@@ -147,11 +166,14 @@ def name_unknown(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict
             continue
         name, seconds = found[-1][1] or found[-1][3], found[-1][2] or found[-1][4]
         yield Verdict(
-            "name-unknown", f"the pods do not find each other: the name {name} is not known after {seconds} s", None,
+            "name-unknown",
+            f"the pods do not find each other: the name {name} is not known after {seconds} s",
+            None,
             (f"node {node.node}: {found[-1][0]}", "the first pod runs, so its name should be known"),
             "see whether the cluster's DNS works: kubectl -n kube-system get pods -l k8s-app=kube-dns; windlass check "
-            "--on TARGET --network tries it", 103,
-        )  # fmt: skip
+            "--on TARGET --network tries it",
+            103,
+        )
         return
 
 
@@ -164,9 +186,14 @@ def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
         stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(state["since"]))
         evidence.append(f"since {stamp}: {state['message']}")
     summary = f"the cluster cannot be reached: {cluster.unreachable}; the run's last known phase: {case.status.phase}"
-    yield Verdict("cluster-unreachable", summary, None, tuple(evidence),
-                  "pods go on without it, and the run is followed again when it answers; see: kubectl cluster-info",
-                  109)  # fmt: skip
+    yield Verdict(
+        "cluster-unreachable",
+        summary,
+        None,
+        tuple(evidence),
+        "pods go on without it, and the run is followed again when it answers; see: kubectl cluster-info",
+        109,
+    )
 
 
 def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
@@ -177,10 +204,14 @@ def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict
     message = str(state["message"])
     if found := explained(message, "the cluster", (message,), 106):
         yield found
-    yield Verdict("run-not-followed", f"the run's supervisor cannot follow it: {message}", None,
-                  (message, f"the run's last known phase: {case.status.phase}"),
-                  "pods go on without it, and it tries again every few seconds; see: windlass check --on "
-                  f"{case.status.target}", 30)  # fmt: skip
+    yield Verdict(
+        "run-not-followed",
+        f"the run's supervisor cannot follow it: {message}",
+        None,
+        (message, f"the run's last known phase: {case.status.phase}"),
+        f"pods go on without it, and it tries again every few seconds; see: windlass check --on {case.status.target}",
+        30,
+    )
 
 
 def could_not_start(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
@@ -192,11 +223,23 @@ def could_not_start(cluster: ClusterStatus, case: Observations) -> Iterator[Verd
     if found := explained(message, "the cluster", (message,), 106):
         yield found
     elif "does not answer" in message:
-        yield Verdict("cluster-unreachable", f"the cluster could not be asked for pods: {message}", None, (message,),
-                      f"when it answers: windlass resume {case.status.id}", 106)  # fmt: skip
+        yield Verdict(
+            "cluster-unreachable",
+            f"the cluster could not be asked for pods: {message}",
+            None,
+            (message,),
+            f"when it answers: windlass resume {case.status.id}",
+            106,
+        )
     elif "the cluster refused" in message:
-        yield Verdict("admission-refused", f"the run could not be started: {message}", None, (message,),
-                      "change the job as the cluster says", 105)  # fmt: skip
+        yield Verdict(
+            "admission-refused",
+            f"the run could not be started: {message}",
+            None,
+            (message,),
+            "change the job as the cluster says",
+            105,
+        )
 
 
 # -- what rules ask ---------------------------------------------------------------------------------------------------

@@ -65,35 +65,45 @@ OTHER: Final = Advice(
     "see: kubectl describe workload {workload}",
 )
 UNSAID: Final = Advice(
-    "queue-waits", "the run is suspended by {queue}; no reason reported",
+    "queue-waits",
+    "the run is suspended by {queue}; no reason reported",
     "have the right to list workloads.kueue.x-k8s.io (windlass check --on TARGET --role); if there is none for it, "
     "Kueue does not run, or the run was suspended by hand",
-)  # fmt: skip
+)
 EVICTED: Final = {
     "Preempted": Advice(
-        "queue-preempted", "{queue} has preempted the run for {by}",
-        "restarts: {{max: 3, on: [preemption]}} queues it again; or a higher priority:"),
+        "queue-preempted",
+        "{queue} has preempted the run for {by}",
+        "restarts: {{max: 3, on: [preemption]}} queues it again; or a higher priority:",
+    ),
     "PodsReadyTimeout": Advice(
-        "queue-pods-timeout", "{queue} has evicted the run because its pods were not ready in time: {message}",
-        "see what kept its pods: windlass events {run}; the time is Kueue's (waitForPodsReady)"),
+        "queue-pods-timeout",
+        "{queue} has evicted the run because its pods were not ready in time: {message}",
+        "see what kept its pods: windlass events {run}; the time is Kueue's (waitForPodsReady)",
+    ),
     "ClusterQueueStopped": Advice(
-        "queue-drained", "{queue} was stopped, and the jobs that it had admitted were evicted",
-        "restarts: {{max: 3, on: [preemption]}} queues it until it goes on; or use another queue:"),
+        "queue-drained",
+        "{queue} was stopped, and the jobs that it had admitted were evicted",
+        "restarts: {{max: 3, on: [preemption]}} queues it until it goes on; or use another queue:",
+    ),
     "Deactivated": Advice(
-        "queue-deactivated", "an administrator has deactivated the Workload of the run in {queue}, which ended it: "
-        "{message}",
-        "ask who administers the queue; windlass resume {run} queues it again, by a new Workload"),
-}  # fmt: skip
+        "queue-deactivated",
+        "an administrator has deactivated the Workload of the run in {queue}, which ended it: {message}",
+        "ask who administers the queue; windlass resume {run} queues it again, by a new Workload",
+    ),
+}
 """By the reason for which a Workload was evicted."""
 EVICTED["LocalQueueStopped"] = EVICTED["ClusterQueueStopped"]
 PUT_OUT: Final = Advice(
-    "queue-evicted", "{queue} has evicted the run: {message}",
+    "queue-evicted",
+    "{queue} has evicted the run: {message}",
     "restarts: {{max: 3, on: [preemption]}} queues it again; windlass resume {run} does so now",
-)  # fmt: skip
+)
 DEACTIVATED_BY_KUEUE: Final = Advice(
-    "queue-deactivated", "Kueue has deactivated the Workload of the run in {queue}, which ended it: {message}",
+    "queue-deactivated",
+    "Kueue has deactivated the Workload of the run in {queue}, which ended it: {message}",
     "correct what its message names, such as a limit of the queue; windlass resume {run} queues it again",
-)  # fmt: skip
+)
 MAX_EVIDENCE: Final = 8
 
 
@@ -134,7 +144,8 @@ def _verdict(case: Observations, seen: QueueStatus, advice: Advice, evidence: tu
     asked = {name: seen.asked[name] for name in (seen.lacking or seen.asked) if name in seen.asked}
     fields = [FIELDS.get(name, f"of {name}") for name in seen.lacking]
     return advice.verdict(
-        evidence[:MAX_EVIDENCE], score=score,
+        evidence[:MAX_EVIDENCE],
+        score=score,
         queue=f"queue {seen.queue}" if seen.queue else "a queue of the cluster",
         message=(seen.message or seen.reason).rstrip("."),
         workload=seen.workload or "NAME",
@@ -145,7 +156,7 @@ def _verdict(case: Observations, seen: QueueStatus, advice: Advice, evidence: tu
         by=seen.by or "another run",
         run=case.status.id,
         there=_there(seen),
-    )  # fmt: skip
+    )
 
 
 def _there(seen: QueueStatus) -> str:

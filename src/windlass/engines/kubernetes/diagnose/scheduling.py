@@ -14,14 +14,19 @@ FIELDS: Final = {"cpu": "resources.cpus", "memory": "resources.memory", "nvidia.
 """The field of a job that requests a resource."""
 _SHORT: Final = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
 _OTHER: Final = (
-    (r"(\d+) node\(s\) didn't match Pod's node affinity/selector",
-     "{} nodes do not have the requested labels{labels}",
-     "correct resources.instance: or resources.gpu_type:, or add such nodes"),
-    (r"(\d+) node\(s\) had untolerated taint(?:\(s\)|s)? ?(\{[^}]*\})?", "{} nodes have an untolerated taint {detail}",
-     "use nodes without that taint, or have a policy add the toleration"),
+    (
+        r"(\d+) node\(s\) didn't match Pod's node affinity/selector",
+        "{} nodes do not have the requested labels{labels}",
+        "correct resources.instance: or resources.gpu_type:, or add such nodes",
+    ),
+    (
+        r"(\d+) node\(s\) had untolerated taint(?:\(s\)|s)? ?(\{[^}]*\})?",
+        "{} nodes have an untolerated taint {detail}",
+        "use nodes without that taint, or have a policy add the toleration",
+    ),
     (r"(\d+) node\(s\) were unschedulable", "{} nodes are cordoned", "kubectl uncordon NAME, when its work is done"),
     (r"(\d+) Too many pods", "{} nodes run as many pods as they may", "add nodes, or wait for pods to end"),
-)  # fmt: skip
+)
 
 
 def unschedulable(cluster: ClusterStatus, waiting: Sequence[PodStatus], evidence: tuple[str, ...]) -> Verdict:
@@ -49,8 +54,15 @@ def unschedulable(cluster: ClusterStatus, waiting: Sequence[PodStatus], evidence
         fixes.append("see: kubectl get nodes")
     pods = f"{len(waiting)} pods fit" if len(waiting) > 1 else f"pod {waiting[0].name} fits"
     nodes = tuple(_nodes(cluster, [resource for _, resource in short] or ["nvidia.com/gpu"]))
-    return Verdict("unschedulable", f"{pods} on no node: {'; '.join(problems)}", None, (*evidence, *nodes),
-                   "; ".join(dict.fromkeys(fixes)), 107, is_effect=True)  # fmt: skip
+    return Verdict(
+        "unschedulable",
+        f"{pods} on no node: {'; '.join(problems)}",
+        None,
+        (*evidence, *nodes),
+        "; ".join(dict.fromkeys(fixes)),
+        107,
+        is_effect=True,
+    )
 
 
 def _what_fits(cluster: ClusterStatus, resource: str) -> str:

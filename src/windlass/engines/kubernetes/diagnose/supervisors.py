@@ -20,20 +20,28 @@ REFUSED: Final = ("quota-exceeded", "limit-range", "admission-refused")
 """Verdicts whose advice for the pods of ranks is to change the job."""
 FIXES: Final = (
     (r"OOMKilled", f"report it: a supervisor needs less memory than its limit; meanwhile {ELSEWHERE}"),
-    (r"has crashed \(exit code 126|exec: \"|executable file not found",
-     "the image has no interpreter for it: set python: in the job, or supervisor_image: in target {target}"),
-    (SILENT,
-     "nothing to do: its Job makes another pod, which goes on with the run once the cluster has given the node up; "
-     "see: kubectl get nodes"),
-    (r"has crashed",
-     "correct what its log names; the cluster starts it again by itself, at longer and longer intervals; "
-     f"{ELSEWHERE}"),
+    (
+        r"has crashed \(exit code 126|exec: \"|executable file not found",
+        "the image has no interpreter for it: set python: in the job, or supervisor_image: in target {target}",
+    ),
+    (
+        SILENT,
+        "nothing to do: its Job makes another pod, which goes on with the run once the cluster has given the node up; "
+        "see: kubectl get nodes",
+    ),
+    (
+        r"has crashed",
+        "correct what its log names; the cluster starts it again by itself, at longer and longer intervals; "
+        f"{ELSEWHERE}",
+    ),
     (r"untolerated taint", f"add nodes without that taint, or have a policy add the toleration; {ELSEWHERE}"),
-    (r"is not scheduled: ",
-     "it needs 50m of CPU and 96Mi of memory on one node: add a node, or wait for other pods to end"),
+    (
+        r"is not scheduled: ",
+        "it needs 50m of CPU and 96Mi of memory on one node: add a node, or wait for other pods to end",
+    ),
     (r"queue \S+ has not admitted it|it is suspended", "see the queue: kubectl get workloads"),
     (r"", "see: windlass check --on {target}; kubectl describe pods"),
-)  # fmt: skip
+)
 """By what the message names, the first that matches."""
 IMAGE_OF: Final = "the supervisor's image is supervisor_image: of target {target}, else that of the job or its runtime"
 _IMAGE: Final = re.compile(r"image \"([^\"]+)\"")

@@ -24,9 +24,15 @@ ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")
 ENDED_BADLY: Final = ("Failed", "FailureTarget")
 """Statuses in the row of a Job that has ended."""
 STATES: Final = {
-    "Running": "running", "NotReady": "running", "Completed": "done", "Succeeded": "done", "Pending": "queued",
-    "SchedulingGated": "queued", "Terminating": "ending", **dict.fromkeys((*ON_THE_WAY, *STUCK), "pulling"),
-}  # fmt: skip
+    "Running": "running",
+    "NotReady": "running",
+    "Completed": "done",
+    "Succeeded": "done",
+    "Pending": "queued",
+    "SchedulingGated": "queued",
+    "Terminating": "ending",
+    **dict.fromkeys((*ON_THE_WAY, *STUCK), "pulling"),
+}
 """The states of pods by their status column."""
 LIVE: Final = frozenset({"queued", "pulling", "running", "ending"})
 MAKING_SECONDS: Final = 60.0
@@ -117,8 +123,9 @@ class Seen:
     def state(self, target: str) -> RunState:
         """The run on this target, as a run without a record."""
         of = self.objects
-        status = Status(self.id, of.name, target, self.phase, of.created_at, of.created_at, "",
-                        waits_for=self.waits_for or None)  # fmt: skip
+        status = Status(
+            self.id, of.name, target, self.phase, of.created_at, of.created_at, "", waits_for=self.waits_for or None
+        )
         if of.summary is not None:
             status = summarised(status, of.summary)
         if (absent := of.supervisor_absence) and self.phase is Phase.TRAINING and not status.phase.is_terminal:

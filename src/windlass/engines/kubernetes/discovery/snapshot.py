@@ -79,8 +79,9 @@ def _answer(found: Mapping[str, Seen] | WindlassError | None) -> Answer:
     if found is None:
         return Answer(error=f"does not answer within {ANSWER_SECONDS:g} s")
     if isinstance(found, WindlassError):
-        return Answer(error=f"{'does not answer' if isinstance(found, Unreachable) else 'cannot be asked'}: "
-                            f"{found.message}")  # fmt: skip
+        return Answer(
+            error=f"{'does not answer' if isinstance(found, Unreachable) else 'cannot be asked'}: {found.message}"
+        )
     return Answer(found)
 
 

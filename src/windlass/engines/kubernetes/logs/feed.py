@@ -77,9 +77,17 @@ class NodeFeed:
     """The events of one node of one attempt. Used by the server's thread, the monitor's and those of `Readers`."""
 
     def __init__(
-        self, what: str, client: Client, pods: Pods, place: int, files: NodeFiles, feeds: Feeds, readers: Readers,
-        wake: Callable[[], None], clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        what: str,
+        client: Client,
+        pods: Pods,
+        place: int,
+        files: NodeFiles,
+        feeds: Feeds,
+        readers: Readers,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`what` is the name of the log in the record; `wake` is called when something new was written.
 
         Raises OSError.
@@ -241,7 +249,7 @@ class NodeFiles:
 
     def __init__(
         self, folder: Path, node: int, ranks: tuple[int, ...], number: int, first: int, waited: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         """They are of attempt `number`; see `LogTail`. Raises OSError."""
         self._folder = folder
         self._of = (node, ranks, number, first, waited)

@@ -123,9 +123,17 @@ class LogReader:
             return
         specs, ids = list(of.values()), list(of)
         plan = Plan(
-            run_id=self._run_id, name="", target="", engine="kubernetes", output_dir="", num_nodes=len(specs),
-            procs_per_node=len(_ranks(specs[0])), policy={}, job={}, steps=(Step("attempt", "", maker),),
-        )  # fmt: skip
+            run_id=self._run_id,
+            name="",
+            target="",
+            engine="kubernetes",
+            output_dir="",
+            num_nodes=len(specs),
+            procs_per_node=len(_ranks(specs[0])),
+            policy={},
+            job={},
+            steps=(Step("attempt", "", maker),),
+        )
         for other in self._attempts.values():  # whose pods waited for the attempt, which has new ones
             if other.number == number and _nodes(other).intersection(spec.node for spec in specs):
                 other.close()

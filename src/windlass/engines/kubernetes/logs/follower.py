@@ -83,9 +83,14 @@ class PodLogReader:
     """Reads the log of one node's pod into its `LogTail`, and decides when the rest of it is lost."""
 
     def __init__(
-        self, what: str, client: Client, pods: Pods, place: int, make_intake: Callable[[], LogTail],
+        self,
+        what: str,
+        client: Client,
+        pods: Pods,
+        place: int,
+        make_intake: Callable[[], LogTail],
         wake: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`what` is the name of the log in the record; `wake` is called when something new was written."""
         self._what = what
         self._client = client
@@ -111,9 +116,12 @@ class PodLogReader:
         intake = self.intake = self.intake or self._make_intake()
         since = intake.begin()
         lines = self._client.logs(
-            pod["metadata"]["name"], container=layout.container_of(pod), follow=follow, since=since,
+            pod["metadata"]["name"],
+            container=layout.container_of(pod),
+            follow=follow,
+            since=since,
             previous=is_restarted(pod),
-        )  # fmt: skip
+        )
         self._client.health.connected(self._what)
         try:
             for line in lines:
@@ -181,9 +189,15 @@ class Follower(PodLogReader):
     """Reads the log of one node in a thread of its own, until `is_done`."""
 
     def __init__(
-        self, what: str, client: Client, pods: Pods, place: int, make_intake: Callable[[], LogTail],
-        connections: Connections, wake: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        what: str,
+        client: Client,
+        pods: Pods,
+        place: int,
+        make_intake: Callable[[], LogTail],
+        connections: Connections,
+        wake: Callable[[], None],
+    ) -> None:
         """See `PodLogReader`."""
         super().__init__(what, client, pods, place, make_intake, wake)
         self._connections = connections

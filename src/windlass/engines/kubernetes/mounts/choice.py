@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 MOUNTPOINT, S3_FILES, LUSTRE = "mountpoint", "s3-files", "lustre"
 DRIVERS: Final = {MOUNTPOINT: "s3.csi.aws.com", S3_FILES: "efs.csi.aws.com", LUSTRE: "fsx.csi.aws.com"}
 ADD_ONS: Final = {
-    MOUNTPOINT: "aws-mountpoint-s3-csi-driver", S3_FILES: "aws-efs-csi-driver", LUSTRE: "aws-fsx-csi-driver",
-}  # fmt: skip
+    MOUNTPOINT: "aws-mountpoint-s3-csi-driver",
+    S3_FILES: "aws-efs-csi-driver",
+    LUSTRE: "aws-fsx-csi-driver",
+}
 """Of EKS, by which each driver is installed."""
 SMALL_BYTES: Final = 1 << 20
 """Files that are smaller on average cost more in requests than in transfer."""

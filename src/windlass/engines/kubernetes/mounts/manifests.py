@@ -48,18 +48,24 @@ def volume(way: Way, source: str, namespace: str, user: int) -> Volume:
     # The drivers of EFS and FSx take no ReadOnlyMany: pods mount read-only instead.
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeMode": "Filesystem"}
     persistent = {
-        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name, "labels": labels},
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name, "labels": labels},
         "spec": {
-            **common, "capacity": {"storage": CAPACITY}, "persistentVolumeReclaimPolicy": "Retain",
+            **common,
+            "capacity": {"storage": CAPACITY},
+            "persistentVolumeReclaimPolicy": "Retain",
             "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
-            "mountOptions": options, "csi": csi,
+            "mountOptions": options,
+            "csi": csi,
         },
-    }  # fmt: skip
+    }
     wanted = {
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
         "metadata": {"name": claim, "namespace": namespace, "labels": labels},
         "spec": {**common, "resources": {"requests": {"storage": CAPACITY}}, "volumeName": name},
-    }  # fmt: skip
+    }
     return Volume(persistent, wanted)
 
 

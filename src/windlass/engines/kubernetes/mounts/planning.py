@@ -56,8 +56,9 @@ def wanted_claims(job: Job, target: KubernetesTarget) -> list[str]:
     namespace = job.kubernetes.namespace or target.namespace
     return [
         volume(way, data.source, namespace, target.user).claim_name
-        for data in _mountable(job) for way in ways(data, target.file_systems)
-    ]  # fmt: skip
+        for data in _mountable(job)
+        for way in ways(data, target.file_systems)
+    ]
 
 
 def mount_steps(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
@@ -67,13 +68,23 @@ def mount_steps(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[St
         name = one.claim_name
         if name not in made and (facts.cluster is None or not facts.cluster.has_claim(name)):
             for kind, manifest in ((VOLUME_STEP, one.persistent), (CLAIM_STEP, one.claim)):
-                yield Step(kind, f"make {manifest['kind']} {manifest['metadata']['name']}, which no run removes",
-                           manifest)  # fmt: skip
+                yield Step(
+                    kind, f"make {manifest['kind']} {manifest['metadata']['name']}, which no run removes", manifest
+                )
         made.add(name)
         how = "" if data.write else " read-only"
-        yield Step("mount", f"mount {data.source}{how} as ${data.env_name} by {way.kind} ({way.driver}): {why}",
-                   {"name": data.name, "source": data.source, "kind": way.kind, "claim": name, "folder": way.folder,
-                    "why": why})  # fmt: skip
+        yield Step(
+            "mount",
+            f"mount {data.source}{how} as ${data.env_name} by {way.kind} ({way.driver}): {why}",
+            {
+                "name": data.name,
+                "source": data.source,
+                "kind": way.kind,
+                "claim": name,
+                "folder": way.folder,
+                "why": why,
+            },
+        )
 
 
 def mount_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Note]:
@@ -81,8 +92,11 @@ def mount_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> 
     drivers = None if cluster is None else cluster.csi_drivers
     for data in (one for one in job.data if one.is_mounted):
         if not SOURCE.fullmatch(data.source):
-            yield blocker("mount-source", f"data {data.name}: {data.source} cannot be mounted",
-                           "write s3://BUCKET/PREFIX without spaces and special letters; or via: copy")  # fmt: skip
+            yield blocker(
+                "mount-source",
+                f"data {data.name}: {data.source} cannot be mounted",
+                "write s3://BUCKET/PREFIX without spaces and special letters; or via: copy",
+            )
             continue
         way, why = choose(data, target.file_systems, drivers)
         if way is None:
@@ -90,11 +104,17 @@ def mount_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> 
         elif way.kind == LUSTRE and way.file_system is not None:
             yield _of_repository(data, way)
     if cluster is not None and drivers is None and any(one.is_mounted for one in job.data):
-        yield Note("mount-unknown", "this login may not list CSIDrivers: those that mount data are taken as installed",
-                   "see: kubectl get csidrivers")  # fmt: skip
+        yield Note(
+            "mount-unknown",
+            "this login may not list CSIDrivers: those that mount data are taken as installed",
+            "see: kubectl get csidrivers",
+        )
     if any(one.is_mounted for one in job.data) and any(name in {**target.env, **job.env} for name in ENDPOINTS):
-        yield Note("mount-endpoint", "AWS_ENDPOINT_URL_S3 has no effect on volumes: the drivers mount Amazon S3",
-                   "leave via: mount out for a set of another store")  # fmt: skip
+        yield Note(
+            "mount-endpoint",
+            "AWS_ENDPOINT_URL_S3 has no effect on volumes: the drivers mount Amazon S3",
+            "leave via: mount out for a set of another store",
+        )
 
 
 def _no_way(data: Data, target: KubernetesTarget, why: str) -> Note:
@@ -118,12 +138,16 @@ def _of_repository(data: Data, way: Way) -> Note:
     assert way.file_system is not None
     system = way.file_system.id
     kind, message = (
-        ("EXPORT_TO_REPOSITORY",
-         f"data {data.name}: what is written gets to {data.source} by the export policy of {system} alone")
-        if data.write else
-        ("IMPORT_METADATA_FROM_REPOSITORY",
-         f"data {data.name}: {system} loads a file from the bucket when it is first read")
-    )  # fmt: skip
+        (
+            "EXPORT_TO_REPOSITORY",
+            f"data {data.name}: what is written gets to {data.source} by the export policy of {system} alone",
+        )
+        if data.write
+        else (
+            "IMPORT_METADATA_FROM_REPOSITORY",
+            f"data {data.name}: {system} loads a file from the bucket when it is first read",
+        )
+    )
     paths = ["--paths", way.folder] if way.folder else []
     command = ["aws", "fsx", "create-data-repository-task", "--file-system-id", system, "--type", kind, *paths,
                "--report", "Enabled=false"]  # fmt: skip

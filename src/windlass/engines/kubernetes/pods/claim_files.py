@@ -57,9 +57,7 @@ class ClaimFiles:
         slash = "/" if path.endswith("/") else ""
         return self._files.put(self._pod, local, f"{PurePosixPath(MOUNT, path)}{slash}", told)
 
-    def execute(
-        self, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]
-    ) -> int:  # fmt: skip
+    def execute(self, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
         """Run a command in the folder of the claim; returns its exit code. Raises EngineError."""
         words = [*self._python, "-c", EXEC, MOUNT, *command]
         return exec_stream.attach(self._client, self._pod, self._python, words, stdin, stdout, stderr)
@@ -75,9 +73,15 @@ def claim_files(client: Client, target: KubernetesTarget, claim: str) -> Iterato
     spec["containers"][0]["volumeMounts"] = [{"name": "claim", "mountPath": MOUNT}]
     spec["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
     made = probe_pods.job(
-        name, POD_SECONDS, 1, spec, namespace=client.namespace, labels=labels.of_helper(name, "copy"),
-        pull_secrets=target.image_pull_secrets, queue=target.supervisor_queue,
-    )  # fmt: skip
+        name,
+        POD_SECONDS,
+        1,
+        spec,
+        namespace=client.namespace,
+        labels=labels.of_helper(name, "copy"),
+        pull_secrets=target.image_pull_secrets,
+        queue=target.supervisor_queue,
+    )
     with probe_pods.made(client, made):
         [pod] = probe_pods.running(client, name, 1, START_SECONDS, lambda _text: None)
         yield ClaimFiles(client, python, pod)

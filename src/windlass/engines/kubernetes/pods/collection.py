@@ -87,8 +87,9 @@ class Collected:
 class OutputsCollection:
     """The collection of the outputs of one run."""
 
-    def __init__(self, client: Client, control: PodControl, fetch: Fetch, plan_id: str, run_dir: Path,
-                 max_bytes: int) -> None:  # fmt: skip
+    def __init__(
+        self, client: Client, control: PodControl, fetch: Fetch, plan_id: str, run_dir: Path, max_bytes: int
+    ) -> None:
         """`max_bytes` is the limit of the outputs of all pods together."""
         self._client = client
         self._control = control
@@ -106,7 +107,7 @@ class OutputsCollection:
 
     def turn(
         self, record: Recorder, ids: Mapping[int, PodId], seen: Mapping[int, Pod], wake: Callable[[], None]
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Go on with it; returns whether it is over. `ids` are the pods by node, `seen` those that ran when last seen.
 
         Raises TargetUnavailable while it waits for the API server, and nothing else.
@@ -292,7 +293,7 @@ def receive(connection: socket, into: Path, max_bytes: int) -> list[str]:
 
 def fetch_verified(
     files: PodFiles, pod: Pod, path: str, into: Path, expected: Mapping[str, Any], told: Callable[[int], None]
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Copy a folder of a pod that has this `digest`; returns the entries that were left out.
 
     Raises EngineError also where it has another one here; OSError.
@@ -300,8 +301,11 @@ def fetch_verified(
     found = files.fetch(pod, path, into, told)
     here = outputs.digest(str(into))
     if any(here[name] != expected[name] for name in here):
-        raise EngineError(f"{path} is not here as it was in pod {pod['metadata']['name']}: "
-                          f"{here['files']} of {expected['files']} files", "did a process still write it?")  # fmt: skip
+        raise EngineError(
+            f"{path} is not here as it was in pod {pod['metadata']['name']}: "
+            f"{here['files']} of {expected['files']} files",
+            "did a process still write it?",
+        )
     return found.left_out
 
 
@@ -408,8 +412,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _too_many(num_bytes: int, max_bytes: int) -> str:
-    return (f"{num_bytes:,} bytes, and {max_bytes:,} in {MAX_FILES:,} files are left of kubernetes.outputs_max, which "
-            "counts for all nodes together")  # fmt: skip
+    return (
+        f"{num_bytes:,} bytes, and {max_bytes:,} in {MAX_FILES:,} files are left of kubernetes.outputs_max, which "
+        "counts for all nodes together"
+    )
 
 
 def _words(error: Exception) -> str:

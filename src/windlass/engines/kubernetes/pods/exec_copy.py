@@ -44,9 +44,14 @@ class RunPods:
         self._files = PodFiles(client, self._python, RELATIVE)
 
     def execute(
-        self, node: int, rank: int | None, command: Sequence[str],
-        stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes],
-    ) -> int:  # fmt: skip
+        self,
+        node: int,
+        rank: int | None,
+        command: Sequence[str],
+        stdin: IO[bytes] | None,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> int:
         """Run a command in the pod of a node, as one of its ranks or as none; returns its exit code."""
         pod = self._pods().get(node)
         if pod is None or container_state(pod)[0] != "running":
@@ -80,8 +85,10 @@ class RunPods:
         found = parsed(answer)
         if code or found is None:
             why = last_line(stderr, f"exit code {code}")
-            raise EngineError(f"{folder} of {self._status.id} cannot be read: {why}",
-                              f"windlass exec {self._status.id} -- ls {folder}")  # fmt: skip
+            raise EngineError(
+                f"{folder} of {self._status.id} cannot be read: {why}",
+                f"windlass exec {self._status.id} -- ls {folder}",
+            )
         return found
 
     def fetch(self, node: int, path: str, local: Path, told: Told) -> tarpipe.Received:
@@ -122,11 +129,15 @@ class RunPods:
             yield pods.get(node) or next(iter(pods.values()))
             return
         if claim is None and is_result:
-            raise UsageError(f"the pods of {run_id} do not run, and its results were stored nowhere else",
-                             "write kubernetes: {results: {size: 20GiB}} into the job for the next run")  # fmt: skip
+            raise UsageError(
+                f"the pods of {run_id} do not run, and its results were stored nowhere else",
+                "write kubernetes: {results: {size: 20GiB}} into the job for the next run",
+            )
         if claim is None:
-            raise UsageError(f"the pod of node {node} of {run_id} does not run, and {path} was in it",
-                             "results are reached by relative paths: RUN:output")  # fmt: skip
+            raise UsageError(
+                f"the pod of node {node} of {run_id} does not run, and {path} was in it",
+                "results are reached by relative paths: RUN:output",
+            )
         require_claim(self._client, claim["volume"]["persistentVolumeClaim"]["claimName"], f" of {run_id}")
         name = f"{run_id}-cp-{secrets.token_hex(3)}"
         with probe_pods.made(self._client, self._helper(name, spec, claim)):
@@ -144,11 +155,15 @@ class RunPods:
         made["containers"][0]["volumeMounts"] = [claim["mount"]]
         made["volumes"] = [claim["volume"]]
         return probe_pods.job(
-            name, HELPER_SECONDS, 1, made, namespace=self._client.namespace,
+            name,
+            HELPER_SECONDS,
+            1,
+            made,
+            namespace=self._client.namespace,
             labels=labels.of_helper(name, "copy", attempt_objects(self._plan)[-1]["metadata"]["labels"]),
             pull_secrets=probe_pods.secrets_of(spec),
             queue=cluster.get("supervisor_queue"),
-        )  # fmt: skip
+        )
 
 
 def _absolute(path: str) -> str:

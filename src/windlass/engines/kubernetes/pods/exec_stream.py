@@ -49,9 +49,15 @@ class Stream:
     """One command that runs in a pod. Raises Refused, Unreachable, EngineError where the connection breaks."""
 
     def __init__(
-        self, client: Client, pod: Pod, command: Sequence[str], *, stdin: bool = False, with_tty: bool = False,
+        self,
+        client: Client,
+        pod: Pod,
+        command: Sequence[str],
+        *,
+        stdin: bool = False,
+        with_tty: bool = False,
         silence_seconds: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`silence_seconds`: how long the connection may be silent until it counts as broken."""
         query = [("command", word) for word in command]
         query += [("container", layout.container_of(pod)), ("stdout", "true")]
@@ -76,11 +82,13 @@ class Stream:
             try:
                 kind, frame = self._socket.recv_data_frame(True)
             except self._broken as error:
-                raise Unreachable(f"{self._what} is no longer reachable: {error or 'no answer'}",
-                                  "is its node well?") from error  # fmt: skip
+                raise Unreachable(
+                    f"{self._what} is no longer reachable: {error or 'no answer'}", "is its node well?"
+                ) from error
             if kind == websocket.ABNF.OPCODE_CLOSE:
-                raise Unreachable(f"{self._what} is no longer reachable: the connection was closed",
-                                  "is its node well?")  # fmt: skip
+                raise Unreachable(
+                    f"{self._what} is no longer reachable: the connection was closed", "is its node well?"
+                )
             if kind not in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT) or not frame.data:
                 continue
             channel, data = frame.data[0], frame.data[1:]
@@ -145,9 +153,14 @@ class Output:
 
 
 def attach(
-    client: Client, pod: Pod, python: Sequence[str], command: Sequence[str], stdin: IO[bytes] | None,
-    stdout: IO[bytes], stderr: IO[bytes],
-) -> int:  # fmt: skip
+    client: Client,
+    pod: Pod,
+    python: Sequence[str],
+    command: Sequence[str],
+    stdin: IO[bytes] | None,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+) -> int:
     """Run a command with these as its input and output; returns its exit code. `python` is an interpreter of the pod.
 
     Raises Unreachable, EngineError.

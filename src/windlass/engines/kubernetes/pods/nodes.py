@@ -58,9 +58,14 @@ class PodWatch:
     """The pods of one attempt, by place, from 0."""
 
     def __init__(
-        self, client: Client, run_id: str, ids: Sequence[PodId], owner: tuple[str, str], changed: Callable[[], None],
+        self,
+        client: Client,
+        run_id: str,
+        ids: Sequence[PodId],
+        owner: tuple[str, str],
+        changed: Callable[[], None],
         listen: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`ids` are the pods by place; `owner` is the API and kind of their owner objects; `changed` is called at each
         change.
 

@@ -104,9 +104,12 @@ class OrderServer:
     """Sends requests to pods. All connections belong to one thread; its methods may be called in any other."""
 
     def __init__(
-        self, key: bytes, address: tuple[str, int], handshake_seconds: float = protocol.HANDSHAKE_SECONDS,
+        self,
+        key: bytes,
+        address: tuple[str, int],
+        handshake_seconds: float = protocol.HANDSHAKE_SECONDS,
         crashed: Callable[[str, Exception], None] = lambda what, error: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Listen at `address`, for pods that know `key`; `crashed` records an internal error. Raises OSError."""
         self._key = key
         self._handshake_seconds = handshake_seconds

@@ -34,8 +34,12 @@ PAUSE_SECONDS: Final = 0.3
 def made_by(seconds: float) -> dict[str, str]:
     """The annotation of objects that this process creates, to be used for so many seconds."""
     found = process.stat(os.getpid())
-    me = {"boot": process.boot_id(), "pid": os.getpid(), "ticks": found.start_ticks if found else 0,
-          "until": time.time() + seconds}  # fmt: skip
+    me = {
+        "boot": process.boot_id(),
+        "pid": os.getpid(),
+        "ticks": found.start_ticks if found else 0,
+        "until": time.time() + seconds,
+    }
     return {MADE_BY: json.dumps(me)}
 
 
@@ -65,9 +69,16 @@ def sweep(client: Client) -> list[str]:
 
 
 def job(
-    name: str, seconds: int, num_pods: int, spec: Manifest, *, namespace: str, labels: Mapping[str, str],
-    pull_secrets: Iterable[str], queue: str | None,
-) -> Manifest:  # fmt: skip
+    name: str,
+    seconds: int,
+    num_pods: int,
+    spec: Manifest,
+    *,
+    namespace: str,
+    labels: Mapping[str, str],
+    pull_secrets: Iterable[str],
+    queue: str | None,
+) -> Manifest:
     """A Job whose pods the cluster itself ends, and removes, after so many seconds. `spec` is that of its pods.
 
     A Kueue that manages all Jobs starts none without a `queue`.

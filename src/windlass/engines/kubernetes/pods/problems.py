@@ -48,8 +48,11 @@ UNSCHEDULABLE: Final = "Unschedulable"
 NOT_CREATED: Final = "FailedCreate"
 """Reason of an event of an owner object whose pod a quota or a webhook refuses."""
 STAGES: Final = {
-    "missing": Phase.QUEUED, "queued": Phase.QUEUED, "provisioning": Phase.PROVISIONING, "pulling": Phase.PULLING,
-}  # fmt: skip
+    "missing": Phase.QUEUED,
+    "queued": Phase.QUEUED,
+    "provisioning": Phase.PROVISIONING,
+    "pulling": Phase.PULLING,
+}
 """By the state of a pod; `provisioning` is one for which a node is provisioned, or whose node is not ready yet."""
 
 
@@ -57,9 +60,17 @@ class PodProblems:
     """Of one attempt; what it gives has the form of node events."""
 
     def __init__(
-        self, client: Client, run_id: str, number: int, pods: PodWatch, claims: Sequence[str], num_nodes: int,
-        queue: QueueWatch, changed: Callable[[], None], spares: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        run_id: str,
+        number: int,
+        pods: PodWatch,
+        claims: Sequence[str],
+        num_nodes: int,
+        queue: QueueWatch,
+        changed: Callable[[], None],
+        spares: Sequence[str] = (),
+    ) -> None:
         """`spares` are prefixes of the names of pods for which the attempt does not wait."""
         self._client = client
         self._ids = (run_id, number)

@@ -96,9 +96,13 @@ def running(client: Client, run_id: str, ids: Sequence[PodId]) -> dict[int, Pod]
 
 
 def order(
-    control: PodControl, number: int, specs: Sequence[NodeSpec], ids: Sequence[PodId], pods: Mapping[int, Pod],
+    control: PodControl,
+    number: int,
+    specs: Sequence[NodeSpec],
+    ids: Sequence[PodId],
+    pods: Mapping[int, Pod],
     spares: Collection[int] = (),
-) -> bool:  # fmt: skip
+) -> bool:
     """Start an attempt in these pods, by place, each its node; returns whether all of them do.
 
     At the places `spares` are pods that may have to import first: a new pod would take longer.

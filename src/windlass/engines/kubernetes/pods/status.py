@@ -34,11 +34,16 @@ OF_QUEUES: Final = frozenset({
     "UpdatedAdmissionCheck",
 })  # fmt: skip
 """Reasons of events of objects that a queue suspends, for which the queue itself reports why."""
-OF_OPERATORS: Final = frozenset({
-    "SuccessfulCreatePod", "SuccessfulCreateService", "SuccessfulDeletePod", "SuccessfulDeleteService",
-    "ExitedWithCode",
-    *(f"{kind}Job{what}" for kind in ("PyTorch", "MPI") for what in ("Created", "Running", "Succeeded", "Failed")),
-})  # fmt: skip
+OF_OPERATORS: Final = frozenset(
+    {
+        "SuccessfulCreatePod",
+        "SuccessfulCreateService",
+        "SuccessfulDeletePod",
+        "SuccessfulDeleteService",
+        "ExitedWithCode",
+        *(f"{kind}Job{what}" for kind in ("PyTorch", "MPI") for what in ("Created", "Running", "Succeeded", "Failed")),
+    }
+)
 """Reasons of events in which Kubeflow's operators report that they have done their work."""
 ORDINARY: Final = frozenset({
     "Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulCreate", "SuccessfulDelete", "Completed",

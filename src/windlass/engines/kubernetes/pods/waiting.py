@@ -8,8 +8,15 @@ from typing import Any, Final
 
 ON_THE_WAY: Final = frozenset({"ContainerCreating", "PodInitializing"})
 """Those that are no problem."""
-STUCK: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError",
-                "CreateContainerError", "RunContainerError", "CrashLoopBackOff")  # fmt: skip
+STUCK: Final = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "CrashLoopBackOff",
+)
 """Those that do not pass by themselves."""
 ALTERNATES: Final = {"ImagePullBackOff": "ErrImagePull"}
 """A reason that takes turns with another, as long as nothing changes."""

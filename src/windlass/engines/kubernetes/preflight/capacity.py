@@ -26,8 +26,15 @@ LOOK_SECONDS: Final = 2.0
 HOLD_SECONDS: Final = 3600
 """The longest lifetime of such pods: without a supervisor they must not hold nodes forever."""
 WAIT: Final = "import signal; signal.pause()"
-LIKE_A_NODE: Final = ("nodeSelector", "tolerations", "priorityClassName", "serviceAccountName", "securityContext",
-                      "automountServiceAccountToken", "enableServiceLinks")  # fmt: skip
+LIKE_A_NODE: Final = (
+    "nodeSelector",
+    "tolerations",
+    "priorityClassName",
+    "serviceAccountName",
+    "securityContext",
+    "automountServiceAccountToken",
+    "enableServiceLinks",
+)
 """What of a pod's spec decides where it may go, and whether it is admitted."""
 
 
@@ -99,7 +106,12 @@ def waiting(made: Sequence[Mapping[str, Any]], name: str, num_pods: int) -> Mani
         "containers": [{**asks, "command": [container["command"][0], "-c", WAIT]}],
     }
     return probe_pods.job(
-        name, HOLD_SECONDS, num_pods, pod, namespace=meta["namespace"],
+        name,
+        HOLD_SECONDS,
+        num_pods,
+        pod,
+        namespace=meta["namespace"],
         labels=labels.of_helper(name, "capacity-probe", meta["labels"]),
-        pull_secrets=probe_pods.secrets_of(like), queue=meta["labels"].get(layout.QUEUE_LABEL),
-    )  # fmt: skip
+        pull_secrets=probe_pods.secrets_of(like),
+        queue=meta["labels"].get(layout.QUEUE_LABEL),
+    )

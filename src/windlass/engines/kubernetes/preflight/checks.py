@@ -245,8 +245,12 @@ def _storage(seen: Survey, classes: Json) -> Iterator[Check]:
         yield Check("storage", "ok", text)
     if shown and not has_default:
         fix = "name one in kubernetes.results.storage_class of the jobs, or have an administrator mark one as default"
-        yield Check("default storage", "warn", "no storage class is the default: results: with a size and no "
-                    "storage_class is refused", fix)  # fmt: skip
+        yield Check(
+            "default storage",
+            "warn",
+            "no storage class is the default: results: with a size and no storage_class is refused",
+            fix,
+        )
 
 
 def _kind_of(provisioner: str) -> str:

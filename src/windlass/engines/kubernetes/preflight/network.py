@@ -86,10 +86,16 @@ def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
         program,
         manifests.naming_service(name, target.namespace, its, pods, "master", layout.MASTER_PORT),
         probe_pods.job(
-            name, PROBE_SECONDS, 2, spec, namespace=target.namespace, labels=its,
-            pull_secrets=target.image_pull_secrets, queue=target.supervisor_queue,
+            name,
+            PROBE_SECONDS,
+            2,
+            spec,
+            namespace=target.namespace,
+            labels=its,
+            pull_secrets=target.image_pull_secrets,
+            queue=target.supervisor_queue,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def probe(client: Client, target: KubernetesTarget, told: Told) -> Findings:
@@ -181,8 +187,12 @@ def _steps(found: Findings) -> Iterator[Check]:
         yield Check("pods", "fail", found.failed, found.fix)
         return
     if len(set(found.nodes)) == 1:
-        yield Check("pods", "warn", f"both are on {found.nodes[0]}: the network between nodes was not tried",
-                    "is there a second node with capacity?")  # fmt: skip
+        yield Check(
+            "pods",
+            "warn",
+            f"both are on {found.nodes[0]}: the network between nodes was not tried",
+            "is there a second node with capacity?",
+        )
     else:
         yield Check("pods", "ok", f"on {' and '.join(found.nodes)}")
     yield _names(found)
@@ -228,8 +238,12 @@ def _ports(found: Findings) -> Check:
 
 def _speed(speed: Sequence[Json]) -> Iterator[Check]:
     if errors := [str(one["error"]) for one in speed if "error" in one]:
-        yield Check("bandwidth", "fail", f"what is sent does not arrive: {errors[0]}",
-                    "small packets pass and large ones do not: is the MTU right?")  # fmt: skip
+        yield Check(
+            "bandwidth",
+            "fail",
+            f"what is sent does not arrive: {errors[0]}",
+            "small packets pass and large ones do not: is the MTU right?",
+        )
         return
     latency = speed[0]["latency_seconds"]
     fix = "are the nodes in one zone, and well?" if latency > SLOW_SECONDS else ""

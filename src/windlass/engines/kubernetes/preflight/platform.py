@@ -154,16 +154,26 @@ def pool_checks(
         elif is_scaled:
             yield Check(f"pool {name}", "ok", "its node group has no node; Cluster Autoscaler raises it when pods wait")
         else:
-            yield Check(f"pool {name}", "warn", "its node group has no node, and nothing raises it when pods wait",
-                        f"set min: of pool {name} in cluster.yaml and windlass cluster up, before a run")  # fmt: skip
+            yield Check(
+                f"pool {name}",
+                "warn",
+                "its node group has no node, and nothing raises it when pods wait",
+                f"set min: of pool {name} in cluster.yaml and windlass cluster up, before a run",
+            )
 
 
 def _pool_check(name: str, pool: Json | None, count: int) -> Check:
     if pool is None:
         return Check(f"pool {name}", "fail", "there is no NodePool of this name", "windlass cluster up makes it")
     if not is_true(pool, "Ready"):
-        why = next((str(one.get("message", "")) for one in pool.get("status", {}).get("conditions", ())
-                    if one.get("type") != "Ready" and one.get("status") != "True"), "")  # fmt: skip
+        why = next(
+            (
+                str(one.get("message", ""))
+                for one in pool.get("status", {}).get("conditions", ())
+                if one.get("type") != "Ready" and one.get("status") != "True"
+            ),
+            "",
+        )
         text = f"its NodePool is not ready{': ' + why if why else ''}"
         return Check(f"pool {name}", "fail", text, f"kubectl describe nodepool {name}")
     limits = pool.get("spec", {}).get("limits") or {}

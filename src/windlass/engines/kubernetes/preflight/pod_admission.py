@@ -98,13 +98,19 @@ def quota_notes(quotas: Iterable[Json], pods: Iterable[Pods]) -> Iterator[Note]:
         hard, used = status.get("hard", {}), status.get("used", {})
         never = [_lack(key, least[key], hard[key]) for key in hard if least[key] > amount(hard[key])]
         if never:
-            yield blocker("quota-too-small", f"quota {name} never admits the run: {'; '.join(never)}",
-                           "request less, or have the quota raised")  # fmt: skip
+            yield blocker(
+                "quota-too-small",
+                f"quota {name} never admits the run: {'; '.join(never)}",
+                "request less, or have the quota raised",
+            )
             continue
         left = {key: max(0.0, amount(hard[key]) - amount(used.get(key, "0"))) for key in hard}
         if short := [_lack(key, most[key], left[key]) for key in hard if most[key] > left[key]]:
-            yield Note("quota-full", f"quota {name} does not admit all pods of the run now: {'; '.join(short)}",
-                       "the run waits until others end")  # fmt: skip
+            yield Note(
+                "quota-full",
+                f"quota {name} does not admit all pods of the run now: {'; '.join(short)}",
+                "the run waits until others end",
+            )
 
 
 def pod_from(owner: Json, template: Json) -> Manifest:
@@ -148,8 +154,9 @@ def refusal(what: str, error: Refused, target: str) -> Note:
     asked, hard = _amounts(requested), _amounts(limited)
     amounts = f"{requested} requested, {limited} allowed"
     if any(asked[key] > hard.get(key, asked[key]) for key in asked):
-        return blocker("quota-too-small", f"quota {quota} never admits {what}: {amounts}",
-                       "request less, or have the quota raised")  # fmt: skip
+        return blocker(
+            "quota-too-small", f"quota {quota} never admits {what}: {amounts}", "request less, or have the quota raised"
+        )
     return Note("quota-full", f"quota {quota} does not admit {what} now: {amounts}", "the run waits until others end")
 
 

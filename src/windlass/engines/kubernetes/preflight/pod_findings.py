@@ -102,8 +102,10 @@ def folder_check(claim: str, found: Json) -> Check:
         return Check(
             name, "ok", f"a pod can write, read and delete in it ({1e3 * float(found['seconds']):.0f} ms){room}"
         )
-    text = f"{found['step']}: {found['error']}; the folder is of {found['owner']}, mode {found['mode']}, and the pod " \
-           f"runs as {found['user']}"  # fmt: skip
+    text = (
+        f"{found['step']}: {found['error']}; the folder is of {found['owner']}, mode {found['mode']}, and the pod "
+        f"runs as {found['user']}"
+    )
     return Check(name, "fail", text, _folder_fix(int(found.get("errno") or 0), found))
 
 
@@ -129,8 +131,13 @@ def image_check(image: str, node: str, events: Iterable[Json]) -> Check:
         return Check("image pull", "ok", f"{image} is on node {node} already; another node pulls it first")
     text = f"{image} was pulled in {seconds:.1f} s on node {node}{size}"
     if seconds > SLOW_PULL_SECONDS:
-        return Check("image pull", "warn", text, "keep it in ECR of the same region, and see that disks of nodes have "
-                                                 "600 MB/s; a smaller image starts sooner")  # fmt: skip
+        return Check(
+            "image pull",
+            "warn",
+            text,
+            "keep it in ECR of the same region, and see that disks of nodes have "
+            "600 MB/s; a smaller image starts sooner",
+        )
     return Check("image pull", "ok", text)
 
 

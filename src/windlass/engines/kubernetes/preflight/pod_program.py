@@ -28,8 +28,11 @@ TRIES = 3
 PAUSE_SECONDS = 1.0
 STS = "Action=GetCallerIdentity&Version=2011-06-15"
 DATA = b"windlass doctor"
-GIVES_ROLE = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-              "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")  # fmt: skip
+GIVES_ROLE = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+)
 Json = dict[str, Any]
 
 
@@ -53,8 +56,11 @@ def role(environ: Mapping[str, str]) -> Json:
     """What STS answers to GetCallerIdentity, and what gave the keys. Raises StoreError."""
     by = next((name for name in GIVES_ROLE if environ.get(name)), "")
     if not by and not environ.get("AWS_ACCESS_KEY_ID"):
-        return {"kind": "none", "error": "the pod has no role and no keys: AWS_CONTAINER_CREDENTIALS_FULL_URI and "
-                                         "AWS_WEB_IDENTITY_TOKEN_FILE are not set"}  # fmt: skip
+        return {
+            "kind": "none",
+            "error": "the pod has no role and no keys: AWS_CONTAINER_CREDENTIALS_FULL_URI and "
+            "AWS_WEB_IDENTITY_TOKEN_FILE are not set",
+        }
     credentials = Credentials(environ, "STS")
     region = credentials.region
     domain = f"sts.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
@@ -62,9 +68,16 @@ def role(environ: Mapping[str, str]) -> Json:
     address = urlsplit(url)
     body = STS.encode()
     headers = signed(
-        credentials.keys(), region, address.netloc, "POST", address.path or "/", "",
-        {"content-type": "application/x-www-form-urlencoded"}, hashlib.sha256(body).hexdigest(), service="sts",
-    )  # fmt: skip
+        credentials.keys(),
+        region,
+        address.netloc,
+        "POST",
+        address.path or "/",
+        "",
+        {"content-type": "application/x-www-form-urlencoded"},
+        hashlib.sha256(body).hexdigest(),
+        service="sts",
+    )
     status, text = roles.asked("POST", address, headers, body, environ.get("AWS_CA_BUNDLE") or None, "STS")
     values = {one.tag.rpartition("}")[2]: one.text or "" for one in ElementTree.fromstring(text).iter()}
     if status != 200:

@@ -164,9 +164,13 @@ def _of_claim(client: Client, target: KubernetesTarget, claim: str, name: str) -
 
 
 def ask(
-    client: Client, pod: Json, python: str, question: Json, clock: Callable[[], float] = time.monotonic,
+    client: Client,
+    pod: Json,
+    python: str,
+    question: Json,
+    clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Json:  # fmt: skip
+) -> Json:
     """What the program answers in a pod; asked again where the connection broke, as with the API server that carries
     it. Raises EngineError.
     """
@@ -190,8 +194,10 @@ def _answer(client: Client, pod: Json, python: str, question: Json) -> Json:
         raise Unreachable("the connection to the check was lost before its answer", "is its node well?")
     if code or answer is None:
         said = last_line(err.getvalue(), "no output")
-        raise EngineError(f"{python} in the image does not run the check: exit code {code}, {said}",
-                          "the image needs Python 3.9 or newer; python: of the target names it")  # fmt: skip
+        raise EngineError(
+            f"{python} in the image does not run the check: exit code {code}, {said}",
+            "the image needs Python 3.9 or newer; python: of the target names it",
+        )
     return answer
 
 
@@ -205,9 +211,15 @@ def _job(client: Client, target: KubernetesTarget, asked: Asked, name: str, clai
         container["volumeMounts"] = [{"name": "claim", "mountPath": MOUNT}]
         spec["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
     return probe_pods.job(
-        name, POD_SECONDS, 1, spec, namespace=client.namespace, labels=labels.of_helper(name, "doctor"),
-        pull_secrets=target.image_pull_secrets, queue=target.supervisor_queue,
-    )  # fmt: skip
+        name,
+        POD_SECONDS,
+        1,
+        spec,
+        namespace=client.namespace,
+        labels=labels.of_helper(name, "doctor"),
+        pull_secrets=target.image_pull_secrets,
+        queue=target.supervisor_queue,
+    )
 
 
 def _running(client: Client, name: str, told: Callable[[str], None]) -> Json:
@@ -225,8 +237,10 @@ def _not_running(client: Client, asked: Asked, name: str, error: EngineError) ->
     """Why the first pod does not run: most often because of its image."""
     text = error.message.removeprefix("its pods do not run: ")
     if "Image" in text or "pull" in text.lower():
-        fix = ("is its name right, does image_pull_secrets: of the target name a login, and may the role of the nodes "
-               "pull from ECR?")  # fmt: skip
+        fix = (
+            "is its name right, does image_pull_secrets: of the target name a login, and may the role of the nodes "
+            "pull from ECR?"
+        )
         return Check("image pull", "fail", f"{asked.image} cannot be pulled: {text}", fix)
     fix = f"kubectl -n {client.namespace} describe job {name}; windlass check --on shows quotas and nodes"
     return Check("probe pod", "fail", f"it does not run: {text}", fix)

@@ -169,14 +169,18 @@ def _grants(rule: Mapping[str, Any], right: Right) -> bool:
 
 def _may(client: Client, right: Right) -> bool:
     resource, _, sub = right.resource.partition("/")
-    wanted = {"namespace": client.namespace, "group": right.group, "resource": resource, "verb": right.verb,
-              "subresource": sub}  # fmt: skip
+    wanted = {
+        "namespace": client.namespace,
+        "group": right.group,
+        "resource": resource,
+        "verb": right.verb,
+        "subresource": sub,
+    }
     review = client.call(
         "POST",
         client.path(REVIEWS, "SelfSubjectAccessReview"),
-        {"apiVersion": REVIEWS, "kind": "SelfSubjectAccessReview",
-         "spec": {"resourceAttributes": wanted}},
-    )  # fmt: skip
+        {"apiVersion": REVIEWS, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": wanted}},
+    )
     return bool(review["status"]["allowed"])
 
 

@@ -65,7 +65,7 @@ def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check
 
 def check_network(
     report: Report, target: KubernetesTarget, environ: Mapping[str, str], told: Callable[[str], None]
-) -> Report:  # fmt: skip
+) -> Report:
     """The report with what two pods find out about the network. Raises UsageError, EngineError."""
     with connect(target, environ) as client:
         found = network.probe(client, target, told)

@@ -72,8 +72,10 @@ class _Asking:
         api, kind, name = _id(wanted)
         found = self._do("get", wanted, lambda: self._client.get_if_exists(api, kind, name))
         if found is not None and found["metadata"].get("labels", {}).get(layout.MANAGED_LABEL) != "windlass":
-            raise UsageError(f"{kind} {name} in namespace {self._client.namespace} was not created by Windlass",
-                             f"rename or delete it, or give it the label {OURS}")  # fmt: skip
+            raise UsageError(
+                f"{kind} {name} in namespace {self._client.namespace} was not created by Windlass",
+                f"rename or delete it, or give it the label {OURS}",
+            )
         return found
 
     def ensure(self, wanted: dict[str, Any], found: dict[str, Any] | None) -> ObjectChange:
@@ -119,8 +121,10 @@ class _Asking:
                 raise self._client.no_namespace() from error
             if error.status != 403:
                 raise
-            hint = ("the platform team can create these objects from the output of: "
-                    f"windlass target setup {self._target} -o manifest")  # fmt: skip
+            hint = (
+                "the platform team can create these objects from the output of: "
+                f"windlass target setup {self._target} -o manifest"
+            )
             raise EngineError(self._forbidden(verb, about, error), hint) from error
 
     def _forbidden(self, verb: str, about: Mapping[str, Any], error: Refused) -> str:

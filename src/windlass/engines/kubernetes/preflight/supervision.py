@@ -21,14 +21,23 @@ def supervised_in_cluster(job: Job, target: KubernetesTarget, cluster: Cluster |
     if cluster is None:
         return False, "the cluster does not answer"
     namespace = job.kubernetes.namespace or target.namespace
-    return decide(target, namespace, has_account=cluster.has_supervisor_account, missing=cluster.supervisor_missing,
-                  lacking=_lacking(job, cluster, via))  # fmt: skip
+    return decide(
+        target,
+        namespace,
+        has_account=cluster.has_supervisor_account,
+        missing=cluster.supervisor_missing,
+        lacking=_lacking(job, cluster, via),
+    )
 
 
 def decide(
-    target: KubernetesTarget, namespace: str, *, has_account: bool | None, missing: Collection[str],
+    target: KubernetesTarget,
+    namespace: str,
+    *,
+    has_account: bool | None,
+    missing: Collection[str],
     lacking: Collection[str] = (),
-) -> tuple[bool, str]:  # fmt: skip
+) -> tuple[bool, str]:
     """The same by the facts alone: `has_account` is None where it is not known, `missing` are rights of the login,
     `lacking` resources on which the account has not all rights.
     """
@@ -71,8 +80,9 @@ def how_to(target: str, *, has_account: bool | None, lacking: Collection[str] = 
     """What to do to have supervisors run in the cluster."""
     if has_account is False or lacking:
         does = "grants them" if lacking else "creates it"
-        return (f"windlass target setup {target} {does}; for the platform team: "
-                f"windlass target setup {target} -o manifest")  # fmt: skip
+        return (
+            f"windlass target setup {target} {does}; for the platform team: windlass target setup {target} -o manifest"
+        )
     return f"windlass check --on {target} --role prints the role that grants these"
 
 

@@ -60,9 +60,13 @@ def provisioned_by(event: Json, now: float) -> list[NodeClaimStatus]:
 
 
 def provisioned(
-    pods: Sequence[Json], events: Iterable[Json], answers: Answers, nodes: Sequence[Json],
-    known: Sequence[NodeClaimStatus], now: float,
-) -> tuple[tuple[NodeClaimStatus, ...], list[ObjectReport]]:  # fmt: skip
+    pods: Sequence[Json],
+    events: Iterable[Json],
+    answers: Answers,
+    nodes: Sequence[Json],
+    known: Sequence[NodeClaimStatus],
+    now: float,
+) -> tuple[tuple[NodeClaimStatus, ...], list[ObjectReport]]:
     """The nodes that are provisioned for these pods, which wait or have waited, and the reports on pods without one.
 
     `events` are those of the namespace, `known` are nodes from an earlier call. Also a node that a pod was placed on is
@@ -75,19 +79,20 @@ def provisioned(
         name: NodeClaimStatus(name)
         for name, one in claims.items()
         if (since := placed.get(one.get("status", {}).get("nodeName"))) is not None
-        and (one["metadata"].get("creationTimestamp", "") >= since
-             or claim_status(one, (), now).state not in FINAL)
-    }  # fmt: skip
+        and (one["metadata"].get("creationTimestamp", "") >= since or claim_status(one, (), now).state not in FINAL)
+    }
     found |= {one.name: one for one in known}
     for event in last.values():
         for one in provisioned_by(event, now):
             found.setdefault(one.name, one)
     now_there = tuple(
-        claim_status(claims[name], nodes, now) if name in claims
-        else one if is_group(one) or "claims" not in answers
+        claim_status(claims[name], nodes, now)
+        if name in claims
+        else one
+        if is_group(one) or "claims" not in answers
         else one.replace(state="gone", reason="", message="", seconds=0.0)
         for name, one in found.items()
-    )  # fmt: skip
+    )
     queued = [pod["metadata"] for pod in pods if not node_of(pod)]
     reports = [
         ObjectReport("Pod", name, last[name]["reason"], _message(last[name]))
@@ -148,11 +153,13 @@ def steps(claim: Json, nodes: Iterable[Json], now: float) -> list[NodeClaimStatu
             break
         # What an instance is, is known from its launch; the name of its node, from its registration.
         seen = seen.replace(
-            state=state, instance_type=labels.get(INSTANCE_LABEL, ""), zone=labels.get(ZONE_LABEL, ""),
+            state=state,
+            instance_type=labels.get(INSTANCE_LABEL, ""),
+            zone=labels.get(ZONE_LABEL, ""),
             capacity_type=labels.get(CAPACITY_LABEL, ""),
             machine="" if state == "launched" else str(status.get("nodeName") or ""),
             seconds=max(0.0, now - seconds_of(one.get("lastTransitionTime"), now)),
-        )  # fmt: skip
+        )
         found.append(seen)
     return found
 

@@ -61,7 +61,7 @@ def node_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
 
 def taint_notes(
     made: Iterable[Step], taints: Iterable[Iterable[Json]] | None, pools: Iterable[NodePoolMatch]
-) -> Iterator[Note]:  # fmt: skip
+) -> Iterator[Note]:
     """That the pods of a plan tolerate the taints of no node, and no NodePool matches them."""
     spec = pod_spec(step.request for step in made if step.kind in ("attempt-part", "attempt"))
     found = [taint_not_tolerated(one, spec) for one in taints or ()]
@@ -72,8 +72,9 @@ def taint_notes(
     fix = "use nodes without that taint, or have a policy add the toleration"
     if any(taint["key"] == GPU for taint in kept):
         fix = f"pods that request GPUs tolerate {GPU}: resources: {{gpus: 1}}; else {fix}"
-    yield Note("taint-not-tolerated", f"each of {len(found)} nodes has a taint that the pods do not tolerate: {named}",
-               fix)  # fmt: skip
+    yield Note(
+        "taint-not-tolerated", f"each of {len(found)} nodes has a taint that the pods do not tolerate: {named}", fix
+    )
 
 
 def disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
@@ -81,13 +82,18 @@ def disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]
     for pool in [one for one in pools if not one.mismatch][:MAX_POOLS]:
         found = [pool.ends_pods] if pool.ends_pods else []
         if pool.empty_for and job.restarts.max:
-            found.append(f"a node is deleted {pool.empty_for} after its last pod has ended (consolidateAfter), which "
-                         "may be before a restart has pods")  # fmt: skip
+            found.append(
+                f"a node is deleted {pool.empty_for} after its last pod has ended (consolidateAfter), which "
+                "may be before a restart has pods"
+            )
         if found:
-            yield Note("machines-disrupted", f"NodePool {pool.name}: {'; '.join(found)}. The pods' annotation "
-                       "karpenter.sh/do-not-disrupt stops other disruptions only",
-                       "in a NodePool for training: expireAfter: Never, no terminationGracePeriod, consolidateAfter: "
-                       "300s; checkpoints and restarts: bound what a run loses")  # fmt: skip
+            yield Note(
+                "machines-disrupted",
+                f"NodePool {pool.name}: {'; '.join(found)}. The pods' annotation "
+                "karpenter.sh/do-not-disrupt stops other disruptions only",
+                "in a NodePool for training: expireAfter: Never, no terminationGracePeriod, consolidateAfter: "
+                "300s; checkpoints and restarts: bound what a run loses",
+            )
 
 
 def node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
@@ -126,8 +132,13 @@ def _text(pool: NodePoolMatch, target: KubernetesTarget) -> str:
 def _request(pool: NodePoolMatch, target: KubernetesTarget) -> dict[str, Any]:
     """The same as data."""
     prices = {one: target.prices[one] for one in pool.types if one in target.prices}
-    found = {"name": pool.name, INSTANCE_LABEL: list(pool.types), "capacity_types": list(pool.capacity_types),
-             "requirements": list(pool.others), "prices": prices}  # fmt: skip
+    found = {
+        "name": pool.name,
+        INSTANCE_LABEL: list(pool.types),
+        "capacity_types": list(pool.capacity_types),
+        "requirements": list(pool.others),
+        "prices": prices,
+    }
     return {name: value for name, value in found.items() if value}
 
 
@@ -140,8 +151,12 @@ def pool_check(pools: Iterable[Json]) -> Check:
         shown.append(f"{seen.name} ({'; '.join([makes(seen, seen.named), *seen.limits, *taints])})")
         wrong += [f"{seen.name} is not ready: {seen.not_ready}"] if seen.not_ready else []
     if not shown:
-        return Check(MACHINES, "warn", "Karpenter is installed, and there is no NodePool",
-                     "no node is provisioned for pods that fit nowhere")  # fmt: skip
+        return Check(
+            MACHINES,
+            "warn",
+            "Karpenter is installed, and there is no NodePool",
+            "no node is provisioned for pods that fit nowhere",
+        )
     if wrong:
         return Check(MACHINES, "warn", "; ".join([*shown, *wrong]), "kubectl describe nodepool")
     return Check(MACHINES, "ok", f"Karpenter makes: {'; '.join(shown)}")
@@ -153,8 +168,10 @@ def group_check(status: Json) -> Check:
     for group in status.get("nodeGroups") or ():
         health, scale_up = group.get("health") or {}, group.get("scaleUp") or {}
         counts = (health.get("nodeCounts") or {}).get("registered") or {}
-        shown.append(f"{group.get('name')} ({counts.get('ready', 0)} nodes, {health.get('minSize', 0)} to "
-                     f"{health.get('maxSize', '?')})")  # fmt: skip
+        shown.append(
+            f"{group.get('name')} ({counts.get('ready', 0)} nodes, {health.get('minSize', 0)} to "
+            f"{health.get('maxSize', '?')})"
+        )
         if scale_up.get("status") == "Backoff":
             why = (scale_up.get("backoffInfo") or {}).get("errorMessage") or "a scale-up failed"
             wrong.append(f"{group.get('name')} is in backoff: {why}")

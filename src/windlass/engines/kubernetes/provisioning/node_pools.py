@@ -18,16 +18,31 @@ from windlass.engines.kubernetes.quantity import Json, condition, duration
 GROUP: Final = "karpenter.sh"
 CAPACITY_LABEL: Final = f"{GROUP}/capacity-type"
 POOL_LABEL: Final = f"{GROUP}/nodepool"
-WELL_KNOWN: Final = ("kubernetes.io", "k8s.io", "karpenter.sh", "karpenter.k8s.aws", "karpenter.azure.com",
-                     "karpenter.k8s.gcp", "eks.amazonaws.com")  # fmt: skip
+WELL_KNOWN: Final = (
+    "kubernetes.io",
+    "k8s.io",
+    "karpenter.sh",
+    "karpenter.k8s.aws",
+    "karpenter.azure.com",
+    "karpenter.k8s.gcp",
+    "eks.amazonaws.com",
+)
 """Ends of the domains of labels that a node has, whether or not its NodePool names them."""
 MAX_TYPES: Final = 8
 KEEP_OUT: Final = ("NoSchedule", "NoExecute")
 """Effects of taints that keep pods out."""
 SOON_SECONDS: Final = 60.0
 """A node that is deleted sooner after its last pod may be gone before the next attempt has pods."""
-_OPERATORS: Final = {"In": "in", "NotIn": "not in", "Gt": ">", "Lt": "<", "Gte": "≥", "Lte": "≤", "Exists": "exists",
-                     "DoesNotExist": "does not exist"}  # fmt: skip
+_OPERATORS: Final = {
+    "In": "in",
+    "NotIn": "not in",
+    "Gt": ">",
+    "Lt": "<",
+    "Gte": "≥",
+    "Lte": "≤",
+    "Exists": "exists",
+    "DoesNotExist": "does not exist",
+}
 
 
 def matches(pools: Iterable[Json], spec: Json) -> tuple[NodePoolMatch, ...]:

@@ -26,10 +26,11 @@ class ProvisioningWatch:
         self._steps: list[NodeClaimStatus] = []
         self._reported = {
             (one.name, state, is_late)
-            for one in self._nodes if one.state in claims.STATES
+            for one in self._nodes
+            if one.state in claims.STATES
             for state in claims.STATES[: claims.STATES.index(one.state) + 1]
             for is_late in (False, True)
-        }  # fmt: skip
+        }
         self._pods: frozenset[str] = frozenset()
         self.reports: list[ObjectReport] = []
         """Why no node is provisioned."""
@@ -61,9 +62,10 @@ class ProvisioningWatch:
         self._nodes, self.reports = claims.provisioned(pods, events, answers, (), self._nodes, now)
         there = {one["metadata"]["name"]: one for one in answers.get("claims", ())}
         self._steps = [
-            step for one in self._nodes for step in (claims.steps(there[one.name], (), now) if one.name in there
-                                                     else [one])
-        ]  # fmt: skip
+            step
+            for one in self._nodes
+            for step in (claims.steps(there[one.name], (), now) if one.name in there else [one])
+        ]
         last = claims.newest_events((*events, *answers.get("refused", ())), [pod["metadata"]["name"] for pod in pods])
         live = {one.name for one in self._nodes if one.state != "gone"}
         unready = {one.machine for one in self._nodes if one.state == "registered"}
@@ -71,9 +73,12 @@ class ProvisioningWatch:
             name
             for pod in pods
             if (name := pod["metadata"]["name"])
-            and (claims.node_of(pod) in unready if claims.node_of(pod) else name in last and any(
-                one.name in live for one in claims.provisioned_by(last[name], now)))
-        )  # fmt: skip
+            and (
+                claims.node_of(pod) in unready
+                if claims.node_of(pod)
+                else name in last and any(one.name in live for one in claims.provisioned_by(last[name], now))
+            )
+        )
 
     def news(self) -> Iterator[Reported]:
         """What is new of the nodes."""

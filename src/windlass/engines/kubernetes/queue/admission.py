@@ -26,24 +26,30 @@ MAX_MESSAGE: Final = 1500
 
 _MEANINGS: Final = (
     (r"workload is deactivated", "Deactivated"),
-    (r"doesn't exist|terminating or missing|ClusterQueue \S+ not found|doesn't match ClusterQueue selector|"
-     r"resource \S+ unavailable in ClusterQueue|requests must not exceed|LimitRange|claims? not supported",
-     "Misconfigured"),
+    (
+        r"doesn't exist|terminating or missing|ClusterQueue \S+ not found|doesn't match ClusterQueue selector|"
+        r"resource \S+ unavailable in ClusterQueue|requests must not exceed|LimitRange|claims? not supported",
+        "Misconfigured",
+    ),
     (r"is (?:inactive|stopped)", "Suspended"),
     (r"[Aa]dmission is gated", "AdmissionGated"),
     (r"PodsReady condition", "WaitingForPodsReady"),
-    (r"preemption of \d+ workload|overlapping preemption targets|[Pp]reempting \d+ workload",
-     "WaitingForPreemptedWorkloads"),
+    (
+        r"preemption of \d+ workload|overlapping preemption targets|[Pp]reempting \d+ workload",
+        "WaitingForPreemptedWorkloads",
+    ),
     (r"borrowing limit .*exceeded", "BorrowingLimitReached"),
     (r"insufficient unused quota|no longer fits after processing", "WaitingForQuota"),
     (r"insufficient quota", "ExceedsMaxQuota"),
     (r"allows to fit only|topology \S+ doesn't allow", "TopologyPlacementFailed"),
     (r"untolerated taint|doesn't match node affinity|flavor \S+ not found", "NoMatchingFlavor"),
-)  # fmt: skip
+)
 """Messages of older versions and the reasons of newer ones; the first counts. A flavor that is in use comes before
 those that do not fit: it is the one to wait for."""
-_SHORT: Final = re.compile(r"insufficient (?:unused )?quota for (\S+) in flavor [^\s,]+|"
-                           r"borrowing limit for (\S+) in flavor \S+ exceeded")  # fmt: skip
+_SHORT: Final = re.compile(
+    r"insufficient (?:unused )?quota for (\S+) in flavor [^\s,]+|"
+    r"borrowing limit for (\S+) in flavor \S+ exceeded"
+)
 NOT_SEEN: Final = "the workload with UID "
 """How a workload is called that may not be read."""
 _PREEMPTOR: Final = re.compile(r"accommodate a workload \(UID: ([^,)]+)(?:, JobUID: ([^,)]+))?")
@@ -101,9 +107,17 @@ def queue_status(
     local = next((one for one in here or () if one["metadata"]["name"] == queue), None)
     state, reason, message = _state(workload, local, cluster_queue)
     return QueueStatus(
-        state, queue, cluster_queue_of(workload, local), workload["metadata"]["name"], reason, message,
-        _preemptor(workload, workloads), priority_of(workload), lacking=lacking(message), queues=names,
-    )  # fmt: skip
+        state,
+        queue,
+        cluster_queue_of(workload, local),
+        workload["metadata"]["name"],
+        reason,
+        message,
+        _preemptor(workload, workloads),
+        priority_of(workload),
+        lacking=lacking(message),
+        queues=names,
+    )
 
 
 def eviction_status(owner: Json, workloads: Iterable[Json]) -> QueueStatus | None:

@@ -22,18 +22,29 @@ def queue_notes(job: Job, cluster: Cluster | None) -> Iterator[Note]:
     if job.queue is None or cluster is None:
         return
     if not version_of(GROUP, cluster.groups):
-        yield Note(IGNORED, f"queue: {job.queue}, and the cluster has no Kueue: the run would start at once",
-                   "leave out queue:, or have Kueue installed", blocks=True)  # fmt: skip
+        yield Note(
+            IGNORED,
+            f"queue: {job.queue}, and the cluster has no Kueue: the run would start at once",
+            "leave out queue:, or have Kueue installed",
+            blocks=True,
+        )
     elif cluster.queues is not None:
         queues = dict(cluster.queues)
         if job.queue not in queues:
             hint = near(job.queue, queues)
             meant = f" ({hint})" if hint else ""
-            yield Note("queue-missing", f"there is no LocalQueue {job.queue} in the namespace{meant}",
-                       f"there are: {', '.join(sorted(queues)) or 'none'}", blocks=True)  # fmt: skip
+            yield Note(
+                "queue-missing",
+                f"there is no LocalQueue {job.queue} in the namespace{meant}",
+                f"there are: {', '.join(sorted(queues)) or 'none'}",
+                blocks=True,
+            )
         elif queues[job.queue]:
-            yield Note("queue-inactive", f"queue {job.queue} admits no jobs now: {queues[job.queue]}",
-                       "the run waits until it does; see: kubectl describe localqueue")  # fmt: skip
+            yield Note(
+                "queue-inactive",
+                f"queue {job.queue} admits no jobs now: {queues[job.queue]}",
+                "the run waits until it does; see: kubectl describe localqueue",
+            )
 
 
 def suspended_supervisor(made: Mapping[str, Any]) -> Note | None:

@@ -23,9 +23,13 @@ MAX_HOLDERS: Final = 8
 
 
 def counted(
-    owner: Json, workloads: Sequence[Json], local_queues: Sequence[Json] | None, cluster_queue: Json | None, *,
+    owner: Json,
+    workloads: Sequence[Json],
+    local_queues: Sequence[Json] | None,
+    cluster_queue: Json | None,
+    *,
     is_everywhere: bool,
-) -> QueueStatus | None:  # fmt: skip
+) -> QueueStatus | None:
     """As `queue_status`, with the position among those that wait, and the workloads that have the quota.
 
     `workloads` and `local_queues` are those of the namespace or, where `is_everywhere`, of all.

@@ -48,8 +48,10 @@ def held(client: Client, status: Status, home: Path) -> Iterator[None]:
             if is_held:
                 break
             if time.monotonic() > give_up:
-                raise EngineError(f"{status.id} is still held by another supervisor after {HOLD_SECONDS:g} s",
-                                  f"windlass status {status.id}")  # fmt: skip
+                raise EngineError(
+                    f"{status.id} is still held by another supervisor after {HOLD_SECONDS:g} s",
+                    f"windlass status {status.id}",
+                )
             time.sleep(HOLD_PAUSE_SECONDS)
         yield
 

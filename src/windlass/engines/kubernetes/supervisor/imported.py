@@ -26,14 +26,28 @@ from windlass.worker.values import read_as
 Json = Mapping[str, Any]
 
 NAMES: Final = {
-    "object": ("",), "policy": ("", "-supervisor"), "claim": ("",), "attempt-part": ("-1",), "attempt": ("-1",),
-    "supervisor": ("-supervisor", "-key"), "transfer": ("-transfer",), "stage-job": ("-data",),
-    "upload-job": ("-outputs",), "check-job": ("-outputs-check",),
-}  # fmt: skip
+    "object": ("",),
+    "policy": ("", "-supervisor"),
+    "claim": ("",),
+    "attempt-part": ("-1",),
+    "attempt": ("-1",),
+    "supervisor": ("-supervisor", "-key"),
+    "transfer": ("-transfer",),
+    "stage-job": ("-data",),
+    "upload-job": ("-outputs",),
+    "check-job": ("-outputs-check",),
+}
 """By kind of the steps whose requests are objects: what the names of these have after the id of the run."""
 FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "cluster": {"via": str, "namespace": str, "why": str, expiry.AFTER: float, "supervisor_queue": str, "image": str,
-                "user": int},
+    "cluster": {
+        "via": str,
+        "namespace": str,
+        "why": str,
+        expiry.AFTER: float,
+        "supervisor_queue": str,
+        "image": str,
+        "user": int,
+    },
     "code": {"digest": str, "bytes": int, "source": str, "pieces": tuple[Json, ...]},
     "stage": {"name": str, "source": str, "link": str},
     "mount": {"name": str, "source": str, "kind": str, "claim": str, "folder": str, "why": str},
@@ -41,12 +55,18 @@ FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "collect": {"source": str, "max_bytes": int},
     MACHINES: {"pools": tuple[Json, ...]},
     "node": {"node": int, "cwd": str, "env": Json, "ranks": tuple[Json, ...]},
-}  # fmt: skip
+}
 """The fields, with their types, of the other steps."""
 POLICY: Final[Mapping[str, Any]] = {
-    "timeout_seconds": float | None, "grace_seconds": float, "hang_seconds": float | None, "max_restarts": int,
-    "restart_on": tuple[str, ...], "min_nodes": int, "node_back_seconds": float | None, "notify": str,
-}  # fmt: skip
+    "timeout_seconds": float | None,
+    "grace_seconds": float,
+    "hang_seconds": float | None,
+    "max_restarts": int,
+    "restart_on": tuple[str, ...],
+    "min_nodes": int,
+    "node_back_seconds": float | None,
+    "notify": str,
+}
 SECTIONS: Final = ("checkpoint", "kubernetes", "resources")
 """Fields of the job that commands look into without checking it as a whole."""
 MAX_RANKS: Final = 1 << 20
@@ -73,15 +93,23 @@ def imported_plan(contents: Json, job: Json, run_id: str, place: Place) -> Plan:
         raise
     except (WindlassError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         problem = f"it is not a plan ({type(error).__name__})"
-    raise DamagedRecord(f"the plan in ConfigMap {layout.supervisor_name(run_id)} was changed, and cannot be used: "
-                        f"{problem}")  # fmt: skip
+    raise DamagedRecord(
+        f"the plan in ConfigMap {layout.supervisor_name(run_id)} was changed, and cannot be used: {problem}"
+    )
 
 
 def _problems(plan: Plan, run_id: str, place: Place) -> Iterator[str]:
     if (plan.run_id, plan.engine) != (run_id, "kubernetes"):
         yield f"it is of run '{plan.run_id}' of engine '{plan.engine}'"
-    for name, kind in (("target", str), ("name", str), ("output_dir", str), ("job", dict), ("policy", dict),
-                       ("num_nodes", int), ("procs_per_node", int)):  # fmt: skip
+    for name, kind in (
+        ("target", str),
+        ("name", str),
+        ("output_dir", str),
+        ("job", dict),
+        ("policy", dict),
+        ("num_nodes", int),
+        ("procs_per_node", int),
+    ):
         if type(getattr(plan, name)) is not kind:
             yield f"its {name} is no {kind.__name__}"
     if plan.price is not None and type(plan.price) is not dict:
@@ -96,8 +124,11 @@ def _problems(plan: Plan, run_id: str, place: Place) -> Iterator[str]:
     if cluster["via"] not in WORKLOADS or cluster["namespace"] != place.namespace:
         yield f"it is of namespace '{cluster['namespace']}', via '{cluster['via']}'"
     [code] = plan.requests("code")
-    made = [(request, request["metadata"]["name"] in {run_id + end for end in ends})
-            for kind, ends in NAMES.items() for request in plan.requests(kind)]  # fmt: skip
+    made = [
+        (request, request["metadata"]["name"] in {run_id + end for end in ends})
+        for kind, ends in NAMES.items()
+        for request in plan.requests(kind)
+    ]
     made += [(piece, piece["metadata"]["name"].startswith(f"{run_id}-code-")) for piece in code["pieces"]]
     for one, is_its in made:
         if one["kind"] not in KINDS or not is_its or one["metadata"]["namespace"] != place.namespace:

@@ -134,8 +134,13 @@ class NewsReader:
         has_job = not absence or client.get_if_exists(BATCH, "Job", layout.supervisor_name(status.id)) is not None
         plan = self._new_plan(client, place, status.id, events)
         return News(
-            events, head.summary, is_started=has_job, absence=absence, quiet_since=silent_since, plan=plan,
-        )  # fmt: skip
+            events,
+            head.summary,
+            is_started=has_job,
+            absence=absence,
+            quiet_since=silent_since,
+            plan=plan,
+        )
 
     @staticmethod
     def _without_record(client: Client, status: Status, now: float) -> News:

@@ -49,9 +49,12 @@ def is_home(run_dir: Path, collected: Mapping[str, Any]) -> bool:
 
 
 def hold(
-    client: Client, run_id: str, run_dir: Path, now: Callable[[], float] = time.time,
+    client: Client,
+    run_id: str,
+    run_dir: Path,
+    now: Callable[[], float] = time.time,
     pause: Callable[[float], object] = time.sleep,
-) -> None:  # fmt: skip
+) -> None:
     """Return once the outputs in the folder of the run are fetched, or too old; at once where there are none."""
     try:
         give_up = (run_dir / OUTPUT_DIGEST).stat().st_mtime + HELD_SECONDS
@@ -148,11 +151,14 @@ def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
     mark = _mark(client, run_id)
     if mark is not None:
         by = str((mark.get("data") or {}).get("by", "")) or "another machine"
-        raise UsageError(f"the outputs of {run_id} were fetched by {by}", "copy them from there; for the next run: "
-                         "outputs: s3://…, or kubernetes: {results: {size: 20GiB}}")  # fmt: skip
-    raise UsageError(f"the outputs of {run_id} are no longer in the cluster: its supervisor's pod has ended",
-                     f"it holds them for {HELD_SECONDS // 3600} h; for the next run: kubernetes: "
-                     "{results: {size: 20GiB}}")  # fmt: skip
+        raise UsageError(
+            f"the outputs of {run_id} were fetched by {by}",
+            "copy them from there; for the next run: outputs: s3://…, or kubernetes: {results: {size: 20GiB}}",
+        )
+    raise UsageError(
+        f"the outputs of {run_id} are no longer in the cluster: its supervisor's pod has ended",
+        f"it holds them for {HELD_SECONDS // 3600} h; for the next run: kubernetes: {{results: {{size: 20GiB}}}}",
+    )
 
 
 def _python(pod: Mapping[str, Any]) -> str:

@@ -125,8 +125,9 @@ class ClusterSupervised:
     @staticmethod
     def _require_record(client: Client, run_id: str) -> None:
         if client.get_if_exists("v1", "ConfigMap", layout.record_name(run_id)) is None:
-            raise UsageError(f"{run_id} is no longer in the cluster: {EXPIRED}",
-                             f"a new run of its job: windlass rerun {run_id}")  # fmt: skip
+            raise UsageError(
+                f"{run_id} is no longer in the cluster: {EXPIRED}", f"a new run of its job: windlass rerun {run_id}"
+            )
 
     @staticmethod
     def _create(client: Client, owner: Json, objects: Iterable[Json]) -> None:
@@ -258,8 +259,13 @@ class ClusterSupervised:
 
             advice = absent(absence.message, absence.log, status.target)
             since = status.phase_since if absence.since is None else absence.since
-            condition = {"type": SUPERVISOR_ABSENT, "message": absence.message, "since": since,
-                         "log": list(absence.log), "fix": advice.fix}  # fmt: skip
+            condition = {
+                "type": SUPERVISOR_ABSENT,
+                "message": absence.message,
+                "since": since,
+                "log": list(absence.log),
+                "fix": advice.fix,
+            }
             if absence.is_training and status.phase in (*WAITING, Phase.STARTING):
                 status = in_phase(status, Phase.TRAINING, "", since)  # as a list of the cluster shows it
             return RunState(replace(status, condition=condition), now)

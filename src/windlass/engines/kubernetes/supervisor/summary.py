@@ -21,13 +21,22 @@ Json = Mapping[str, Any]
 
 REQUIRED: Final[Mapping[str, Any]] = {"phase": Phase, "created_at": float, "phase_since": float}
 OPTIONAL: Final[Mapping[str, Any]] = {
-    "exit_code": int, "ended_at": float, "restarts_left": int, "waits_for": str, "condition": ConditionChanged,
-    "user": str, "stop_requested": bool, "last_seq": int,
-}  # fmt: skip
+    "exit_code": int,
+    "ended_at": float,
+    "restarts_left": int,
+    "waits_for": str,
+    "condition": ConditionChanged,
+    "user": str,
+    "stop_requested": bool,
+    "last_seq": int,
+}
 """Further fields that the status has under the same name; empty ones are left out."""
 DERIVED: Final[Mapping[str, Any]] = {
-    "attempts": int, "progress": Mapping[str, Any], "cause": str, "warnings": tuple[RunWarning, ...],
-}  # fmt: skip
+    "attempts": int,
+    "progress": Mapping[str, Any],
+    "cause": str,
+    "warnings": tuple[RunWarning, ...],
+}
 TIMES: Final = ("created_at", "phase_since", "ended_at")
 LATEST: Final = 1e11
 """No time is later (Unix seconds): the dates of larger numbers cannot be printed."""

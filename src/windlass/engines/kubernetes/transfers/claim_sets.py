@@ -51,6 +51,7 @@ def _asked(files: ClaimFiles, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         raise EngineError(str(answer["error"]), str(answer.get("hint", "")))
     if code or not answer:
         said = last_line(err.getvalue(), "no output")
-        raise EngineError(f"the program in the pod ended with {code}: {said}",
-                          "the image of the target needs Python 3.11")  # fmt: skip
+        raise EngineError(
+            f"the program in the pod ended with {code}: {said}", "the image of the target needs Python 3.11"
+        )
     return answer

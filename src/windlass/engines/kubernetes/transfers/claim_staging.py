@@ -40,9 +40,16 @@ SET: Final = "data"
 
 
 def stage_set(
-    client: Client, target: KubernetesTarget, wanted: DataClaim, source: str, progress: Progress, told: Told, *,
-    keys: Sequence[str] = (), service_account: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    client: Client,
+    target: KubernetesTarget,
+    wanted: DataClaim,
+    source: str,
+    progress: Progress,
+    told: Told,
+    *,
+    keys: Sequence[str] = (),
+    service_account: str | None = None,
+) -> dict[str, Any]:
     """Stage the set of a source; gives the line of its result. What keeps it waiting is told, each thing once.
 
     Beside the environment of the target, the pod reads the store with `keys`, Secrets of the namespace whose keys are
@@ -51,8 +58,10 @@ def stage_set(
     """
     scheme = source.partition("://")[0]
     if scheme not in REACHED:
-        raise UsageError(f"{source} is not reached from the pods of a cluster",
-                         f"windlass data copy {source} s3://BUCKET/PREFIX, and stage that")  # fmt: skip
+        raise UsageError(
+            f"{source} is not reached from the pods of a cluster",
+            f"windlass data copy {source} s3://BUCKET/PREFIX, and stage that",
+        )
     if wanted.size is None:
         require_claim(client, wanted.claim)
     else:
@@ -69,21 +78,36 @@ def stage_set(
 
 
 def objects(
-    namespace: str, target: KubernetesTarget, wanted: DataClaim, source: str, keys: Sequence[str],
+    namespace: str,
+    target: KubernetesTarget,
+    wanted: DataClaim,
+    source: str,
+    keys: Sequence[str],
     service_account: str | None,
-) -> tuple[probe_pods.Manifest, probe_pods.Manifest]:  # fmt: skip
+) -> tuple[probe_pods.Manifest, probe_pods.Manifest]:
     """The ConfigMap of the program, still without it, and the Job. Their name is new each time."""
     name = f"windlass-stage-{secrets.token_hex(3)}"
     job = Job(
-        name="data", command=["true"], secrets=tuple(keys),
+        name="data",
+        command=["true"],
+        secrets=tuple(keys),
         kubernetes=KubernetesOptions(service_account=service_account),
-    )  # fmt: skip
+    )
     shape = manifests.Shape(
-        run_id=name, namespace=namespace, via="job", image=target.image or IMAGE, python=target.python or PYTHON,
-        user=target.user, code_digest="", num_pieces=0, pull_secrets=target.image_pull_secrets,
-        supervisor_image=target.supervisor_image or "", target_env=target.env,
-        supervisor_queue=target.supervisor_queue or "", data_claim=wanted.claim,
-    )  # fmt: skip
+        run_id=name,
+        namespace=namespace,
+        via="job",
+        image=target.image or IMAGE,
+        python=target.python or PYTHON,
+        user=target.user,
+        code_digest="",
+        num_pieces=0,
+        pull_secrets=target.image_pull_secrets,
+        supervisor_image=target.supervisor_image or "",
+        target_env=target.env,
+        supervisor_queue=target.supervisor_queue or "",
+        data_claim=wanted.claim,
+    )
     program, made = transfers.helper_objects(shape, job, [{"name": SET, "source": source}])
     program["metadata"]["annotations"] = probe_pods.made_by(MAX_SECONDS)
     made["spec"] |= {"activeDeadlineSeconds": MAX_SECONDS, "ttlSecondsAfterFinished": KEPT_SECONDS}

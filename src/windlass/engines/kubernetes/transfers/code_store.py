@@ -25,8 +25,7 @@ def packed(plan: Plan) -> bytes:
     """The code as it was planned. Raises EngineError where the folder has changed since the plan, UsageError."""
     [code] = plan.requests("code")
     if is_imported(plan):
-        raise EngineError(f"the code of {plan.run_id} is no longer there",
-                          "resume it on the machine that submitted it")  # fmt: skip
+        raise EngineError(f"the code of {plan.run_id} is no longer there", "resume it on the machine that submitted it")
     return planned_code(code["digest"], Path(code["folder"])).data
 
 

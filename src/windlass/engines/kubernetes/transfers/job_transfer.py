@@ -43,9 +43,7 @@ LOOK_SECONDS: Final = 1.0
 class JobTransfer(Transfer):
     """The Job of one transfer. A supervisor that takes over finds it as it is."""
 
-    def __init__(
-        self, client: Client, manifest: Json, create: Callable[[Json], Json], *, warns: bool = True
-    ) -> None:  # fmt: skip
+    def __init__(self, client: Client, manifest: Json, create: Callable[[Json], Json], *, warns: bool = True) -> None:
         """`create` makes the object, or gives the one that exists. `warns`: whether to record what keeps its pods."""
         self._client = client
         self._manifest = manifest

@@ -92,9 +92,12 @@ def stage_job(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> Mani
 def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest:
     """The Job that uploads the outputs, which are in the run's folder of a claim."""
     asked = {
-        "kind": "upload", "state": f"{layout.RESULTS}/upload", "name": "outputs", "source": layout.OUTPUT,
+        "kind": "upload",
+        "state": f"{layout.RESULTS}/upload",
+        "name": "outputs",
+        "source": layout.OUTPUT,
         "destination": destination,
-    }  # fmt: skip
+    }
     return _job(shape, job, "outputs", asked, (claim, layout.RESULTS, f"windlass/{shape.run_id}"))
 
 
@@ -143,9 +146,11 @@ def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Ma
     stores = [one["source"] for one in asked.get("sets", ())] or [asked["destination"]]
     alone = [] if any(map(needs_obstore, stores)) else ["-S"]  # without what is installed in the image
     env = {
-        "HOME": TMP, **of_store(shape, job), "WINDLASS_TRANSFER": json.dumps(asked, sort_keys=True),
+        "HOME": TMP,
+        **of_store(shape, job),
+        "WINDLASS_TRANSFER": json.dumps(asked, sort_keys=True),
         "WINDLASS_TRANSFER_RESULT": RESULT_FILE,
-    }  # fmt: skip
+    }
     made: Manifest = {
         "name": named.TRANSFER,
         "image": shape.supervisor_image or shape.image,

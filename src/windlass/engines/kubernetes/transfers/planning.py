@@ -51,8 +51,11 @@ def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts
     claim = wanted_claim(job, target)
     is_there = claim is not None and facts.cluster is not None and facts.cluster.has_claim(claim.claim)
     if claim is not None and claim.size is not None and not is_there:
-        yield Step("data-claim", f"make PersistentVolumeClaim {claim.claim}, which no run removes",
-                   manifests.claim_of_data(shape.namespace, claim))  # fmt: skip
+        yield Step(
+            "data-claim",
+            f"make PersistentVolumeClaim {claim.claim}, which no run removes",
+            manifests.claim_of_data(shape.namespace, claim),
+        )
     if claim is not None or shape.code_source or _destination(shape, job):
         made = manifests.contents(shape, job)
         yield Step("transfer", f"make ConfigMap {made['metadata']['name']}, the program that moves files", made)
@@ -71,13 +74,16 @@ def upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
     if not (to := _destination(shape, job)) or results is None:
         return
     more, words = upload_times(job)
-    yield Step("upload", f"upload the outputs to {to} {words}",
-               {"source": layout.OUTPUT, "destination": to, **more})  # fmt: skip
+    yield Step("upload", f"upload the outputs to {to} {words}", {"source": layout.OUTPUT, "destination": to, **more})
     made = manifests.upload_job(shape, job, results.claim or shape.run_id, to)
     yield Step("upload-job", f"make Job {made['metadata']['name']}, which uploads them", made)
     made = manifests.check_job(shape, job, to)
-    yield Step("check-job", f"make Job {made['metadata']['name']}, which lists that store while the ranks start: "
-               "where it is refused, the run ends", made)  # fmt: skip
+    yield Step(
+        "check-job",
+        f"make Job {made['metadata']['name']}, which lists that store while the ranks start: "
+        "where it is refused, the run ends",
+        made,
+    )
 
 
 def outputs_max(job: Job, via: str) -> int:
@@ -92,9 +98,12 @@ def collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
     from windlass.spec.units import format_size  # the supervisor in the cluster has no `spec`
 
     if most := outputs_max(job, shape.via):
-        yield Step("collect", f"bring outputs of up to {format_size(most)} home after the last attempt, to "
-                   f"runs/{shape.run_id}/output; larger ones are deleted with the pods",
-                   {"source": layout.OUTPUT, "max_bytes": most})  # fmt: skip
+        yield Step(
+            "collect",
+            f"bring outputs of up to {format_size(most)} home after the last attempt, to "
+            f"runs/{shape.run_id}/output; larger ones are deleted with the pods",
+            {"source": layout.OUTPUT, "max_bytes": most},
+        )
 
 
 def lost_notes(job: Job, via: str) -> Iterator[Note]:
@@ -117,32 +126,48 @@ def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
     yield from _image_notes(job, target)
     yield from image_notes(job)
     if len(staged(job)) > MAX_SETS:
-        yield blocker("data-many", f"the job stages {len(staged(job))} data sets, and a run can stage {MAX_SETS}",
-                       "name one address that has several of them below it")  # fmt: skip
+        yield blocker(
+            "data-many",
+            f"the job stages {len(staged(job))} data sets, and a run can stage {MAX_SETS}",
+            "name one address that has several of them below it",
+        )
     if job.outputs.to is None:
         return
     if job.outputs.scheme not in REACHED:
-        yield blocker("outputs", f"outputs: {job.outputs.to} is not reached from the pods of a cluster",
-                       "write outputs: s3://BUCKET/PREFIX; or kubernetes: {results: {size: 20GiB}}")  # fmt: skip
+        yield blocker(
+            "outputs",
+            f"outputs: {job.outputs.to} is not reached from the pods of a cluster",
+            "write outputs: s3://BUCKET/PREFIX; or kubernetes: {results: {size: 20GiB}}",
+        )
     elif job.kubernetes.results is None:
-        yield blocker("outputs-claim", "outputs: they are uploaded from the claim of the results, and none is set",
-                       "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}")  # fmt: skip
+        yield blocker(
+            "outputs-claim",
+            "outputs: they are uploaded from the claim of the results, and none is set",
+            "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}",
+        )
 
 
 def _data_notes(data: Data, job: Job, target: KubernetesTarget) -> Iterator[Note]:
     if not data.is_remote:
         if not data.source.startswith("/"):
-            yield blocker("data-remote", f"data {data.name}: {data.source} is a folder of this machine",
-                           "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:; or mount a claim "
-                           "by volumes: and give the path there")  # fmt: skip
+            yield blocker(
+                "data-remote",
+                f"data {data.name}: {data.source} is a folder of this machine",
+                "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:; or mount a claim "
+                "by volumes: and give the path there",
+            )
     elif not data.is_staged:
         return
     elif data.scheme not in REACHED:
-        yield blocker("data-unknown", f"data {data.name}: {data.scheme}:// is not reached from the pods of a cluster",
-                       "known are s3://, gs:// and az://; or copy it there: windlass data copy")  # fmt: skip
+        yield blocker(
+            "data-unknown",
+            f"data {data.name}: {data.scheme}:// is not reached from the pods of a cluster",
+            "known are s3://, gs:// and az://; or copy it there: windlass data copy",
+        )
     elif wanted_claim(job, target) is None:
-        yield blocker("data-claim", f"data {data.name}: {data.source} is staged in a claim, and none is named",
-                       NEEDS_CLAIM)  # fmt: skip
+        yield blocker(
+            "data-claim", f"data {data.name}: {data.source} is staged in a claim, and none is named", NEEDS_CLAIM
+        )
 
 
 def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:

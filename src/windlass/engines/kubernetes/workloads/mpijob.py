@@ -22,13 +22,23 @@ HOSTFILE: Final = "/etc/mpi/hostfile"
 """Where the operator mounts the list of hosts. It names it to Open MPI 4 alone: 5 reads the variables of PRRTE."""
 INDEX: Final = "OMPI_COMM_WORLD_LOCAL_RANK"
 _SSH_OPTIONS: Final = (
-    f"-p {SSH_PORT}", f"-i {SSH}/id_rsa", "-o StrictHostKeyChecking=no", "-o UserKnownHostsFile=/dev/null",
-    "-o LogLevel=ERROR", "-o ConnectionAttempts=30",
-)  # fmt: skip
+    f"-p {SSH_PORT}",
+    f"-i {SSH}/id_rsa",
+    "-o StrictHostKeyChecking=no",
+    "-o UserKnownHostsFile=/dev/null",
+    "-o LogLevel=ERROR",
+    "-o ConnectionAttempts=30",
+)
 _SSHD_OPTIONS: Final = (
-    f"Port={SSH_PORT}", f"AuthorizedKeysFile={SSH}/authorized_keys", "PasswordAuthentication=no",
-    "KbdInteractiveAuthentication=no", "UsePAM=no", "StrictModes=no", "PidFile=none", "PrintMotd=no",
-)  # fmt: skip
+    f"Port={SSH_PORT}",
+    f"AuthorizedKeysFile={SSH}/authorized_keys",
+    "PasswordAuthentication=no",
+    "KbdInteractiveAuthentication=no",
+    "UsePAM=no",
+    "StrictModes=no",
+    "PidFile=none",
+    "PrintMotd=no",
+)
 
 
 class MPIJob(Workload):

@@ -37,8 +37,10 @@ class PyTorchJob(Workload):
             # It counts as done with its first Worker that is; the others must still be able to finish.
             spec["runPolicy"]["cleanPodPolicy"] = "None"
             spec["elasticPolicy"] = {
-                "minReplicas": asked.min_nodes, "maxReplicas": asked.num_nodes, "rdzvBackend": "c10d",
-            }  # fmt: skip
+                "minReplicas": asked.min_nodes,
+                "maxReplicas": asked.num_nodes,
+                "rdzvBackend": "c10d",
+            }
         return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": spec}]
 
     def host(self, name: str, subdomain: str, node: int) -> str:

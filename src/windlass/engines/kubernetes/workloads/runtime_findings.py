@@ -46,14 +46,20 @@ def runtime_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]
     if seen.found is not None:
         yield from _against(job, seen.found, seen)
     elif seen.names is None:
-        yield Note("runtime-unseen", f"this login may not read runtimes: {name} is taken for a {kind or KINDS[-1]}",
-                   "kubernetes.runtime_kind sets which it is; its content is not checked")  # fmt: skip
+        yield Note(
+            "runtime-unseen",
+            f"this login may not read runtimes: {name} is taken for a {kind or KINDS[-1]}",
+            "kubernetes.runtime_kind sets which it is; its content is not checked",
+        )
     else:
         hint = near(name, seen.names)
         meant = f" ({hint})" if hint else ""
         where = kind or " or ".join(KINDS)
-        yield blocker("runtime-missing", f"there is no {where} {name} for this namespace{meant}",
-                      f"there are: {', '.join(seen.names) or 'none'}")  # fmt: skip
+        yield blocker(
+            "runtime-missing",
+            f"there is no {where} {name} for this namespace{meant}",
+            f"there are: {', '.join(seen.names) or 'none'}",
+        )
     if seen.names is not None and seen.patching is None:
         yield blocker(
             "runtime",
@@ -99,11 +105,17 @@ def _differences(job: Job, runtime: Json, called: str, patching: Patching) -> It
         yield blocker("runtime-image", f"{called}: its container {NODE} has no image", "set image:")
     given = pod_of(runtime).get("terminationGracePeriodSeconds", GRACE_SECONDS)
     if "terminationGracePeriodSeconds" not in patching.pod and given < job.grace + END_SECONDS:
-        yield Note("runtime-grace", f"{called}: pods that are deleted have {given} s to end, and grace is "
-                   f"{job.grace:g} s", "set terminationGracePeriodSeconds in the runtime")  # fmt: skip
+        yield Note(
+            "runtime-grace",
+            f"{called}: pods that are deleted have {given} s to end, and grace is {job.grace:g} s",
+            "set terminationGracePeriodSeconds in the runtime",
+        )
     if job.timeout is not None and "activeDeadlineSeconds" not in patching.pod:
-        yield Note("runtime-deadline", f"{called}: its pods can be given no deadline, so that timeout holds only while "
-                   "a supervisor watches", "set activeDeadlineSeconds in the runtime")  # fmt: skip
+        yield Note(
+            "runtime-deadline",
+            f"{called}: its pods can be given no deadline, so that timeout holds only while a supervisor watches",
+            "set activeDeadlineSeconds in the runtime",
+        )
     jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     if others := [one["name"] for one in jobs if one["name"] != NODE]:
         yield Note("runtime-jobs", f"{called}: has {', '.join(others)} run beside the training, as it says", "")

@@ -35,10 +35,18 @@ class Patching:
     """What a version of Trainer lets a TrainJob put over its runtime."""
 
     field: str = "runtimePatches"
-    pod: frozenset[str] = frozenset({
-        "serviceAccountName", "volumes", "containers", "imagePullSecrets", "securityContext", "nodeSelector",
-        "tolerations", "terminationGracePeriodSeconds",
-    })  # fmt: skip
+    pod: frozenset[str] = frozenset(
+        {
+            "serviceAccountName",
+            "volumes",
+            "containers",
+            "imagePullSecrets",
+            "securityContext",
+            "nodeSelector",
+            "tolerations",
+            "terminationGracePeriodSeconds",
+        }
+    )
     """Fields of a pod's spec."""
     container: frozenset[str] = frozenset({"volumeMounts", "securityContext"})
     """Fields of a container of it."""

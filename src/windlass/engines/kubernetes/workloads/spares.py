@@ -33,21 +33,38 @@ def spare_notes(job: Job, via: str, cluster: Cluster | None, *, is_inside: bool)
         return
     asked = f"kubernetes.spares: {job.kubernetes.spares}"
     if via != "job":
-        yield blocker("spares", f"{asked}, and via: {via}, which makes all pods anew when one is lost",
-                       "kubernetes: {via: job}")  # fmt: skip
+        yield blocker(
+            "spares", f"{asked}, and via: {via}, which makes all pods anew when one is lost", "kubernetes: {via: job}"
+        )
     elif job.queue is not None:
-        yield blocker("spares", f"{asked}, and queue: {job.queue}: a queue admits and evicts all pods of a Job at once",
-                       "leave out one of spares and queue")  # fmt: skip
+        yield blocker(
+            "spares",
+            f"{asked}, and queue: {job.queue}: a queue admits and evicts all pods of a Job at once",
+            "leave out one of spares and queue",
+        )
     elif not has_limit_per_index(cluster):
-        yield blocker("spares", f"{asked}, and Kubernetes {cluster.version}: before 1.29 a Job ends all its pods when "
-                       "one is lost", "leave spares out")  # fmt: skip
+        yield blocker(
+            "spares",
+            f"{asked}, and Kubernetes {cluster.version}: before 1.29 a Job ends all its pods when one is lost",
+            "leave spares out",
+        )
     elif not job.restarts.max or "node-loss" not in job.restarts.on:
-        yield blocker("spares", f"{asked}, and restarts: does not restart after node-loss, so no spare is ever used",
-                       "restarts: 3")  # fmt: skip
+        yield blocker(
+            "spares",
+            f"{asked}, and restarts: does not restart after node-loss, so no spare is ever used",
+            "restarts: 3",
+        )
     elif job.nodes.min < job.nodes.max:
-        yield blocker("spares", f"{asked}, and nodes: {job.nodes.min}..{job.nodes.max}: a run that goes on with fewer "
-                       "nodes has no place for a spare", "nodes: with one number, or leave spares out")  # fmt: skip
+        yield blocker(
+            "spares",
+            f"{asked}, and nodes: {job.nodes.min}..{job.nodes.max}: a run that goes on with fewer "
+            "nodes has no place for a spare",
+            "nodes: with one number, or leave spares out",
+        )
     elif not is_inside:
-        yield Note("spares-unwatched", f"{asked}, and the supervisor runs on this machine: while that is off, spares "
-                   "take no place, and are kept after the end of the run",
-                   "windlass target setup lets it run in the cluster; timeout: bounds what they cost")  # fmt: skip
+        yield Note(
+            "spares-unwatched",
+            f"{asked}, and the supervisor runs on this machine: while that is off, spares "
+            "take no place, and are kept after the end of the run",
+            "windlass target setup lets it run in the cluster; timeout: bounds what they cost",
+        )

@@ -53,10 +53,12 @@ class Account:
             asked = [action for action, _ in group][:MOST_ACTIONS]
             found = answered(
                 lambda asked=asked, resource=resource: client.simulate_principal_policy(  # type: ignore[misc]
-                    PolicySourceArn=principal, ActionNames=asked, ResourceArns=[named(resource)],
+                    PolicySourceArn=principal,
+                    ActionNames=asked,
+                    ResourceArns=[named(resource)],
                     ContextEntries=entries,
                 )
-            )  # fmt: skip
+            )
             decisions = found["EvaluationResults"]
             refused += [
                 f"{one['EvalActionName']} on {resource}" for one in decisions if one["EvalDecision"] != "allowed"

@@ -55,8 +55,11 @@ def _role(target: SageMakerTarget, account: Account) -> Result:
         return "fail", f"there is no role {target.role}", f"correct role: in target {target.name}, or create it"
     if _trusts(trusted):
         return "ok", f"{arn} may be taken on by SageMaker", ""
-    return ("fail", f"{arn} does not trust SageMaker",
-            f"add {policies.SERVICE} to its trust policy: windlass check --on {target.name} --role")  # fmt: skip
+    return (
+        "fail",
+        f"{arn} does not trust SageMaker",
+        f"add {policies.SERVICE} to its trust policy: windlass check --on {target.name} --role",
+    )
 
 
 def _trusts(document: Mapping[str, Any]) -> bool:
@@ -91,8 +94,11 @@ def _rights(target: SageMakerTarget, denied: list[str]) -> Result:
     if not denied:
         return "ok", "all that runs need", ""
     more = f" and {len(denied) - SHOWN} more" if len(denied) > SHOWN else ""
-    return ("fail", f"missing: {', '.join(denied[:SHOWN])}{more}",
-            f"windlass check --on {target.name} --role prints the policy that grants them")  # fmt: skip
+    return (
+        "fail",
+        f"missing: {', '.join(denied[:SHOWN])}{more}",
+        f"windlass check --on {target.name} --role prints the policy that grants them",
+    )
 
 
 def _bucket(target: SageMakerTarget, account: Account) -> Result:
@@ -101,8 +107,11 @@ def _bucket(target: SageMakerTarget, account: Account) -> Result:
     if not region:
         return "fail", f"there is no bucket {bucket}", f"aws s3 mb s3://{bucket} --region {target.region}"
     if region != target.region:
-        return ("fail", f"{bucket} is in {region}, and training jobs are in {target.region}",
-                "name a bucket of the same region in storage:")  # fmt: skip
+        return (
+            "fail",
+            f"{bucket} is in {region}, and training jobs are in {target.region}",
+            "name a bucket of the same region in storage:",
+        )
     return "ok", f"{bucket} is in {region}", ""
 
 
@@ -112,11 +121,17 @@ def _image(target: SageMakerTarget, account: Account) -> Result:
     found = policies.IMAGE.fullmatch(target.image)
     if found is None:
         level: Level = "ok" if target.subnets else "fail"
-        return (level, f"{target.image} is not in ECR: SageMaker pulls it only from inside a VPC",
-                "" if target.subnets else "copy it into ECR, or set subnets: and security_groups:")  # fmt: skip
+        return (
+            level,
+            f"{target.image} is not in ECR: SageMaker pulls it only from inside a VPC",
+            "" if target.subnets else "copy it into ECR, or set subnets: and security_groups:",
+        )
     if found["region"] != target.region:
-        return ("fail", f"{target.image} is in {found['region']}, and SageMaker pulls from {target.region}",
-                "copy it into a repository of that region")  # fmt: skip
+        return (
+            "fail",
+            f"{target.image} is in {found['region']}, and SageMaker pulls from {target.region}",
+            "copy it into a repository of that region",
+        )
     which = {"imageDigest": found["digest"]} if found["digest"] else {"imageTag": found["tag"] or "latest"}
     if account.has_image(found["account"], found["region"], found["name"], which):
         return "ok", f"{target.image} is there", ""
@@ -138,8 +153,11 @@ def _quotas(target: SageMakerTarget, account: Account) -> Iterator[tuple[str, Ca
     def usual() -> Result:
         number = value("training job usage")
         if number is None:
-            return ("fail", f"{target.region} offers no {target.instance} for training",
-                    "take another instance type or region")  # fmt: skip
+            return (
+                "fail",
+                f"{target.region} offers no {target.instance} for training",
+                "take another instance type or region",
+            )
         return _enough(number, target, "fail")
 
     yield "quota", usual

@@ -35,10 +35,14 @@ def of_user(target: SageMakerTarget, account: str, role: str) -> dict[str, Any]:
         _allow("Jobs", ["CreateTrainingJob", "DescribeTrainingJob", "StopTrainingJob", "AddTags"], jobs, "sagemaker"),
         _allow("ListOfJobs", ["Search"], "*", "sagemaker"),
         {**_allow("Role", ["PassRole"], role, "iam"), "Condition": {"StringEquals": {"iam:PassedToService": SERVICE}}},
-        _allow("Logs", ["DescribeLogStreams", "GetLogEvents"],
-               f"{aws}:logs:{target.region}:{account}:log-group:{LOG_GROUP}:*", "logs"),
+        _allow(
+            "Logs",
+            ["DescribeLogStreams", "GetLogEvents"],
+            f"{aws}:logs:{target.region}:{account}:log-group:{LOG_GROUP}:*",
+            "logs",
+        ),
         *_store(target, aws),
-    )  # fmt: skip
+    )
 
 
 def of_role(target: SageMakerTarget, account: str) -> dict[str, Any]:
@@ -46,16 +50,24 @@ def of_role(target: SageMakerTarget, account: str) -> dict[str, Any]:
     aws, there = f"arn:{partition(target.region)}", f"{target.region}:{account}"
     statements = [
         *_store(target, aws),
-        _allow("Logs", ["CreateLogGroup", "CreateLogStream", "DescribeLogStreams", "PutLogEvents"],
-               f"{aws}:logs:{there}:log-group:{LOG_GROUP}:*", "logs"),
-        {**_allow("Metrics", ["PutMetricData"], "*", "cloudwatch"),
-         "Condition": {"StringEquals": {"cloudwatch:namespace": LOG_GROUP}}},
-    ]  # fmt: skip
+        _allow(
+            "Logs",
+            ["CreateLogGroup", "CreateLogStream", "DescribeLogStreams", "PutLogEvents"],
+            f"{aws}:logs:{there}:log-group:{LOG_GROUP}:*",
+            "logs",
+        ),
+        {
+            **_allow("Metrics", ["PutMetricData"], "*", "cloudwatch"),
+            "Condition": {"StringEquals": {"cloudwatch:namespace": LOG_GROUP}},
+        },
+    ]
     if target.image and (image := IMAGE.fullmatch(target.image)):
         repository = f"{aws}:ecr:{image['region']}:{image['account']}:repository/{image['name']}"
         pull = ["BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer"]
-        statements += [_allow("Image", pull, repository, "ecr"),
-                       _allow("RegistryLogin", ["GetAuthorizationToken"], "*", "ecr")]  # fmt: skip
+        statements += [
+            _allow("Image", pull, repository, "ecr"),
+            _allow("RegistryLogin", ["GetAuthorizationToken"], "*", "ecr"),
+        ]
     if target.kms_key:
         statements.append(_key(target.kms_key, f"{aws}:kms:{there}"))
     if target.subnets:
@@ -68,9 +80,11 @@ def context(target: SageMakerTarget) -> dict[str, str]:
     prefix = target.storage.removeprefix("s3://").strip("/").partition("/")[2]
     key = target.kms_key or ""
     return {
-        "iam:PassedToService": SERVICE, "cloudwatch:namespace": LOG_GROUP, "s3:prefix": f"{prefix}/runs/".lstrip("/"),
+        "iam:PassedToService": SERVICE,
+        "cloudwatch:namespace": LOG_GROUP,
+        "s3:prefix": f"{prefix}/runs/".lstrip("/"),
         **({"kms:RequestAlias": key[key.index("alias/") :]} if "alias/" in key else {}),
-    }  # fmt: skip
+    }
 
 
 def requests(policy: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -83,12 +97,24 @@ def requests(policy: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _network(target: SageMakerTarget, ec2: str) -> Iterator[dict[str, Any]]:
     """The rights by which SageMaker connects instances to a VPC; those that describe can name nothing."""
-    places = [f"{ec2}:network-interface/*", *(f"{ec2}:subnet/{one}" for one in target.subnets),
-              *(f"{ec2}:security-group/{one}" for one in target.security_groups)]  # fmt: skip
-    made = ["CreateNetworkInterface", "CreateNetworkInterfacePermission", "DeleteNetworkInterface",
-            "DeleteNetworkInterfacePermission"]  # fmt: skip
-    seen = ["DescribeDhcpOptions", "DescribeNetworkInterfaces", "DescribeSecurityGroups", "DescribeSubnets",
-            "DescribeVpcs"]  # fmt: skip
+    places = [
+        f"{ec2}:network-interface/*",
+        *(f"{ec2}:subnet/{one}" for one in target.subnets),
+        *(f"{ec2}:security-group/{one}" for one in target.security_groups),
+    ]
+    made = [
+        "CreateNetworkInterface",
+        "CreateNetworkInterfacePermission",
+        "DeleteNetworkInterface",
+        "DeleteNetworkInterfacePermission",
+    ]
+    seen = [
+        "DescribeDhcpOptions",
+        "DescribeNetworkInterfaces",
+        "DescribeSecurityGroups",
+        "DescribeSubnets",
+        "DescribeVpcs",
+    ]
     yield {**_allow("Interfaces", made, "", "ec2"), "Resource": places}
     yield _allow("Network", seen, "*", "ec2")
 

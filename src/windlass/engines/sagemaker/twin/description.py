@@ -43,9 +43,11 @@ class StateRecorder:
         """The first state; `hosts`: how they are isolated, and what they are called."""
         created = self._job.settings().created
         self._state = {
-            "TrainingJobStatus": IN_PROGRESS, "SecondaryStatusTransitions": [], "CreationTime": created,
+            "TrainingJobStatus": IN_PROGRESS,
+            "SecondaryStatusTransitions": [],
+            "CreationTime": created,
             "WindlassHosts": hosts,
-        }  # fmt: skip
+        }
         self.step(STARTING)
 
     def step(self, secondary: str, status: str = "", message: str = "", **fields: Any) -> None:
@@ -73,8 +75,11 @@ class StateRecorder:
             self._trained += self._clock() - self._since
             self._since = None
             seconds = math.ceil(self._trained)
-            self._state |= {"TrainingEndTime": self._clock(), "TrainingTimeInSeconds": seconds,
-                            "BillableTimeInSeconds": seconds}  # fmt: skip
+            self._state |= {
+                "TrainingEndTime": self._clock(),
+                "TrainingTimeInSeconds": seconds,
+                "BillableTimeInSeconds": seconds,
+            }
 
     def fail(self, reason: str, **fields: Any) -> None:
         """The job has failed. Raises OSError."""

@@ -117,14 +117,21 @@ class HostStarter:
         place = OPT if is_isolated else str(folder.resolve() / layout.ML)
         base = {} if is_isolated else {BASE_DIR: place}
         spec = HostSpec(
-            folder.name, str(folder), str(self._job.logs / f"{folder.name}-{second}"),
-            layout.command(self._request, place), {**self._environment, **base}, is_isolated,
-            dict(self._names.addresses), self._names.namespaces[number] if self._names.namespaces else "",
-        )  # fmt: skip
+            folder.name,
+            str(folder),
+            str(self._job.logs / f"{folder.name}-{second}"),
+            layout.command(self._request, place),
+            {**self._environment, **base},
+            is_isolated,
+            dict(self._names.addresses),
+            self._names.namespaces[number] if self._names.namespaces else "",
+        )
         popen = subprocess.Popen(
-            [sys.executable, "-m", "windlass.engines.sagemaker.twin.host"], stdin=subprocess.PIPE, cwd="/",
+            [sys.executable, "-m", "windlass.engines.sagemaker.twin.host"],
+            stdin=subprocess.PIPE,
+            cwd="/",
             preexec_fn=Birth(),
-        )  # fmt: skip
+        )
         assert popen.stdin is not None
         popen.stdin.write(json.dumps(asdict(spec)).encode())
         popen.stdin.close()

@@ -64,9 +64,15 @@ class Twin(Service):
     settle_seconds = 0.0
 
     def __init__(
-        self, home: Path, environ: Mapping[str, str], *, grace_seconds: float = GRACE_SECONDS, isolation: str = "",
-        python: str = sys.executable, clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+        self,
+        home: Path,
+        environ: Mapping[str, str],
+        *,
+        grace_seconds: float = GRACE_SECONDS,
+        isolation: str = "",
+        python: str = sys.executable,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """Jobs are kept below `home`. Of `environ`, containers get PATH, HOME and what begins with `AWS_`: it stands
         for the role. `isolation` is `namespaces` or `folders`; by default what this machine allows. The folder of the
         interpreter `python` is the first of the container's PATH.
@@ -110,9 +116,15 @@ class Twin(Service):
             request.pop("Tags", None)  # a description has none
             created = job.settings().created
         return {
-            **request, "TrainingJobArn": job.arn, "TrainingJobStatus": "InProgress", "SecondaryStatus": "Starting",
-            "SecondaryStatusTransitions": [], "CreationTime": created, "LastModifiedTime": created, **state,
-        }  # fmt: skip
+            **request,
+            "TrainingJobArn": job.arn,
+            "TrainingJobStatus": "InProgress",
+            "SecondaryStatus": "Starting",
+            "SecondaryStatusTransitions": [],
+            "CreationTime": created,
+            "LastModifiedTime": created,
+            **state,
+        }
 
     def stop(self, name: str) -> None:
         """See `Service`."""
@@ -231,9 +243,15 @@ class Twin(Service):
         command = [sys.executable, "-m", "windlass.engines.sagemaker.twin", str(job.path), str(lock)]
         with (job.path / "manager.log").open("ab") as log:
             popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
-                pass_fds=[lock], env=self._environ,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                pass_fds=[lock],
+                env=self._environ,
+            )
         popen.returncode = 0  # it outlives this process, which does not wait for it
 
     def _require_networks(self) -> None:
@@ -241,8 +259,11 @@ class Twin(Service):
         path = netns.search_path(self._environ.get("PATH"))
         if self._isolation == NAMESPACES and os.geteuid() == 0 and shutil.which("ip", path=path) is not None:
             return
-        raise Refused(VALIDATION, "EnableNetworkIsolation: networks of their own for hosts need root and iproute2 here",
-                      "use sudo, or leave it out")  # fmt: skip
+        raise Refused(
+            VALIDATION,
+            "EnableNetworkIsolation: networks of their own for hosts need root and iproute2 here",
+            "use sudo, or leave it out",
+        )
 
     def _find_isolation(self) -> None:
         """Find out whether this machine allows namespaces; that it does is kept until its next start."""
@@ -257,9 +278,15 @@ class Twin(Service):
             (Path(folder) / "opt/ml").mkdir(parents=True)
             command = [sys.executable, "-m", "windlass.engines.sagemaker.twin.host", folder]
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", timeout=PROBE_SECONDS,
-                env=self._environ, check=False,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                cwd="/",
+                timeout=PROBE_SECONDS,
+                env=self._environ,
+                check=False,
+            )
         self._isolation, self._why = (NAMESPACES, "") if done.returncode == 0 else (FOLDERS, done.stderr.strip()[-500:])
         if done.returncode == 0:
             with suppress(OSError):
@@ -276,5 +303,8 @@ def _whereabouts() -> str:
 
 
 def _in_use(name: str) -> Refused:
-    return Refused(IN_USE, f"Training job names must be unique, and there is already a training job {name}",
-                   "choose another name, or delete that job")  # fmt: skip
+    return Refused(
+        IN_USE,
+        f"Training job names must be unique, and there is already a training job {name}",
+        "choose another name, or delete that job",
+    )

@@ -20,6 +20,15 @@ from windlass.infra.audit.finders import (
 )
 
 FINDERS: Final[tuple[Finder, ...]] = (
-    *eks.FINDERS, *compute.FINDERS, *balancing.FINDERS, *network.FINDERS, *subnets.FINDERS, *storage.FINDERS,
-    *sagemaker.FINDERS, *monitoring.FINDERS, *identity.FINDERS, *keys.FINDERS, *secrets.FINDERS,
-)  # fmt: skip
+    *eks.FINDERS,
+    *compute.FINDERS,
+    *balancing.FINDERS,
+    *network.FINDERS,
+    *subnets.FINDERS,
+    *storage.FINDERS,
+    *sagemaker.FINDERS,
+    *monitoring.FINDERS,
+    *identity.FINDERS,
+    *keys.FINDERS,
+    *secrets.FINDERS,
+)

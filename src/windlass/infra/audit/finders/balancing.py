@@ -51,11 +51,16 @@ def _balancers(ask: Ask, scope: Scope) -> Iterator[Found]:
             own, name = tags.get(arn, {}), one["LoadBalancerName"]
             if owner := scope.owner(own, vpc_id=one.get("VpcId", ""), name=name):
                 yield row(
-                    BALANCER, scope, owner, arn, name=name, tags=own,
+                    BALANCER,
+                    scope,
+                    owner,
+                    arn,
+                    name=name,
+                    tags=own,
                     prices=[hourly("elb", one.get("Type", "application"))],
                     detail=f"{one.get('Type', 'application')}, {one.get('Scheme', '')}",
                     remedy=command(scope, "elbv2 delete-load-balancer --load-balancer-arn", arn),
-                )  # fmt: skip
+                )
 
     return ask.each(_batches(ask, "describe_load_balancers", "LoadBalancers"), look)
 
@@ -69,9 +74,15 @@ def _targets(ask: Ask, scope: Scope) -> Iterator[Found]:
             if owner := scope.owner(own, vpc_id=one.get("VpcId", ""), name=name):
                 used = len(one.get("LoadBalancerArns") or ())
                 yield row(
-                    TARGETS, scope, owner, arn, name=name, tags=own, detail=f"of {used} load balancers",
+                    TARGETS,
+                    scope,
+                    owner,
+                    arn,
+                    name=name,
+                    tags=own,
+                    detail=f"of {used} load balancers",
                     remedy=command(scope, "elbv2 delete-target-group --target-group-arn", arn),
-                )  # fmt: skip
+                )
 
     return ask.each(_batches(ask, "describe_target_groups", "TargetGroups"), look)
 
@@ -83,10 +94,15 @@ def _classic(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = flat(answer["TagDescriptions"][0]["Tags"]) if answer["TagDescriptions"] else {}
         if owner := scope.owner(tags, vpc_id=one.get("VPCId", ""), name=name):
             yield row(
-                CLASSIC, scope, owner, name, tags=tags, prices=[hourly("elb", "classic")],
+                CLASSIC,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[hourly("elb", "classic")],
                 detail=one.get("DNSName", ""),
                 remedy=command(scope, "elb delete-load-balancer --load-balancer-name", name),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("elb", "describe_load_balancers", "LoadBalancerDescriptions"), look)
 

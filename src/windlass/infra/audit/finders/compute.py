@@ -37,10 +37,15 @@ def _instances(ask: Ask, scope: Scope) -> Iterator[Found]:
         state, id = one["State"]["Name"], one["InstanceId"]
         by = "made by Karpenter, " if any(tag.startswith("karpenter.") for tag in tags) else ""
         yield row(
-            INSTANCE, scope, owner, id, tags=tags, prices=_instance_prices(one, state),
+            INSTANCE,
+            scope,
+            owner,
+            id,
+            tags=tags,
+            prices=_instance_prices(one, state),
             detail=f"{by}{state}, {one['InstanceType']}{_lifecycle(one)}",
             remedy=command(scope, "ec2 terminate-instances --instance-ids", id),
-        )  # fmt: skip
+        )
 
 
 def instance_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
@@ -74,11 +79,16 @@ def _groups(ask: Ask, scope: Scope) -> Iterator[Found]:
         subnets = str(one.get("VPCZoneIdentifier") or "").split(",")
         if owner := better(scope.owner(tags, name=name), scope.user(tags, subnets=subnets)):
             yield row(
-                GROUP, scope, owner, name, tags=tags,
+                GROUP,
+                scope,
+                owner,
+                name,
+                tags=tags,
                 detail=f"wants {one.get('DesiredCapacity', 0)} instances, which bill as rows of their own",
-                remedy=command(scope, "autoscaling delete-auto-scaling-group --force-delete --auto-scaling-group-name",
-                               name),
-            )  # fmt: skip
+                remedy=command(
+                    scope, "autoscaling delete-auto-scaling-group --force-delete --auto-scaling-group-name", name
+                ),
+            )
 
 
 def _volumes(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -89,10 +99,15 @@ def _volumes(ask: Ask, scope: Scope) -> Iterator[Found]:
             continue
         users = ", ".join(at.get("InstanceId", "") for at in one.get("Attachments") or ())
         yield row(
-            VOLUME, scope, owner, id, tags=tags, prices=_volume_prices(one),
+            VOLUME,
+            scope,
+            owner,
+            id,
+            tags=tags,
+            prices=_volume_prices(one),
             detail=f"{one['State']}{f' by {users}' if users else ''}, {one['Size']} GiB {one.get('VolumeType', '')}",
             remedy=command(scope, "ec2 delete-volume --volume-id", id),
-        )  # fmt: skip
+        )
 
 
 def volume_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
@@ -124,11 +139,15 @@ def _snapshots(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags, id = flat(one.get("Tags")), one["SnapshotId"]
         if owner := better(scope.owner(tags, name=tags.get("Name", "")), _origin(scope, one, tags)):
             yield row(
-                SNAPSHOT, scope, owner, id, tags=tags,
+                SNAPSHOT,
+                scope,
+                owner,
+                id,
+                tags=tags,
                 prices=[stored("ebs-snapshot", one.get("StorageTier", "standard"), one["VolumeSize"])],
                 detail=f"of {one.get('VolumeId', '?')}, at most {one['VolumeSize']} GiB",
                 remedy=command(scope, "ec2 delete-snapshot --snapshot-id", id),
-            )  # fmt: skip
+            )
 
 
 def _origin(scope: Scope, one: dict[str, Any], tags: dict[str, str]) -> Owner | None:
@@ -151,10 +170,15 @@ def _images(ask: Ask, scope: Scope) -> Iterator[Found]:
         owner = better(scope.owner(tags, name=one.get("Name", "")), None if scope.is_of_another(tags) else origin)
         if owner:
             yield row(
-                IMAGE, scope, owner, id, name=one.get("Name", ""), tags=tags,
+                IMAGE,
+                scope,
+                owner,
+                id,
+                name=one.get("Name", ""),
+                tags=tags,
                 detail="its snapshots bill as rows of their own",
                 remedy=command(scope, "ec2 deregister-image --image-id", id),
-            )  # fmt: skip
+            )
 
 
 def _templates(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -162,9 +186,14 @@ def _templates(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags, name = flat(one.get("Tags")), one["LaunchTemplateName"]
         if owner := scope.owner(tags, name=name):
             yield row(
-                TEMPLATE, scope, owner, one["LaunchTemplateId"], name=name, tags=tags,
+                TEMPLATE,
+                scope,
+                owner,
+                one["LaunchTemplateId"],
+                name=name,
+                tags=tags,
                 remedy=command(scope, "ec2 delete-launch-template --launch-template-id", one["LaunchTemplateId"]),
-            )  # fmt: skip
+            )
 
 
 def _placements(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -173,9 +202,14 @@ def _placements(ask: Ask, scope: Scope) -> Iterator[Found]:
         owner = scope.owner(tags, name=name)
         if owner and one.get("State") not in ("deleting", "deleted"):
             yield row(
-                PLACEMENT, scope, owner, one.get("GroupId") or name, name=name, tags=tags,
+                PLACEMENT,
+                scope,
+                owner,
+                one.get("GroupId") or name,
+                name=name,
+                tags=tags,
                 remedy=command(scope, "ec2 delete-placement-group --group-name", name),
-            )  # fmt: skip
+            )
 
 
 def _capacity(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -189,12 +223,18 @@ def _capacity(ask: Ask, scope: Scope) -> Iterator[Found]:
         ends: datetime | None = one.get("EndDate")
         until = f" until {ends:%Y-%m-%d %H:%M} UTC" if ends else ""
         yield row(
-            RESERVATION, scope, owner, id, tags=tags, prices=prices,
+            RESERVATION,
+            scope,
+            owner,
+            id,
+            tags=tags,
+            prices=prices,
             detail=f"{one.get('TotalInstanceCount', '?')} x {one['InstanceType']}, {unused} unused"
             + (f", capacity block, paid in advance{until}" if is_block else until),
-            remedy="ends by itself; it cannot be cancelled" if is_block
+            remedy="ends by itself; it cannot be cancelled"
+            if is_block
             else command(scope, "ec2 cancel-capacity-reservation --capacity-reservation-id", id),
-        )  # fmt: skip
+        )
 
 
 INSTANCE: Final = ("ec2", "instance")

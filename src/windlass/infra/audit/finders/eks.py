@@ -28,10 +28,15 @@ def _clusters(ask: Ask, scope: Scope) -> Iterator[Found]:
         return
     version = one.get("version", "?")
     yield row(
-        CLUSTER, scope, Owner("its name"), scope.name, tags=flat(one.get("tags")),
-        prices=[hourly("eks", _support(ask, version, one))], detail=f"{one.get('status', '')}, Kubernetes {version}",
+        CLUSTER,
+        scope,
+        Owner("its name"),
+        scope.name,
+        tags=flat(one.get("tags")),
+        prices=[hourly("eks", _support(ask, version, one))],
+        detail=f"{one.get('status', '')}, Kubernetes {version}",
         remedy="windlass cluster down, or: " + command(scope, "eks delete-cluster --name", scope.name),
-    )  # fmt: skip
+    )
 
 
 def _support(ask: Ask, version: str, one: dict[str, Any]) -> str:
@@ -51,10 +56,14 @@ def _node_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
         one = ask.get("eks", "describe_nodegroup", clusterName=scope.name, nodegroupName=name)["nodegroup"]
         wants = (one.get("scalingConfig") or {}).get("desiredSize", "?")
         yield row(
-            NODE_GROUP, scope, Owner("of the cluster"), name, tags=flat(one.get("tags")),
+            NODE_GROUP,
+            scope,
+            Owner("of the cluster"),
+            name,
+            tags=flat(one.get("tags")),
             detail=f"{one.get('status', '')}, wants {wants} instances",
             remedy=command(scope, "eks delete-nodegroup", "--cluster-name", scope.name, "--nodegroup-name", name),
-        )  # fmt: skip
+        )
 
     try:
         names = list(ask.items("eks", "list_nodegroups", "nodegroups", clusterName=scope.name))

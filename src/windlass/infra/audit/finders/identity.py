@@ -22,10 +22,15 @@ def _roles(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = ask.tags("iam", "list_role_tags", "Tags", RoleName=name)
         if owner := scope.owner(tags, name=name):
             yield row(
-                ROLE, scope, owner, name, tags=tags, region=GLOBAL,
+                ROLE,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                region=GLOBAL,
                 remedy="detach its policies, then: "
                 + command(scope, "iam delete-role --role-name", name, region=False),
-            )  # fmt: skip
+            )
 
     roles = ask.items("iam", "list_roles", "Roles")
     return ask.each((one for one in roles if not one.get("Path", "/").startswith(AWS_PATHS)), look)
@@ -37,10 +42,16 @@ def _policies(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = ask.tags("iam", "list_policy_tags", "Tags", PolicyArn=arn)
         if owner := scope.owner(tags, name=name):
             yield row(
-                POLICY, scope, owner, arn, name=name, tags=tags, region=GLOBAL,
+                POLICY,
+                scope,
+                owner,
+                arn,
+                name=name,
+                tags=tags,
+                region=GLOBAL,
                 detail=f"attached {one.get('AttachmentCount', '?')} times",
                 remedy=command(scope, "iam delete-policy --policy-arn", arn, region=False),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("iam", "list_policies", "Policies", Scope="Local"), look)
 
@@ -55,11 +66,16 @@ def _profiles(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner:
             roles = ", ".join(role["RoleName"] for role in one.get("Roles") or ())
             yield row(
-                PROFILE, scope, owner, name, tags=tags, region=GLOBAL,
+                PROFILE,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                region=GLOBAL,
                 detail=f"of role {roles}" if roles else "without a role",
                 remedy="remove its role, then: "
                 + command(scope, "iam delete-instance-profile --instance-profile-name", name, region=False),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("iam", "list_instance_profiles", "InstanceProfiles"), look)
 
@@ -83,9 +99,14 @@ def _providers(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner := owner or scope.owner(tags, name=tags.get("Name", "")):
             words = "iam delete-open-id-connect-provider --open-id-connect-provider-arn"
             yield row(
-                PROVIDER, scope, owner, arn, tags=tags, region=GLOBAL,
+                PROVIDER,
+                scope,
+                owner,
+                arn,
+                tags=tags,
+                region=GLOBAL,
                 remedy=command(scope, words, arn, region=False),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("iam", "list_open_id_connect_providers", "OpenIDConnectProviderList"), look)
 

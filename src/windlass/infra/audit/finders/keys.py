@@ -74,9 +74,17 @@ def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> Found | None:
     else:
         remedy = f"delete what it encrypts, then: {delete}" if uses else delete
     return row(
-        KEY, scope, owner, id, name=name, tags=tags, prices=[] if is_ending else [PriceKey("kms", "month", "key", 1.0)],
-        detail=f"{state}{when}{encrypts if uses else ''}", remedy=remedy, is_kept=is_of_bucket and not is_ending,
-    )  # fmt: skip
+        KEY,
+        scope,
+        owner,
+        id,
+        name=name,
+        tags=tags,
+        prices=[] if is_ending else [PriceKey("kms", "month", "key", 1.0)],
+        detail=f"{state}{when}{encrypts if uses else ''}",
+        remedy=remedy,
+        is_kept=is_of_bucket and not is_ending,
+    )
 
 
 def _uses(ask: Ask, scope: Scope, by_alias: dict[str, str], *, all_of_it: bool) -> dict[str, list[str]]:
@@ -97,7 +105,7 @@ def _uses(ask: Ask, scope: Scope, by_alias: dict[str, str], *, all_of_it: bool) 
 
     def listed(
         service: str, operation: str, key: str, parameters: dict[str, Any], id: str, named: str
-    ) -> Iterator[tuple[str, str]]:  # fmt: skip
+    ) -> Iterator[tuple[str, str]]:
         for one in ask.items(service, operation, key, **parameters):
             yield str(one.get(named) or ""), str(one[id])
 

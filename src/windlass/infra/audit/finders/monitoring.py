@@ -25,11 +25,16 @@ def _log_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner := owner or scope.owner(tags, name=name.lstrip("/")):
             size = gib(one.get("storedBytes"))
             yield row(
-                LOGS, scope, owner, name, tags=tags, prices=[stored("logs", "", size)] if size else [],
+                LOGS,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[stored("logs", "", size)] if size else [],
                 detail=f"{size:.3f} GiB, kept {one.get('retentionInDays') or 'for ever'}"
                 + (" days" if one.get("retentionInDays") else ""),
                 remedy=command(scope, "logs delete-log-group --log-group-name", name),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("logs", "describe_log_groups", "logGroups"), look)
 
@@ -44,9 +49,14 @@ def _alarms(ask: Ask, scope: Scope) -> Iterator[Found]:
             owner = None if scope.is_of_another(tags) else Owner(f"watches ClusterName={scope.name}")
         if owner:
             yield row(
-                ALARM, scope, owner, name, tags=tags, prices=[PriceKey("cloudwatch", "month", kind, 1.0)],
+                ALARM,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[PriceKey("cloudwatch", "month", kind, 1.0)],
                 remedy=command(scope, "cloudwatch delete-alarms --alarm-names", name),
-            )  # fmt: skip
+            )
 
     def alarms() -> Iterator[tuple[str, dict[str, Any]]]:
         types = ["MetricAlarm", "CompositeAlarm"]
@@ -63,9 +73,14 @@ def _queues(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = ask.tags("sqs", "list_queue_tags", "Tags", QueueUrl=url)
         if owner := scope.owner(tags, name=name):
             yield row(
-                QUEUE, scope, owner, url, name=name, tags=tags,
+                QUEUE,
+                scope,
+                owner,
+                url,
+                name=name,
+                tags=tags,
                 remedy=command(scope, "sqs delete-queue --queue-url", url),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("sqs", "list_queues", "QueueUrls"), look)
 
@@ -76,9 +91,14 @@ def _rules(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = ask.tags("events", "list_tags_for_resource", "Tags", ResourceARN=one["Arn"])
         if owner := scope.owner(tags, name=name):
             yield row(
-                RULE, scope, owner, name, tags=tags, detail=one.get("Description") or one.get("State", ""),
+                RULE,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                detail=one.get("Description") or one.get("State", ""),
                 remedy="remove its targets, then: " + command(scope, "events delete-rule --name", name),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("events", "list_rules", "Rules"), look)
 
@@ -91,9 +111,14 @@ def _budgets(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner := scope.owner(tags, name=name):
             words = "budgets delete-budget --account-id"
             yield row(
-                BUDGET, scope, owner, name, tags=tags, region=GLOBAL,
+                BUDGET,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                region=GLOBAL,
                 remedy=command(scope, words, scope.account_id, "--budget-name", name, region=False),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("budgets", "describe_budgets", "Budgets", AccountId=scope.account_id), look)
 

@@ -23,9 +23,14 @@ def _vpcs(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags, id = flat(one.get("Tags")), one["VpcId"]
         if owner := scope.owner(tags, vpc_id=id, is_network=True):
             yield row(
-                VPC, scope, owner, id, tags=tags, detail=one.get("CidrBlock", ""),
+                VPC,
+                scope,
+                owner,
+                id,
+                tags=tags,
+                detail=one.get("CidrBlock", ""),
                 remedy="terraform destroy, or: " + command(scope, "ec2 delete-vpc --vpc-id", id),
-            )  # fmt: skip
+            )
 
 
 def security_group_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
@@ -44,9 +49,14 @@ def _security_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
         owner = security_group_owner(scope, one)
         if owner and one["GroupName"] != "default":  # it goes with its VPC
             yield row(
-                SECURITY_GROUP, scope, owner, one["GroupId"], name=one["GroupName"], tags=flat(one.get("Tags")),
+                SECURITY_GROUP,
+                scope,
+                owner,
+                one["GroupId"],
+                name=one["GroupName"],
+                tags=flat(one.get("Tags")),
                 remedy=command(scope, "ec2 delete-security-group --group-id", one["GroupId"]),
-            )  # fmt: skip
+            )
 
 
 def _interfaces(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -58,10 +68,16 @@ def _interfaces(ask: Ask, scope: Scope) -> Iterator[Found]:
         id, managed = one["NetworkInterfaceId"], one.get("RequesterManaged")
         what = one.get("Description") or one.get("InterfaceType") or ""
         yield row(
-            INTERFACE, scope, owner, id, tags=tags, detail=f"{one.get('Status', '')}: {what}",
-            remedy="goes with what it belongs to; it blocks the deletion of the VPC until then" if managed
+            INTERFACE,
+            scope,
+            owner,
+            id,
+            tags=tags,
+            detail=f"{one.get('Status', '')}: {what}",
+            remedy="goes with what it belongs to; it blocks the deletion of the VPC until then"
+            if managed
             else command(scope, "ec2 delete-network-interface --network-interface-id", id),
-        )  # fmt: skip
+        )
 
 
 def _interface_owner(scope: Scope, one: dict[str, Any], tags: dict[str, str]) -> Owner | None:
@@ -85,9 +101,15 @@ def _nats(ask: Ask, scope: Scope) -> Iterator[Found]:
         owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""))
         if owner and one["State"] not in ROUNDS:
             yield row(
-                NAT, scope, owner, id, tags=tags, prices=[hourly("nat")],
-                detail=one["State"], remedy=command(scope, "ec2 delete-nat-gateway --nat-gateway-id", id),
-            )  # fmt: skip
+                NAT,
+                scope,
+                owner,
+                id,
+                tags=tags,
+                prices=[hourly("nat")],
+                detail=one["State"],
+                remedy=command(scope, "ec2 delete-nat-gateway --nat-gateway-id", id),
+            )
 
 
 def _addresses(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -99,10 +121,15 @@ def _addresses(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner:
             user = one.get("InstanceId") or one.get("NetworkInterfaceId")
             yield row(
-                ADDRESS, scope, owner, id, tags=tags, prices=[hourly("public-ipv4")],
+                ADDRESS,
+                scope,
+                owner,
+                id,
+                tags=tags,
+                prices=[hourly("public-ipv4")],
                 detail=f"{one['PublicIp']}, {f'used by {user}' if user else 'not used'}",
                 remedy=command(scope, "ec2 release-address --allocation-id", id),
-            )  # fmt: skip
+            )
 
 
 def _holder(ask: Ask, scope: Scope, interface: str, tags: dict[str, str]) -> Owner | None:
@@ -124,11 +151,15 @@ def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
             continue
         zones = max(1, len(one.get("SubnetIds") or ()))
         yield row(
-            ENDPOINT, scope, owner, id, tags=tags,
+            ENDPOINT,
+            scope,
+            owner,
+            id,
+            tags=tags,
             prices=[] if kind == "Gateway" else [hourly("vpc-endpoint", kind.lower(), zones)],
             detail=f"{kind}, {one.get('ServiceName', '')}",
             remedy=command(scope, "ec2 delete-vpc-endpoints --vpc-endpoint-ids", id),
-        )  # fmt: skip
+        )
 
 
 VPC: Final = ("ec2", "VPC")

@@ -24,10 +24,15 @@ def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
             prices = list(_endpoint_prices(about, config))
             types = ", ".join(f"{key.quantity:g} x {key.dimension}" for key in prices) or "serverless"
             yield row(
-                ENDPOINT, scope, owner, name, tags=tags, prices=prices,
+                ENDPOINT,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=prices,
                 detail=f"{one.get('EndpointStatus', '')}, {types}",
                 remedy=command(scope, "sagemaker delete-endpoint --endpoint-name", name),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("sagemaker", "list_endpoints", "Endpoints"), look)
 
@@ -77,10 +82,15 @@ def _notebooks(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner := better(scope.owner(tags, name=name), used):
             runs = [hourly("sagemaker-notebook", one["InstanceType"])] if state in ("InService", "Pending") else []
             yield row(
-                NOTEBOOK, scope, owner, name, tags=tags, prices=[*runs, stored("sagemaker-volume", "ml.gp2", None)],
+                NOTEBOOK,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[*runs, stored("sagemaker-volume", "ml.gp2", None)],
                 detail=f"{state}, {one.get('InstanceType', '')}",
                 remedy=command(scope, "sagemaker delete-notebook-instance --notebook-instance-name", name),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("sagemaker", "list_notebook_instances", "NotebookInstances"), look)
 
@@ -111,10 +121,15 @@ def _job(ask: Ask, scope: Scope, what: tuple[str, str], one: dict[str, Any], wor
         return
     resources = about.get("ResourceConfig") or {}
     yield row(
-        what, scope, owner, name, tags=tags, prices=_job_prices(resources),
+        what,
+        scope,
+        owner,
+        name,
+        tags=tags,
+        prices=_job_prices(resources),
         detail=f"{resources.get('InstanceCount', '?')} x {resources.get('InstanceType', '?')}",
         remedy=command(scope, words, name),
-    )  # fmt: skip
+    )
 
 
 def _processing(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -126,10 +141,15 @@ def _processing(ask: Ask, scope: Scope) -> Iterator[Found]:
             each = (about.get("ProcessingResources") or {}).get("ClusterConfig") or {}
             kind, count = each.get("InstanceType", ""), each.get("InstanceCount", 1)
             yield row(
-                PROCESSING, scope, owner, name, tags=tags, prices=[hourly("sagemaker-processing", kind, count)],
+                PROCESSING,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[hourly("sagemaker-processing", kind, count)],
                 detail=f"{count} x {kind}",
                 remedy=command(scope, "sagemaker stop-processing-job --processing-job-name", name),
-            )  # fmt: skip
+            )
 
     jobs = ask.items("sagemaker", "list_processing_jobs", "ProcessingJobSummaries", StatusEquals="InProgress")
     return ask.each(jobs, look)
@@ -145,9 +165,15 @@ def _domains(ask: Ask, scope: Scope) -> Iterator[Found]:
     for id, name, owner, tags in _own_domains(ask, scope):
         words = "sagemaker delete-domain --retention-policy HomeEfsFileSystem=Delete --domain-id"
         yield row(
-            DOMAIN, scope, owner, id, name=name, tags=tags, detail="its apps and its EFS bill as rows of their own",
+            DOMAIN,
+            scope,
+            owner,
+            id,
+            name=name,
+            tags=tags,
+            detail="its apps and its EFS bill as rows of their own",
             remedy=command(scope, words, id),
-        )  # fmt: skip
+        )
 
 
 def _own_domains(ask: Ask, scope: Scope) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
@@ -173,11 +199,15 @@ def _apps(ask: Ask, scope: Scope) -> Iterator[Found]:
             whose = ["--user-profile-name", user] if one.get("UserProfileName") else ["--space-name", user]
             words = ["--app-type", one["AppType"], "--app-name", one["AppName"], *whose]
             yield row(
-                APP, scope, Owner(f"of domain {name} ({owner.reason})", owner.is_certain),
-                f"{id}/{user}/{one['AppName']}", name=one["AppName"], prices=[hourly("sagemaker-studio", kind)],
+                APP,
+                scope,
+                Owner(f"of domain {name} ({owner.reason})", owner.is_certain),
+                f"{id}/{user}/{one['AppName']}",
+                name=one["AppName"],
+                prices=[hourly("sagemaker-studio", kind)],
                 detail=f"{one['AppType']} on {kind}",
                 remedy=command(scope, "sagemaker delete-app --domain-id", id, *words),
-            )  # fmt: skip
+            )
 
 
 def _hyperpods(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -193,11 +223,15 @@ def _hyperpods(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner:
             groups = [group for group in about.get("InstanceGroups") or () if group.get("CurrentCount")]
             yield row(
-                HYPERPOD, scope, owner, name, tags=tags,
+                HYPERPOD,
+                scope,
+                owner,
+                name,
+                tags=tags,
                 prices=[hourly("sagemaker-hyperpod", each["InstanceType"], each["CurrentCount"]) for each in groups],
                 detail=one.get("ClusterStatus", ""),
                 remedy=command(scope, "sagemaker delete-cluster --cluster-name", name),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("sagemaker", "list_clusters", "ClusterSummaries"), look)
 

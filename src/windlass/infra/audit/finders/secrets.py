@@ -18,10 +18,15 @@ def _secrets(ask: Ask, scope: Scope) -> Iterator[Found]:
         owner = scope.owner(tags, name=name.lstrip("/"))
         if owner and not one.get("DeletedDate"):
             yield row(
-                SECRET, scope, owner, one["ARN"], name=name, tags=tags,
+                SECRET,
+                scope,
+                owner,
+                one["ARN"],
+                name=name,
+                tags=tags,
                 prices=[PriceKey("secretsmanager", "month", "", 1.0)],
                 remedy=command(scope, "secretsmanager delete-secret --secret-id", one["ARN"]),
-            )  # fmt: skip
+            )
 
 
 def _parameters(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -33,10 +38,15 @@ def _parameters(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner := scope.owner(tags, name=name.lstrip("/")):
             is_free = one.get("Tier", "Standard") == "Standard"
             yield row(
-                PARAMETER, scope, owner, name, tags=tags, detail=one.get("Tier", ""),
+                PARAMETER,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                detail=one.get("Tier", ""),
                 prices=[] if is_free else [PriceKey("ssm", "month", "advanced", 1.0)],
                 remedy=command(scope, "ssm delete-parameter --name", name),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("ssm", "describe_parameters", "Parameters"), look)
 

@@ -18,10 +18,16 @@ def _efs(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags, id = flat(one.get("Tags")), one["FileSystemId"]
         if owner := _efs_owner(ask, scope, one):
             yield row(
-                EFS, scope, owner, id, name=one.get("Name") or "", tags=tags, prices=_efs_prices(one),
+                EFS,
+                scope,
+                owner,
+                id,
+                name=one.get("Name") or "",
+                tags=tags,
+                prices=_efs_prices(one),
                 detail=f"{gib(one['SizeInBytes'].get('Value')):.1f} GiB",
                 remedy=command(scope, "efs delete-file-system --file-system-id", id),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("efs", "describe_file_systems", "FileSystems"), look)
 
@@ -46,19 +52,24 @@ def _mounts(ask: Ask, scope: Scope) -> Iterator[Found]:
         id = system["FileSystemId"]
         for one in ask.items("efs", "describe_mount_targets", "MountTargets", FileSystemId=id):
             yield row(
-                MOUNT, scope, Owner(f"of {id} ({owner.reason})", owner.is_certain),
+                MOUNT,
+                scope,
+                Owner(f"of {id} ({owner.reason})", owner.is_certain),
                 one["MountTargetId"],
                 detail=f"{one.get('AvailabilityZoneName', '')} {one.get('SubnetId', '')}",
                 remedy=command(scope, "efs delete-mount-target --mount-target-id", one["MountTargetId"]),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("efs", "describe_file_systems", "FileSystems"), look)
 
 
 def _efs_prices(one: dict[str, Any]) -> Iterator[PriceKey]:
     size, zone = one["SizeInBytes"], "onezone" if one.get("AvailabilityZoneId") else "standard"
-    classes = {zone: "ValueInStandard", "onezone-ia" if zone == "onezone" else "ia": "ValueInIA",
-               "archive": "ValueInArchive"}  # fmt: skip
+    classes = {
+        zone: "ValueInStandard",
+        "onezone-ia" if zone == "onezone" else "ia": "ValueInIA",
+        "archive": "ValueInArchive",
+    }
     if not any(key in size for key in classes.values()):
         yield stored("efs", zone, gib(size.get("Value")))
     for dimension, key in classes.items():
@@ -76,10 +87,15 @@ def _fsx(ask: Ask, scope: Scope) -> Iterator[Found]:
         if owner and one.get("Lifecycle") != "DELETING":
             table, dimension = _fsx_class(one)
             yield row(
-                FSX, scope, owner, id, tags=tags, prices=[stored(table, dimension, one.get("StorageCapacity"))],
+                FSX,
+                scope,
+                owner,
+                id,
+                tags=tags,
+                prices=[stored(table, dimension, one.get("StorageCapacity"))],
                 detail=f"{one.get('FileSystemType', '')} {dimension}, {one.get('StorageCapacity', '?')} GiB",
                 remedy=command(scope, "fsx delete-file-system --file-system-id", id),
-            )  # fmt: skip
+            )
 
 
 def _fsx_class(one: dict[str, Any]) -> tuple[str, str]:
@@ -96,15 +112,22 @@ def _backups(ask: Ask, scope: Scope) -> Iterator[Found]:
     for one in ask.items("fsx", "describe_backups", "Backups"):
         tags, system = flat(one.get("Tags")), one.get("FileSystem") or {}
         theirs = flat(system.get("Tags"))
-        owner = scope.owner(tags | {k: v for k, v in theirs.items() if k not in tags},
-                            vpc_id=system.get("VpcId", ""), name=tags.get("Name", ""))  # fmt: skip
+        owner = scope.owner(
+            tags | {k: v for k, v in theirs.items() if k not in tags},
+            vpc_id=system.get("VpcId", ""),
+            name=tags.get("Name", ""),
+        )
         if owner and one.get("Lifecycle") not in ("DELETED", "DELETING"):
             yield row(
-                BACKUP, scope, owner, one["BackupId"], tags=tags,
+                BACKUP,
+                scope,
+                owner,
+                one["BackupId"],
+                tags=tags,
                 prices=[stored("fsx-backup", system.get("FileSystemType", ""), None)],
                 detail=f"of {system.get('FileSystemId', '?')}, {one.get('Lifecycle', '')}",
                 remedy=command(scope, "fsx delete-backup --backup-id", one["BackupId"]),
-            )  # fmt: skip
+            )
 
 
 def _s3_files(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -115,10 +138,16 @@ def _s3_files(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags = ask.tags("s3files", "list_tags_for_resource", "tags", resourceId=id)
         if owner := scope.owner(tags, name=one.get("name") or tags.get("Name", "")):
             yield row(
-                S3_FILES, scope, owner, id, name=one.get("name", ""), tags=tags,
-                prices=[stored("s3files", "", None)], detail=f"of {arn.rsplit(':', 1)[-1]}, {one.get('status', '')}",
+                S3_FILES,
+                scope,
+                owner,
+                id,
+                name=one.get("name", ""),
+                tags=tags,
+                prices=[stored("s3files", "", None)],
+                detail=f"of {arn.rsplit(':', 1)[-1]}, {one.get('status', '')}",
                 remedy=command(scope, "s3files delete-file-system --file-system-id", id),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("s3files", "list_file_systems", "fileSystems"), look)
 
@@ -131,10 +160,15 @@ def _repositories(ask: Ask, scope: Scope) -> Iterator[Found]:
             images = list(ask.items("ecr", "describe_images", "imageDetails", repositoryName=name))
             size = gib(sum(image.get("imageSizeInBytes", 0) for image in images))
             yield row(
-                REPOSITORY, scope, owner, name, tags=tags, prices=[stored("ecr", "", size)] if images else [],
+                REPOSITORY,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[stored("ecr", "", size)] if images else [],
                 detail=f"{len(images)} images, {size:.1f} GiB",
                 remedy=command(scope, "ecr delete-repository --force --repository-name", name),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("ecr", "describe_repositories", "repositories"), look)
 
@@ -153,10 +187,16 @@ def _buckets(ask: Ask, scope: Scope) -> Iterator[Found]:
             owner = Owner(f"name {own}") if owner is None or not owner.is_certain else owner
         if owner:
             yield row(
-                BUCKET, scope, owner, name, tags=tags, prices=[stored("s3", "standard", None)], is_kept=True,
+                BUCKET,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[stored("s3", "standard", None)],
+                is_kept=True,
                 detail="its objects bill by their size",
                 remedy="delete all versions of its objects, then: " + command(scope, "s3 rb", f"s3://{name}"),
-            )  # fmt: skip
+            )
 
     return ask.each(ask.items("s3", "list_buckets", "Buckets", BucketRegion=scope.region), look)
 

@@ -17,10 +17,14 @@ def _subnets(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags, id = flat(one.get("Tags")), one["SubnetId"]
         if owner := scope.owner(tags, vpc_id=one.get("VpcId", ""), is_network=True):
             yield row(
-                SUBNET, scope, owner, id, tags=tags,
+                SUBNET,
+                scope,
+                owner,
+                id,
+                tags=tags,
                 detail=f"{one.get('CidrBlock', '')} in {one.get('AvailabilityZone', '?')}",
                 remedy=command(scope, "ec2 delete-subnet --subnet-id", id),
-            )  # fmt: skip
+            )
 
 
 def _tables(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -29,9 +33,13 @@ def _tables(ask: Ask, scope: Scope) -> Iterator[Found]:
         owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), is_network=True)
         if owner and not any(each.get("Main") for each in one.get("Associations") or ()):  # it goes with its VPC
             yield row(
-                TABLE, scope, owner, id, tags=tags,
+                TABLE,
+                scope,
+                owner,
+                id,
+                tags=tags,
                 remedy=command(scope, "ec2 delete-route-table --route-table-id", id),
-            )  # fmt: skip
+            )
 
 
 def _gateways(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -40,10 +48,14 @@ def _gateways(ask: Ask, scope: Scope) -> Iterator[Found]:
         vpc = next((each["VpcId"] for each in one.get("Attachments") or ()), "")
         if owner := scope.owner(tags, vpc_id=vpc, is_network=True):
             yield row(
-                GATEWAY, scope, owner, id, tags=tags, detail=f"of {vpc}" if vpc else "of no VPC",
-                remedy="detach it, then: "
-                + command(scope, "ec2 delete-internet-gateway --internet-gateway-id", id),
-            )  # fmt: skip
+                GATEWAY,
+                scope,
+                owner,
+                id,
+                tags=tags,
+                detail=f"of {vpc}" if vpc else "of no VPC",
+                remedy="detach it, then: " + command(scope, "ec2 delete-internet-gateway --internet-gateway-id", id),
+            )
 
 
 SUBNET: Final = ("ec2", "subnet")
