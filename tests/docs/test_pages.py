@@ -102,16 +102,25 @@ def shown_commands(page: Path) -> Iterator[tuple[list[str], str]]:
 
 
 def refusal(words: list[str]) -> str:
-    """What the command line says against these words; empty if they are a command with options that exist."""
+    """What the command line says against these words; empty if they are a command with options that exist.
+
+    A command of a group may be named without its arguments.
+    """
+    if words[1:] == ["--version"]:
+        return ""
+    context = click.Context(cli, info_name="windlass", **cli.context_settings)  # a command keeps its names of help
     try:
-        top = click.Context(cli, info_name="windlass", **cli.context_settings)  # a command keeps its names of help
-        if words[1:] == ["--version"]:
-            return ""
-        name, command, rest = cli.resolve_command(top, words[1:])
-        assert command is not None
-        command.make_context(name, rest, parent=top)
+        rest = words[1:]
+        while rest:
+            assert isinstance(context.command, click.Group)
+            name, command, rest = context.command.resolve_command(context, rest)
+            assert command is not None
+            context = command.make_context(name, rest, parent=context)
+            rest = context._protected_args + context.args if isinstance(command, click.Group) else []
     except click.exceptions.Exit:  # `--help` has printed
         return ""
+    except (click.MissingParameter, click.BadOptionUsage) as error:
+        return error.format_message() if context.parent is None else ""
     except click.ClickException as error:
         return error.format_message()
     return ""
@@ -127,7 +136,10 @@ def test_shown_commands_exist_with_their_options(page: Path) -> None:
 
 def test_a_command_that_does_not_exist_would_be_noticed() -> None:
     assert "no-such" in refusal(["windlass", "no-such"])
+    assert "no-such" in refusal(["windlass", "data", "no-such"])
     assert "--no-such" in refusal(["windlass", "ps", "--no-such"])
+    assert "--no-such" in refusal(["windlass", "data", "copy", "a", "b", "--no-such"])
+    assert "--no-such" in refusal(["windlass", "checkpoints", "RUN", "verify", "--no-such"])
 
 
 def test_shown_chores_exist() -> None:
