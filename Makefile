@@ -55,7 +55,7 @@ test-slow: server-build azurite ## the slower tests of this machine (25 minutes)
 
 .PHONY: test-aws
 test-aws: aws-env ## Terraform against an emulated account of AWS: every kill, every statement of the policies (an hour)
-	$(timed) NIGHTLY=1 $(PYTEST) tests/infra -m slow --durations=15
+	$(timed) NIGHTLY=1 $(PYTEST) tests/clusters -m slow --durations=15
 
 .PHONY: cluster-build
 cluster-build: setup ## build the programs of that cluster into the cache of this machine (once; 10 minutes)

@@ -32,9 +32,9 @@ from supervised import many_pods, many_runs, prepared
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import alone
 
-from windlass.engines.kubernetes import layout, manifests
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.spec.job import Job
 
 NUM_RUNS = 1000

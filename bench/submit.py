@@ -31,7 +31,7 @@ from tests.cluster.bed.sharing import alone, operating
 from tests.cluster.harnesses import plan_on
 from tools import size
 
-from windlass.engines.kubernetes.backend import KubernetesBackend
+from windlass.engines.kubernetes.running.backend import KubernetesBackend
 from windlass.runs.history import History
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status

@@ -20,9 +20,9 @@ from onbed import aim, make_namespace
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.harnesses import plan_on, set_up
 
-from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.labels import COMPONENT, SUPERVISOR
+from windlass.engines.kubernetes.objects.labels import COMPONENT, SUPERVISOR
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord
 from windlass.runs.events import NodeStarted
 from windlass.runs.store import Store

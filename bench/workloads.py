@@ -33,7 +33,7 @@ from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import alone, operating
 from tests.cluster.harnesses import OPERATORS
 
-from windlass.engines.kubernetes.layout import WORK
+from windlass.engines.kubernetes.objects.layout import WORK
 from windlass.worker.pod_reuse import STAYS
 
 NAMESPACE = "wl-bench-ways"

@@ -23,7 +23,7 @@ OPTIONAL = {
     "data": ("obstore", "boto3", "botocore"),
     "aws": ("boto3", "botocore"),
 }
-DATA = ("infra/eks/*.tf", "infra/eks/names.json", "pricing/data/*.csv", "importers/field_hints.txt", "py.typed")
+DATA = ("clusters/eks/*.tf", "clusters/eks/names.json", "pricing/data/*.csv", "importers/field_hints.txt", "py.typed")
 SCRIPT = 'import os\nprint("rank", os.environ["WINDLASS_RANK"], "of", os.environ["WINDLASS_WORLD_SIZE"])\n'
 
 

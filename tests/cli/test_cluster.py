@@ -13,7 +13,7 @@ import pexpect
 import pytest
 from tests.cli.conftest import WINDLASS, Call, loaded_by
 from tests.cli.test_json import hold
-from tests.infra.test_outputs import VALUES
+from tests.clusters.test_outputs import VALUES
 
 from windlass.actions.clusters.audit import view
 from windlass.actions.clusters.find import find
@@ -21,9 +21,9 @@ from windlass.actions.clusters.up import connect
 from windlass.actions.targets import find_target
 from windlass.cli.cluster_progress import Progress
 from windlass.cli.clustertext import audit_lines, plan_lines, removed_lines, status_lines
-from windlass.infra.audit.report import AuditReport, Found, PriceKey, Unknown
-from windlass.infra.outputs import Outputs
-from windlass.infra.terraform.events import Diagnostic, Note, ResourceDone, ResourceProgress, ResourceStarted
+from windlass.clusters.audit.report import AuditReport, Found, PriceKey, Unknown
+from windlass.clusters.outputs import Outputs
+from windlass.clusters.terraform.events import Diagnostic, Note, ResourceDone, ResourceProgress, ResourceStarted
 from windlass.pricing.table import embedded
 from windlass.runs.context import here
 from windlass.views.platform import (

@@ -13,7 +13,7 @@ from tests.cli.conftest import WINDLASS, Call
 from tests.cli.test_json import hold
 from tests.engines.kubernetes.test_setup import NAME, Namespace
 
-from windlass.engines.kubernetes.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.spec.job import Job
 
 TARGETS = """

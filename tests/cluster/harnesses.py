@@ -17,10 +17,10 @@ from tests.engines.harness import Can, Harness, Run, Way
 
 from windlass.actions import exec_copy
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.facts import boot_program, read_facts
-from windlass.engines.kubernetes.layout import OUTPUT
-from windlass.engines.kubernetes.plan import plan
-from windlass.engines.kubernetes.preflight import setup
+from windlass.engines.kubernetes.objects.layout import OUTPUT
+from windlass.engines.kubernetes.planning.facts import boot_program, read_facts
+from windlass.engines.kubernetes.planning.plan import plan
+from windlass.engines.kubernetes.reading.preflight import setup
 from windlass.plan.plan import Plan
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget

@@ -8,8 +8,8 @@ import json
 from tests.cluster.bed.cluster import Cluster
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.preflight import rbac
-from windlass.engines.kubernetes.preflight.rbac import Right
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.rbac import Right
 
 OF_EVERY_LOGIN = {"authentication.k8s.io", "authorization.k8s.io"}
 """Groups in which every login may ask about itself."""

@@ -14,7 +14,7 @@ from tests.cluster.bed.host import wait_for
 from tests.cluster.bed.node import GPU
 from tests.cluster.rights import LIMITED, until_granted
 
-from windlass.engines.kubernetes.preflight.rbac import Right
+from windlass.engines.kubernetes.reading.preflight.rbac import Right
 
 pytestmark = pytest.mark.timeout(600)
 PATIENCE = "--timeout=500s"

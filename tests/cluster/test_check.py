@@ -19,7 +19,7 @@ from tests.cluster.rights import LIMITED, until_granted, until_role_is_granted
 
 from windlass.actions.targets import find_target
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.preflight.rbac import Right
+from windlass.engines.kubernetes.reading.preflight.rbac import Right
 from windlass.runs.context import here
 from windlass.spec.targets import KubernetesTarget
 

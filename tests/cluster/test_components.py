@@ -27,15 +27,15 @@ from tests.cluster.bed.operators import JOBSET
 from tests.cluster.bed.sharing import only_user
 from tests.helpers.until import passed
 
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.components.component import Chart, Component, Manifests, Ready, crds
-from windlass.engines.kubernetes.components.context import NotReady
-from windlass.engines.kubernetes.components.installation import Foreign
-from windlass.engines.kubernetes.components.manager import READY_SECONDS, ComponentStatus, Manager
-from windlass.engines.kubernetes.components.removal import InUse
-from windlass.engines.kubernetes.components.source import FolderSource
-from windlass.engines.kubernetes.components.steps import Step
-from windlass.engines.kubernetes.components.values import ClusterValues
+from windlass.clusters.components.component import Chart, Component, Manifests, Ready, crds
+from windlass.clusters.components.context import NotReady
+from windlass.clusters.components.installation import Foreign
+from windlass.clusters.components.manager import READY_SECONDS, ComponentStatus, Manager
+from windlass.clusters.components.removal import InUse
+from windlass.clusters.components.source import FolderSource
+from windlass.clusters.components.steps import Step
+from windlass.clusters.components.values import ClusterValues
+from windlass.engines.kubernetes.access.client import Client
 
 pytestmark = pytest.mark.timeout(600)
 VALUES = ClusterValues("lab", "us-east-1", "vpc-1", "default", queue_name="lab-events")

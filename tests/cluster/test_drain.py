@@ -24,17 +24,17 @@ from tests.cluster.objects import job
 from tests.fakeaws.emulator import Emulator, emulated_aws
 from tests.helpers.until import passed, until
 
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.drain import Drained, DrainStep, drain, holdings
-from windlass.infra.audit import audit
-from windlass.infra.aws import Aws
+from windlass.clusters.audit import audit
+from windlass.clusters.aws import Aws
+from windlass.clusters.drain import Drained, DrainStep, drain, holdings
+from windlass.engines.kubernetes.access.client import Client
 
 pytestmark = pytest.mark.timeout(600)
 FINALIZER = "service.k8s.aws/resources"
 DRAINS = """
 import sys
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.drain import drain
+from windlass.engines.kubernetes.access.client import Client
+from windlass.clusters.drain import drain
 drain(Client(sys.argv[1], "default", sys.argv[2]), lambda step: print(step.what, flush=True))
 """
 

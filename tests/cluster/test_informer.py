@@ -17,9 +17,9 @@ from tests.cluster.test_exec_copy import targets
 from tests.helpers.until import until
 
 from windlass.engines.base import RunState
-from windlass.engines.kubernetes import layout, manifests
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.api.informer import Watched
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.reading.informer import Watched
 
 __all__ = ["home", "targets", "windlass"]
 

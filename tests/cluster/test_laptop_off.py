@@ -17,7 +17,7 @@ from tests.cluster.harnesses import OPERATORS, set_up
 from tests.cluster.test_queue import hold, narrow
 from tests.helpers.machine import Machine
 
-from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.objects import layout
 from windlass.runs.phase import Phase
 
 __all__ = ["narrow"]

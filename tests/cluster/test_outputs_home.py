@@ -14,8 +14,8 @@ from tests.cluster.harnesses import set_up
 from tests.cluster.test_laptop_off import WAIT_SECONDS, Machines, end_of, machines, pods, settled, switch_off
 from tests.helpers.machine import Machine
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.pods import collection
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.running import collection
 from windlass.worker import pod_reuse
 
 __all__ = ["machines"]

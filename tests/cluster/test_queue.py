@@ -19,11 +19,11 @@ from tests.helpers.until import until
 
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.verdict import Verdict
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.facts import dry_run
-from windlass.engines.kubernetes.observe import observe
-from windlass.engines.kubernetes.preflight.checks import checks
-from windlass.engines.kubernetes.preflight.survey import survey
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.planning.facts import dry_run
+from windlass.engines.kubernetes.reading.observe import observe
+from windlass.engines.kubernetes.reading.preflight.checks import checks
+from windlass.engines.kubernetes.reading.preflight.survey import survey
 from windlass.runs.phase import Phase
 from windlass.spec.targets import KubernetesTarget
 

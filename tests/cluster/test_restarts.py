@@ -14,7 +14,7 @@ from tests.cluster.harnesses import harness_on, opened, pods
 from tests.engines.harness import Run
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.pods import reuse
+from windlass.engines.kubernetes.running import reuse
 from windlass.runs.phase import Phase
 from windlass.supervise.process import supervisor_pid
 

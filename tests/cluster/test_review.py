@@ -18,10 +18,10 @@ from tests.engines.harness import Harness, Run
 from tests.engines.kubernetes.test_labels import OF_RUN, require, templates
 from tests.supervise.test_notify import SECRET, Hook, hooked
 
-from windlass.engines.kubernetes import expiry, layout
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.preflight import rbac
-from windlass.engines.kubernetes.preflight.rbac import Right
+from windlass.engines.kubernetes.objects import expiry, layout
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.rbac import Right
 from windlass.errors import UsageError
 from windlass.runs.context import Context
 from windlass.runs.phase import Phase

@@ -16,11 +16,11 @@ from tests.engines.harness import Run
 
 from windlass.cli.eventtext import sentence
 from windlass.diagnose.diagnose import diagnose
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.observe import observe
-from windlass.engines.kubernetes.preflight import rbac
-from windlass.engines.kubernetes.preflight.checks import checks
-from windlass.engines.kubernetes.preflight.survey import survey
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.reading.observe import observe
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.checks import checks
+from windlass.engines.kubernetes.reading.preflight.survey import survey
 from windlass.runs.phase import Phase
 from windlass.spec.targets import KubernetesTarget
 

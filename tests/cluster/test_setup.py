@@ -16,11 +16,11 @@ from tests.cluster.bed.host import wait_for
 from tests.cluster.rights import LIMITED, rights_of, until_granted, until_role_is_granted
 from tests.cluster.test_informer import anchor
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.api.informer import Watched
-from windlass.engines.kubernetes.preflight import rbac
-from windlass.engines.kubernetes.preflight.rbac import Right
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.reading.informer import Watched
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.rbac import Right
 
 __all__ = ["home", "windlass"]
 

@@ -12,7 +12,7 @@ from tests.cluster.stores import BUCKET, pod_store
 from tests.train.stream.sources import assert_each_once, shards
 
 from windlass.actions import exec_copy
-from windlass.engines.kubernetes import layout
+from windlass.engines.kubernetes.objects import layout
 from windlass.runs.phase import Phase
 
 SCRIPT = Path(__file__).parents[1] / "storage" / "scripts" / "seen.py"

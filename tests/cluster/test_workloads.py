@@ -24,7 +24,7 @@ from tests.cluster.test_training import (
 )
 from tests.engines.harness import Harness
 
-from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.runs.phase import Phase
 
 pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import PLURALS
-from windlass.engines.kubernetes.preflight import rbac
-from windlass.engines.kubernetes.preflight.rbac import Right
-from windlass.engines.kubernetes.workloads import WORKLOADS, mpijob
+from windlass.engines.kubernetes.access.client import PLURALS
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS, mpijob
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.rbac import Right
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "concepts" / "cluster-objects.md").read_text()
 EVERY_GROUP = frozenset((*(way.api for way in WORKLOADS.values()), "kueue.x-k8s.io/v1beta1"))

@@ -20,7 +20,7 @@ from tests.helpers.machine import Machine, kill
 from tests.helpers.until import until
 
 from windlass.code.selection import select
-from windlass.engines.kubernetes.plan import plan
+from windlass.engines.kubernetes.planning.plan import plan
 from windlass.runs.store import Store
 from windlass.spec.parse import parse_job
 from windlass.train.checkpoint.export import read_tensors

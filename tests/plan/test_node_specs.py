@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from windlass.engines.kubernetes import facts as cluster_facts
-from windlass.engines.kubernetes import plan as cluster_plan
-from windlass.engines.kubernetes.attempt import attempt_facts
-from windlass.engines.kubernetes.pods import reuse
-from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.planning import facts as cluster_facts
+from windlass.engines.kubernetes.planning import plan as cluster_plan
+from windlass.engines.kubernetes.running import reuse
+from windlass.engines.kubernetes.running.attempt import attempt_facts
 from windlass.engines.local import facts as local_facts
 from windlass.engines.local import plan as local_plan
 from windlass.engines.sources import data_paths

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from windlass.engines.kubernetes.transfers.package import archive
+from windlass.engines.kubernetes.objects.transfer_package import archive
 
 
 def package(path: Path) -> Path:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from windlass.errors import StorageError
-from windlass.s3.answer import Sent
-from windlass.s3.bucket import Bucket
 from windlass.storage.digest import PART_BYTES, Parts, combined, from_s3, to_s3
 from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart
 from windlass.storage.place import Throttled
 from windlass.storage.s3_store import Uploads
+from windlass.stores.s3.answer import Sent
+from windlass.stores.s3.bucket import Bucket
 
 DATA = [b"a" * PART_BYTES, b"b" * PART_BYTES, b"c"]
 PARTS = Parts.of(sum(map(len, DATA)))

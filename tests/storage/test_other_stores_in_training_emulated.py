@@ -26,8 +26,8 @@ from tests.train.checkpoint.test_in_s3 import EXACT, LARGE, restored
 from tests.train.stream.sources import assert_each_once, assert_pictures, pictures, shards
 from torch.utils.data import DataLoader
 
-from windlass.s3 import retry
-from windlass.s3.errors import Changed
+from windlass.stores.s3 import retry
+from windlass.stores.s3.errors import Changed
 from windlass.train import stream
 from windlass.train.checkpoint import Checkpoint, files
 from windlass.train.checkpoint.faults import UnreadableCheckpoint

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.pods.control import signalling
+from windlass.engines.kubernetes.access.control import signalling
 from windlass.worker import pod, pod_reuse, rank
 from windlass.worker.protocol import NodeSpec, RankSpec, pack
 

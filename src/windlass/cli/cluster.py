@@ -25,7 +25,7 @@ LEFT: Final = 1
 
 def complete_cluster(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Clusters of this user, and files."""
-    from windlass.infra.folder import ClusterFolder
+    from windlass.clusters.folder import ClusterFolder
     from windlass.runs.context import here
 
     return options.or_file((one.name for one in ClusterFolder.all_in(here().home)), incomplete)
@@ -197,7 +197,7 @@ def plan(cluster: str | None, form: str) -> int:
     from windlass.actions.clusters.find import find
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import plan_lines
-    from windlass.infra.terraform import StopRequests
+    from windlass.clusters.terraform import StopRequests
     from windlass.runs.context import here
 
     context = here()
@@ -235,7 +235,7 @@ def up(
     from windlass.actions.clusters.find import find
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import made_lines
-    from windlass.infra.terraform import StopRequests
+    from windlass.clusters.terraform import StopRequests
     from windlass.runs.context import here
 
     context = here()
@@ -305,7 +305,7 @@ def down(
     from windlass.actions.clusters.find import find
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import removed_lines
-    from windlass.infra.terraform import StopRequests
+    from windlass.clusters.terraform import StopRequests
     from windlass.runs.context import here
 
     context = here()

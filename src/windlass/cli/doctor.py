@@ -14,8 +14,8 @@ from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
     from windlass.actions.clusters.doctor import Diagnosis
+    from windlass.clusters.preflight.finding import Offer
     from windlass.engines.checks import Check
-    from windlass.infra.preflight.finding import Offer
 
 MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("fail", "red")}
 NAME_WIDTH = 16

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from windlass.cli.formatting import Paint
-from windlass.infra.policies import LONGEST
+from windlass.clusters.policies import LONGEST
 from windlass.views.rights import ClusterPolicies
 
 

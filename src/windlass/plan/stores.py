@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from windlass.gs_az import INSTALL
 from windlass.plan.plan import Note
+from windlass.stores.gs_az import INSTALL
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job

@@ -24,7 +24,6 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from windlass.errors import JobFileError, Problem
-from windlass.gs_az import KINDS
 from windlass.spec.labels import is_reserved
 from windlass.spec.names import (
     Env,
@@ -61,6 +60,7 @@ from windlass.spec.places import Path, found
 from windlass.spec.problems import MISSING, refuse, refuse_all
 from windlass.spec.runline import kind_of, needs_a_shell, split_run
 from windlass.spec.units import Duration
+from windlass.stores.gs_az import KINDS
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -25,11 +25,11 @@ from pydantic import (
     model_validator,
 )
 
-from windlass.gs_az import KINDS
 from windlass.spec.names import DataName, Label, LabelKey, LabelValue, Line, Location, OnlyList, Word, location
 from windlass.spec.places import Places, found, in_order
 from windlass.spec.problems import number_hint, problems_of, refuse
 from windlass.spec.units import Duration, Interval, Size, parse_duration
+from windlass.stores.gs_az import KINDS
 
 Cause = Literal["failure", "preemption", "node-loss", "hang"]
 Workload = Literal["auto", "job", "jobset", "trainjob", "pytorchjob", "mpijob"]

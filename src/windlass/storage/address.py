@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from windlass.errors import UsageError
-from windlass.gs_az import KINDS
+from windlass.stores.gs_az import KINDS
 
 STORES: Final = {"s3": "s3", **KINDS}
 """Scheme of an address → kind of store."""

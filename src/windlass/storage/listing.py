@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import TypeAlias
 from xml.etree import ElementTree
 
-from windlass.s3.objects import page_of
 from windlass.storage.place import Entry
 from windlass.storage.retry import repeated
+from windlass.stores.s3.objects import page_of
 
 
 @dataclass(frozen=True)

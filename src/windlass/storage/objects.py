@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.errors import MissingPart, StorageError
-from windlass.gs_az import INSTALL
-from windlass.gs_az.failure import Failure, Kind, failure_of
-from windlass.gs_az.opening import ONCE, PATIENT, open_store, version_of
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts, StreamDigest, combined
 from windlass.storage.names import is_own
@@ -26,6 +23,9 @@ from windlass.storage.place import (
     Throttled,
     Unreachable,
 )
+from windlass.stores.gs_az import INSTALL
+from windlass.stores.gs_az.failure import Failure, Kind, failure_of
+from windlass.stores.gs_az.opening import ONCE, PATIENT, open_store, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,21 +12,6 @@ from typing import Final
 from xml.etree import ElementTree
 
 from windlass.errors import StorageError, UsageError
-from windlass.s3 import errors
-from windlass.s3.answer import Sent
-from windlass.s3.bucket import CHECKSUM_HEADER, PAYLOAD_HEADER, Answer, Bucket
-from windlass.s3.errors import (
-    CHECK_CREDENTIALS,
-    Altered,
-    Busy,
-    Changed,
-    Denied,
-    Missing,
-    MissingBucket,
-    NoAnswer,
-    StoreError,
-)
-from windlass.s3.objects import CHECKSUM_ALGORITHM, CHECKSUM_MODE, complete_once, parsed
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts
 from windlass.storage.listing import Page, pages, parse
@@ -44,6 +29,21 @@ from windlass.storage.place import (
     Throttled,
     Unreachable,
 )
+from windlass.stores.s3 import errors
+from windlass.stores.s3.answer import Sent
+from windlass.stores.s3.bucket import CHECKSUM_HEADER, PAYLOAD_HEADER, Answer, Bucket
+from windlass.stores.s3.errors import (
+    CHECK_CREDENTIALS,
+    Altered,
+    Busy,
+    Changed,
+    Denied,
+    Missing,
+    MissingBucket,
+    NoAnswer,
+    StoreError,
+)
+from windlass.stores.s3.objects import CHECKSUM_ALGORITHM, CHECKSUM_MODE, complete_once, parsed
 
 PIECE_BYTES: Final = 256 << 10
 """That are handed on at once: what is lost of each request when the process is killed."""

@@ -123,7 +123,7 @@ def _secrets(travel: str) -> dict[str, str]:
     names = os.environ.get("WINDLASS_SECRETS")
     if not names:
         return {}
-    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from windlass.s3.secrets import main; main()"
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from windlass.stores.s3.secrets import main; main()"
     command = [sys.executable, "-I", "-c", program, travel, *names.split(",")]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.clusters.audit.planted import spec
+from tests.clusters.eks.inventory import inventory
 from tests.fakeaws.emulator import ACCOUNT, Emulator
 from tests.fakeaws.emulator.fixtures import aws, terraform
-from tests.infra.audit.planted import spec
-from tests.infra.eks.inventory import inventory
 
-from windlass.infra.tags import OWNER
+from windlass.clusters.tags import OWNER
 
 __all__ = ["aws", "terraform"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

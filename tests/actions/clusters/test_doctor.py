@@ -13,12 +13,12 @@ import pytest
 from tests.fakeaws.emulator import Emulator, emulated_aws
 
 from windlass.actions.clusters.doctor import Diagnosis, component_check, doctor, names, subject, taken_up
+from windlass.clusters.aws import AwsError
+from windlass.clusters.components.manager import ComponentStatus
+from windlass.clusters.policies import Purpose, as_statements, policies
+from windlass.clusters.preflight.finding import Offer
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes.components.manager import ComponentStatus
 from windlass.errors import UsageError
-from windlass.infra.aws import AwsError
-from windlass.infra.policies import Purpose, as_statements, policies
-from windlass.infra.preflight.finding import Offer
 from windlass.runs.context import Context
 from windlass.spec.parse import parse_cluster
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.engines.kubernetes.components.fakecluster import FakeCluster
-from tests.infra.test_outputs import VALUES
+from tests.clusters.components.fakecluster import FakeCluster
+from tests.clusters.test_outputs import VALUES
 
-import windlass.infra
+import windlass.clusters
 from windlass.actions.clusters.audit import audit_named
 from windlass.actions.clusters.down import down
 from windlass.actions.clusters.find import FILE, OUTPUTS, Named
@@ -23,14 +23,14 @@ from windlass.actions.clusters.guards import EXPORTED, export, look, training_jo
 from windlass.actions.clusters.other import status, summary
 from windlass.actions.clusters.planning import write_folder
 from windlass.actions.clusters.up import plan_up, require_account, take_outputs
-from windlass.engines.kubernetes.layout import RUN_LABEL
+from windlass.clusters.aws import Aws, AwsError, Identity, NotThere
+from windlass.clusters.bucket import Bucket
+from windlass.clusters.contents import Contents, contents
+from windlass.clusters.folder import ClusterFolder
+from windlass.clusters.outputs import FSX_PATH, ApiServer, Outputs, target
+from windlass.clusters.terraform.state import state_resources
+from windlass.engines.kubernetes.objects.layout import RUN_LABEL
 from windlass.errors import EngineError, UsageError, WindlassError
-from windlass.infra.aws import Aws, AwsError, Identity, NotThere
-from windlass.infra.bucket import Bucket
-from windlass.infra.contents import Contents, contents
-from windlass.infra.folder import ClusterFolder
-from windlass.infra.outputs import FSX_PATH, ApiServer, Outputs, target
-from windlass.infra.terraform.state import state_resources
 from windlass.runs.context import Context
 from windlass.spec.parse import parse_cluster
 
@@ -163,7 +163,7 @@ def test_a_login_of_another_account_neither_plans_nor_removes_a_cluster(
     aws: Any = SimpleNamespace(identity=Identity("222222222222", ""))
     monkeypatch.setattr(Named, "aws", lambda *_: nullcontext(aws))
     monkeypatch.setattr(Named, "terraform", lambda *_: terraform)
-    monkeypatch.setattr("windlass.infra.bucket.look", lambda *_, **_more: Bucket("b", exists=False))
+    monkeypatch.setattr("windlass.clusters.bucket.look", lambda *_, **_more: Bucket("b", exists=False))
     said = "vision is in account 111111111111, and the login is of account 222222222222"
     for command in (
         lambda: plan_up(named, terraform, context, lambda _event: None),
@@ -203,7 +203,7 @@ def test_a_bucket_is_not_deleted_where_aws_does_not_say_whose_it_is(
     write_folder(named, context, bucket=Bucket("b", exists=True, owner="vision"))
     monkeypatch.setattr(Named, "aws", lambda *_: nullcontext())
     monkeypatch.setattr(Named, "terraform", prepared)
-    monkeypatch.setattr("windlass.infra.bucket.look", refuse)
+    monkeypatch.setattr("windlass.clusters.bucket.look", refuse)
     for is_to_delete, error in ((True, AwsError), (False, Prepared)):
         with pytest.raises(error):
             down(named, context, lambda _event: None, lambda *_: True, cast("Any", None), delete_bucket=is_to_delete)
@@ -321,7 +321,7 @@ def test_a_down_that_was_killed_after_the_export_and_the_removal_of_the_link_goe
 
 
 def test_terraform_links_the_folder_that_target_mounts_and_export_name() -> None:
-    text = (Path(windlass.infra.__file__).with_name("eks") / "fsx.tf").read_text()
+    text = (Path(windlass.clusters.__file__).with_name("eks") / "fsx.tf").read_text()
     [path] = re.findall(r'^\s*fsx_path\s*=\s*"(.*)"$', text, re.MULTILINE)
     assert re.findall(r"^\s*file_system_path\s*=\s*(.*)$", text, re.MULTILINE) == ["local.fsx_path"]
     fsx = {"fsx_id": SYSTEM, "fsx_dns_name": "fs.example", "fsx_mount_name": "abcd"}

@@ -12,10 +12,10 @@ import pytest
 from windlass.actions.clusters.find import Stage
 from windlass.actions.clusters.kept import keep_or_empty
 from windlass.actions.clusters.up import recover
-from windlass.infra.bucket import ADDRESS, Bucket
-from windlass.infra.recovery import RecoveryReport
-from windlass.infra.tags import OWNER
-from windlass.infra.terraform.state import StateResource
+from windlass.clusters.bucket import ADDRESS, Bucket
+from windlass.clusters.recovery import RecoveryReport
+from windlass.clusters.tags import OWNER
+from windlass.clusters.terraform.state import StateResource
 from windlass.runs.context import Context
 
 NAME = "windlass-vision-1"
@@ -99,7 +99,7 @@ def test_a_recovery_finds_the_key_of_the_bucket_though_it_was_to_be_deleted(
         seen.append(world.key_state)
         return RecoveryReport(None, (), (), (), (), (), ())
 
-    monkeypatch.setattr("windlass.infra.recovery.recover", recover_state)
+    monkeypatch.setattr("windlass.clusters.recovery.recover", recover_state)
     context = Context({}, tmp_path)
     recover(named, terraform, context, lambda _event: None, bucket=OWN, break_lock=False, is_asked=True)
     assert seen == ["Enabled"]

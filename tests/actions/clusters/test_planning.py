@@ -7,17 +7,17 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.infra.test_outputs import VALUES
+from tests.clusters.test_outputs import VALUES
 
 from windlass.actions.clusters.audit import audit_named
 from windlass.actions.clusters.find import FILE, Named
 from windlass.actions.clusters.other import summary
 from windlass.actions.clusters.planning import local_resources, write_folder
 from windlass.actions.clusters.up import connect
+from windlass.clusters.folder import STATE, VARIABLES, ClusterFolder, FolderError
+from windlass.clusters.outputs import Outputs
+from windlass.clusters.terraform.process import RECORD
 from windlass.errors import UsageError
-from windlass.infra.folder import STATE, VARIABLES, ClusterFolder, FolderError
-from windlass.infra.outputs import Outputs
-from windlass.infra.terraform.process import RECORD
 from windlass.runs.context import Context
 from windlass.spec.parse import parse_cluster
 from windlass.worker.process import boot_id, stat

@@ -13,12 +13,12 @@ from windlass.actions.clusters.find import Named
 from windlass.actions.clusters.guards import require_exported, require_idle
 from windlass.actions.clusters.planning import require_kept
 from windlass.actions.clusters.up import CLUSTER, recover, recovery_lines, require_known, require_programs
+from windlass.clusters.aws import Aws, NotThere
+from windlass.clusters.contents import Contents
+from windlass.clusters.folder import ClusterFolder
+from windlass.clusters.recovery import Duplicate, Foreign, Imported, Orphan, RecoveryReport
+from windlass.clusters.terraform import Action, Change, PlanSummary
 from windlass.errors import MissingPart, UsageError
-from windlass.infra.aws import Aws, NotThere
-from windlass.infra.contents import Contents
-from windlass.infra.folder import ClusterFolder
-from windlass.infra.recovery import Duplicate, Foreign, Imported, Orphan, RecoveryReport
-from windlass.infra.terraform import Action, Change, PlanSummary
 from windlass.runs.context import Context
 from windlass.spec.parse import parse_cluster
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines.kubernetes.components.fakecluster import FakeCluster
+from tests.clusters.components.fakecluster import FakeCluster
 
 from windlass.actions.clusters.find import Named
 from windlass.actions.clusters.volumes import FILE, Volumes, of_cluster, remember, remembered
-from windlass.infra.folder import ClusterFolder, FolderError
+from windlass.clusters.folder import ClusterFolder, FolderError
 from windlass.spec.parse import parse_cluster
 
 TEXT = "name: vision\nregion: us-west-2\n"

@@ -17,8 +17,8 @@ from tests.cluster.faults.scene import PATIENCE_SECONDS, Fault, Scene, write_scr
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.verdict import NONE, Diagnosis
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.facts import boot_program, read_facts
-from windlass.engines.kubernetes.plan import plan
+from windlass.engines.kubernetes.planning.facts import boot_program, read_facts
+from windlass.engines.kubernetes.planning.plan import plan
 from windlass.runs.store import Store
 from windlass.spec.parse import job_from_mapping
 from windlass.spec.targets import KubernetesTarget

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 from tests.engines.kubernetes.wire import Server
 
-from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.access.client import Client
 
 Answer = Callable[[str, str], bytes]
 """From method and path with query, the bytes to send; the connection is closed after them."""

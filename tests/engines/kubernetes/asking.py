@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from windlass.engines.kubernetes.api.client import Unreachable
-from windlass.engines.kubernetes.pods.orders import OrderServer
+from windlass.engines.kubernetes.access.client import Unreachable
+from windlass.engines.kubernetes.running.orders import OrderServer
 
 
 def call(server: OrderServer, pod: str, words: Sequence[str], seconds: float) -> int:

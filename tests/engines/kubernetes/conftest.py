@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
 
-from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.access.client import Client
 
 
 @pytest.fixture

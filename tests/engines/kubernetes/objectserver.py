@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl, urlsplit
 from tests.engines.kubernetes.api import config_of
 from tests.helpers.ports import quiet_port
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import PLURALS, Client
-from windlass.engines.kubernetes.pods.nodes import INDEX
+from windlass.engines.kubernetes.access.client import PLURALS, Client
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.running.pod_watch import INDEX
 
 COLUMNS = {"pods": ("Name", "Ready", "Status"), "jobs": ("Name", "Status", "Completions")}
 OF_OPERATORS = {

@@ -14,9 +14,9 @@ import pytest
 from tests.engines.kubernetes.api import Api, ClusterOfOneRun, client_of, not_found, reply, said, serving
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.api.client import ABSENT_SECONDS
-from windlass.engines.kubernetes.attempt import PodAttempt
-from windlass.engines.kubernetes.pods.control import ExecControl, PodControl, Request
+from windlass.engines.kubernetes.access.client import ABSENT_SECONDS
+from windlass.engines.kubernetes.access.control import ExecControl, PodControl, Request
+from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.plan.plan import Plan, Step
 from windlass.runs.node_events import Reported
 from windlass.supervise.backend import Intent

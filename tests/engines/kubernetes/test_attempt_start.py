@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from windlass.engines.kubernetes import attempt_start
-from windlass.engines.kubernetes.api.client import Refused
-from windlass.engines.kubernetes.attempt_start import BEHIND_SECONDS, AttemptStart
+from windlass.engines.kubernetes.access.client import Refused
+from windlass.engines.kubernetes.running import attempt_start
+from windlass.engines.kubernetes.running.attempt_start import BEHIND_SECONDS, AttemptStart
 from windlass.runs.phase import Phase
 from windlass.runs.record import Attempt
 

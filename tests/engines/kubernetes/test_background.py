@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from tests.helpers.clock import Clock
 
-from windlass.engines.kubernetes.api import background
-from windlass.engines.kubernetes.api.background import PAUSES, WELL_SECONDS, Backoff, Health
+from windlass.engines.kubernetes.access import background
+from windlass.engines.kubernetes.access.background import PAUSES, WELL_SECONDS, Backoff, Health
 from windlass.errors import EngineError
 
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 from tests.engines.kubernetes.test_plan import planned
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.background import Health
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.manifests import Shape, attempt
-from windlass.engines.kubernetes.pods.spec import pod_spec
-from windlass.engines.kubernetes.preflight.capacity import WAIT, Room, waiting
-from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.access.background import Health
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.manifests import Shape, attempt
+from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.reading.preflight.capacity import WAIT, Room, waiting
 from windlass.spec.job import Job
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes import manifests
-from windlass.engines.kubernetes.api.client import NotLoggedIn, Refused, Unreachable
-from windlass.engines.kubernetes.preflight import rbac
-from windlass.engines.kubernetes.preflight.checks import checks
-from windlass.engines.kubernetes.preflight.image import full_name
-from windlass.engines.kubernetes.preflight.survey import Survey
-from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.access.client import NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.objects import manifests
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.checks import checks
+from windlass.engines.kubernetes.reading.preflight.image import full_name
+from windlass.engines.kubernetes.reading.preflight.survey import Survey
 from windlass.errors import EngineError
 from windlass.spec.targets import KubernetesTarget
 

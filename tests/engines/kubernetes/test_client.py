@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.api import chunked, client_of, not_found, reply, serving
 
-from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Absence, Client, Refused, Unreachable, kubectl
-from windlass.engines.kubernetes.pods import exec_stream
+from windlass.engines.kubernetes.access import exec_stream
+from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Absence, Client, Refused, Unreachable, kubectl
 from windlass.errors import EngineError, MissingPart
 
 HTML = b"<html><body><h1>404 Not Found</h1><hr>nginx</body></html>"
@@ -161,7 +161,7 @@ def test_what_a_busy_server_has_not_processed_is_sent_again_when_it_asks_for_tha
     """As one does that has just started: `storage is (re)initializing`."""
     busy = {"message": "storage is (re)initializing", "reason": "TooManyRequests", "details": {"retryAfterSeconds": 1}}
     pauses: list[float] = []
-    monkeypatch.setattr("windlass.engines.kubernetes.api.client.time.sleep", pauses.append)
+    monkeypatch.setattr("windlass.engines.kubernetes.access.client.time.sleep", pauses.append)
     with serving(lambda *_: reply(busy, 429) if len(api.asked) < 3 else reply(POD)) as api:
         assert client_of(api, tmp_path).get("v1", "Pod", "p") == POD
     assert pauses == [1.0, 1.0]

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, _Handler
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api import lease
-from windlass.engines.kubernetes.api.client import Client, _ahead
-from windlass.engines.kubernetes.api.lease import Lease, held_elsewhere
-from windlass.engines.kubernetes.discovery import discovery
-from windlass.engines.kubernetes.supervisor import presence
+from windlass.engines.kubernetes.access.client import Client, _ahead
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.reading.discovery import discovery
+from windlass.engines.kubernetes.supervisor import lease, presence
+from windlass.engines.kubernetes.supervisor.lease import Lease, held_elsewhere
 from windlass.runs.phase import Phase
 
 RUN = "digits-7f3k2"

@@ -19,10 +19,11 @@ from typing import Any, cast
 import pytest
 from tests.helpers.until import BOUND_SECONDS, until
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client, Refused, Unreachable
-from windlass.engines.kubernetes.pods import collection
-from windlass.engines.kubernetes.pods.collection import (
+from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.control import ConnectionControl, Request
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.running import collection
+from windlass.engines.kubernetes.running.collection import (
     Collected,
     LeftBehind,
     OutputsCollection,
@@ -32,9 +33,8 @@ from windlass.engines.kubernetes.pods.collection import (
     move_into,
     receive,
 )
-from windlass.engines.kubernetes.pods.control import ConnectionControl, Request
-from windlass.engines.kubernetes.pods.nodes import PodId
-from windlass.engines.kubernetes.pods.orders import OrderServer
+from windlass.engines.kubernetes.running.orders import OrderServer
+from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.errors import EngineError
 from windlass.runs.store import OUTPUT_DIGEST
 from windlass.supervise.backend import TargetUnavailable

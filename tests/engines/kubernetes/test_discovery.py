@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Unreachable
-from windlass.engines.kubernetes.discovery.board import ANCHORS, JOBS, PODS, Board
-from windlass.engines.kubernetes.discovery.discovery import find, progress_in
-from windlass.engines.kubernetes.discovery.phase import GONE, UNSAID, Seen
+from windlass.engines.kubernetes.access.client import Unreachable
 from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.reading.discovery.board import ANCHORS, JOBS, PODS, Board
+from windlass.engines.kubernetes.reading.discovery.discovery import find, progress_in
+from windlass.engines.kubernetes.reading.discovery.phase import GONE, UNSAID, Seen
 from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.errors import NoSuchRun, UsageError
 from windlass.runs.context import Context

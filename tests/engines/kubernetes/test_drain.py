@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.components.fakecluster import FakeCluster
+from tests.clusters.components.fakecluster import FakeCluster
 from tests.helpers.clock import Clock
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client, Refused
-from windlass.engines.kubernetes.drain import Drained, DrainStep, active, drain, holdings
+from windlass.clusters.drain import Drained, DrainStep, active, drain, holdings
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.objects import layout
 
 LB = "service.k8s.aws/resources"
 PVC = "kubernetes.io/pvc-protection"

@@ -22,10 +22,10 @@ import pytest
 import websocket
 
 from windlass.engines.base import Terminal
-from windlass.engines.kubernetes.api.client import Unreachable
-from windlass.engines.kubernetes.pods.exec_copy import RunPods
-from windlass.engines.kubernetes.pods.exec_stream import STDERR, STDOUT, Report, attach
-from windlass.engines.kubernetes.pods.files import PodFiles
+from windlass.engines.kubernetes.access.client import Unreachable
+from windlass.engines.kubernetes.access.exec_copy import RunPods
+from windlass.engines.kubernetes.access.exec_stream import STDERR, STDOUT, Report, attach
+from windlass.engines.kubernetes.access.files import PodFiles
 from windlass.errors import EngineError
 from windlass.worker import tarpipe
 

@@ -13,10 +13,10 @@ from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, blockers, planned
 from tests.engines.kubernetes.test_supervision import Scene
 
-from windlass.engines.kubernetes import expiry
-from windlass.engines.kubernetes.api.client import Client, Refused
-from windlass.engines.kubernetes.sweep import sweep
-from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.objects import expiry
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.running.sweep import sweep
 from windlass.plan.plan import Plan
 from windlass.runs.phase import Phase
 

@@ -16,11 +16,11 @@ from tests.engines.kubernetes.test_plan import CLUSTER, planned, with_code
 from windlass.cli.manifesttext import head_lines
 from windlass.code.pack import Packed
 from windlass.engines.base import Manifests
-from windlass.engines.kubernetes.export import PIECE_BYTES, manifests
-from windlass.engines.kubernetes.pods.spec import pod_spec, pod_specs
-from windlass.engines.kubernetes.workloads import WORKLOADS
-from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes
-from windlass.engines.kubernetes.workloads.runtimes import Patching
+from windlass.engines.kubernetes.objects.pod_spec import pod_spec, pod_specs
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.objects.workloads.runtimes import Patching
+from windlass.engines.kubernetes.planning.export import PIECE_BYTES, manifests
+from windlass.engines.kubernetes.planning.runtime_catalog import Runtimes
 from windlass.importers.convert import import_text
 from windlass.spec.yamlwriter import block_lines
 

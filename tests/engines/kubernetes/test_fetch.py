@@ -14,8 +14,8 @@ from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request
 from tests.engines.kubernetes.test_tail import begin, stream
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.logs.fetch import LogReader
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.reading.logs.fetch import LogReader
 from windlass.worker.protocol import NodeSpec, RankSpec, pack
 
 RUN = "case-7f3k2"

@@ -13,10 +13,10 @@ import pytest
 from tests.engines.kubernetes.api import Api, ClusterOfOneRun, Pods, client_of, reply, said, serving
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.api.kubeconfig import Context, read_context
-from windlass.engines.kubernetes.api.login import AGAIN_SECONDS, Credentials, Login
-from windlass.engines.kubernetes.logs.follower import (
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.kubeconfig import Context, read_context
+from windlass.engines.kubernetes.access.login import AGAIN_SECONDS, Credentials, Login
+from windlass.engines.kubernetes.reading.logs.follower import (
     MAX_FOLLOWED,
     RESERVED_FILES,
     Connections,

@@ -9,13 +9,13 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.api.informer import Watched
-from windlass.engines.kubernetes.discovery.discovery import look, one
-from windlass.engines.kubernetes.discovery.followups import ask
-from windlass.engines.kubernetes.discovery.phase import ENDED_SOMEHOW
-from windlass.engines.kubernetes.workloads import tombstones
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.reading.discovery.discovery import look, one
+from windlass.engines.kubernetes.reading.discovery.followups import ask
+from windlass.engines.kubernetes.reading.discovery.phase import ENDED_SOMEHOW
+from windlass.engines.kubernetes.reading.informer import Watched
+from windlass.engines.kubernetes.running import tombstones
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 

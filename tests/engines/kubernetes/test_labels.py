@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
 
-from windlass.engines.kubernetes import labels, layout
-from windlass.engines.kubernetes.plan import attempt_objects
-from windlass.engines.kubernetes.pods import probe_pods
-from windlass.engines.kubernetes.pods.claim_files import claim_files
-from windlass.engines.kubernetes.pods.exec_copy import RunPods
-from windlass.engines.kubernetes.preflight import capacity, network, rbac
+from windlass.engines.kubernetes.access import probe_pods
+from windlass.engines.kubernetes.access.claim_files import claim_files
+from windlass.engines.kubernetes.access.exec_copy import RunPods
+from windlass.engines.kubernetes.objects import labels, layout
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.planning.plan import attempt_objects
+from windlass.engines.kubernetes.reading.preflight import capacity, network, rbac
 from windlass.engines.kubernetes.supervisor.record import Head, head_manifest
-from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.phase import Phase

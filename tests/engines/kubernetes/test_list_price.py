@@ -12,7 +12,7 @@ from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
 from tests.engines.kubernetes.test_provisioning import pool
 
 from windlass.cli.plantext import plan_lines
-from windlass.engines.kubernetes.facts import read_facts
+from windlass.engines.kubernetes.planning.facts import read_facts
 from windlass.plan.plan import Plan
 from windlass.pricing import refreshed
 from windlass.pricing.price import Price, SpotRange

@@ -15,9 +15,9 @@ import pytest
 from tests.helpers.machine import lives
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.api import in_cluster
-from windlass.engines.kubernetes.api.kubeconfig import Context, read_context
-from windlass.engines.kubernetes.api.login import (
+from windlass.engines.kubernetes.access import in_cluster
+from windlass.engines.kubernetes.access.kubeconfig import Context, read_context
+from windlass.engines.kubernetes.access.login import (
     AGAIN_SECONDS,
     AHEAD_SECONDS,
     FILE_SECONDS,

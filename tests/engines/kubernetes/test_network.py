@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes import labels
-from windlass.engines.kubernetes.pods import probe_pods
-from windlass.engines.kubernetes.preflight.network import Findings, checks, objects
+from windlass.engines.kubernetes.access import probe_pods
+from windlass.engines.kubernetes.objects import labels
+from windlass.engines.kubernetes.reading.preflight.network import Findings, checks, objects
 from windlass.spec.targets import KubernetesTarget
 from windlass.worker import process
 

@@ -13,7 +13,7 @@ from tests.engines.kubernetes.test_plan import FACTS, TARGET
 
 from windlass.actions.runs import require_removable
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.plan import plan
+from windlass.engines.kubernetes.planning.plan import plan
 from windlass.errors import UsageError
 from windlass.runs.events import RunEnded
 from windlass.runs.phase import Phase

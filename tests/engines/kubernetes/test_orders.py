@@ -19,18 +19,18 @@ import pytest
 from tests.engines.kubernetes.asking import call
 from tests.helpers.until import passed, until
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client, Unreachable
-from windlass.engines.kubernetes.pods import orders, reuse
-from windlass.engines.kubernetes.pods.control import (
+from windlass.engines.kubernetes.access.client import Client, Unreachable
+from windlass.engines.kubernetes.access.control import (
     ConnectionControl,
     ExecControl,
     Request,
     order_client_fields,
     signalling,
 )
-from windlass.engines.kubernetes.pods.nodes import PodId
-from windlass.engines.kubernetes.pods.orders import OrderServer
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.running import orders, reuse
+from windlass.engines.kubernetes.running.orders import OrderServer
+from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.errors import EngineError
 from windlass.runs.events import PodsReused, entry_of
 from windlass.worker import order_protocol as protocol

@@ -12,12 +12,12 @@ import pytest
 from windlass.cli.plantext import plan_lines
 from windlass.code.pack import Packed
 from windlass.code.selection import LeftOut
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.facts import Cluster, Facts
-from windlass.engines.kubernetes.plan import MAX_PIECES, PIECE_BYTES, attempt_objects, numbered, plan
-from windlass.engines.kubernetes.pods.spec import pod_spec as find_pod_spec
-from windlass.engines.kubernetes.pods.spec import pod_templates
-from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pod_spec import pod_spec as find_pod_spec
+from windlass.engines.kubernetes.objects.pod_spec import pod_templates
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.planning.facts import Cluster, Facts
+from windlass.engines.kubernetes.planning.plan import MAX_PIECES, PIECE_BYTES, attempt_objects, numbered, plan
 from windlass.engines.travel import CodeFacts
 from windlass.errors import JobFileError
 from windlass.plan.plan import Plan

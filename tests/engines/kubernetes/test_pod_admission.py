@@ -10,18 +10,14 @@ import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, sent, status
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
 
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.pods.spec import pod_specs
-from windlass.engines.kubernetes.preflight.pod_admission import (
-    pod_notes,
-    quota_notes,
-    run_pods,
-)
-from windlass.engines.kubernetes.preflight.report import supervisor_check
-from windlass.engines.kubernetes.queue.findings import suspended_supervisor
-from windlass.engines.kubernetes.workloads import WORKLOADS
-from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes
-from windlass.engines.kubernetes.workloads.runtimes import Patching
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects.pod_spec import pod_specs
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.objects.workloads.runtimes import Patching
+from windlass.engines.kubernetes.planning.queue_notes import suspended_supervisor
+from windlass.engines.kubernetes.planning.runtime_catalog import Runtimes
+from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes, quota_notes, run_pods
+from windlass.engines.kubernetes.reading.preflight.report import supervisor_check
 from windlass.plan.plan import Note
 
 INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, has_supervisor_account=True))

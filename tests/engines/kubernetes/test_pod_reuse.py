@@ -12,15 +12,15 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, refusing, status
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Refused
-from windlass.engines.kubernetes.attempt import PodAttempt, attempt_facts
-from windlass.engines.kubernetes.backend import KubernetesBackend
-from windlass.engines.kubernetes.facts import Cluster, Facts, boot_program
-from windlass.engines.kubernetes.plan import attempt_objects, plan
-from windlass.engines.kubernetes.pods import reuse
-from windlass.engines.kubernetes.pods.control import Request
-from windlass.engines.kubernetes.pods.nodes import PodId, PodWatch, finished_indexes
+from windlass.engines.kubernetes.access.client import Refused
+from windlass.engines.kubernetes.access.control import Request
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program
+from windlass.engines.kubernetes.planning.plan import attempt_objects, plan
+from windlass.engines.kubernetes.running import reuse
+from windlass.engines.kubernetes.running.attempt import PodAttempt, attempt_facts
+from windlass.engines.kubernetes.running.backend import KubernetesBackend
+from windlass.engines.kubernetes.running.pod_watch import PodId, PodWatch, finished_indexes
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
 from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError

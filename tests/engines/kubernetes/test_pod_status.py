@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.kubernetes.observations import ObjectReport, PodStatus
-from windlass.engines.kubernetes.pods.status import (
+from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
+from windlass.engines.kubernetes.objects.pod_status import (
     claims_of,
     ends_of,
     is_problem,

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from tests.engines.kubernetes.test_provisioning import DONE, claim, event
 
-from windlass.engines.kubernetes.api import background
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.observations import ObjectReport
-from windlass.engines.kubernetes.pods import problems
-from windlass.engines.kubernetes.pods.problems import LOOK_SECONDS, PodProblems
-from windlass.engines.kubernetes.provisioning import claims
+from windlass.engines.kubernetes.access import background
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects.observations import ObjectReport
+from windlass.engines.kubernetes.reading import claims
+from windlass.engines.kubernetes.running import problems
+from windlass.engines.kubernetes.running.problems import LOOK_SECONDS, PodProblems
 from windlass.runs.events import NodeProvisioning
 from windlass.runs.node_events import Reported, StageReached
 from windlass.worker.protocol import NodeWarning

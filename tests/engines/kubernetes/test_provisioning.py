@@ -11,11 +11,12 @@ import pytest
 from tests.engines.kubernetes.test_checks import found, served
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
 
-from windlass.engines.kubernetes.api.client import Client, Refused
-from windlass.engines.kubernetes.observations import NodeClaimStatus
-from windlass.engines.kubernetes.provisioning import claims, deletion, karpenter
-from windlass.engines.kubernetes.provisioning.node_pools import labels_made, match
-from windlass.engines.kubernetes.provisioning.watch import ProvisioningWatch
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.objects.node_pools import labels_made, match
+from windlass.engines.kubernetes.objects.observations import NodeClaimStatus
+from windlass.engines.kubernetes.reading import claims, karpenter
+from windlass.engines.kubernetes.running import deletion
+from windlass.engines.kubernetes.running.provisioning_watch import ProvisioningWatch
 from windlass.runs.events import Event, NodeProvisioning
 
 Object = dict[str, Any]

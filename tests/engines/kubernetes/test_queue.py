@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.kubernetes.api.optional import version_of
-from windlass.engines.kubernetes.facts import Cluster
-from windlass.engines.kubernetes.observations import QuotaHolder
-from windlass.engines.kubernetes.preflight import rbac
-from windlass.engines.kubernetes.preflight.checks import checks
-from windlass.engines.kubernetes.preflight.survey import Survey
-from windlass.engines.kubernetes.quantity import quantity_text
-from windlass.engines.kubernetes.queue import admission
-from windlass.engines.kubernetes.queue.findings import ignored, queue_notes
-from windlass.engines.kubernetes.queue.quotas import counted
+from windlass.engines.kubernetes.access.optional import version_of
+from windlass.engines.kubernetes.objects.observations import QuotaHolder
+from windlass.engines.kubernetes.objects.quantity import quantity_text
+from windlass.engines.kubernetes.planning.facts import Cluster
+from windlass.engines.kubernetes.planning.queue_notes import ignored, queue_notes
+from windlass.engines.kubernetes.reading import admission
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.checks import checks
+from windlass.engines.kubernetes.reading.preflight.survey import Survey
+from windlass.engines.kubernetes.reading.quotas import counted
 from windlass.plan.plan import Note
 from windlass.runs.events import Event
 from windlass.spec.job import Job

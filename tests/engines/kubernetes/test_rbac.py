@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.preflight import rbac
-from windlass.engines.kubernetes.preflight.rbac import Right
-from windlass.engines.kubernetes.workloads import WORKLOADS
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.rbac import Right
 
 EVERY_GROUP = frozenset((*(way.api for way in WORKLOADS.values()), "kueue.x-k8s.io/v1beta1"))
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, blockers, planned
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.plan import attempt_objects, numbered
-from windlass.engines.kubernetes.pods.spec import pod_spec
-from windlass.engines.kubernetes.workloads import WORKLOADS
-from windlass.engines.kubernetes.workloads.runtime_catalog import Runtimes
-from windlass.engines.kubernetes.workloads.runtimes import STEP, patching_of
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.objects.workloads.runtimes import STEP, patching_of
+from windlass.engines.kubernetes.planning.plan import attempt_objects, numbered
+from windlass.engines.kubernetes.planning.runtime_catalog import Runtimes
 from windlass.plan.plan import Plan
 
 SCHEMAS = {

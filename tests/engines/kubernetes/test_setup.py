@@ -12,10 +12,10 @@ import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, sent, status
 from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, blockers, planned
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.facts import Cluster, read_cluster
-from windlass.engines.kubernetes.preflight import rbac, setup
-from windlass.engines.kubernetes.preflight.supervision import supervised_in_cluster
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.planning.facts import Cluster, read_cluster
+from windlass.engines.kubernetes.planning.supervision import supervised_in_cluster
+from windlass.engines.kubernetes.reading.preflight import rbac, setup
 from windlass.errors import EngineError, UsageError
 from windlass.runs.phase import Phase
 from windlass.spec.job import Job

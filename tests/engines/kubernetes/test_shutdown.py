@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.workloads import shutdown
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.running import shutdown
 from windlass.errors import EngineError
 
 RUNTIME = {"metadata": {"name": "r-1"}}

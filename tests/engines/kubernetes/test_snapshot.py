@@ -19,9 +19,9 @@ from tests.cli.test_json import hold
 from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.discovery import snapshot
-from windlass.engines.kubernetes.discovery.snapshot import Staleness
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.reading.discovery import snapshot
+from windlass.engines.kubernetes.reading.discovery.snapshot import Staleness
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.store import RunWriter, Store

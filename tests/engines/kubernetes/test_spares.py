@@ -18,15 +18,15 @@ from tests.engines.kubernetes.test_pod_reuse import NUM_NODES, RUN, Scene
 from tests.engines.kubernetes.test_tail import begin, stream
 
 from windlass.cli.plantext import plan_lines
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.discovery.board import TABLES, Board
-from windlass.engines.kubernetes.export import manifests
-from windlass.engines.kubernetes.logs.fetch import LogReader
-from windlass.engines.kubernetes.plan import attempt_objects
-from windlass.engines.kubernetes.pods import reuse, spares
-from windlass.engines.kubernetes.pods.nodes import PodId
-from windlass.engines.kubernetes.pods.status import object_reports
-from windlass.engines.kubernetes.preflight.pod_admission import run_pods
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pod_status import object_reports
+from windlass.engines.kubernetes.planning.export import manifests
+from windlass.engines.kubernetes.planning.plan import attempt_objects
+from windlass.engines.kubernetes.reading.discovery.board import TABLES, Board
+from windlass.engines.kubernetes.reading.logs.fetch import LogReader
+from windlass.engines.kubernetes.reading.preflight.pod_admission import run_pods
+from windlass.engines.kubernetes.running import reuse, spares
+from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.runs.events import Warned, entries, entry_of
 from windlass.runs.phase import Phase
 from windlass.supervise.backend import TargetUnavailable

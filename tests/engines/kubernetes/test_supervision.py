@@ -15,9 +15,18 @@ from tests.engines.kubernetes.objectserver import HTML_404, Answer, ObjectServer
 from tests.helpers.clock import Clock
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Client, NotLoggedIn, Refused, Unreachable
-from windlass.engines.kubernetes.api.lease import (
+from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Client, NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.access.login import AGAIN_SECONDS
+from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.manifests import bounded, deadline_seconds
+from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program, read_facts
+from windlass.engines.kubernetes.planning.plan import numbered, plan
+from windlass.engines.kubernetes.running import shutdown, tombstones
+from windlass.engines.kubernetes.running.backend import UNFINISHED, KubernetesBackend
+from windlass.engines.kubernetes.supervisor.lease import (
     DURATION_SECONDS,
     RENEW_SECONDS,
     Lease,
@@ -25,15 +34,7 @@ from windlass.engines.kubernetes.api.lease import (
     holder_of,
     is_same_place,
 )
-from windlass.engines.kubernetes.api.login import AGAIN_SECONDS
-from windlass.engines.kubernetes.backend import UNFINISHED, KubernetesBackend
-from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.facts import Cluster, Facts, boot_program, read_facts
-from windlass.engines.kubernetes.manifests import bounded, deadline_seconds
-from windlass.engines.kubernetes.plan import numbered, plan
-from windlass.engines.kubernetes.pods.spec import pod_spec
 from windlass.engines.kubernetes.target import ClusterRuns
-from windlass.engines.kubernetes.workloads import WORKLOADS, shutdown, tombstones
 from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan

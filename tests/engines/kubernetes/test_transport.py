@@ -20,11 +20,11 @@ from tests.engines.kubernetes.wire import LOCALHOST, NAME, Authority, Server, an
 from tests.helpers.until import until
 
 import windlass
-from windlass.engines.kubernetes.api.client import Client, Refused, Silent, Unreachable
-from windlass.engines.kubernetes.api.dial import Address
-from windlass.engines.kubernetes.api.kubeconfig import read_context
-from windlass.engines.kubernetes.api.login import AGAIN_SECONDS, Credentials, Login
-from windlass.engines.kubernetes.api.transport import MAX_IDLE
+from windlass.engines.kubernetes.access.client import Client, Refused, Silent, Unreachable
+from windlass.engines.kubernetes.access.dial import Address
+from windlass.engines.kubernetes.access.kubeconfig import read_context
+from windlass.engines.kubernetes.access.login import AGAIN_SECONDS, Credentials, Login
+from windlass.engines.kubernetes.access.transport import MAX_IDLE
 from windlass.errors import EngineError
 
 Talk = Callable[[Server, Any], None]
@@ -434,8 +434,8 @@ IN_A_POD = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from windlass.engines.kubernetes.api import in_cluster
-from windlass.engines.kubernetes.api.client import Client
+from windlass.engines.kubernetes.access import in_cluster
+from windlass.engines.kubernetes.access.client import Client
 
 folder = Path(sys.argv[2])
 environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": sys.argv[3]}

@@ -15,8 +15,8 @@ from windlass.cli.formatting import painter
 from windlass.cli.whytext import why_lines
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.verdict import Diagnosis
-from windlass.engines.kubernetes.observe import observe
-from windlass.engines.kubernetes.plan import plan
+from windlass.engines.kubernetes.planning.plan import plan
+from windlass.engines.kubernetes.reading.observe import observe
 from windlass.runs.events import entry_of
 from windlass.runs.store import RunWriter, Store
 from windlass.spec.job import Job

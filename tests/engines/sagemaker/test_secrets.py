@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.fakeaws.control_plane import ControlPlane
 
-from windlass.s3.errors import Denied, Missing, StoreError
-from windlass.s3.secrets import main, secret
+from windlass.stores.s3.errors import Denied, Missing, StoreError
+from windlass.stores.s3.secrets import main, secret
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI"}
 

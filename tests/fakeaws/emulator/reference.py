@@ -62,7 +62,7 @@ def _kept(keys: Iterable[str]) -> list[str]:
 
 def main() -> None:
     """Write the table for all actions of the policies, and of those that are there already."""
-    from tests.infra.policies.clusters import every_action
+    from tests.clusters.policies.clusters import every_action
 
     known = json.loads(TABLE.read_text())["actions"] if TABLE.exists() else {}
     made = table(json.loads(Path(sys.argv[1]).read_text()), {*known, *every_action()})

@@ -12,8 +12,8 @@ from windlass.runs.context import Context
 from windlass.views.platform import ClusterAudit, LeftObject, Unanswered
 
 if TYPE_CHECKING:
-    from windlass.infra.audit import AuditReport, Found
-    from windlass.infra.aws import Aws
+    from windlass.clusters.audit import AuditReport, Found
+    from windlass.clusters.aws import Aws
     from windlass.pricing.table import Table
 
 EKS_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -32,7 +32,7 @@ def audit(
     subnet_ids: Iterable[str] = (),
 ) -> ClusterAudit:
     """What AWS has of the cluster `name`, by a listing of each service. Raises AwsError where there is no login."""
-    from windlass.infra.audit import audit as list_all
+    from windlass.clusters.audit import audit as list_all
     from windlass.pricing.refreshed import load
 
     known = volumes or Volumes()
@@ -57,7 +57,7 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> C
     if not EKS_NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name of a cluster", "a letter or digit, then letters, digits, '-' and '_'")
     from windlass.actions.clusters.find import all_of, of_folder
-    from windlass.infra.aws import Aws
+    from windlass.clusters.aws import Aws
 
     named = next((of_folder(one, context) for one in all_of(context) if one.name == name), None)
     outputs = named.outputs() if named is not None else None
@@ -104,7 +104,7 @@ def view(report: AuditReport, table: Table) -> ClusterAudit:
 
 
 def _object(found: Found, region: str, table: Table) -> LeftObject:
-    from windlass.infra.billing import bill
+    from windlass.clusters.billing import bill
 
     usd = bill(found, region, table) if found.bills else None
     return LeftObject(

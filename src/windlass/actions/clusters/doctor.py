@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.find import FILE, Named, find
 from windlass.actions.jobs import JOB_FILES, read_job, read_text
+from windlass.clusters.aws import Aws
+from windlass.clusters.folder import NAME, ClusterFolder
+from windlass.clusters.preflight.finding import Finding, Offer, unknown
+from windlass.clusters.preflight.identity import NAME as POD_IDENTITY
+from windlass.clusters.preflight.identity import PodsOf, association_finding, command
 from windlass.engines.checks import Check
 from windlass.errors import UsageError, WindlassError
-from windlass.infra.aws import Aws
-from windlass.infra.folder import NAME, ClusterFolder
-from windlass.infra.preflight.finding import Finding, Offer, unknown
-from windlass.infra.preflight.identity import NAME as POD_IDENTITY
-from windlass.infra.preflight.identity import PodsOf, association_finding, command
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
-    from windlass.engines.kubernetes.components.manager import ComponentStatus
-    from windlass.engines.kubernetes.preflight.platform import Expected
-    from windlass.infra.outputs import Outputs
+    from windlass.clusters.components.manager import ComponentStatus
+    from windlass.clusters.outputs import Outputs
+    from windlass.engines.kubernetes.reading.preflight.platform import Expected
     from windlass.spec.targets import KubernetesTarget
 
 Told = Callable[[str], None]
@@ -108,9 +108,9 @@ def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterato
 
 
 def _account(named: Named, context: Context, on: str) -> Iterator[Diagnosis]:
-    from windlass.infra.policies import Purpose, as_statements
-    from windlass.infra.preflight.account import account_findings
-    from windlass.infra.preflight.programs import program_findings
+    from windlass.clusters.policies import Purpose, as_statements
+    from windlass.clusters.preflight.account import account_findings
+    from windlass.clusters.preflight.programs import program_findings
 
     cluster = named.cluster
     for finding in program_findings(context.environ, has_components=bool(cluster.components)):
@@ -173,7 +173,7 @@ def _version(one: ComponentStatus) -> str:
 
 
 def _cluster(target: KubernetesTarget, context: Context, expected: Expected, told: Told) -> Iterator[Diagnosis]:
-    from windlass.engines.kubernetes.preflight.platform import platform
+    from windlass.engines.kubernetes.reading.preflight.platform import platform
 
     try:
         for check in platform(target, context.environ, replace(expected, images=_images(context)), told):
@@ -193,9 +193,9 @@ def _images(context: Context) -> tuple[str, ...]:
 
 def _expected(named: Named, outputs: Outputs) -> Expected:
     """What a cluster that Windlass has made should have."""
-    from windlass.engines.kubernetes.preflight.platform import Expected
-    from windlass.engines.kubernetes.preflight.pod_findings import Association
-    from windlass.infra.outputs import EFS_CLAIM, FSX_CLAIM
+    from windlass.clusters.outputs import EFS_CLAIM, FSX_CLAIM
+    from windlass.engines.kubernetes.reading.preflight.platform import Expected
+    from windlass.engines.kubernetes.reading.preflight.pod_findings import Association
 
     pods = PodsOf(outputs.name, outputs.namespace, SERVICE_ACCOUNT)
     fix = f"windlass cluster up {named.cluster.name} makes the association, or: "
@@ -218,9 +218,9 @@ def _of_aws(name: str, region: str, context: Context, finding: Callable[[Aws], F
 
 def _foreign(target: KubernetesTarget, context: Context, told: Told, pod_role: str) -> Iterator[Diagnosis]:
     """A cluster that Windlass did not make: of EKS, or another one."""
-    from windlass.engines.kubernetes.preflight.platform import Expected, eks_cluster
-    from windlass.engines.kubernetes.preflight.pod_findings import Association
-    from windlass.infra.preflight.programs import identity_finding, program_findings
+    from windlass.clusters.preflight.programs import identity_finding, program_findings
+    from windlass.engines.kubernetes.reading.preflight.platform import Expected, eks_cluster
+    from windlass.engines.kubernetes.reading.preflight.pod_findings import Association
 
     eks = eks_cluster(target, context.environ)
     wanted = Association(SERVICE_ACCOUNT, pod_role)

@@ -22,15 +22,15 @@ from windlass.actions.clusters.kept import keep_or_empty
 from windlass.actions.clusters.planning import bucket_or_remembered, look_at_bucket, plan_view, write_folder
 from windlass.actions.clusters.up import recover, require_account, require_known
 from windlass.actions.clusters.volumes import of_cluster, remember, remembered
+from windlass.clusters.contents import contents
 from windlass.errors import EngineError
-from windlass.infra.contents import contents
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterPlan, ClusterRemoved, Drained
 
 if TYPE_CHECKING:
-    from windlass.engines.kubernetes.drain import Drained as DrainedObjects
-    from windlass.engines.kubernetes.holdings import Holding
-    from windlass.infra.terraform import StopRequests
+    from windlass.clusters.drain import Drained as DrainedObjects
+    from windlass.clusters.holdings import Holding
+    from windlass.clusters.terraform import StopRequests
 
 
 RETAINED: Final = "its reclaim policy is Retain"
@@ -114,7 +114,7 @@ def drain_cluster(named: Named, found: Look, on_event: OnEvent, *, force: bool) 
 
     Raises EngineError where something is left, unless forced: Terraform would wait for it, and fail.
     """
-    from windlass.engines.kubernetes.drain import drain
+    from windlass.clusters.drain import drain
 
     if found.contents.api is None or found.not_looked:
         if found.not_looked:

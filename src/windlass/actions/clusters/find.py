@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.jobs import read_text
+from windlass.clusters.folder import ClusterFolder, FolderError
 from windlass.errors import EngineError, UsageError
-from windlass.infra.folder import ClusterFolder, FolderError
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
-    from windlass.infra.aws import Aws
-    from windlass.infra.outputs import Outputs
-    from windlass.infra.terraform import Terraform
-    from windlass.infra.terraform.interrupts import StopRequests
+    from windlass.clusters.aws import Aws
+    from windlass.clusters.outputs import Outputs
+    from windlass.clusters.terraform import Terraform
+    from windlass.clusters.terraform.interrupts import StopRequests
     from windlass.spec.cluster import Cluster
 
 FILE: Final = "cluster.yaml"
@@ -24,7 +24,7 @@ OUTPUTS: Final = "outputs.json"
 KUBECONFIG: Final = "kubeconfig"
 TARGETS: Final = "targets.yaml"
 OnEvent = Callable[[Any], None]
-"""Takes events of Terraform (`infra.terraform.events`), steps of components and of the drain, and `Stage`s."""
+"""Takes events of Terraform (`clusters.terraform.events`), steps of components and of the drain, and `Stage`s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Named:
 
     def aws(self, context: Context) -> Aws:
         """The account in the region of the cluster. Raises MissingPart, AwsError."""
-        from windlass.infra.aws import Aws
+        from windlass.clusters.aws import Aws
 
         return Aws(self.cluster.region, environ=context.environ)
 
     def terraform(self, context: Context, on_event: OnEvent, stop: StopRequests | None = None) -> Terraform:
         """Terraform in the working folder. Raises MissingPart where it is not installed."""
-        from windlass.infra.terraform import Terraform, find_program
+        from windlass.clusters.terraform import Terraform, find_program
 
         return Terraform(find_program(context.environ), self.folder, context.environ, on_event=on_event, stop=stop)
 
@@ -65,7 +65,7 @@ class Named:
         """What the last `up` has made; None before it has ended. Raises FolderError for outputs that are damaged."""
         import json
 
-        from windlass.infra.outputs import Outputs
+        from windlass.clusters.outputs import Outputs
 
         path = self.folder.path / OUTPUTS
         try:

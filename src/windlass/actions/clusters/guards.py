@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.find import Named, OnEvent, Stage
 from windlass.actions.clusters.inside import connected
+from windlass.clusters.contents import Contents
+from windlass.clusters.folder import write_private
+from windlass.clusters.outputs import FSX_PATH, kubeconfig
 from windlass.errors import UsageError, WindlassError
-from windlass.infra.contents import Contents
-from windlass.infra.folder import write_private
-from windlass.infra.outputs import FSX_PATH, kubeconfig
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
-    from windlass.engines.kubernetes.holdings import Holding
-    from windlass.infra.aws import Aws
+    from windlass.clusters.aws import Aws
+    from windlass.clusters.holdings import Holding
 
 EMPTY_BYTES: Final = 1_000_000
 """What an EFS without files of users may report: it counts the folders of its access points."""
@@ -45,7 +45,7 @@ def look(named: Named, found: Contents, context: Context) -> Look:
         return Look(found, recorded)
     if found.api is None:
         return Look(found, recorded, not_looked="the state of Terraform has no address of its API server")
-    from windlass.engines.kubernetes import drain
+    from windlass.clusters import drain
 
     # That of another machine's `up` is not in this home.
     write_private(named.kubeconfig, json.dumps(kubeconfig(found.api), indent=2).encode())
@@ -68,7 +68,7 @@ def training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:
     """Jobs of SageMaker that have not ended and store their models with the role of the cluster, also those that others
     have started. Raises AwsError.
     """
-    from windlass.infra.aws import aws_errors
+    from windlass.clusters.aws import aws_errors
 
     if not found.sagemaker_role:
         return ()
@@ -102,7 +102,7 @@ def require_idle(named: Named, active: tuple[str, ...], not_looked: str = "") ->
 
 def require_exported(found: Contents, aws: Aws) -> None:
     """Raise UsageError while a file system that goes with the cluster has files that no bucket has. Raises AwsError."""
-    from windlass.infra.aws import NotThere, aws_errors
+    from windlass.clusters.aws import NotThere, aws_errors
 
     for efs in found.efs_ids:
         try:
@@ -144,7 +144,7 @@ def export(named: Named, found: Contents, aws: Aws, on_event: OnEvent, *, force:
 
 
 def _export(named: Named, system: str, aws: Aws, on_event: OnEvent) -> None:
-    from windlass.infra import fsx
+    from windlass.clusters import fsx
 
     if not fsx.exists(aws, system):  # an earlier `down` has removed it already
         return

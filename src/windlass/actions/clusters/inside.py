@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.clusters.find import Named
-from windlass.infra.outputs import ApiServer, Outputs
-from windlass.infra.variables import pool_variables
+from windlass.clusters.outputs import ApiServer, Outputs
+from windlass.clusters.variables import pool_variables
 from windlass.runs.context import Context
 from windlass.spec.cluster import GIB
 from windlass.views.platform import ComponentState
 
 if TYPE_CHECKING:
-    from windlass.engines.kubernetes.api.client import Client
-    from windlass.engines.kubernetes.components.manager import ComponentStatus, Manager
+    from windlass.clusters.components.manager import ComponentStatus, Manager
+    from windlass.engines.kubernetes.access.client import Client
 
 CHARTS: Final = "WINDLASS_CHARTS"
 """Variable with a folder of charts and manifests, for machines that do not reach their repositories."""
@@ -29,7 +29,7 @@ USERS: Final = "windlass-users"
 @contextlib.contextmanager
 def connected(named: Named, outputs: ApiServer | Outputs) -> Iterator[Client]:
     """A client of the cluster's API server, in the namespace of its runs."""
-    from windlass.engines.kubernetes.api.client import Client
+    from windlass.engines.kubernetes.access.client import Client
 
     with contextlib.closing(Client(outputs.name, outputs.namespace, str(named.kubeconfig))) as client:
         yield client
@@ -38,9 +38,9 @@ def connected(named: Named, outputs: ApiServer | Outputs) -> Iterator[Client]:
 @contextlib.contextmanager
 def managed(named: Named, outputs: Outputs, context: Context) -> Iterator[Manager]:
     """The components of a cluster."""
-    from windlass.engines.kubernetes.components.manager import Manager
-    from windlass.engines.kubernetes.components.source import FolderSource, NetworkSource
-    from windlass.engines.kubernetes.components.values import gpu_pool, values_of
+    from windlass.clusters.components.manager import Manager
+    from windlass.clusters.components.source import FolderSource, NetworkSource
+    from windlass.clusters.components.values import gpu_pool, values_of
 
     folder = context.environ.get(CHARTS)
     source = FolderSource(Path(folder)) if folder else NetworkSource(context.home / "clusters" / CACHE)
@@ -54,7 +54,7 @@ def managed(named: Named, outputs: Outputs, context: Context) -> Iterator[Manage
 
 def create_namespace(named: Named, outputs: Outputs) -> None:
     """Create the namespace of the runs; one that is there stays as it is. Raises Refused, Unreachable."""
-    from windlass.engines.kubernetes.components.resources import Ref, Resources
+    from windlass.clusters.components.resources import Ref, Resources
 
     if outputs.namespace == "default":
         return
@@ -72,8 +72,8 @@ def grant_users(named: Named, outputs: Outputs, context: Context) -> None:
     Raises Refused, Unreachable.
     """
     from windlass.actions.targets import find_target
+    from windlass.clusters.components.resources import Ref, Resources
     from windlass.engines import engine_class
-    from windlass.engines.kubernetes.components.resources import Ref, Resources
 
     if not named.cluster.access.users:
         return

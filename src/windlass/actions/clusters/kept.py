@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from windlass.actions.clusters.find import OnEvent, Stage
-from windlass.infra import bucket_key
-from windlass.infra.aws import NotThere, aws_errors
-from windlass.infra.bucket import ADDRESS, Bucket
-from windlass.infra.bucket_key import ALIAS, KEY
+from windlass.clusters import bucket_key
+from windlass.clusters.aws import NotThere, aws_errors
+from windlass.clusters.bucket import ADDRESS, Bucket
+from windlass.clusters.bucket_key import ALIAS, KEY
 
 if TYPE_CHECKING:
-    from windlass.infra.aws import Aws
-    from windlass.infra.terraform import Terraform
+    from windlass.clusters.aws import Aws
+    from windlass.clusters.terraform import Terraform
 
 
 def keep_or_empty(

@@ -13,14 +13,14 @@ from windlass.actions.clusters.inside import connected, managed, states, wanted
 from windlass.actions.clusters.planning import bucket_or_remembered, changes, local_resources, write_folder
 from windlass.actions.clusters.up import require_account, take_outputs
 from windlass.actions.clusters.volumes import of_cluster, remember
+from windlass.clusters.folder import ClusterFolder, FolderError
 from windlass.errors import JobFileError, UsageError, WindlassError
-from windlass.infra.folder import ClusterFolder, FolderError
 from windlass.pricing.kubernetes import support_note
 from windlass.runs.context import Context
 from windlass.views.platform import AddedRule, ClusterStatus, ClusterSummary, ExportedCluster
 
 if TYPE_CHECKING:
-    from windlass.infra.terraform.state import StateResource
+    from windlass.clusters.terraform.state import StateResource
 
 HEADER: Final = "# An EKS cluster for training. All fields: docs/reference/cluster-file.md\n"
 EKSCTL_FILE: Final = "eksctl.yaml"
@@ -86,7 +86,7 @@ def draft_path(context: Context, *, force: bool) -> Path:
 
 def export_eksctl(named: Named, context: Context, *, force: bool) -> ExportedCluster:
     """Write an equivalent ClusterConfig of eksctl. Raises UsageError where the file is there already, unless forced."""
-    from windlass.infra.eksctl import cluster_config
+    from windlass.clusters.eksctl import cluster_config
     from windlass.spec.yamlwriter import block_lines
 
     config, left_out = cluster_config(named.cluster)
@@ -121,7 +121,7 @@ def summary(named: Named, in_bucket: int | None = None) -> ClusterSummary:
     """One cluster, by its folder; `in_bucket` is the number of resources of a state in a bucket, None where it was not
     asked for. Raises FolderError.
     """
-    from windlass.infra.recovery import needs_recovery
+    from windlass.clusters.recovery import needs_recovery
 
     is_remote = named.cluster.state is not None
     resources = in_bucket or 0 if is_remote else _resources(named)
@@ -141,7 +141,7 @@ def summary(named: Named, in_bucket: int | None = None) -> ClusterSummary:
 
 def _resources(named: Named) -> int:
     """How many resources the state in the folder names; 0 where Terraform is writing it. Raises FolderError."""
-    from windlass.infra.terraform.process import record_of
+    from windlass.clusters.terraform.process import record_of
 
     running = record_of(named.folder.path)
     is_written = running is not None and running.is_alive
@@ -192,7 +192,7 @@ def _added(
     named: Named, context: Context, state: Sequence[StateResource]
 ) -> tuple[tuple[AddedRule, ...], tuple[str, ...]]:
     """Rules that others have added to the groups of the cluster, and what AWS did not answer."""
-    from windlass.infra.rules import added_rules
+    from windlass.clusters.rules import added_rules
 
     try:
         with named.aws(context) as aws:

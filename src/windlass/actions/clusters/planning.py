@@ -8,18 +8,18 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.find import FILE, Named
+from windlass.clusters.duration import minutes
+from windlass.clusters.folder import Backend, LocalBackend, S3Backend, write_private
+from windlass.clusters.terraform.changes import Action
+from windlass.clusters.variables import DISK_MIB_PER_SECOND, variables
 from windlass.errors import UsageError
-from windlass.infra.duration import minutes
-from windlass.infra.folder import Backend, LocalBackend, S3Backend, write_private
-from windlass.infra.terraform.changes import Action
-from windlass.infra.variables import DISK_MIB_PER_SECOND, variables
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterPlan, ClusterPrice, PoolPrice, PriceRow, ResourceChange
 
 if TYPE_CHECKING:
-    from windlass.infra.aws import Aws
-    from windlass.infra.bucket import Bucket
-    from windlass.infra.terraform import Change, Plan, PlanSummary
+    from windlass.clusters.aws import Aws
+    from windlass.clusters.bucket import Bucket
+    from windlass.clusters.terraform import Change, Plan, PlanSummary
     from windlass.spec.cluster import Cluster
 
 SERVICES: Final = (
@@ -56,8 +56,8 @@ def backend_of(cluster: Cluster, context: Context) -> Backend:
 
 def look_at_bucket(named: Named, context: Context) -> Bucket:
     """The bucket of a cluster, and whether it is its own. Raises AwsError, FolderError."""
-    from windlass.infra import bucket
-    from windlass.infra.recovery import needs_recovery
+    from windlass.clusters import bucket
+    from windlass.clusters.recovery import needs_recovery
 
     is_unfinished = needs_recovery(named.folder)
     with named.aws(context) as aws:
@@ -66,7 +66,7 @@ def look_at_bucket(named: Named, context: Context) -> Bucket:
 
 def bucket_or_remembered(named: Named, context: Context) -> Bucket | None:
     """The same for a removal; None where AWS does not say, and the last command knew it. Raises AwsError."""
-    from windlass.infra.aws import AwsError
+    from windlass.clusters.aws import AwsError
 
     try:
         return look_at_bucket(named, context)
@@ -94,7 +94,7 @@ def write_folder(named: Named, context: Context, *, bucket: Bucket | None = None
         made["zones"] = list(outputs.zones)  # those of the first `up`: a zone that a region gains moves no subnet
     if delete_bucket:  # by a destroy, with all that is in it
         made["bucket_force_destroy"] = True
-    named.folder.write(files("windlass.infra") / "eks", made, backend_of(named.cluster, context))
+    named.folder.write(files("windlass.clusters") / "eks", made, backend_of(named.cluster, context))
     write_private(named.folder.path / FILE, named.text.encode())
 
 
@@ -120,7 +120,7 @@ def _refuse_other_region(named: Named) -> None:
 
 
 def _may_have_resources(named: Named) -> bool:
-    from windlass.infra.recovery import needs_recovery
+    from windlass.clusters.recovery import needs_recovery
 
     is_local = named.cluster.state is None
     return not is_local or named.outputs() is not None or needs_recovery(named.folder) or local_resources(named) > 0
@@ -152,8 +152,8 @@ def cluster_notes(named: Named, aws: Aws, today: date) -> list[str]:
     """What to know of a cluster file before it is applied: support of Kubernetes, and zones without an instance type,
     which no node would start in. What AWS does not say is a note too.
     """
+    from windlass.clusters.preflight.offerings import offering_findings, zones_of
     from windlass.errors import WindlassError
-    from windlass.infra.preflight.offerings import offering_findings, zones_of
     from windlass.pricing.kubernetes import support_note
 
     notes = [support_note(named.cluster.kubernetes, today)]

@@ -13,7 +13,7 @@ from windlass.runs.context import Context
 from windlass.views.rights import ClusterPolicies, Policy
 
 if TYPE_CHECKING:
-    from windlass.infra.policies import Document, Purpose
+    from windlass.clusters.policies import Document, Purpose
 
 TOGETHER: Final = {"up": ("up", "audit"), "audit": ("audit",), "doctor": ("doctor",), "runs": ("runs", "pods")}
 """Policies that are printed for each purpose: `down` ends with an audit, and the role of pods is shown with runs."""
@@ -26,8 +26,8 @@ def policies(
 
     Raises UsageError where the account is not known, OSError where a file cannot be written.
     """
-    from windlass.infra.policies import Purpose
-    from windlass.infra.policies import policies as documents
+    from windlass.clusters.policies import Purpose
+    from windlass.clusters.policies import policies as documents
 
     account = account or _account(named, context)
     if not re.fullmatch(r"\d{12}", account):
@@ -53,7 +53,7 @@ def _account(named: Named, context: Context) -> str:
 
 
 def _view(document: Document, purpose: Purpose) -> Policy:
-    from windlass.infra.policies import TITLES
+    from windlass.clusters.policies import TITLES
 
     notes = tuple(f"{one.sid}: {one.why}" for one in document.statements if one.why)
     return Policy(document.name, TITLES[purpose], document.size, document.as_json(), notes)

@@ -17,12 +17,12 @@ from windlass.actions.clusters.inside import connected, create_namespace, grant_
 from windlass.actions.clusters.kept import adoption, usable_key
 from windlass.actions.clusters.planning import cluster_notes, look_at_bucket, plan_view, require_kept, write_folder
 from windlass.actions.clusters.volumes import of_cluster, remember
+from windlass.clusters.bucket import ADDRESS
+from windlass.clusters.folder import FolderError, write_private
+from windlass.clusters.outputs import Outputs, kubeconfig, sagemaker_target, target
+from windlass.clusters.recovery import needs_recovery
+from windlass.clusters.tags import OWNER
 from windlass.errors import EngineError, MissingPart, UsageError
-from windlass.infra.bucket import ADDRESS
-from windlass.infra.folder import FolderError, write_private
-from windlass.infra.outputs import Outputs, kubeconfig, sagemaker_target, target
-from windlass.infra.recovery import needs_recovery
-from windlass.infra.tags import OWNER
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterMade, ClusterPlan, ComponentState
 
@@ -36,10 +36,10 @@ UNFINISHED: Final = (
 )
 CLUSTER: Final = "aws_eks_cluster.main"
 if TYPE_CHECKING:
-    from windlass.infra.aws import Aws
-    from windlass.infra.bucket import Bucket
-    from windlass.infra.recovery import RecoveryReport
-    from windlass.infra.terraform import Plan, Result, StopRequests, Terraform
+    from windlass.clusters.aws import Aws
+    from windlass.clusters.bucket import Bucket
+    from windlass.clusters.recovery import RecoveryReport
+    from windlass.clusters.terraform import Plan, Result, StopRequests, Terraform
 
 
 def plan_up(
@@ -57,7 +57,7 @@ def plan_up(
     `is_dry`: nothing changes in AWS or in the state: nothing is recovered, and the state is not locked.
     Raises TerraformError, AwsError, FolderError, UsageError.
     """
-    from windlass.infra.bucket import require_usable
+    from windlass.clusters.bucket import require_usable
 
     bucket = look_at_bucket(named, context)
     require_usable(bucket, named.cluster)
@@ -102,7 +102,7 @@ def in_state(named: Named, context: Context, bucket: Bucket, state: Mapping[str,
 
 def foreign_notes(bucket: Bucket) -> list[str]:
     """What to know of a bucket of others."""
-    from windlass.infra.bucket import whose
+    from windlass.clusters.bucket import whose
 
     if bucket.is_managed:
         return []
@@ -127,7 +127,7 @@ def recover(
     bucket is cancelled before: a second key would be made in place of one that is not to be found. Raises StateLocked,
     TerraformError, AwsError.
     """
-    from windlass.infra.recovery import recover as recover_state
+    from windlass.clusters.recovery import recover as recover_state
 
     if not (is_asked or break_lock or needs_recovery(named.folder)):
         return
@@ -144,7 +144,7 @@ def require_known(named: Named, addresses: Collection[str], aws: Aws) -> None:
     """Raise UsageError where the cluster exists and the state lacks it: a second network and key would be made beside
     it, and file systems replaced that have the first key. Raises AwsError.
     """
-    from windlass.infra.aws import NotThere, aws_errors
+    from windlass.clusters.aws import NotThere, aws_errors
 
     name = named.cluster.name
     if CLUSTER in addresses:
@@ -164,7 +164,7 @@ def require_account(named: Named, terraform: Terraform, context: Context) -> Non
     """Raise UsageError where the login is of another account than the cluster: Terraform would find nothing of it, and
     forget it, while AWS bills it. Raises TerraformError, AwsError.
     """
-    from windlass.infra.contents import accounts
+    from windlass.clusters.contents import accounts
 
     try:
         named.folder.local_state()

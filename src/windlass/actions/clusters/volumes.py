@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from windlass.actions.clusters.find import Named
-from windlass.infra.folder import FolderError, write_private
+from windlass.clusters.folder import FolderError, write_private
 
 if TYPE_CHECKING:
-    from windlass.engines.kubernetes.api.client import Client
+    from windlass.engines.kubernetes.access.client import Client
 
 FILE: Final = "volumes.json"
 
@@ -27,7 +27,7 @@ class Volumes:
 
 def of_cluster(client: Client) -> Volumes:
     """Those that the cluster has now. Raises Refused, Unreachable."""
-    from windlass.engines.kubernetes.components.resources import Resources
+    from windlass.clusters.components.resources import Resources
 
     found = list(Resources(client).list("v1", "PersistentVolume"))
     handles = (str(((one.get("spec") or {}).get("csi") or {}).get("volumeHandle", "")) for one in found)

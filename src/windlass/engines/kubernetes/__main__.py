@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).absolute().parents[3]))
 
-from windlass.engines.kubernetes.backend import KubernetesBackend
+from windlass.engines.kubernetes.running.backend import KubernetesBackend
 from windlass.supervise.process import main
 
 if __name__ == "__main__":

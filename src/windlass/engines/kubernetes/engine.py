@@ -15,9 +15,10 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from windlass.engines import copying
 from windlass.engines.base import RESUMABLE, Manifests, Report, ResultsPlace, RunState, require_resumable
-from windlass.engines.kubernetes import layout, notes
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS, at_once
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.running import notes
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.plan.plan import Plan
@@ -28,8 +29,8 @@ from windlass.runs.store import RunWriter, Store
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
     from windlass.engines.checks import ObjectChange
-    from windlass.engines.kubernetes.backend import KubernetesBackend
-    from windlass.engines.kubernetes.pods.exec_copy import RunPods
+    from windlass.engines.kubernetes.access.exec_copy import RunPods
+    from windlass.engines.kubernetes.running.backend import KubernetesBackend
     from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
     from windlass.runs.context import Context
     from windlass.spec.job import Job
@@ -56,8 +57,8 @@ class KubernetesEngine(SupervisedEngine):
     @classmethod
     def make_plan(cls, job: Job, target: KubernetesTarget, run_id: str, base: Path, context: Context) -> Plan:
         """See `Engine`; the objects are sent to the API server as a dry run, which creates none."""
-        from windlass.engines.kubernetes.facts import boot_program, dry_run, read_facts
-        from windlass.engines.kubernetes.plan import plan
+        from windlass.engines.kubernetes.planning.facts import boot_program, dry_run, read_facts
+        from windlass.engines.kubernetes.planning.plan import plan
 
         facts = read_facts(job, target, base=base, environ=context.environ)
         made = plan(job, target, facts, run_id, boot_program())
@@ -68,7 +69,7 @@ class KubernetesEngine(SupervisedEngine):
     @classmethod
     def export(cls, plan: Plan, context: Context) -> Manifests:
         """See `Engine`."""
-        from windlass.engines.kubernetes.export import manifests
+        from windlass.engines.kubernetes.planning.export import manifests
         from windlass.engines.travel import planned_code
 
         plan.require_runnable()
@@ -78,7 +79,7 @@ class KubernetesEngine(SupervisedEngine):
     @classmethod
     def check(cls, target: KubernetesTarget, context: Context) -> Report:
         """See `Engine`."""
-        from windlass.engines.kubernetes.preflight.report import check
+        from windlass.engines.kubernetes.reading.preflight.report import check
 
         return check(target, context.environ)
 
@@ -87,28 +88,28 @@ class KubernetesEngine(SupervisedEngine):
         cls, report: Report, target: KubernetesTarget, context: Context, told: Callable[[str], None]
     ) -> Report:
         """See `Engine`: between two pods."""
-        from windlass.engines.kubernetes.preflight.report import check_network
+        from windlass.engines.kubernetes.reading.preflight.report import check_network
 
         return check_network(report, target, context.environ, told)
 
     @classmethod
     def role(cls, target: KubernetesTarget, context: Context) -> list[dict[str, Any]]:
         """See `Engine`."""
-        from windlass.engines.kubernetes.preflight.report import role
+        from windlass.engines.kubernetes.reading.preflight.report import role
 
         return role(target, context.environ)
 
     @classmethod
     def setup_objects(cls, target: KubernetesTarget, context: Context) -> list[dict[str, Any]]:
         """See `Engine`."""
-        from windlass.engines.kubernetes.preflight.setup import objects
+        from windlass.engines.kubernetes.reading.preflight.setup import objects
 
         return objects(target, context.environ)
 
     @classmethod
     def setup(cls, target: KubernetesTarget, context: Context, *, remove: bool = False) -> list[ObjectChange]:
         """See `Engine`: a service account with its Role."""
-        from windlass.engines.kubernetes.preflight import setup
+        from windlass.engines.kubernetes.reading.preflight import setup
 
         return (setup.remove if remove else setup.create)(target, context.environ)
 
@@ -149,7 +150,7 @@ class KubernetesEngine(SupervisedEngine):
 
     def states(self, statuses: Iterable[Status], now: float, *, is_thorough: bool = False) -> list[RunState]:
         """See `Engine`."""
-        from windlass.engines.kubernetes.discovery.snapshot import states
+        from windlass.engines.kubernetes.reading.discovery.snapshot import states
 
         every = list(statuses)
         inside = {one.id: one for one in every if one.supervisor == CLUSTER and not one.phase.is_terminal}
@@ -206,7 +207,7 @@ class KubernetesEngine(SupervisedEngine):
             raise UsageError(
                 f"{run_id} has not ended: it is {self.store.status(run_id).phase}", f"windlass logs -f {run_id}"
             )
-        from windlass.engines.kubernetes.plan import is_imported
+        from windlass.engines.kubernetes.planning.plan import is_imported
 
         with contextlib.closing(writer):
             require_resumable(writer.status)
@@ -254,13 +255,13 @@ class KubernetesEngine(SupervisedEngine):
 
     def import_run(self, client: Client, context: str, kubeconfig: str, run_id: str) -> bool:
         """Take over the record of a run from its cluster, if it is there. Raises Refused, Unreachable, StoreError."""
-        from windlass.engines.kubernetes.discovery.snapshot import Place
+        from windlass.engines.kubernetes.reading.discovery.snapshot import Place
 
         return self._in_cluster.import_run(client, Place(context, client.namespace, kubeconfig), run_id)
 
     def staleness(self) -> Callable[[Status], str]:
         """See `Engine`."""
-        from windlass.engines.kubernetes.discovery.snapshot import Staleness
+        from windlass.engines.kubernetes.reading.discovery.snapshot import Staleness
 
         return Staleness(self.store).of
 
@@ -306,9 +307,9 @@ class KubernetesEngine(SupervisedEngine):
 
     def results(self, run_id: str) -> ResultsPlace:
         """See `Engine`."""
-        from windlass.engines.kubernetes.plan import attempt_objects
-        from windlass.engines.kubernetes.pods.exec_copy import results_claim
-        from windlass.engines.kubernetes.pods.spec import pod_spec
+        from windlass.engines.kubernetes.access.exec_copy import results_claim
+        from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+        from windlass.engines.kubernetes.planning.plan import attempt_objects
 
         folder = self.store.run_dir(run_id) / "output"
         copied = str(folder) if folder.is_dir() and any(folder.iterdir()) else ""
@@ -331,7 +332,7 @@ class KubernetesEngine(SupervisedEngine):
 
     @contextlib.contextmanager
     def _files(self, run_id: str) -> Iterator[RunPods]:
-        from windlass.engines.kubernetes.pods.exec_copy import RunPods
+        from windlass.engines.kubernetes.access.exec_copy import RunPods
 
         with self._client_of(run_id) as client:
             yield RunPods(client, Plan.from_json(self.store.plan(run_id)), self.store.status(run_id))
@@ -343,7 +344,7 @@ class KubernetesEngine(SupervisedEngine):
 
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run. Raises NoSuchRun."""
-        from windlass.engines.kubernetes.observe import observe
+        from windlass.engines.kubernetes.reading.observe import observe
 
         status = self.status(run_id)
         if status.supervisor == CLUSTER and not self._in_cluster.is_stale(run_id):
@@ -353,7 +354,7 @@ class KubernetesEngine(SupervisedEngine):
 
     def only_copy(self, run_id: str) -> str:
         """See `Engine`: the claim that the run owns."""
-        from windlass.engines.kubernetes.workloads import shutdown
+        from windlass.engines.kubernetes.running import shutdown
 
         if self.store.status(run_id).phase not in RESUMABLE or self.results(run_id).kind != "claim":
             return ""
@@ -362,7 +363,7 @@ class KubernetesEngine(SupervisedEngine):
 
     def left_running(self, run_id: str) -> list[str]:
         """See `Engine`: pods of an ended run that have not ended. Raises EngineError."""
-        from windlass.engines.kubernetes.workloads import shutdown
+        from windlass.engines.kubernetes.running import shutdown
 
         plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
 
@@ -378,7 +379,7 @@ class KubernetesEngine(SupervisedEngine):
         return answer
 
     def _backend(self, plan: Plan, run_dir: Path) -> KubernetesBackend:
-        from windlass.engines.kubernetes.backend import KubernetesBackend  # a list of runs needs none
+        from windlass.engines.kubernetes.running.backend import KubernetesBackend  # a list of runs needs none
 
         return KubernetesBackend(plan, run_dir)
 
@@ -393,7 +394,7 @@ class KubernetesEngine(SupervisedEngine):
             return self._clock() + backend.client.ahead
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
-        from windlass.engines.kubernetes.sweep import sweep
+        from windlass.engines.kubernetes.running.sweep import sweep
         from windlass.supervise.recorder import Recorder
 
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
@@ -427,7 +428,7 @@ class KubernetesEngine(SupervisedEngine):
         return self.store.status(run_id, with_progress=False).supervisor == CLUSTER
 
     def _end_leftovers(self, run_id: str, *, now: bool) -> None:
-        from windlass.engines.kubernetes.workloads import shutdown
+        from windlass.engines.kubernetes.running import shutdown
 
         plan = Plan.from_json(self.store.plan(run_id))
         with contextlib.closing(self._backend(plan, self.store.run_dir(run_id))) as backend:
@@ -435,7 +436,7 @@ class KubernetesEngine(SupervisedEngine):
 
     def _after_end(self, status: Status) -> Status:
         """Finish a clean-up that failed; of a lost run, see whether it is."""
-        from windlass.engines.kubernetes.backend import UNFINISHED
+        from windlass.engines.kubernetes.running.backend import UNFINISHED
 
         run_dir = self.store.run_dir(status.id)
         with contextlib.suppress(WindlassError, OSError):

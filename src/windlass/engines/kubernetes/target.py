@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from windlass.engines.base import ClaimFiles, Engine, RunState, TargetRuns, Watch
-from windlass.engines.kubernetes.api.client import Client, NotLoggedIn, Unreachable
-from windlass.engines.kubernetes.api.connect import connect, find_kubeconfig
-from windlass.engines.kubernetes.discovery import discovery
-from windlass.engines.kubernetes.discovery.phase import Seen
+from windlass.engines.kubernetes.access.client import Client, NotLoggedIn, Unreachable
+from windlass.engines.kubernetes.access.connect import connect, find_kubeconfig
+from windlass.engines.kubernetes.reading.discovery import discovery
+from windlass.engines.kubernetes.reading.discovery.phase import Seen
 from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -53,14 +53,14 @@ class ClusterRuns(TargetRuns):
     @contextlib.contextmanager
     def claim_files(self, claim: str) -> Iterator[ClaimFiles]:
         """See `Engine`; the target is one that was read whole."""
-        from windlass.engines.kubernetes.pods.claim_files import claim_files
+        from windlass.engines.kubernetes.access.claim_files import claim_files
 
         with self._connected() as client, claim_files(client, cast("KubernetesTarget", self._target), claim) as files:
             yield files
 
     def list_data(self, claim: str | None) -> Sequence[Mapping[str, Any]]:
         """See `Engine`."""
-        from windlass.engines.kubernetes.transfers.claim_sets import list_sets
+        from windlass.engines.kubernetes.running.claim_sets import list_sets
 
         wanted = self._claim_of_data(claim)
         with self._connected() as client:
@@ -77,7 +77,7 @@ class ClusterRuns(TargetRuns):
         service_account: str | None = None,
     ) -> Mapping[str, Any]:
         """See `Engine`."""
-        from windlass.engines.kubernetes.transfers.claim_staging import stage_set
+        from windlass.engines.kubernetes.running.claim_staging import stage_set
         from windlass.spec.parts import DataClaim
 
         target = cast("KubernetesTarget", self._target)
@@ -91,7 +91,7 @@ class ClusterRuns(TargetRuns):
 
     def remove_data(self, claim: str | None, which: str) -> Mapping[str, Any]:
         """See `Engine`."""
-        from windlass.engines.kubernetes.transfers.claim_sets import remove_set
+        from windlass.engines.kubernetes.running.claim_sets import remove_set
 
         wanted = self._claim_of_data(claim)
         with self._connected() as client:
@@ -129,7 +129,7 @@ class ClusterRuns(TargetRuns):
     @contextlib.contextmanager
     def watch(self, run_id: str = "") -> Iterator[Watch]:
         """See `Engine`: by one watch of each kind of object."""
-        from windlass.engines.kubernetes.api.informer import Watched
+        from windlass.engines.kubernetes.reading.informer import Watched
 
         with self._connected() as client, contextlib.closing(Watched(client, run_id, self._state_of)) as watched:
             if not run_id and not watched.runs():
@@ -143,7 +143,7 @@ class ClusterRuns(TargetRuns):
             status = self.store.status(seen.id)
         except NoSuchRun:
             return state
-        from windlass.engines.kubernetes.discovery.snapshot import merged, signs
+        from windlass.engines.kubernetes.reading.discovery.snapshot import merged, signs
 
         if not status.phase.is_terminal:
             with contextlib.suppress(WindlassError):  # one run that cannot be read must not hide the others
@@ -207,7 +207,7 @@ class ClusterRuns(TargetRuns):
         """See `Engine`: in a temporary folder, which is filled in a thread with `follow`. Raises EngineError."""
         import tempfile
 
-        from windlass.engines.kubernetes.logs.fetch import LogReader
+        from windlass.engines.kubernetes.reading.logs.fetch import LogReader
 
         with (
             tempfile.TemporaryDirectory(prefix="windlass-logs-") as folder,
@@ -225,14 +225,14 @@ class ClusterRuns(TargetRuns):
 
     def grace_seconds(self, run_id: str) -> float:
         """See `Engine`: as its pods have it."""
-        from windlass.engines.kubernetes.workloads import shutdown
+        from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
             return shutdown.grace_seconds(client, run_id)
 
     def stop(self, run_id: str, *, now: bool = False) -> None:
         """See `Engine`: its supervisor reads a stop request from the cluster. Raises NoSuchRun, EngineError."""
-        from windlass.engines.kubernetes.workloads import shutdown
+        from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
             if discovery.one(client, run_id).phase not in self.final_phases:
@@ -240,7 +240,7 @@ class ClusterRuns(TargetRuns):
 
     def wait(self, run_id: str, timeout: float | None = None) -> Status:
         """See `Engine`. Pods take some seconds more than their grace, `END_SECONDS`."""
-        from windlass.engines.kubernetes.manifests import END_SECONDS
+        from windlass.engines.kubernetes.objects.manifests import END_SECONDS
 
         give_up = None if timeout is None else time.monotonic() + timeout + END_SECONDS
         with self._connected() as client:
@@ -259,7 +259,7 @@ class ClusterRuns(TargetRuns):
 
     def only_copy(self, run_id: str) -> str:
         """See `Engine`: the claim that the run owns."""
-        from windlass.engines.kubernetes.workloads import shutdown
+        from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
             if discovery.one(client, run_id).phase is Phase.SUCCEEDED:
@@ -268,7 +268,7 @@ class ClusterRuns(TargetRuns):
 
     def delete(self, run_id: str) -> None:
         """See `Engine`: all its objects, except a claim with `keep: true`. Raises EngineError."""
-        from windlass.engines.kubernetes.workloads import shutdown
+        from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
             shutdown.remove(client, run_id)

@@ -13,7 +13,6 @@ from windlass.engines.local import launchers
 from windlass.engines.local.facts import Facts
 from windlass.engines.travel import import_folder
 from windlass.errors import PlanError, Problem
-from windlass.gs_az import INSTALL
 from windlass.plan import arguments
 from windlass.plan.environment import contract, known_at_start
 from windlass.plan.lone_ranks import lone_ranks
@@ -24,6 +23,7 @@ from windlass.plan.steps import node_steps, upload_times
 from windlass.plan.template import NodeTemplate
 from windlass.plan.time_limit import time_limit
 from windlass.storage.address import STORES
+from windlass.stores.gs_az import INSTALL
 from windlass.worker import masking
 from windlass.worker.devices import VISIBLE, num_visible
 from windlass.worker.protocol import CollectSpec, NoticeSpec

@@ -15,9 +15,9 @@ import windlass.worker
 from windlass.code.unpack import extract_good
 from windlass.engines.sagemaker import layout
 from windlass.errors import EngineError, LoginFailed
-from windlass.s3.errors import NoLogin
 from windlass.storage.address import Address
 from windlass.storage.files import write_whole
+from windlass.stores.s3.errors import NoLogin
 
 HINT: Final = "the store is storage: of the target"
 LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
@@ -30,8 +30,8 @@ def is_there(address: str, name: str, size: int, home: Path) -> bool:
         if found.is_folder:
             path = Path(found.path, name)
             return path.is_file() and path.stat().st_size == size
-        from windlass.s3 import objects as s3  # a store on this machine needs none of it
-        from windlass.s3.bucket import Bucket
+        from windlass.stores.s3 import objects as s3  # a store on this machine needs none of it
+        from windlass.stores.s3.bucket import Bucket
 
         listed = s3.listed(Bucket(found.bucket), found.key(name))
         return any(isinstance(one, s3.Object) and (one.key, one.size) == (found.key(name), size) for one in listed)
@@ -43,9 +43,9 @@ def has_any(address: str, home: Path) -> bool:
     with _said(f"{address} cannot be read"):
         if found.is_folder:
             return Path(found.path).is_dir() and any(Path(found.path).iterdir())
-        from windlass.s3 import objects as s3
-        from windlass.s3.bucket import Bucket
-        from windlass.s3.errors import MissingBucket
+        from windlass.stores.s3 import objects as s3
+        from windlass.stores.s3.bucket import Bucket
+        from windlass.stores.s3.errors import MissingBucket
 
         with contextlib.suppress(MissingBucket):  # removed, with all that was in it
             return any(isinstance(one, s3.Object) for one in s3.listed(Bucket(found.bucket), f"{found.path}/"))
@@ -64,8 +64,8 @@ def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
                 write_whole(own, data)
                 own.replace(folder / name)
             return
-        from windlass.s3 import objects as s3
-        from windlass.s3.bucket import Bucket
+        from windlass.stores.s3 import objects as s3
+        from windlass.stores.s3.bucket import Bucket
 
         bucket = Bucket(found.bucket)
         for name, data in files.items():
@@ -74,8 +74,8 @@ def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
 
 def get(address: str, name: str, home: Path) -> bytes:
     """A small file of S3 below an address. Raises EngineError."""
-    from windlass.s3.bucket import Bucket
-    from windlass.s3.objects import opened
+    from windlass.stores.s3.bucket import Bucket
+    from windlass.stores.s3.objects import opened
 
     found = Address.parse(address, home)
     with _said(f"{address}{name} cannot be read"), opened(Bucket(found.bucket), found.key(name)) as file:
@@ -121,8 +121,8 @@ def _bring(address: str, archive: Path, home: Path) -> bool:
         if is_there := model.is_file():
             shutil.copyfile(model, archive)
         return is_there
-    from windlass.s3.errors import Missing, MissingBucket
-    from windlass.s3.fetch import fetch
+    from windlass.stores.s3.errors import Missing, MissingBucket
+    from windlass.stores.s3.fetch import fetch
 
     try:
         fetch(f"{address}{layout.MODEL_ARCHIVE}", str(archive))
@@ -139,9 +139,9 @@ def remove(address: str, home: Path) -> None:
     if found.is_folder:
         shutil.rmtree(found.path, ignore_errors=True)
         return
-    from windlass.s3 import objects as s3
-    from windlass.s3.bucket import Bucket
-    from windlass.s3.errors import MissingBucket
+    from windlass.stores.s3 import objects as s3
+    from windlass.stores.s3.bucket import Bucket
+    from windlass.stores.s3.errors import MissingBucket
 
     with _said(f"{address} cannot be removed"), contextlib.suppress(MissingBucket):  # removed, with all that was in it
         bucket = Bucket(found.bucket)

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable
 from typing import BinaryIO, cast
 
-from windlass.s3.objects import Object
+from windlass.stores.s3.objects import Object
 from windlass.train.checkpoint.storage import ASIDE, RUN_MARKER, Folder, is_plain_name
 from windlass.train.stores.opening import open_store
 

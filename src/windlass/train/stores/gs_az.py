@@ -22,12 +22,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from windlass.gs_az import program
-from windlass.gs_az.failure import Kind
-from windlass.s3.answer import Body
-from windlass.s3.errors import Busy, Changed, Denied, Forbidden, Missing, MissingBucket, NoAnswer, StoreError
-from windlass.s3.objects import MAX_PARTS, PART_BYTES, Object, parts_of
-from windlass.s3.retry import repeated
+from windlass.stores.gs_az import program
+from windlass.stores.gs_az.failure import Kind
+from windlass.stores.s3.answer import Body
+from windlass.stores.s3.errors import Busy, Changed, Denied, Forbidden, Missing, MissingBucket, NoAnswer, StoreError
+from windlass.stores.s3.objects import MAX_PARTS, PART_BYTES, Object, parts_of
+from windlass.stores.s3.retry import repeated
 from windlass.train.stores.store import Store
 
 _CREDENTIALS = ("AZURE_", "GOOGLE_", "GCE_", "SSL_CERT_")

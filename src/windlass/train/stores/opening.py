@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windlass.gs_az import KINDS
+from windlass.stores.gs_az import KINDS
 from windlass.train.stores.store import Store
 
 SCHEMES = ("s3", *KINDS)

@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from windlass.s3 import objects
-from windlass.s3.answer import Body
-from windlass.s3.bucket import Bucket
-from windlass.s3.objects import Object
+from windlass.stores.s3 import objects
+from windlass.stores.s3.answer import Body
+from windlass.stores.s3.bucket import Bucket
+from windlass.stores.s3.objects import Object
 from windlass.train.stores.store import Store
 
 
 class S3Store(Store):
-    """By requests of `windlass.s3`; credentials and endpoint are of the environment."""
+    """By requests of `windlass.stores.s3`; credentials and endpoint are of the environment."""
 
     def __init__(self, bucket: str, environ: Mapping[str, str] = os.environ) -> None:
         """Raises StoreError for an endpoint that is none."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
-from windlass.s3.answer import Body
-from windlass.s3.objects import Object, ObjectFile
+from windlass.stores.s3.answer import Body
+from windlass.stores.s3.objects import Object, ObjectFile
 
 
 class Store(ABC):

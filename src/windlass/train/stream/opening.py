@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from windlass.s3.errors import StoreError
+from windlass.stores.s3.errors import StoreError
 from windlass.train.stream.errors import StreamError
 from windlass.train.stream.source import FolderSource, Source
 

@@ -77,7 +77,7 @@ class SharedObject(Shared):
 
     def fetch(self, to: Path) -> bool:
         """See `Shared`."""
-        from windlass.s3.errors import Missing
+        from windlass.stores.s3.errors import Missing
 
         try:
             to.write_bytes(self._store.get(self._key))
@@ -87,7 +87,7 @@ class SharedObject(Shared):
 
     def publish(self, path: Path) -> None:
         """See `Shared`."""
-        from windlass.s3.errors import Changed
+        from windlass.stores.s3.errors import Changed
 
         with suppress(Changed):
             self._store.write(self._key, [path.read_bytes()])

@@ -9,8 +9,7 @@ import pytest
 from tests.engines.kubernetes.diagnose.test_pods import why
 
 from windlass.diagnose.verdict import Verdict
-from windlass.engines.kubernetes.diagnose.nodes import NOT_PROGRESSING, REPORTS
-from windlass.engines.kubernetes.observations import (
+from windlass.engines.kubernetes.objects.observations import (
     ClusterStatus,
     NodeClaimStatus,
     NodePoolMatch,
@@ -18,6 +17,7 @@ from windlass.engines.kubernetes.observations import (
     PodStatus,
     QueueStatus,
 )
+from windlass.engines.kubernetes.reading.diagnose.nodes import NOT_PROGRESSING, REPORTS
 from windlass.runs.phase import Phase
 
 PODS = (

@@ -13,10 +13,10 @@ from tests.cluster.faults.faults import table
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
 from windlass.diagnose.verdict import Verdict
-from windlass.engines.kubernetes.diagnose.pod_reasons import ENDS, MESSAGES
-from windlass.engines.kubernetes.diagnose.rules import rules_on
-from windlass.engines.kubernetes.observations import ClusterNode, ClusterStatus, ObjectReport, PodStatus
-from windlass.engines.kubernetes.pods.spec import pod_spec
+from windlass.engines.kubernetes.objects.observations import ClusterNode, ClusterStatus, ObjectReport, PodStatus
+from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.reading.diagnose.pod_reasons import ENDS, MESSAGES
+from windlass.engines.kubernetes.reading.diagnose.rules import rules_on
 from windlass.runs.events import Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold

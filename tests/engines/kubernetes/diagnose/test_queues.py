@@ -9,8 +9,8 @@ import pytest
 from tests.engines.kubernetes.diagnose.test_pods import BEGUN, why
 
 from windlass.diagnose.verdict import Verdict
-from windlass.engines.kubernetes.diagnose.queues import EVICTED, OTHER, PUT_OUT, UNSAID, WAITS
-from windlass.engines.kubernetes.observations import ClusterStatus, PodStatus, QueueStatus, QuotaHolder
+from windlass.engines.kubernetes.objects.observations import ClusterStatus, PodStatus, QueueStatus, QuotaHolder
+from windlass.engines.kubernetes.reading.diagnose.queues import EVICTED, OTHER, PUT_OUT, UNSAID, WAITS
 from windlass.runs.phase import Phase
 
 SEEN = QueueStatus(

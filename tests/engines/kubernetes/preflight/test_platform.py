@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.kubernetes.preflight.platform import (
+from windlass.engines.kubernetes.reading.preflight.platform import (
     EksCluster,
     Expected,
     eks_cluster,
     nodes_check,
     pool_checks,
 )
-from windlass.engines.kubernetes.preflight.probes import location
+from windlass.engines.kubernetes.reading.preflight.probes import location
 from windlass.spec.targets import KubernetesTarget
 
 

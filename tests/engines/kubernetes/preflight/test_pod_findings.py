@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.kubernetes.preflight.pod_findings import (
+from windlass.engines.kubernetes.objects.quantity import duration
+from windlass.engines.kubernetes.reading.preflight.pod_findings import (
     Association,
     folder_check,
     image_check,
@@ -17,7 +18,6 @@ from windlass.engines.kubernetes.preflight.pod_findings import (
     role_check,
     role_name,
 )
-from windlass.engines.kubernetes.quantity import duration
 
 RUN = "arn:aws:iam::123456789012:role/team/vision-run"
 SESSION = "arn:aws:sts::123456789012:assumed-role/vision-run/eks-vision-pod"

@@ -14,9 +14,9 @@ from tests.helpers.ports import quiet_port
 from tests.servers.emulated_roles import emulated_roles
 from tests.servers.s3 import S3Server, s3_server
 
-from windlass.engines.kubernetes.package import RUNNER
-from windlass.engines.kubernetes.preflight.pod_program import answer, folder
-from windlass.engines.kubernetes.preflight.probes import archive
+from windlass.engines.kubernetes.objects.package import RUNNER
+from windlass.engines.kubernetes.reading.preflight.pod_program import answer, folder
+from windlass.engines.kubernetes.reading.preflight.probes import archive
 
 ASKED = {"bucket": "runs", "prefix": "windlass/doctor/"}
 

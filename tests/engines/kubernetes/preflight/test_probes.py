@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.kubernetes.api.client import Client, Unreachable
-from windlass.engines.kubernetes.preflight import probes
+from windlass.engines.kubernetes.access.client import Client, Unreachable
+from windlass.engines.kubernetes.reading.preflight import probes
 
 
 class Pod:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.engines.kubernetes.api import client
+from windlass.engines.kubernetes.access import client
+from windlass.engines.kubernetes.running import tombstones
 from windlass.engines.kubernetes.supervisor import news, runs
-from windlass.engines.kubernetes.workloads import tombstones
 
 
 @pytest.fixture(autouse=True)

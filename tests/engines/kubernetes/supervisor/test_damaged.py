@@ -14,16 +14,17 @@ from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.engines.kubernetes.test_labels import INSIDE
 from tests.engines.kubernetes.test_plan import planned
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.discovery import discovery
-from windlass.engines.kubernetes.discovery.snapshot import Place
-from windlass.engines.kubernetes.plan import is_imported
-from windlass.engines.kubernetes.pods import reuse
-from windlass.engines.kubernetes.pods.nodes import INDEX, by_id
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.supervisor_manifests import PLAN_FILE, with_digest
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.planning.plan import is_imported
+from windlass.engines.kubernetes.reading.discovery import discovery
+from windlass.engines.kubernetes.reading.discovery.snapshot import Place
+from windlass.engines.kubernetes.running import reuse
+from windlass.engines.kubernetes.running.pod_watch import INDEX, by_id
 from windlass.engines.kubernetes.supervisor import record as records
 from windlass.engines.kubernetes.supervisor.imported import imported_plan
-from windlass.engines.kubernetes.supervisor.manifests import PLAN_FILE, with_digest
 from windlass.engines.kubernetes.supervisor.record import (
     EVENTS,
     PARTS,
@@ -34,7 +35,6 @@ from windlass.engines.kubernetes.supervisor.record import (
     unpacked,
 )
 from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
-from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.errors import StoreError
 from windlass.plan.plan import FORMAT, Plan
 from windlass.plan.template import NO_NODES

@@ -11,8 +11,9 @@ from tests.engines.kubernetes.objectserver import ObjectServer, Request, status
 from tests.engines.kubernetes.supervisor.test_runs import RUN, Scene
 
 from windlass.cli.listtext import list_lines
-from windlass.engines.kubernetes import layout, notes
-from windlass.engines.kubernetes.discovery import discovery
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.reading.discovery import discovery
+from windlass.engines.kubernetes.running import notes
 from windlass.errors import EngineError
 from windlass.runs.events import AttemptStarted, CheckpointChanged, RunEnded
 from windlass.runs.phase import Phase

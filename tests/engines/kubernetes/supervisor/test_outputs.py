@@ -14,12 +14,12 @@ from tests.helpers.until import BOUND_SECONDS, until
 
 from windlass.actions import artifacts
 from windlass.engines.base import ResultsPlace
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.pods.collection import bring_home
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.running import tombstones
+from windlass.engines.kubernetes.running.collection import bring_home
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
-from windlass.engines.kubernetes.workloads import tombstones
 from windlass.errors import UsageError
 from windlass.runs.events import AttemptStarted, OutputsCollected, RunEnded, Warned, entries
 from windlass.runs.phase import Phase

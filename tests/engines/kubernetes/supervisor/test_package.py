@@ -8,13 +8,13 @@ import sys
 import zipfile
 from pathlib import Path
 
-from windlass.engines.kubernetes.package import IMPORTER
-from windlass.engines.kubernetes.supervisor import package
-from windlass.engines.kubernetes.supervisor.package import AGAIN, MAIN
+from windlass.engines.kubernetes.objects import supervisor_package
+from windlass.engines.kubernetes.objects.package import IMPORTER
+from windlass.engines.kubernetes.objects.supervisor_package import AGAIN, MAIN
 
 
 def test_an_image_without_a_part_of_the_standard_library_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "windlass.zip").write_bytes(package.archive())
+    (tmp_path / "windlass.zip").write_bytes(supervisor_package.archive())
     without = "import runpy, sys; sys.modules['_sqlite3'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
     command = [sys.executable, "-I", "-S", "-c", without, str(tmp_path / "windlass.zip")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -25,7 +25,7 @@ def test_an_image_without_a_part_of_the_standard_library_is_refused_in_one_sente
 
 
 def test_all_that_the_supervisor_imports_is_packed(tmp_path: Path) -> None:
-    (tmp_path / "windlass.zip").write_bytes(package.archive())
+    (tmp_path / "windlass.zip").write_bytes(supervisor_package.archive())
     imports = "import sys; sys.path.insert(0, sys.argv[1]); import windlass.engines.kubernetes.supervisor.main"
     command = [sys.executable, "-I", "-S", "-c", imports, str(tmp_path / "windlass.zip")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -33,7 +33,7 @@ def test_all_that_the_supervisor_imports_is_packed(tmp_path: Path) -> None:
 
 
 def test_no_module_is_compiled_twice(tmp_path: Path) -> None:
-    (tmp_path / "windlass.zip").write_bytes(package.archive())
+    (tmp_path / "windlass.zip").write_bytes(supervisor_package.archive())
     imports = """
 import sys
 sys.path.insert(0, sys.argv[1])

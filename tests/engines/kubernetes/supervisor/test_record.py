@@ -11,13 +11,13 @@ import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.summary import summary_of
 from windlass.engines.kubernetes.supervisor import main
 from windlass.engines.kubernetes.supervisor import record as records
 from windlass.engines.kubernetes.supervisor.mirror import Mirror, MirroredStore
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
-from windlass.engines.kubernetes.supervisor.summary import summary_of
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.events import Created, Event, PhaseEntered, Progress, Warned

@@ -17,16 +17,16 @@ from tests.engines.kubernetes.supervisor.test_damaged import with_request
 
 from windlass.actions.api import Run
 from windlass.cli.render import condition_notes
-from windlass.engines.kubernetes import expiry, labels, layout
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.api.lease import DURATION_SECONDS, SKEW_SECONDS
-from windlass.engines.kubernetes.diagnose.supervisors import absent
-from windlass.engines.kubernetes.discovery import discovery
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.engine import KubernetesEngine
+from windlass.engines.kubernetes.objects import expiry, labels, layout
+from windlass.engines.kubernetes.objects.summary import summary_of
+from windlass.engines.kubernetes.objects.supervisor_package import AGAIN
+from windlass.engines.kubernetes.reading.diagnose.supervisors import absent
+from windlass.engines.kubernetes.reading.discovery import discovery
 from windlass.engines.kubernetes.supervisor import presence, runs
-from windlass.engines.kubernetes.supervisor.package import AGAIN
+from windlass.engines.kubernetes.supervisor.lease import DURATION_SECONDS, SKEW_SECONDS
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
-from windlass.engines.kubernetes.supervisor.summary import summary_of
 from windlass.errors import UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.events import AttemptStarted, Created, Entry, Event, PhaseEntered, RunEnded

@@ -11,11 +11,11 @@ import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request
 from tests.engines.kubernetes.test_plan import TARGET
 
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.labels import COMPONENT, HELPER, TRANSFER
-from windlass.engines.kubernetes.layout import RUN_LABEL
-from windlass.engines.kubernetes.transfers import claim_staging
-from windlass.engines.kubernetes.transfers.claim_staging import objects, stage_set
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects.labels import COMPONENT, HELPER, TRANSFER
+from windlass.engines.kubernetes.objects.layout import RUN_LABEL
+from windlass.engines.kubernetes.running import claim_staging
+from windlass.engines.kubernetes.running.claim_staging import objects, stage_set
 from windlass.errors import EngineError, UsageError
 from windlass.spec.parts import DataClaim
 from windlass.storage.progress import Progress
@@ -67,7 +67,7 @@ def ended(code: int, outcome: Any) -> dict[str, Any]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(claim_staging, "LOOK_SECONDS", 0)
-    monkeypatch.setattr("windlass.engines.kubernetes.transfers.job_transfer.LOOK_SECONDS", 0)
+    monkeypatch.setattr("windlass.engines.kubernetes.running.job_transfer.LOOK_SECONDS", 0)
     server = ObjectServer()
     client = server.client(tmp_path)
     yield Place(server, client)
@@ -108,7 +108,7 @@ def test_an_interrupt_deletes_the_job(place: Place, monkeypatch: pytest.MonkeyPa
         assert len(place.server.names("Job")) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("windlass.engines.kubernetes.transfers.claim_staging.time.sleep", interrupt)
+    monkeypatch.setattr("windlass.engines.kubernetes.running.claim_staging.time.sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
         place.stage()
     assert place.server.names("Job") == place.server.names("ConfigMap") == []

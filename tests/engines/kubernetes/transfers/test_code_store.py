@@ -16,11 +16,11 @@ from tests.engines.kubernetes.test_plan import LARGE, TARGET, planned
 from tests.servers.s3 import S3Server, s3_server
 
 from windlass.code.pack import pack
-from windlass.engines.kubernetes.export import manifests
-from windlass.engines.kubernetes.facts import boot_program
-from windlass.engines.kubernetes.package import FILE
-from windlass.engines.kubernetes.transfers import code_store
-from windlass.engines.kubernetes.transfers.manifests import filled
+from windlass.engines.kubernetes.objects.package import FILE
+from windlass.engines.kubernetes.objects.transfer_manifests import filled
+from windlass.engines.kubernetes.planning import code_store
+from windlass.engines.kubernetes.planning.export import manifests
+from windlass.engines.kubernetes.planning.facts import boot_program
 from windlass.errors import EngineError, UsageError
 
 

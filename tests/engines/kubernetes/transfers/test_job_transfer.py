@@ -13,10 +13,10 @@ from tests.engines.kubernetes.test_plan import planned
 from tests.engines.kubernetes.transfers.test_planning import CLAIM, DIGITS
 from tests.supervise.fakes import START, FakeClock
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client, Refused
-from windlass.engines.kubernetes.labels import COMPONENT, TRANSFER
-from windlass.engines.kubernetes.transfers.job_transfer import LOOK_SECONDS, JobTransfer
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.labels import COMPONENT, TRANSFER
+from windlass.engines.kubernetes.running.job_transfer import LOOK_SECONDS, JobTransfer
 from windlass.errors import EngineError
 from windlass.runs.events import AttemptStarted, Warned, entries
 from windlass.runs.store import Store

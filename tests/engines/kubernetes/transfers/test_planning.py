@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.test_plan import CLUSTER, CODE, FACTS, TARGET, blockers, planned, pod_spec
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.export import manifests
-from windlass.engines.kubernetes.preflight.pod_admission import run_pods
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.planning.export import manifests
+from windlass.engines.kubernetes.reading.preflight.pod_admission import run_pods
 from windlass.engines.kubernetes.supervisor.imported import NAMES
 from windlass.errors import JobFileError, UsageError
 from windlass.plan.plan import Plan

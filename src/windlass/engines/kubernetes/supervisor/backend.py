@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes import expiry, layout
-from windlass.engines.kubernetes.api.client import Refused, Unreachable
-from windlass.engines.kubernetes.api.unavailable import is_passing
-from windlass.engines.kubernetes.attempt import PodAttempt
-from windlass.engines.kubernetes.backend import KubernetesBackend
-from windlass.engines.kubernetes.pods import reuse
-from windlass.engines.kubernetes.pods.collection import PushFetch
-from windlass.engines.kubernetes.pods.control import ConnectionControl
-from windlass.engines.kubernetes.pods.nodes import has_ended
-from windlass.engines.kubernetes.pods.status import sidecars
-from windlass.engines.kubernetes.quantity import seconds_of
+from windlass.engines.kubernetes.access.client import Refused, Unreachable
+from windlass.engines.kubernetes.access.control import ConnectionControl
+from windlass.engines.kubernetes.access.unavailable import is_passing
+from windlass.engines.kubernetes.objects import expiry, layout
+from windlass.engines.kubernetes.objects.pod_status import sidecars
+from windlass.engines.kubernetes.objects.quantity import seconds_of
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.running import reuse
+from windlass.engines.kubernetes.running.attempt import PodAttempt
+from windlass.engines.kubernetes.running.backend import KubernetesBackend
+from windlass.engines.kubernetes.running.collection import PushFetch
+from windlass.engines.kubernetes.running.pod_watch import has_ended
 from windlass.engines.kubernetes.supervisor.mirror import Mirror
-from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.events import PodsReused

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import Client, Refused
-from windlass.engines.kubernetes.api.lease import Lease, holder_of
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.supervisor import presence
+from windlass.engines.kubernetes.supervisor.lease import Lease, holder_of
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord
 from windlass.errors import EngineError, NoSuchRun, UsageError
 from windlass.runs.record import Status

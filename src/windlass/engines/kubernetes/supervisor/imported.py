@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from windlass.engines.kubernetes import expiry, layout
-from windlass.engines.kubernetes.discovery.snapshot import Place
-from windlass.engines.kubernetes.provisioning.findings import MACHINES
-from windlass.engines.kubernetes.supervisor.manifests import PLAN_FILE, plan_digest
+from windlass.engines.kubernetes.objects import expiry, layout
+from windlass.engines.kubernetes.objects.supervisor_manifests import PLAN_FILE, plan_digest
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.planning.node_notes import MACHINES
+from windlass.engines.kubernetes.reading.discovery.snapshot import Place
 from windlass.engines.kubernetes.supervisor.record import UNPACKED_BYTES, DamagedRecord, unpacked
-from windlass.engines.kubernetes.workloads import WORKLOADS
 from windlass.errors import StoreTooNew, WindlassError
 from windlass.plan.plan import Plan, Step
 from windlass.worker.protocol import NodeSpec

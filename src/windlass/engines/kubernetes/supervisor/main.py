@@ -15,22 +15,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api import background
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.api.in_cluster import CONTEXT, write_kubeconfig
-from windlass.engines.kubernetes.api.lease import Lease, holder_of
-from windlass.engines.kubernetes.backend import STARTED
-from windlass.engines.kubernetes.pods import reuse
-from windlass.engines.kubernetes.pods.control import ConnectionControl
-from windlass.engines.kubernetes.pods.orders import OrderServer
+from windlass.engines.kubernetes.access import background
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.control import ConnectionControl
+from windlass.engines.kubernetes.access.in_cluster import CONTEXT, write_kubeconfig
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.supervisor_manifests import MOUNTED, PLAN_FILE
+from windlass.engines.kubernetes.objects.supervisor_package import AGAIN
+from windlass.engines.kubernetes.running import reuse, tombstones
+from windlass.engines.kubernetes.running.backend import STARTED
+from windlass.engines.kubernetes.running.orders import OrderServer
 from windlass.engines.kubernetes.supervisor import outputs, presence
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
-from windlass.engines.kubernetes.supervisor.manifests import MOUNTED, PLAN_FILE
+from windlass.engines.kubernetes.supervisor.lease import Lease, holder_of
 from windlass.engines.kubernetes.supervisor.mirror import Mirror, MirroredStore
-from windlass.engines.kubernetes.supervisor.package import AGAIN
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord
-from windlass.engines.kubernetes.workloads import tombstones
 from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs import crash

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from windlass.engines.kubernetes.api import background
-from windlass.engines.kubernetes.api.background import Health
+from windlass.engines.kubernetes.access import background
+from windlass.engines.kubernetes.access.background import Health
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord
 from windlass.runs.events import Event, Json
 from windlass.runs.record import Status

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from windlass.engines.kubernetes import layout
-from windlass.engines.kubernetes.api.client import ABSENT_SECONDS, Client, Refused
-from windlass.engines.kubernetes.api.lease import host_of
-from windlass.engines.kubernetes.api.optional import at_once
-from windlass.engines.kubernetes.discovery.snapshot import Place, place_of
+from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Client, Refused
+from windlass.engines.kubernetes.access.optional import at_once
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.workloads.job import BATCH
+from windlass.engines.kubernetes.reading.discovery.snapshot import Place, place_of
 from windlass.engines.kubernetes.supervisor import presence
 from windlass.engines.kubernetes.supervisor.imported import imported_plan
+from windlass.engines.kubernetes.supervisor.lease import host_of
 from windlass.engines.kubernetes.supervisor.presence import Absence
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, summaries
-from windlass.engines.kubernetes.workloads.job import BATCH
 from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.events import Event, RunResumed, SupervisorRestarted, entries

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes import labels, layout
-from windlass.engines.kubernetes.api.client import Client
-from windlass.engines.kubernetes.pods.collection import FOLDER, Allowance, bring_home, fetch_verified
-from windlass.engines.kubernetes.pods.files import PodFiles
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.files import PodFiles
+from windlass.engines.kubernetes.objects import labels, layout
+from windlass.engines.kubernetes.objects.supervisor_manifests import HOME
+from windlass.engines.kubernetes.objects.supervisor_package import AGAIN
+from windlass.engines.kubernetes.running import tombstones
+from windlass.engines.kubernetes.running.collection import FOLDER, Allowance, bring_home, fetch_verified
 from windlass.engines.kubernetes.supervisor import presence
-from windlass.engines.kubernetes.supervisor.manifests import HOME
-from windlass.engines.kubernetes.supervisor.package import AGAIN
-from windlass.engines.kubernetes.workloads import tombstones
 from windlass.errors import EngineError, UsageError
 from windlass.runs.events import OutputsCollected, Warned, entries
 from windlass.runs.record import CLUSTER, Status

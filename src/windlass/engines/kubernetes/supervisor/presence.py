@@ -7,16 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from windlass.engines.kubernetes import labels, layout
-from windlass.engines.kubernetes.api import lease
-from windlass.engines.kubernetes.api.client import Client, Refused
-from windlass.engines.kubernetes.api.optional import items
-from windlass.engines.kubernetes.pods.status import MAX_WORDS, container_state, pod_status, sidecars
-from windlass.engines.kubernetes.pods.waiting import STUCK, reason_of
-from windlass.engines.kubernetes.quantity import condition, event_time, is_on_silent_node, seconds_of
-from windlass.engines.kubernetes.queue import kueue
-from windlass.engines.kubernetes.queue.admission import is_suspended
-from windlass.engines.kubernetes.workloads.job import BATCH
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.optional import items
+from windlass.engines.kubernetes.objects import labels, layout
+from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, container_state, pod_status, sidecars
+from windlass.engines.kubernetes.objects.quantity import condition, event_time, is_on_silent_node, seconds_of
+from windlass.engines.kubernetes.objects.waiting import STUCK, reason_of
+from windlass.engines.kubernetes.objects.workloads.job import BATCH
+from windlass.engines.kubernetes.reading import kueue
+from windlass.engines.kubernetes.reading.admission import is_suspended
+from windlass.engines.kubernetes.supervisor import lease
 from windlass.errors import EngineError
 
 Json = Mapping[str, Any]

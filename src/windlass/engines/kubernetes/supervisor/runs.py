@@ -13,22 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from windlass.engines.base import RunState, reopen
-from windlass.engines.kubernetes import expiry, layout, manifests
-from windlass.engines.kubernetes.api.client import Client, Refused
-from windlass.engines.kubernetes.api.lease import Lease, holder_of
-from windlass.engines.kubernetes.api.optional import ANSWER_SECONDS
-from windlass.engines.kubernetes.discovery.snapshot import WAITING, Place, in_phase
-from windlass.engines.kubernetes.logs.fetch import LogReader
-from windlass.engines.kubernetes.pods import reuse
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS
+from windlass.engines.kubernetes.objects import expiry, layout, manifests
+from windlass.engines.kubernetes.objects.summary import summary_of
+from windlass.engines.kubernetes.objects.supervisor_manifests import filled, keyed, stamped, with_digest
+from windlass.engines.kubernetes.objects.workloads.job import BATCH
+from windlass.engines.kubernetes.reading.discovery.snapshot import WAITING, Place, in_phase
+from windlass.engines.kubernetes.reading.logs.fetch import LogReader
+from windlass.engines.kubernetes.running import reuse, shutdown, tombstones
 from windlass.engines.kubernetes.supervisor import outputs, presence
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
-from windlass.engines.kubernetes.supervisor.manifests import filled, keyed, stamped, with_digest
+from windlass.engines.kubernetes.supervisor.lease import Lease, holder_of
 from windlass.engines.kubernetes.supervisor.news import News, NewsReader, plan_in
 from windlass.engines.kubernetes.supervisor.presence import Absence
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, head_manifest
-from windlass.engines.kubernetes.supervisor.summary import summary_of
-from windlass.engines.kubernetes.workloads import shutdown, tombstones
-from windlass.engines.kubernetes.workloads.job import BATCH
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.events import Event, Json, RunEnded, StopRequested
@@ -40,7 +39,7 @@ from windlass.runs.warnings import with_incomplete_logs
 from windlass.supervise.log_tail import missing_lines
 
 if TYPE_CHECKING:
-    from windlass.engines.kubernetes.backend import KubernetesBackend
+    from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
 REFRESH_SECONDS: Final = 1.0
 """How old the cache of a run may be that a command follows."""
@@ -255,7 +254,7 @@ class ClusterSupervised:
     def _state(self, run_id: str) -> RunState:
         status, now = self._store.status(run_id), self._clock()
         if (absence := self._absent.get(run_id)) and run_id not in self._stale and not status.phase.is_terminal:
-            from windlass.engines.kubernetes.diagnose.supervisors import absent  # most runs have a supervisor
+            from windlass.engines.kubernetes.reading.diagnose.supervisors import absent  # most runs have a supervisor
 
             advice = absent(absence.message, absence.log, status.target)
             since = status.phase_since if absence.since is None else absence.since
@@ -290,7 +289,7 @@ class ClusterSupervised:
 
     def _start_again(self, status: Status) -> None:
         """The submission was killed before the supervisor was created: create it."""
-        from windlass.engines.kubernetes.backend import KubernetesBackend  # commands that show a run need none
+        from windlass.engines.kubernetes.running.backend import KubernetesBackend  # commands that show a run need none
 
         try:
             plan = Plan.from_json(self._store.plan(status.id))

@@ -1,0 +1,161 @@
+"""Calls that finders make: paginated, shared between finders, and held to what each has declared."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from typing import Any, Final, TypeVar
+
+from windlass.clusters.audit.report import Unknown
+from windlass.clusters.aws import Aws, AwsError, NoEndpoint, NotThere, aws_errors, iam_action
+from windlass.clusters.tags import flat
+from windlass.errors import WindlassError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+PAGE_SIZES: Final = {
+    ("ec2", "describe_volumes"): 500,
+    ("ec2", "describe_snapshots"): 1000,
+    ("ec2", "describe_instances"): 500,
+    ("ec2", "describe_network_interfaces"): 500,
+    ("ec2", "describe_launch_templates"): 200,
+    ("ec2", "describe_security_groups"): 500,
+    ("ec2", "describe_nat_gateways"): 500,
+    ("ec2", "describe_vpcs"): 500,
+    ("ec2", "describe_vpc_endpoints"): 500,
+    ("sqs", "list_queues"): 1000,
+    ("s3", "list_buckets"): 1000,
+}
+"""EC2 answers an unbounded listing of a large account with an error, SQS and S3 cut it off silently."""
+
+
+class Asker:
+    """All calls of one audit; used by several threads."""
+
+    def __init__(self, aws: Aws, details: Executor) -> None:
+        self.aws = aws
+        self.details = details
+        """Runs the calls that are made for each object of a listing; never a finder, which would wait for itself."""
+        self._lock = threading.Lock()
+        self._listings: dict[tuple[Any, ...], Listing] = {}
+
+    def listing(self, key: tuple[Any, ...]) -> Listing:
+        """The listing of these arguments, empty where it was not asked for before."""
+        with self._lock:
+            return self._listings.setdefault(key, Listing())
+
+
+class Listing:
+    """What one listing has given so far, and the error that ended it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.is_read = False
+        self.items: list[Any] = []
+        self.error: AwsError | None = None
+
+
+class Ask:
+    """The calls of one finder."""
+
+    def __init__(self, asker: Asker, service: str, kind: str, declared: Iterable[str]) -> None:
+        self._asker, self._service, self._kind = asker, service, kind
+        self._declared = frozenset(declared)
+        self._failed: dict[tuple[str, str], AwsError] = {}
+        self._lock = threading.Lock()
+
+    def items(self, service: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
+        """The items below `key` in all pages; asked once for all finders. Raises AwsError after those before it."""
+        self._method(service, operation)
+        listing = self._asker.listing((service, operation, key, repr(sorted(parameters.items()))))
+        with listing.lock:
+            if not listing.is_read:
+                self._read(listing, service, operation, key, parameters)
+        yield from listing.items
+        if listing.error is not None:
+            raise listing.error
+
+    def get(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """The answer of one call. Raises NotThere, AwsError."""
+        method, action = self._method(service, operation)
+        with aws_errors(f"look for any {self._kind}", action):
+            answer: dict[str, Any] = method(**parameters)
+        return answer
+
+    def tags(self, service: str, operation: str, key: str, **parameters: Any) -> dict[str, str]:
+        """Tags of one object, of all pages. Raises NotThere, AwsError."""
+        client, action = self._client(service, operation)
+        found: dict[str, str] = {}
+        for page in _pages(client, operation, parameters, action, self._kind):
+            found |= flat(page.get(key))
+        return found
+
+    def each(self, items: Iterable[T], look: Callable[[T], Iterable[R]]) -> Iterator[R]:
+        """What `look` gives for each item, looked at side by side, in the items' order.
+
+        An item that is gone meanwhile is left out; one that cannot be looked at is recorded as unknown. An error of
+        `items` itself is raised after those before it have been looked at.
+        """
+        started, failed = [], None
+        try:
+            for item in items:
+                started.append(self._asker.details.submit(lambda one: list(look(one)), item))
+        except AwsError as error:
+            failed = error
+        for future in started:
+            try:
+                yield from future.result()
+            except NotThere:
+                continue
+            except AwsError as error:
+                self.not_known(error)
+        if failed is not None:
+            raise failed
+
+    def not_known(self, error: AwsError) -> None:
+        """Record a question that was not answered."""
+        with self._lock:
+            self._failed.setdefault((error.action, error.code), error)
+
+    @property
+    def unknown(self) -> list[Unknown]:
+        """What was asked and not answered; equal failures as one row."""
+        return [Unknown(self._kind, error.action, error.message, error.hint) for error in self._failed.values()]
+
+    def is_absent(self, error: AwsError, service: str = "") -> bool:
+        """Whether a call failed because the region does not have the service (default: the finder's) at all."""
+        return isinstance(error, NoEndpoint) and not self._asker.aws.offers(service or self._service)
+
+    def _read(self, listing: Listing, service: str, operation: str, key: str, parameters: dict[str, Any]) -> None:
+        client, action = self._client(service, operation)
+        try:
+            for page in _pages(client, operation, parameters, action, self._kind, service):
+                listing.items += page.get(key) or []
+        except AwsError as error:
+            listing.error = error
+        listing.is_read = True
+
+    def _client(self, service: str, operation: str) -> tuple[Any, str]:
+        client = self._asker.aws.client(service)
+        name = client.meta.method_to_api_mapping[operation]
+        if f"{service}:{name}" not in self._declared:  # the policy that the audit needs is made of what is declared
+            raise WindlassError(f"internal error: the finder of {self._kind} does not declare {service}:{name}")
+        return client, iam_action(service, name)
+
+    def _method(self, service: str, operation: str) -> tuple[Callable[..., Any], str]:
+        client, action = self._client(service, operation)
+        return getattr(client, operation), action
+
+
+def _pages(
+    client: Any, operation: str, parameters: dict[str, Any], action: str, kind: str, service: str = ""
+) -> Iterator[dict[str, Any]]:
+    with aws_errors(f"look for any {kind}", action):
+        if not client.can_paginate(operation):
+            yield getattr(client, operation)(**parameters)
+            return
+        size = PAGE_SIZES.get((service, operation))
+        config = {"PageSize": size} if size else {}
+        yield from client.get_paginator(operation).paginate(**parameters, PaginationConfig=config)

@@ -1,0 +1,118 @@
+"""Finders of load balancers (application, network, gateway and classic) and target groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.finder import Finder, command, hourly, row
+from windlass.clusters.audit.report import Found
+from windlass.clusters.audit.scope import Scope
+from windlass.clusters.aws import AwsError, NotThere
+from windlass.clusters.tags import flat
+
+BATCH: Final = 20
+"""How many objects one call for tags may name."""
+
+
+def _batches(ask: Ask, operation: str, key: str) -> Iterator[list[dict[str, Any]]]:
+    batch: list[dict[str, Any]] = []
+    try:
+        for one in ask.items("elbv2", operation, key):
+            batch.append(one)
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+    except AwsError:
+        if batch:
+            yield batch  # what came before the error is found all the same
+        raise
+    if batch:
+        yield batch
+
+
+def _tags(ask: Ask, arns: list[str]) -> dict[str, dict[str, str]]:
+    """Tags by ARN; one object that is gone meanwhile fails the call for all, so each is asked for alone then."""
+    try:
+        answer = ask.get("elbv2", "describe_tags", ResourceArns=arns)
+    except NotThere:
+        if len(arns) == 1:
+            return {}
+        return {arn: tags for one in arns for arn, tags in _tags(ask, [one]).items()}
+    return {one["ResourceArn"]: flat(one["Tags"]) for one in answer["TagDescriptions"]}
+
+
+def _balancers(ask: Ask, scope: Scope) -> Iterator[Found]:
+    def look(batch: list[dict[str, Any]]) -> Iterator[Found]:
+        tags = _tags(ask, [one["LoadBalancerArn"] for one in batch])
+        for one in batch:
+            arn = one["LoadBalancerArn"]
+            own, name = tags.get(arn, {}), one["LoadBalancerName"]
+            if owner := scope.owner(own, vpc_id=one.get("VpcId", ""), name=name):
+                yield row(
+                    BALANCER,
+                    scope,
+                    owner,
+                    arn,
+                    name=name,
+                    tags=own,
+                    prices=[hourly("elb", one.get("Type", "application"))],
+                    detail=f"{one.get('Type', 'application')}, {one.get('Scheme', '')}",
+                    remedy=command(scope, "elbv2 delete-load-balancer --load-balancer-arn", arn),
+                )
+
+    return ask.each(_batches(ask, "describe_load_balancers", "LoadBalancers"), look)
+
+
+def _targets(ask: Ask, scope: Scope) -> Iterator[Found]:
+    def look(batch: list[dict[str, Any]]) -> Iterator[Found]:
+        tags = _tags(ask, [one["TargetGroupArn"] for one in batch])
+        for one in batch:
+            arn = one["TargetGroupArn"]
+            own, name = tags.get(arn, {}), one["TargetGroupName"]
+            if owner := scope.owner(own, vpc_id=one.get("VpcId", ""), name=name):
+                used = len(one.get("LoadBalancerArns") or ())
+                yield row(
+                    TARGETS,
+                    scope,
+                    owner,
+                    arn,
+                    name=name,
+                    tags=own,
+                    detail=f"of {used} load balancers",
+                    remedy=command(scope, "elbv2 delete-target-group --target-group-arn", arn),
+                )
+
+    return ask.each(_batches(ask, "describe_target_groups", "TargetGroups"), look)
+
+
+def _classic(ask: Ask, scope: Scope) -> Iterator[Found]:
+    def look(one: dict[str, Any]) -> Iterator[Found]:
+        name = one["LoadBalancerName"]
+        answer = ask.get("elb", "describe_tags", LoadBalancerNames=[name])
+        tags = flat(answer["TagDescriptions"][0]["Tags"]) if answer["TagDescriptions"] else {}
+        if owner := scope.owner(tags, vpc_id=one.get("VPCId", ""), name=name):
+            yield row(
+                CLASSIC,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[hourly("elb", "classic")],
+                detail=one.get("DNSName", ""),
+                remedy=command(scope, "elb delete-load-balancer --load-balancer-name", name),
+            )
+
+    return ask.each(ask.items("elb", "describe_load_balancers", "LoadBalancerDescriptions"), look)
+
+
+BALANCER: Final = ("elbv2", "load balancer")
+TARGETS: Final = ("elbv2", "target group")
+CLASSIC: Final = ("elb", "classic load balancer")
+
+FINDERS: Final = (
+    Finder(*BALANCER, ("elbv2:DescribeLoadBalancers", "elbv2:DescribeTags"), _balancers),
+    Finder(*TARGETS, ("elbv2:DescribeTargetGroups", "elbv2:DescribeTags"), _targets),
+    Finder(*CLASSIC, ("elb:DescribeLoadBalancers", "elb:DescribeTags"), _classic),
+)

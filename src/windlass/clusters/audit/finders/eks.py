@@ -1,0 +1,81 @@
+"""Finders of EKS: the cluster itself and its node groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.finder import Finder, command, hourly, row
+from windlass.clusters.audit.report import Found
+from windlass.clusters.audit.scope import Owner, Scope
+from windlass.clusters.aws import AwsError, NotThere
+from windlass.clusters.tags import flat
+
+
+def describe(ask: Ask, name: str) -> dict[str, Any] | None:
+    """The cluster of this name, or None where there is none. Raises AwsError."""
+    try:
+        found: dict[str, Any] = ask.get("eks", "describe_cluster", name=name)["cluster"]
+    except NotThere:
+        return None
+    return found
+
+
+def _clusters(ask: Ask, scope: Scope) -> Iterator[Found]:
+    one = describe(ask, scope.name)
+    if one is None:
+        return
+    version = one.get("version", "?")
+    yield row(
+        CLUSTER,
+        scope,
+        Owner("its name"),
+        scope.name,
+        tags=flat(one.get("tags")),
+        prices=[hourly("eks", _support(ask, version, one))],
+        detail=f"{one.get('status', '')}, Kubernetes {version}",
+        remedy="windlass cluster down, or: " + command(scope, "eks delete-cluster --name", scope.name),
+    )
+
+
+def _support(ask: Ask, version: str, one: dict[str, Any]) -> str:
+    """`standard` or `extended`, by the version's support now and the cluster's choice; empty where it is not known."""
+    if (one.get("upgradePolicy") or {}).get("supportType") == "STANDARD":
+        return "standard"
+    try:
+        found = ask.get("eks", "describe_cluster_versions", clusterVersions=[version]).get("clusterVersions") or []
+    except AwsError:
+        return ""  # the cluster is named all the same; only its price is not known
+    status = str(found[0].get("versionStatus") or found[0].get("status", "")).lower() if found else ""
+    return "extended" if "extended" in status else "standard" if "standard" in status else ""
+
+
+def _node_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
+    def look(name: str) -> Iterator[Found]:
+        one = ask.get("eks", "describe_nodegroup", clusterName=scope.name, nodegroupName=name)["nodegroup"]
+        wants = (one.get("scalingConfig") or {}).get("desiredSize", "?")
+        yield row(
+            NODE_GROUP,
+            scope,
+            Owner("of the cluster"),
+            name,
+            tags=flat(one.get("tags")),
+            detail=f"{one.get('status', '')}, wants {wants} instances",
+            remedy=command(scope, "eks delete-nodegroup", "--cluster-name", scope.name, "--nodegroup-name", name),
+        )
+
+    try:
+        names = list(ask.items("eks", "list_nodegroups", "nodegroups", clusterName=scope.name))
+    except NotThere:
+        return iter(())
+    return ask.each(names, look)
+
+
+CLUSTER: Final = ("eks", "cluster")
+NODE_GROUP: Final = ("eks", "node group")
+
+FINDERS: Final = (
+    Finder(*CLUSTER, ("eks:DescribeCluster", "eks:DescribeClusterVersions"), _clusters),
+    Finder(*NODE_GROUP, ("eks:ListNodegroups", "eks:DescribeNodegroup"), _node_groups),
+)

@@ -1,0 +1,134 @@
+"""Finder of KMS keys, and of what each still encrypts: a key that is deleted makes that unreadable for ever."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.finder import Finder, command, row
+from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.scope import Owner, Scope
+from windlass.clusters.aws import AwsError, NotThere
+from windlass.clusters.bucket_key import PENDING, key_in
+
+ENDING: Final = (PENDING, "PendingReplicaDeletion")
+LISTED: Final[tuple[tuple[str, str, str, dict[str, Any], str, str], ...]] = (
+    ("efs", "describe_file_systems", "FileSystems", {}, "FileSystemId", "KmsKeyId"),
+    ("fsx", "describe_file_systems", "FileSystems", {}, "FileSystemId", "KmsKeyId"),
+    ("fsx", "describe_backups", "Backups", {}, "BackupId", "KmsKeyId"),
+    ("ec2", "describe_volumes", "Volumes", {}, "VolumeId", "KmsKeyId"),
+    ("ec2", "describe_snapshots", "Snapshots", {"OwnerIds": ["self"]}, "SnapshotId", "KmsKeyId"),
+    ("logs", "describe_log_groups", "logGroups", {}, "logGroupName", "kmsKeyId"),
+)
+"""Listings that name the key of each object: client, operation, list, parameters, member with the id, with the key."""
+
+
+class _Key(NamedTuple):
+    id: str
+    about: dict[str, Any]
+    owner: Owner
+    tags: dict[str, str]
+
+
+def _keys(ask: Ask, scope: Scope) -> Iterator[Found]:
+    aliases: dict[str, str] = {}
+    for one in ask.items("kms", "list_aliases", "Aliases"):
+        if one.get("TargetKeyId"):
+            aliases.setdefault(one["TargetKeyId"], one["AliasName"].removeprefix("alias/"))
+
+    def look(one: dict[str, Any]) -> Iterator[_Key]:
+        id = one["KeyId"]
+        about = ask.get("kms", "describe_key", KeyId=id)["KeyMetadata"]
+        if about.get("KeyManager") == "AWS":
+            return  # it does not bill
+        tags = ask.tags("kms", "list_resource_tags", "Tags", KeyId=id)
+        if owner := scope.owner(tags, name=aliases.get(id, "")):
+            yield _Key(id, about, owner, tags)
+
+    keys = ask.items("kms", "list_keys", "Keys")
+    own = list(ask.each((one for one in keys if not aliases.get(one["KeyId"], "").startswith("aws/")), look))
+    is_ending = any(one.about.get("KeyState") in ENDING for one in own)
+    uses = _uses(ask, scope, {name: id for id, name in aliases.items()}, all_of_it=is_ending) if own else {}
+    for one in own:
+        if (found := _row(scope, one, aliases.get(one.id, ""), uses.get(one.id, []))) is not None:
+            yield found
+
+
+def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> Found | None:
+    """A key that bills, or one whose deletion would make something unreadable. A key of a bucket is kept with it."""
+    id, about, owner, tags = key
+    state = str(about.get("KeyState", ""))
+    is_ending = state in ENDING
+    if is_ending and not uses:
+        return None  # it does not bill
+    encrypts = f", encrypts {', '.join(uses[:5])}{f' and {len(uses) - 5} more' if len(uses) > 5 else ''}"
+    when = f" until {about['DeletionDate']:%Y-%m-%d}" if is_ending and about.get("DeletionDate") else ""
+    is_of_bucket = any(one.startswith("s3://") for one in uses)
+    delete = command(scope, "kms schedule-key-deletion --pending-window-in-days 7 --key-id", id)
+    if is_ending:
+        remedy = f"{command(scope, 'kms cancel-key-deletion --key-id', id)} && " + command(
+            scope, "kms enable-key --key-id", id
+        )
+    else:
+        remedy = f"delete what it encrypts, then: {delete}" if uses else delete
+    return row(
+        KEY,
+        scope,
+        owner,
+        id,
+        name=name,
+        tags=tags,
+        prices=[] if is_ending else [PriceKey("kms", "month", "key", 1.0)],
+        detail=f"{state}{when}{encrypts if uses else ''}",
+        remedy=remedy,
+        is_kept=is_of_bucket and not is_ending,
+    )
+
+
+def _uses(ask: Ask, scope: Scope, by_alias: dict[str, str], *, all_of_it: bool) -> dict[str, list[str]]:
+    """What each key encrypts, by the key's id: buckets, and where a key waits for its deletion, all that may."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+
+    def bucket(one: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        try:
+            encryption = ask.get("s3", "get_bucket_encryption", Bucket=one["Name"])
+        except NotThere:
+            return
+        for rule in (encryption.get("ServerSideEncryptionConfiguration") or {}).get("Rules", ()):
+            yield key_in(rule), f"s3://{one['Name']}"
+
+    def repositories() -> Iterator[tuple[str, str]]:
+        for one in ask.items("ecr", "describe_repositories", "repositories"):
+            yield (one.get("encryptionConfiguration") or {}).get("kmsKey", ""), f"repository {one['repositoryName']}"
+
+    def listed(
+        service: str, operation: str, key: str, parameters: dict[str, Any], id: str, named: str
+    ) -> Iterator[tuple[str, str]]:
+        for one in ask.items(service, operation, key, **parameters):
+            yield str(one.get(named) or ""), str(one[id])
+
+    buckets = ask.items("s3", "list_buckets", "Buckets", BucketRegion=scope.region)
+    sources: list[tuple[str, Iterable[tuple[str, str]]]] = [("s3", ask.each(buckets, bucket))]
+    if all_of_it:
+        sources += [("ecr", repositories()), *((one[0], listed(*one)) for one in LISTED)]
+    for service, pairs in sources:
+        try:
+            for key, what in pairs:
+                id = key.rpartition("alias/")[2] if "alias/" in key else key.rpartition("/")[2]
+                found[by_alias.get(id, id)].append(what)
+        except AwsError as error:
+            if not ask.is_absent(error, service):
+                ask.not_known(error)
+    return found
+
+
+KEY: Final = ("kms", "key")
+FINDERS: Final = (
+    Finder(*KEY, (
+        "kms:ListAliases", "kms:ListKeys", "kms:DescribeKey", "kms:ListResourceTags", "s3:ListBuckets",
+        "s3:GetBucketEncryption", "ecr:DescribeRepositories", "efs:DescribeFileSystems", "fsx:DescribeFileSystems",
+        "fsx:DescribeBackups", "ec2:DescribeVolumes", "ec2:DescribeSnapshots", "logs:DescribeLogGroups",
+    ), _keys),
+)  # fmt: skip

@@ -1,0 +1,271 @@
+"""Finders of SageMaker: endpoints, notebooks, jobs and warm pools, domains and their apps, HyperPod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.finder import Finder, command, hourly, row, stored
+from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.scope import Owner, Scope, better
+from windlass.clusters.aws import NotThere
+
+
+def _tags(ask: Ask, arn: str) -> dict[str, str]:
+    return ask.tags("sagemaker", "list_tags", "Tags", ResourceArn=arn)
+
+
+def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
+    def look(one: dict[str, Any]) -> Iterator[Found]:
+        name, tags = one["EndpointName"], _tags(ask, one["EndpointArn"])
+        about, config = _configured(ask, name)
+        if owner := better(scope.owner(tags, name=name), *_users(ask, scope, tags, config)):
+            prices = list(_endpoint_prices(about, config))
+            types = ", ".join(f"{key.quantity:g} x {key.dimension}" for key in prices) or "serverless"
+            yield row(
+                ENDPOINT,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=prices,
+                detail=f"{one.get('EndpointStatus', '')}, {types}",
+                remedy=command(scope, "sagemaker delete-endpoint --endpoint-name", name),
+            )
+
+    return ask.each(ask.items("sagemaker", "list_endpoints", "Endpoints"), look)
+
+
+def _configured(ask: Ask, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An endpoint, and its configuration; empty where that is deleted, which ends no endpoint."""
+    about = ask.get("sagemaker", "describe_endpoint", EndpointName=name)
+    try:
+        return about, ask.get(
+            "sagemaker", "describe_endpoint_config", EndpointConfigName=about.get("EndpointConfigName", name)
+        )
+    except NotThere:
+        return about, {}
+
+
+def _users(ask: Ask, scope: Scope, tags: dict[str, str], config: dict[str, Any]) -> Iterator[Owner | None]:
+    """Why an endpoint belongs to the cluster: the roles and subnets that its models run with."""
+    yield _user(scope, tags, config.get("ExecutionRoleArn", ""), config.get("VpcConfig"))
+    for name in {one["ModelName"] for one in config.get("ProductionVariants") or () if one.get("ModelName")}:
+        try:
+            model = ask.get("sagemaker", "describe_model", ModelName=name)
+        except NotThere:
+            continue
+        yield _user(scope, tags, model.get("ExecutionRoleArn", ""), model.get("VpcConfig"))
+
+
+def _user(scope: Scope, tags: dict[str, str], role: str, network: dict[str, Any] | None) -> Owner | None:
+    return scope.user(tags, role=role, subnets=(network or {}).get("Subnets") or ())
+
+
+def _endpoint_prices(about: dict[str, Any], config: dict[str, Any]) -> Iterator[PriceKey]:
+    now = {one["VariantName"]: one.get("CurrentInstanceCount") for one in about.get("ProductionVariants") or ()}
+    for one in config.get("ProductionVariants") or ():
+        if one.get("InstanceType"):
+            count = now.get(one["VariantName"])
+            yield hourly(
+                "sagemaker-hosting", one["InstanceType"], one["InitialInstanceCount"] if count is None else count
+            )
+
+
+def _notebooks(ask: Ask, scope: Scope) -> Iterator[Found]:
+    def look(one: dict[str, Any]) -> Iterator[Found]:
+        name, state = one["NotebookInstanceName"], one.get("NotebookInstanceStatus", "")
+        tags = _tags(ask, one["NotebookInstanceArn"])
+        about = ask.get("sagemaker", "describe_notebook_instance", NotebookInstanceName=name)
+        used = scope.user(tags, role=about.get("RoleArn", ""), subnets=[about.get("SubnetId", "")])
+        if owner := better(scope.owner(tags, name=name), used):
+            runs = [hourly("sagemaker-notebook", one["InstanceType"])] if state in ("InService", "Pending") else []
+            yield row(
+                NOTEBOOK,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[*runs, stored("sagemaker-volume", "ml.gp2", None)],
+                detail=f"{state}, {one.get('InstanceType', '')}",
+                remedy=command(scope, "sagemaker delete-notebook-instance --notebook-instance-name", name),
+            )
+
+    return ask.each(ask.items("sagemaker", "list_notebook_instances", "NotebookInstances"), look)
+
+
+def _training(ask: Ask, scope: Scope) -> Iterator[Found]:
+    words = "sagemaker stop-training-job --training-job-name"
+    return _jobs(ask, scope, TRAINING, words, StatusEquals="InProgress")
+
+
+def _pools(ask: Ask, scope: Scope) -> Iterator[Found]:
+    words = "sagemaker update-training-job --resource-config KeepAlivePeriodInSeconds=0 --training-job-name"
+    return _jobs(ask, scope, POOL, words, WarmPoolStatusEquals="Available")
+
+
+def _jobs(ask: Ask, scope: Scope, what: tuple[str, str], words: str, **chosen: str) -> Iterator[Found]:
+    jobs = ask.items("sagemaker", "list_training_jobs", "TrainingJobSummaries", **chosen)
+    return ask.each(jobs, lambda one: _job(ask, scope, what, one, words))
+
+
+def _job(ask: Ask, scope: Scope, what: tuple[str, str], one: dict[str, Any], words: str) -> Iterator[Found]:
+    """A job's row: by its tags, else by its subnets, or the role that it runs as."""
+    name, tags = one["TrainingJobName"], _tags(ask, one["TrainingJobArn"])
+    if scope.is_of_another(tags):
+        return
+    about = ask.get("sagemaker", "describe_training_job", TrainingJobName=name)
+    owner = better(scope.owner(tags), _user(scope, tags, about.get("RoleArn", ""), about.get("VpcConfig")))
+    if owner is None:
+        return
+    resources = about.get("ResourceConfig") or {}
+    yield row(
+        what,
+        scope,
+        owner,
+        name,
+        tags=tags,
+        prices=_job_prices(resources),
+        detail=f"{resources.get('InstanceCount', '?')} x {resources.get('InstanceType', '?')}",
+        remedy=command(scope, words, name),
+    )
+
+
+def _processing(ask: Ask, scope: Scope) -> Iterator[Found]:
+    def look(one: dict[str, Any]) -> Iterator[Found]:
+        name, tags = one["ProcessingJobName"], _tags(ask, one["ProcessingJobArn"])
+        about = ask.get("sagemaker", "describe_processing_job", ProcessingJobName=name)
+        network = (about.get("NetworkConfig") or {}).get("VpcConfig")
+        if owner := better(scope.owner(tags), _user(scope, tags, about.get("RoleArn", ""), network)):
+            each = (about.get("ProcessingResources") or {}).get("ClusterConfig") or {}
+            kind, count = each.get("InstanceType", ""), each.get("InstanceCount", 1)
+            yield row(
+                PROCESSING,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[hourly("sagemaker-processing", kind, count)],
+                detail=f"{count} x {kind}",
+                remedy=command(scope, "sagemaker stop-processing-job --processing-job-name", name),
+            )
+
+    jobs = ask.items("sagemaker", "list_processing_jobs", "ProcessingJobSummaries", StatusEquals="InProgress")
+    return ask.each(jobs, look)
+
+
+def _job_prices(resources: dict[str, Any]) -> Iterator[PriceKey]:
+    for group in resources.get("InstanceGroups") or [resources]:
+        if group.get("InstanceType"):
+            yield hourly("sagemaker-training", group["InstanceType"], group.get("InstanceCount", 1))
+
+
+def _domains(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for id, name, owner, tags in _own_domains(ask, scope):
+        words = "sagemaker delete-domain --retention-policy HomeEfsFileSystem=Delete --domain-id"
+        yield row(
+            DOMAIN,
+            scope,
+            owner,
+            id,
+            name=name,
+            tags=tags,
+            detail="its apps and its EFS bill as rows of their own",
+            remedy=command(scope, words, id),
+        )
+
+
+def _own_domains(ask: Ask, scope: Scope) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
+    def look(one: dict[str, Any]) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
+        id, tags = one["DomainId"], _tags(ask, one["DomainArn"])
+        about = ask.get("sagemaker", "describe_domain", DomainId=id)
+        role = str((about.get("DefaultUserSettings") or {}).get("ExecutionRole", ""))
+        used = scope.user(tags, role=role, subnets=about.get("SubnetIds") or ())
+        owner = scope.owner(tags, vpc_id=about.get("VpcId", ""), name=one.get("DomainName", ""))
+        if owner := better(owner, used):
+            yield id, one.get("DomainName", id), owner, tags
+
+    return ask.each(ask.items("sagemaker", "list_domains", "Domains"), look)
+
+
+def _apps(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for id, name, owner, _ in _own_domains(ask, scope):
+        for one in ask.items("sagemaker", "list_apps", "Apps", DomainIdEquals=id):
+            kind = (one.get("ResourceSpec") or {}).get("InstanceType", "")
+            if one.get("Status") not in ("InService", "Pending") or kind in ("", "system"):
+                continue
+            user = one.get("UserProfileName") or one.get("SpaceName") or ""
+            whose = ["--user-profile-name", user] if one.get("UserProfileName") else ["--space-name", user]
+            words = ["--app-type", one["AppType"], "--app-name", one["AppName"], *whose]
+            yield row(
+                APP,
+                scope,
+                Owner(f"of domain {name} ({owner.reason})", owner.is_certain),
+                f"{id}/{user}/{one['AppName']}",
+                name=one["AppName"],
+                prices=[hourly("sagemaker-studio", kind)],
+                detail=f"{one['AppType']} on {kind}",
+                remedy=command(scope, "sagemaker delete-app --domain-id", id, *words),
+            )
+
+
+def _hyperpods(ask: Ask, scope: Scope) -> Iterator[Found]:
+    def look(one: dict[str, Any]) -> Iterator[Found]:
+        name, tags = one["ClusterName"], _tags(ask, one["ClusterArn"])
+        about = ask.get("sagemaker", "describe_cluster", ClusterName=name)
+        owner = scope.owner(tags, name=name)
+        on = str(((about.get("Orchestrator") or {}).get("Eks") or {}).get("ClusterArn", ""))
+        if on.endswith(f":{scope.region}:{scope.account_id}:cluster/{scope.name}"):
+            owner = Owner("its orchestrator is the cluster")
+        roles = {str(group.get("ExecutionRole", "")) for group in about.get("InstanceGroups") or ()}
+        owner = better(owner, *(_user(scope, tags, role, about.get("VpcConfig")) for role in sorted(roles)))
+        if owner:
+            groups = [group for group in about.get("InstanceGroups") or () if group.get("CurrentCount")]
+            yield row(
+                HYPERPOD,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                prices=[hourly("sagemaker-hyperpod", each["InstanceType"], each["CurrentCount"]) for each in groups],
+                detail=one.get("ClusterStatus", ""),
+                remedy=command(scope, "sagemaker delete-cluster --cluster-name", name),
+            )
+
+    return ask.each(ask.items("sagemaker", "list_clusters", "ClusterSummaries"), look)
+
+
+ENDPOINT: Final = ("sagemaker", "endpoint")
+NOTEBOOK: Final = ("sagemaker", "notebook instance")
+TRAINING: Final = ("sagemaker", "training job in progress")
+POOL: Final = ("sagemaker", "warm pool")
+PROCESSING: Final = ("sagemaker", "processing job in progress")
+DOMAIN: Final = ("sagemaker", "domain")
+APP: Final = ("sagemaker", "app")
+HYPERPOD: Final = ("sagemaker", "HyperPod cluster")
+
+TAGS: Final = "sagemaker:ListTags"
+JOBS: Final = ("sagemaker:ListTrainingJobs", TAGS, "sagemaker:DescribeTrainingJob")
+DOMAINS: Final = ("sagemaker:ListDomains", TAGS, "sagemaker:DescribeDomain")
+
+FINDERS: Final = (
+    Finder(
+        *ENDPOINT,
+        (
+            "sagemaker:ListEndpoints",
+            TAGS,
+            "sagemaker:DescribeEndpoint",
+            "sagemaker:DescribeEndpointConfig",
+            "sagemaker:DescribeModel",
+        ),
+        _endpoints,
+    ),
+    Finder(*NOTEBOOK, ("sagemaker:ListNotebookInstances", TAGS, "sagemaker:DescribeNotebookInstance"), _notebooks),
+    Finder(*TRAINING, JOBS, _training),
+    Finder(*POOL, JOBS, _pools),
+    Finder(*PROCESSING, ("sagemaker:ListProcessingJobs", TAGS, "sagemaker:DescribeProcessingJob"), _processing),
+    Finder(*DOMAIN, DOMAINS, _domains),
+    Finder(*APP, (*DOMAINS, "sagemaker:ListApps"), _apps),
+    Finder(*HYPERPOD, ("sagemaker:ListClusters", TAGS, "sagemaker:DescribeCluster"), _hyperpods),
+)

@@ -1,0 +1,60 @@
+"""Finders of secrets (Secrets Manager) and parameters (Systems Manager)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.finder import Finder, command, row
+from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.scope import Scope
+from windlass.clusters.tags import flat
+
+
+def _secrets(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("secretsmanager", "list_secrets", "SecretList"):
+        name, tags = one["Name"], flat(one.get("Tags"))
+        owner = scope.owner(tags, name=name.lstrip("/"))
+        if owner and not one.get("DeletedDate"):
+            yield row(
+                SECRET,
+                scope,
+                owner,
+                one["ARN"],
+                name=name,
+                tags=tags,
+                prices=[PriceKey("secretsmanager", "month", "", 1.0)],
+                remedy=command(scope, "secretsmanager delete-secret --secret-id", one["ARN"]),
+            )
+
+
+def _parameters(ask: Ask, scope: Scope) -> Iterator[Found]:
+    """Standard parameters are free, advanced ones bill."""
+
+    def look(one: dict[str, Any]) -> Iterator[Found]:
+        name = one["Name"]
+        tags = ask.tags("ssm", "list_tags_for_resource", "TagList", ResourceType="Parameter", ResourceId=name)
+        if owner := scope.owner(tags, name=name.lstrip("/")):
+            is_free = one.get("Tier", "Standard") == "Standard"
+            yield row(
+                PARAMETER,
+                scope,
+                owner,
+                name,
+                tags=tags,
+                detail=one.get("Tier", ""),
+                prices=[] if is_free else [PriceKey("ssm", "month", "advanced", 1.0)],
+                remedy=command(scope, "ssm delete-parameter --name", name),
+            )
+
+    return ask.each(ask.items("ssm", "describe_parameters", "Parameters"), look)
+
+
+SECRET: Final = ("secretsmanager", "secret")
+PARAMETER: Final = ("ssm", "parameter")
+
+FINDERS: Final = (
+    Finder(*SECRET, ("secretsmanager:ListSecrets",), _secrets),
+    Finder(*PARAMETER, ("ssm:DescribeParameters", "ssm:ListTagsForResource"), _parameters),
+)

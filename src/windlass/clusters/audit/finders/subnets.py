@@ -1,0 +1,69 @@
+"""Finders of what a VPC is divided and connected by; nothing of it bills, and all of it blocks the VPC's deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.finder import Finder, command, row
+from windlass.clusters.audit.report import Found
+from windlass.clusters.audit.scope import Scope
+from windlass.clusters.tags import flat
+
+
+def _subnets(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("ec2", "describe_subnets", "Subnets"):
+        tags, id = flat(one.get("Tags")), one["SubnetId"]
+        if owner := scope.owner(tags, vpc_id=one.get("VpcId", ""), is_network=True):
+            yield row(
+                SUBNET,
+                scope,
+                owner,
+                id,
+                tags=tags,
+                detail=f"{one.get('CidrBlock', '')} in {one.get('AvailabilityZone', '?')}",
+                remedy=command(scope, "ec2 delete-subnet --subnet-id", id),
+            )
+
+
+def _tables(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("ec2", "describe_route_tables", "RouteTables"):
+        tags, id = flat(one.get("Tags")), one["RouteTableId"]
+        owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), is_network=True)
+        if owner and not any(each.get("Main") for each in one.get("Associations") or ()):  # it goes with its VPC
+            yield row(
+                TABLE,
+                scope,
+                owner,
+                id,
+                tags=tags,
+                remedy=command(scope, "ec2 delete-route-table --route-table-id", id),
+            )
+
+
+def _gateways(ask: Ask, scope: Scope) -> Iterator[Found]:
+    for one in ask.items("ec2", "describe_internet_gateways", "InternetGateways"):
+        tags, id = flat(one.get("Tags")), one["InternetGatewayId"]
+        vpc = next((each["VpcId"] for each in one.get("Attachments") or ()), "")
+        if owner := scope.owner(tags, vpc_id=vpc, is_network=True):
+            yield row(
+                GATEWAY,
+                scope,
+                owner,
+                id,
+                tags=tags,
+                detail=f"of {vpc}" if vpc else "of no VPC",
+                remedy="detach it, then: " + command(scope, "ec2 delete-internet-gateway --internet-gateway-id", id),
+            )
+
+
+SUBNET: Final = ("ec2", "subnet")
+TABLE: Final = ("ec2", "route table")
+GATEWAY: Final = ("ec2", "internet gateway")
+
+FINDERS: Final = (
+    Finder(*SUBNET, ("ec2:DescribeSubnets",), _subnets),
+    Finder(*TABLE, ("ec2:DescribeRouteTables",), _tables),
+    Finder(*GATEWAY, ("ec2:DescribeInternetGateways",), _gateways),
+)

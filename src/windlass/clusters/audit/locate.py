@@ -1,0 +1,110 @@
+"""Learns what an audit has to know of a cluster before it can recognize what belongs to it: its VPC above all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.finders.compute import instance_owner, reservations, volume_owner
+from windlass.clusters.audit.finders.eks import describe
+from windlass.clusters.audit.finders.network import security_group_owner
+from windlass.clusters.audit.scope import Scope, clusters_of
+from windlass.clusters.aws import AwsError
+from windlass.clusters.tags import flat
+
+ASKS: Final = (
+    "eks:DescribeCluster",
+    "eks:ListClusters",
+    "ec2:DescribeVpcs",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeInstances",
+    "ec2:DescribeSubnets",
+    "ec2:DescribeVolumes",
+)
+
+
+def locate(ask: Ask, scope: Scope, vpc_id: str | None) -> Scope:
+    """`scope` with what EKS and EC2 say of the cluster; what they do not answer is recorded by `ask`."""
+    for step in (_others, partial(_vpcs, vpc_id=vpc_id), _subnets, _groups, _instances, _volumes):
+        with _recorded(ask):
+            scope = step(ask, scope)
+    return scope
+
+
+@contextmanager
+def _recorded(ask: Ask) -> Iterator[None]:
+    try:
+        yield
+    except AwsError as error:
+        ask.not_known(error)
+
+
+def _others(ask: Ask, scope: Scope) -> Scope:
+    names = frozenset(ask.items("eks", "list_clusters", "clusters"))
+    return replace(scope, other_names=names - {scope.name})
+
+
+def _vpcs(ask: Ask, scope: Scope, vpc_id: str | None) -> Scope:
+    """A VPC that the cluster shares with another does not count: others' objects are in it too."""
+    about = _described(ask, scope.name)
+    used = {vpc_id or "", _vpc_of(about)} - {""}
+    if used and not scope.is_ours:
+        used -= {_vpc_of(_described(ask, other)) for other in sorted(scope.other_names)}
+    issuer = ((about.get("identity") or {}).get("oidc") or {}).get("issuer", "").removeprefix("https://")
+    scope = replace(scope, issuer=issuer)
+    own, named, excluded = set(), set(scope.other_names), set()
+    for one in ask.items("ec2", "describe_vpcs", "Vpcs"):
+        tags, id = flat(one.get("Tags")), one["VpcId"]
+        named |= clusters_of(tags)
+        if one.get("IsDefault") or scope.is_of_another(tags):
+            excluded.add(id)
+        elif (scope.is_ours and id == vpc_id) or scope.owner(tags, is_network=True):
+            own.add(id)
+    used -= own | excluded
+    names = frozenset(named) - {scope.name}
+    return replace(scope, vpc_ids=frozenset(own), used_vpc_ids=frozenset(used), other_names=names)
+
+
+def _described(ask: Ask, name: str) -> dict[str, Any]:
+    with _recorded(ask):
+        return describe(ask, name) or {}
+    return {}
+
+
+def _vpc_of(about: dict[str, Any]) -> str:
+    return str((about.get("resourcesVpcConfig") or {}).get("vpcId", ""))
+
+
+def _subnets(ask: Ask, scope: Scope) -> Scope:
+    found = ask.items("ec2", "describe_subnets", "Subnets")
+    own = {one["SubnetId"] for one in found if one.get("VpcId") in scope.vpc_ids}
+    return replace(scope, subnet_ids=scope.subnet_ids | own)
+
+
+def _volumes(ask: Ask, scope: Scope) -> Scope:
+    volumes = ask.items("ec2", "describe_volumes", "Volumes")
+    own = {one["VolumeId"] for one in volumes if (owner := volume_owner(scope, one)) and owner.is_certain}
+    return replace(scope, volume_ids=scope.volume_ids | own)
+
+
+def _groups(ask: Ask, scope: Scope) -> Scope:
+    groups = ask.items("ec2", "describe_security_groups", "SecurityGroups")
+    owned = {one["GroupId"] for one in groups if (owner := security_group_owner(scope, one)) and owner.is_certain}
+    return replace(scope, security_group_ids=frozenset(owned))
+
+
+def _instances(ask: Ask, scope: Scope) -> Scope:
+    own, others, named = set(), set(), set(scope.other_names)
+    for one in reservations(ask):
+        tags = flat(one.get("Tags"))
+        named |= clusters_of(tags)
+        if (owner := instance_owner(scope, one)) and owner.is_certain:
+            own.add(one["InstanceId"])
+        elif scope.is_of_another(tags):
+            others.add(one["InstanceId"])
+    names = frozenset(named) - {scope.name}
+    return replace(scope, instance_ids=frozenset(own), other_instance_ids=frozenset(others), other_names=names)

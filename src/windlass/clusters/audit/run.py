@@ -1,0 +1,98 @@
+"""Audits one cluster: runs all finders side by side and gathers what they found, and what they could not ask."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Final
+
+from windlass.clusters.audit.calls import Ask, Asker
+from windlass.clusters.audit.finder import Finder
+from windlass.clusters.audit.finders import FINDERS
+from windlass.clusters.audit.locate import ASKS, locate
+from windlass.clusters.audit.report import AuditReport, Found, Unknown
+from windlass.clusters.audit.scope import Scope
+from windlass.clusters.aws import Aws, AwsError, partition
+
+FINDER_THREADS: Final = 8
+DETAIL_THREADS: Final = 8
+"""IAM answers about 20 calls a second to one account; more threads would only be throttled."""
+
+
+def audit(
+    cluster: str,
+    aws: Aws,
+    *,
+    vpc_id: str | None = None,
+    is_ours: bool,
+    bucket: str = "",
+    volume_names: Collection[str] = (),
+    volume_ids: Collection[str] = (),
+    subnet_ids: Collection[str] = (),
+) -> AuditReport:
+    """What exists in `aws`'s region, and globally, and belongs to the cluster of this name, whether it exists or not.
+
+    `is_ours`: Windlass made the cluster; then all in the VPC `vpc_id`, or in one that its tags name, is its own, and
+    names that begin with the cluster's are reported as possible. Else what is in a VPC that only this cluster uses is
+    possible. `bucket`: its bucket, where the user chose its name. `volume_names`: PersistentVolumes (`pvc-…`) that the
+    cluster is known to have had, `volume_ids` and `subnet_ids` its volumes of EBS and its subnets. Changes nothing.
+    A question that is not answered is a row of `unknown`, never an empty list.
+    Raises NotLoggedIn, or another AwsError, where AWS does not even say whose credentials these are.
+    """
+    before = aws.num_calls
+    scope = Scope(
+        cluster,
+        aws.region,
+        aws.identity.account_id,
+        partition(aws.region),
+        is_ours,
+        bucket=bucket,
+        volume_names=frozenset(volume_names),
+        volume_ids=frozenset(volume_ids),
+        subnet_ids=frozenset(subnet_ids),
+    )
+    found: list[Found] = []
+    with (
+        ThreadPoolExecutor(DETAIL_THREADS, "audit-details") as details,
+        ThreadPoolExecutor(FINDER_THREADS, "audit") as threads,
+    ):
+        try:
+            asker = Asker(aws, details)
+            first = Ask(asker, "eks", "cluster and its VPC", ASKS)
+            scope = locate(first, scope, vpc_id)
+            unknown = first.unknown
+            for rows, failed in threads.map(lambda finder: run_finder(finder, asker, scope), FINDERS):
+                found += rows
+                unknown += failed
+        except BaseException:  # an interrupt does not wait for what has not begun
+            threads.shutdown(wait=False, cancel_futures=True)
+            details.shutdown(wait=False, cancel_futures=True)
+            raise
+    return AuditReport(
+        cluster=cluster,
+        region=aws.region,
+        found=tuple(sorted(set(found), key=_order)),
+        unknown=tuple(unknown),
+        at=datetime.now(UTC),
+        num_calls=aws.num_calls - before,
+    )
+
+
+def run_finder(finder: Finder, asker: Asker, scope: Scope) -> tuple[list[Found], list[Unknown]]:
+    """What one finder found before and beside what it could not ask."""
+    ask = Ask(asker, finder.service, finder.kind, finder.asks)
+    found: list[Found] = []
+    try:
+        for one in finder.find(ask, scope):
+            found.append(one)
+    except AwsError as error:
+        if not ask.is_absent(error):
+            ask.not_known(error)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # what is not understood may be a leak
+        ask.not_known(AwsError(f"an answer of {finder.service} is not understood: {error!r}", action=finder.asks[0]))
+    return found, ask.unknown
+
+
+def _order(one: Found) -> tuple[bool, bool, bool, str, str, str, str]:
+    return one.kept_on_purpose, not one.is_certain, not one.bills, one.service, one.kind, one.name, one.id

@@ -1,0 +1,78 @@
+"""What installation, status and removal of components share: cluster, clocks, and how they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from windlass.clusters.components import readiness
+from windlass.clusters.components.component import Component, Generated
+from windlass.clusters.components.helm import RUN_SECONDS, Helm
+from windlass.clusters.components.record import Record, Records, Worker
+from windlass.clusters.components.resources import NotServed, Resources
+from windlass.clusters.components.source import Source
+from windlass.clusters.components.values import ClusterValues
+from windlass.errors import EngineError
+
+POLL_SECONDS: Final = 1.0
+CLOCK_SKEW_SECONDS: Final = 120.0
+
+
+class NotReady(EngineError):
+    """A component is not ready, or not gone, in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One cluster, for the time of one command."""
+
+    resources: Resources
+    records: Records
+    helm: Helm
+    values: ClusterValues
+    source: Source
+    table: tuple[Component, ...]
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+    now: Callable[[], float]
+    """Unix seconds."""
+
+    def until(self, is_true: Callable[[], bool], seconds: float, why: Callable[[], str]) -> None:
+        """Wait for a condition. Raises NotReady."""
+        give_up = self.clock() + seconds
+        while not is_true():
+            if self.clock() >= give_up:
+                raise NotReady(
+                    f"not done after {seconds:.0f} s: {why()}", "the same command goes on where this one ended"
+                )
+            self.sleep(POLL_SECONDS)
+
+    def await_worker(self, record: Record | None) -> None:
+        """Raises EngineError while another process works on a component."""
+        if record is None or record.state == "installed":
+            return
+        worker, is_running = record.worker, Worker.here().is_running(record.worker)
+        if is_running is None:
+            # A helm ends with the process that started it, but whether that runs cannot be seen from another machine.
+            is_running = record.is_release and self.now() - record.since < RUN_SECONDS + CLOCK_SKEW_SECONDS
+        if is_running:
+            raise EngineError(
+                f"component {record.component} is {record.state}: process {worker.pid} on {worker.host}",
+                "wait for it; where that machine is gone, try again in ten minutes",
+            )
+
+    def problems(self, component: Component) -> tuple[str, ...]:
+        """Why a component is not ready, its generated objects included. Raises Refused, Unreachable."""
+        found = readiness.problems(self.resources, component)
+        if not isinstance(component.source, Generated):
+            return found
+        for each in component.source.make(self.values):
+            try:
+                ref = self.resources.ref(each, component.namespace)
+            except NotServed as error:
+                return (*found, error.message)
+            one = self.resources.get(ref)
+            why = "does not exist" if one is None else readiness.of_object({**one, "kind": ref.kind})
+            found += (f"{ref}: {why}",) if why else ()
+        return found

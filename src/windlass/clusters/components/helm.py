@@ -1,0 +1,161 @@
+"""Runs the `helm` program: releases of charts in a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.clusters.components import lifeline
+from windlass.clusters.components.component import COMPONENT_LABEL
+from windlass.errors import EngineError, MissingPart
+
+HOOK_SECONDS: Final = 300
+"""How long a hook of a chart may run; whether a release is ready is not waited for by helm."""
+RUN_SECONDS: Final = 420.0
+INTERRUPT_SECONDS: Final = 20.0
+HISTORY: Final = 5
+MIN_VERSION: Final = (3, 13)
+"""The first that labels releases."""
+EVERY_STATE: Final = ("--deployed", "--failed", "--pending", "--superseded", "--uninstalling")
+"""Options of `helm list`: version 3 lists those without `--all`, an option that version 4 does not have."""
+PENDING: Final = ("pending-install", "pending-upgrade", "pending-rollback", "uninstalling")
+"""States that a killed helm leaves behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release, as `helm list` reports it."""
+
+    name: str
+    namespace: str
+    status: str
+    chart: str
+    """Name and version: `karpenter-1.14.1`."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether helm was ended in the middle of it, or still works on it."""
+        return self.status in PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Helm:
+    """The program, and the cluster that it talks to."""
+
+    program: str
+    kubeconfig: str
+    """As in `$KUBECONFIG`."""
+    context: str
+
+    def version(self) -> tuple[int, ...]:
+        """Raises MissingPart where there is no helm or it is too old, EngineError."""
+        text = run_helm([self.program, "version", "--template", "{{.Version}}"], {}, 30).strip().removeprefix("v")
+        found = tuple(int(part) for part in text.split("-")[0].split("+")[0].split(".") if part.isdigit())
+        if found < MIN_VERSION:
+            raise MissingPart(
+                f"helm {text} is too old: {'.'.join(map(str, MIN_VERSION))} or newer is needed",
+                "install a newer one: https://helm.sh/docs/intro/install/",
+            )
+        return found
+
+    def find(self, name: str, namespace: str, *, is_ours: bool = False) -> Release | None:
+        """A release, in whatever state; `is_ours`: only one with our label. Raises EngineError."""
+        mine = ["--selector", f"{COMPONENT_LABEL}={name}"] if is_ours else []
+        text = self._run(
+            "list", "--namespace", namespace, *EVERY_STATE, "--filter", f"^{name}$", "--output", "json", *mine
+        )
+        found = [one for one in _json(text) or () if one.get("name") == name]
+        if not found:
+            return None
+        one = found[0]
+        return Release(name, namespace, str(one["status"]), str(one["chart"]))
+
+    def upgrade(self, name: str, namespace: str, chart: Path, values: Mapping[str, Any]) -> None:
+        """Install a chart, or upgrade its release. Its definitions are left to the caller: helm never upgrades them.
+
+        Raises EngineError.
+        """
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(values, file)
+            file.flush()
+            self._run(
+                "upgrade", name, str(chart), "--install", "--namespace", namespace, "--skip-crds",
+                "--values", file.name, "--timeout", f"{HOOK_SECONDS}s", "--history-max", str(HISTORY),
+                "--labels", f"{COMPONENT_LABEL}={name}",
+            )  # fmt: skip
+
+    def recover(self, release: Release) -> None:
+        """End what a killed helm has begun: back to the revision before it, or nothing. Raises EngineError."""
+        if release.status in ("pending-upgrade", "pending-rollback"):
+            self._run("rollback", release.name, "--namespace", release.namespace, "--timeout", f"{HOOK_SECONDS}s")
+        else:
+            self.uninstall(release.name, release.namespace)
+
+    def uninstall(self, name: str, namespace: str) -> None:
+        """Remove a release with its objects; one that is not there is as welcome. Raises EngineError."""
+        self._run("uninstall", name, "--namespace", namespace, "--ignore-not-found", "--timeout", f"{HOOK_SECONDS}s")
+
+    def definitions(self, chart: Path) -> str:
+        """The definitions in a chart's folder `crds`, as YAML. Raises EngineError."""
+        return self._run("show", "crds", str(chart))
+
+    def _run(self, *args: str) -> str:
+        command = [self.program, "--kube-context", self.context, *args]
+        return run_helm(command, {"KUBECONFIG": self.kubeconfig}, RUN_SECONDS)
+
+
+def run_helm(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> str:
+    """The output of a helm that ends with this process. Raises EngineError, MissingPart."""
+    if shutil.which(command[0]) is None:
+        raise MissingPart(
+            "helm is needed to install charts, and is not in PATH", "install it: https://helm.sh/docs/intro/install/"
+        )
+    guarded = [sys.executable, "-I", lifeline.__file__, *command]
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            guarded, stdin=subprocess.PIPE, stdout=output, stderr=complaints, env={**os.environ, **environ}
+        )
+        try:
+            code = process.wait(seconds)
+        except KeyboardInterrupt:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # helm got it too, and records what it has not done
+                process.wait(INTERRUPT_SECONDS)
+            raise
+        except subprocess.TimeoutExpired:
+            raise EngineError(
+                f"helm {_verb(command)} took more than {seconds:.0f} s", "windlass cluster status"
+            ) from None
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
+            process.wait()
+        output.seek(0)
+        complaints.seek(0)
+        text, said = output.read().decode("utf-8", "replace"), complaints.read().decode("utf-8", "replace")
+    if code:
+        last = " ".join(said.strip().split())[-600:] or f"exit code {code}"
+        raise EngineError(f"helm {_verb(command)}: {last}")
+    return text
+
+
+def _verb(command: Sequence[str]) -> str:
+    """What helm was asked to do, for messages: `upgrade karpenter`."""
+    words = [word for word in command[1:] if not word.startswith("-")]
+    skipped = 1 if "--kube-context" in command else 0
+    return " ".join(words[skipped : skipped + 2])
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise EngineError(f"helm answered something that is not JSON: {text[:200]}") from error

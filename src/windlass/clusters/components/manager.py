@@ -1,0 +1,117 @@
+"""The components of one cluster: install, status, uninstall."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from windlass.clusters.components import installation, readiness, removal
+from windlass.clusters.components.component import Chart, Component
+from windlass.clusters.components.context import Context
+from windlass.clusters.components.helm import Helm
+from windlass.clusters.components.record import Record, Records
+from windlass.clusters.components.resources import Resources
+from windlass.clusters.components.source import Source
+from windlass.clusters.components.steps import Progress, Steps
+from windlass.clusters.components.table import COMPONENTS, ordered
+from windlass.clusters.components.texts import DEFINITION
+from windlass.clusters.components.values import ClusterValues
+from windlass.engines.kubernetes.access.client import Client
+
+READY_SECONDS: Final = 600.0
+"""For a component to be ready: on new nodes its images are pulled first."""
+State = Literal["absent", "foreign", "installing", "installed", "removing"]
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentStatus:
+    """A component in a cluster."""
+
+    component: str
+    installed: str
+    """Its version; empty where Windlass has not installed it."""
+    wanted: str
+    state: State
+    """`foreign`: it is there, and was not installed by Windlass."""
+    problems: tuple[str, ...]
+    """Why it is not healthy; empty where it is, or is not installed."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether all of it is ready."""
+        return self.state in ("installed", "foreign") and not self.problems
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has the version of this Windlass."""
+        return self.installed == self.wanted
+
+
+class Manager:
+    """Installs, inspects and removes components. Its methods raise EngineError, MissingPart and UsageError."""
+
+    def __init__(
+        self,
+        client: Client,
+        kubeconfig: str,
+        values: ClusterValues,
+        source: Source,
+        *,
+        helm: str = "helm",
+        table: Sequence[Component] = COMPONENTS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`kubeconfig` is the one of the client, for helm. `clock` and `sleep` time waits, `now` is Unix seconds."""
+        resources = Resources(client)
+        self._context = Context(
+            resources,
+            Records(resources),
+            Helm(helm, kubeconfig, client.context),
+            values,
+            source,
+            tuple(table),
+            clock,
+            sleep,
+            now,
+        )
+
+    def install(self, names: Iterable[str], progress: Progress) -> None:
+        """Install components and those that they need, or change what differs; each is ready before the next begins.
+
+        May be interrupted at any point: the next call goes on. Raises NotReady, Foreign, EngineError, MissingPart,
+        UsageError.
+        """
+        context = self._context
+        chosen = ordered(names, context.table)
+        if any(isinstance(one.source, Chart) for one in chosen):
+            context.helm.version()
+        for one in chosen:
+            installation.install(context, one, Steps(one.name, progress), READY_SECONDS)
+
+    def status(self, names: Iterable[str] = ()) -> tuple[ComponentStatus, ...]:
+        """Installed and wanted version of components, and why they are not healthy; without names, of all in the table.
+
+        Reads only. Raises Refused, Unreachable.
+        """
+        chosen, recorded = tuple(names), self._context.records.all()
+        wanted = (one for one in self._context.table if one.name in chosen or not chosen)
+        return tuple(self._status(one, recorded.get(one.name)) for one in wanted)
+
+    def uninstall(self, names: Iterable[str], progress: Progress) -> None:
+        """Remove components in reverse order; without names, all that Windlass has installed. See `removal.remove`."""
+        removal.remove(self._context, tuple(names), progress)
+
+    def _status(self, component: Component, record: Record | None) -> ComponentStatus:
+        if record is not None:
+            problems = self._context.problems(component)
+            return ComponentStatus(component.name, record.version, component.version, record.state, problems)
+        found = {ref: self._context.resources.get(ref) for ref in readiness.refs(component)}
+        if not any(found.values()):
+            return ComponentStatus(component.name, "", component.version, "absent", ())
+        # An operator of others may have other names than ours: only its kinds must be there.
+        missing = tuple(f"{ref}: does not exist" for ref, one in found.items() if ref.kind == DEFINITION and not one)
+        return ComponentStatus(component.name, "", component.version, "foreign", missing)

@@ -1,0 +1,85 @@
+"""Karpenter's NodePools and EC2NodeClasses from the GPU pools of a cluster. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from windlass.clusters.components.values import ClusterValues, GpuPool
+
+CAPACITY_TYPES: Final = {"on-demand": "on-demand", "spot": "spot", "capacity-block": "reserved"}
+GPU_TAINT: Final = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
+EMPTY_SECONDS: Final = 300
+"""How long a GPU node may be empty before it is deleted: the next run of a sweep finds it, with its images."""
+FREE_IOPS: Final = 3000
+IOPS_PER_MIBS: Final = 4
+"""gp3 allows 0.25 MiB/s for each provisioned operation a second."""
+POOL_LABEL: Final = "windlass.dev/pool"
+
+
+def objects(values: ClusterValues) -> list[dict[str, Any]]:
+    """A class and a pool for each GPU pool."""
+    return [each for pool in values.pools for each in (node_class(pool, values), node_pool(pool))]
+
+
+def node_class(pool: GpuPool, values: ClusterValues) -> dict[str, Any]:
+    """How instances of a pool are started: image, network, root volume."""
+    spec: dict[str, Any] = {
+        "amiSelectorTerms": [{"alias": pool.ami_alias}],
+        "instanceProfile": values.instance_profile,
+        "subnetSelectorTerms": [{"id": subnet} for subnet in values.private_subnet_ids],
+        "securityGroupSelectorTerms": [{"id": values.node_security_group_id}],
+        "blockDeviceMappings": [_root_volume(pool)],
+        # A pod reaches its role by Pod Identity; one hop keeps it from the role of the node.
+        "metadataOptions": {"httpEndpoint": "enabled", "httpTokens": "required", "httpPutResponseHopLimit": 1},
+        "instanceStorePolicy": "RAID0",
+        "tags": dict(values.tags),
+    }
+    if pool.capacity_reservation_id:
+        spec["capacityReservationSelectorTerms"] = [{"id": pool.capacity_reservation_id}]
+    if pool.is_pull_parallel and pool.ami_alias.startswith("al2023"):
+        config = {
+            "apiVersion": "node.eks.aws/v1alpha1",
+            "kind": "NodeConfig",
+            "spec": {"featureGates": {"FastImagePull": True}},
+        }
+        spec["userData"] = json.dumps(config)
+    return {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": pool.name}, "spec": spec}
+
+
+def node_pool(pool: GpuPool) -> dict[str, Any]:
+    """Which instances may be started, up to which number, and when they are deleted."""
+    requirements = {
+        "node.kubernetes.io/instance-type": list(pool.instance_types),
+        "karpenter.sh/capacity-type": [CAPACITY_TYPES[pool.capacity]],
+        **({"topology.kubernetes.io/zone": [pool.zone]} if pool.zone else {}),
+    }
+    template: dict[str, Any] = {
+        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": pool.name},
+        "requirements": [{"key": key, "operator": "In", "values": found} for key, found in requirements.items()],
+        # A node that expires would end the training on it.
+        "expireAfter": "Never",
+        **({"taints": [GPU_TAINT]} if pool.is_tainted else {}),
+    }
+    spec: dict[str, Any] = {
+        "template": {"metadata": {"labels": {**pool.labels, POOL_LABEL: pool.name}}, "spec": template},
+        # Nodes in use are never replaced by cheaper ones: a run would start again from its last checkpoint.
+        "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": f"{EMPTY_SECONDS}s"},
+    }
+    if pool.max_nodes is not None:
+        spec["limits"] = {"nodes": str(pool.max_nodes)}
+    return {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": pool.name}, "spec": spec}
+
+
+def _root_volume(pool: GpuPool) -> dict[str, Any]:
+    iops = max(FREE_IOPS, pool.disk_throughput_mibs * IOPS_PER_MIBS)
+    disk = {
+        "volumeSize": f"{pool.disk_gib}Gi",
+        "volumeType": "gp3",
+        "throughput": pool.disk_throughput_mibs,
+        "iops": iops,
+        "encrypted": True,
+        "deleteOnTermination": True,
+    }
+    name = "/dev/xvdb" if pool.ami_alias.startswith("bottlerocket") else "/dev/xvda"
+    return {"deviceName": name, "ebs": disk}

@@ -1,0 +1,139 @@
+"""The record of a component in its cluster, a ConfigMap that is written before anything is applied."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from windlass.clusters.components.component import COMPONENT_LABEL, SYSTEM
+from windlass.clusters.components.resources import Ref, Resources
+from windlass.engines.kubernetes.objects import labels
+from windlass.errors import EngineError
+from windlass.runs.machine import this_machine
+from windlass.worker import process
+
+State = Literal["installing", "installed", "removing"]
+PREFIX: Final = "windlass-component-"
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process that installs or removes a component."""
+
+    machine: str
+    host: str
+    pid: int
+    start_ticks: int
+    boot: str
+
+    @classmethod
+    def here(cls) -> Worker:
+        """This process."""
+        machine, found = this_machine(os.environ), process.stat(os.getpid())
+        return cls(machine.id, machine.host, os.getpid(), found.start_ticks if found else 0, process.boot_id())
+
+    def is_running(self, other: Worker) -> bool | None:
+        """Whether `other` is a process of this machine that runs; None where it is one of another machine."""
+        if other.machine != self.machine:
+            return None
+        if other == self:
+            return False
+        return process.is_same(other.pid, other.start_ticks, other.boot)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A component in a cluster."""
+
+    component: str
+    version: str
+    """That is installed, or is being installed."""
+    state: State
+    namespace: str
+    is_release: bool
+    """Whether helm installs it, as a release with the name of the component."""
+    digest: str
+    """Of the version and of everything that it is configured with."""
+    content: str
+    """SHA-256 of the chart's archive or of the manifests, to which the version is pinned; empty where it has none."""
+    objects: tuple[Ref, ...]
+    """That were applied, or may have been, apart from those of a release; in the order of creation."""
+    worker: Worker
+    since: float
+    """Unix seconds of the last change of the state."""
+
+    def with_state(self, state: State, now: float) -> Record:
+        """The same in another state."""
+        return replace(self, state=state, worker=Worker.here(), since=now)
+
+
+class Records:
+    """The records of a cluster. Its methods raise Refused, Unreachable and EngineError."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    def all(self) -> dict[str, Record]:
+        """By component."""
+        found = self._resources.list("v1", "ConfigMap", COMPONENT_LABEL, SYSTEM)
+        read = (_read(one) for one in found if str(one["metadata"]["name"]).startswith(PREFIX))
+        return {one.component: one for one in read}
+
+    def find(self, component: str) -> Record | None:
+        """That of a component; None where it is not installed."""
+        found = self._resources.get(_ref(component))
+        return None if found is None else _read(found)
+
+    def write(self, record: Record) -> None:
+        """Create or replace it."""
+        meta = {
+            "name": PREFIX + record.component,
+            "labels": {COMPONENT_LABEL: record.component, labels.PART_OF: labels.WINDLASS},
+        }
+        data = {
+            "version": record.version, "state": record.state, "namespace": record.namespace, "digest": record.digest,
+            "content": record.content,
+            "is_release": json.dumps(record.is_release), "since": f"{record.since:.0f}",
+            "objects": json.dumps([list(one) for one in record.objects]),
+            "worker": json.dumps([record.worker.machine, record.worker.host, record.worker.pid,
+                                  record.worker.start_ticks, record.worker.boot]),
+        }  # fmt: skip
+        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+        self._resources.apply(made, _ref(record.component))
+
+    def remove(self, component: str) -> None:
+        """Forget a component."""
+        self._resources.delete(_ref(component))
+
+
+def joined(*groups: Iterable[Ref]) -> tuple[Ref, ...]:
+    """All of them, each once."""
+    return tuple(dict.fromkeys(one for group in groups for one in group))
+
+
+def _ref(component: str) -> Ref:
+    return Ref("v1", "ConfigMap", SYSTEM, PREFIX + component)
+
+
+def _read(found: Mapping[str, Any]) -> Record:
+    name = str(found["metadata"]["name"])
+    try:
+        data = found["data"]
+        return Record(
+            component=name.removeprefix(PREFIX),
+            version=data["version"],
+            state=data["state"],
+            namespace=data["namespace"],
+            is_release=bool(json.loads(data["is_release"])),
+            digest=data["digest"],
+            content=data["content"],
+            objects=tuple(Ref(*map(str, one)) for one in json.loads(data["objects"])),
+            worker=Worker(*json.loads(data["worker"])),
+            since=float(data["since"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        hint = f"kubectl -n {SYSTEM} get configmap {name} -o yaml; if nothing needs it, delete it"
+        raise EngineError(f"ConfigMap {name} in {SYSTEM} is no record of a component: {error!r}", hint) from error

@@ -1,0 +1,119 @@
+"""Where charts and manifests come from: the network, or a folder of this machine."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Final, Protocol
+
+from windlass.clusters.components.component import Chart, Manifests
+from windlass.clusters.components.helm import run_helm
+from windlass.errors import EngineError
+
+MAX_BYTES: Final = 32 * 2**20
+"""Of a file of manifests; the largest that is known has 2 MB."""
+FETCH_SECONDS: Final = 60.0
+PULL_SECONDS: Final = 180.0
+
+
+class Source(Protocol):
+    """The only part of an installation that may use the network."""
+
+    def chart(self, chart: Chart) -> Path:
+        """A chart on this machine: its folder or its archive. Raises EngineError, MissingPart."""
+        ...
+
+    def manifests(self, name: str, manifests: Manifests) -> str:
+        """The manifests of the component of this name, as YAML. Raises EngineError."""
+        ...
+
+
+class FolderSource:
+    """Charts and manifests that were copied into a folder: for clusters without a way out, and for tests.
+
+    A chart is `NAME/`, `NAME-VERSION/` or `NAME-VERSION.tgz`; manifests are `COMPONENT.yaml`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def chart(self, chart: Chart) -> Path:
+        """See `Source`."""
+        names = (f"{chart.name}-{chart.version}.tgz", f"{chart.name}-{chart.version}", chart.name)
+        found = next((path for name in names if (path := self._folder / name).exists()), None)
+        if found is None:
+            raise EngineError(
+                f"{self._folder} has no chart {chart.name} {chart.version}",
+                f"put it there: helm pull {_reference(chart)} --version {chart.version}",
+            )
+        return found
+
+    def manifests(self, name: str, manifests: Manifests) -> str:
+        """See `Source`."""
+        path = self._folder / f"{name}.yaml"
+        try:
+            return path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise EngineError(f"{path} cannot be read: {error}", f"put there: {manifests.url}") from error
+
+
+class NetworkSource:
+    """The repositories of the projects; what was fetched once is kept in a folder."""
+
+    def __init__(self, cache: Path, helm: str = "helm") -> None:
+        self._cache = cache
+        self._helm = helm
+
+    def chart(self, chart: Chart) -> Path:
+        """See `Source`: by `helm pull`."""
+        kept = self._cache / "charts" / f"{_safe(chart.name)}-{_safe(chart.version)}.tgz"
+        if kept.exists():
+            return kept
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            run_helm([self._helm, "pull", _reference(chart), *_repository(chart), "--version", chart.version,
+                      "--destination", folder], {}, PULL_SECONDS)  # fmt: skip
+            archives = list(Path(folder).glob("*.tgz"))
+            if len(archives) != 1:
+                raise EngineError(f"helm pull {_reference(chart)} made {len(archives)} archives, not one")
+            shutil.move(archives[0], kept)
+        return kept
+
+    def manifests(self, name: str, manifests: Manifests) -> str:
+        """See `Source`: by https only."""
+        url, hint = manifests.url, "is there a way to the internet? else copy it into a folder, and use --from FOLDER"
+        if not url.startswith("https://"):
+            raise EngineError(f"manifests of {name}: {url} is not https")
+        kept = self._cache / "manifests" / f"{_safe(url)}.yaml"
+        if kept.exists():
+            return kept.read_text("utf-8")
+        try:
+            with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as response:
+                data: bytes = response.read(MAX_BYTES + 1)
+        except (OSError, urllib.error.URLError, ValueError) as error:
+            raise EngineError(f"manifests of {name}: {url}: {error}", hint) from error
+        if len(data) > MAX_BYTES:
+            raise EngineError(f"manifests of {name}: {url} has more than {MAX_BYTES} bytes")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = kept.with_suffix(".part")
+        unfinished.write_bytes(data)
+        unfinished.replace(kept)
+        return data.decode("utf-8", "strict")
+
+
+def _reference(chart: Chart) -> str:
+    """What `helm pull` is given: an address for OCI, the name alone for a repository."""
+    return f"{chart.repository}/{chart.name}" if chart.repository.startswith("oci://") else chart.name
+
+
+def _repository(chart: Chart) -> list[str]:
+    return [] if chart.repository.startswith("oci://") else ["--repo", chart.repository]
+
+
+def _safe(text: str) -> str:
+    """As the name of a file."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)

@@ -1,0 +1,95 @@
+"""Storage classes, and the volumes and claims of the file systems that Terraform has made. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from windlass.clusters.components.values import ClusterValues, Efs, Fsx
+
+GP3: Final = "gp3"
+EFS: Final = "efs"
+FSX: Final = "fsx"
+"""Names of the classes, and of the claims in the namespace of the runs."""
+EFS_GIB: Final = 1024
+"""The size of a claim must be named; EFS ignores it."""
+DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+
+
+def objects(values: ClusterValues) -> list[dict[str, Any]]:
+    """Everything that runs need to store files in this cluster."""
+    made = [_gp3()]
+    if values.efs is not None:
+        made += [_efs_class(values.efs), *(_efs_claim(values.efs, values) if values.efs.access_point_id else ())]
+    if values.fsx is not None:
+        made += _fsx_claim(values.fsx, values)
+    return made
+
+
+def _class(name: str, provisioner: str, parameters: dict[str, str], **more: Any) -> dict[str, Any]:
+    meta = {"name": name, **more.pop("meta", {})}
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": meta,
+        "provisioner": provisioner,
+        "parameters": parameters,
+        "reclaimPolicy": "Delete",
+        **more,
+    }
+
+
+def _gp3() -> dict[str, Any]:
+    return _class(
+        GP3,
+        "ebs.csi.aws.com",
+        {"type": "gp3", "encrypted": "true"},
+        meta={"annotations": {DEFAULT_CLASS: "true"}},
+        # A volume lies in one zone: it is made in that of the node that the pod got.
+        volumeBindingMode="WaitForFirstConsumer",
+        allowVolumeExpansion=True,
+    )
+
+
+def _efs_class(efs: Efs) -> dict[str, Any]:
+    return _class(
+        EFS,
+        "efs.csi.aws.com",
+        {
+            "provisioningMode": "efs-ap",
+            "fileSystemId": efs.file_system_id,
+            "directoryPerms": "700",
+            "basePath": "/claims",
+            "ensureUniqueDirectory": "true",
+        },
+    )
+
+
+def _efs_claim(efs: Efs, values: ClusterValues) -> list[dict[str, Any]]:
+    driver = {"driver": "efs.csi.aws.com", "volumeHandle": f"{efs.file_system_id}::{efs.access_point_id}"}
+    return _pair(EFS, values, EFS_GIB, driver, ["tls"])
+
+
+def _fsx_claim(fsx: Fsx, values: ClusterValues) -> list[dict[str, Any]]:
+    driver = {
+        "driver": "fsx.csi.aws.com",
+        "volumeHandle": fsx.file_system_id,
+        "volumeAttributes": {"dnsname": fsx.dns_name, "mountname": fsx.mount_name},
+    }
+    return _pair(FSX, values, fsx.size_gib, driver, ["flock"])
+
+
+def _pair(claim: str, values: ClusterValues, gib: int, driver: dict[str, Any], options: list[str]) -> list[Any]:
+    """A volume, reserved for the one claim that names it. It is kept without the claim: Terraform has made it."""
+    # Volumes have no namespace: the cluster's name keeps those of two apart.
+    volume, size = f"windlass-{values.name}-{claim}", f"{gib}Gi"
+    return [
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume},
+         "spec": {"capacity": {"storage": size}, "accessModes": ["ReadWriteMany"], "storageClassName": "",
+                  "persistentVolumeReclaimPolicy": "Retain", "mountOptions": options, "csi": driver,
+                  "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": claim,
+                               "namespace": values.namespace}}},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+         "metadata": {"name": claim, "namespace": values.namespace},
+         "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": volume,
+                  "resources": {"requests": {"storage": size}}}},
+    ]  # fmt: skip

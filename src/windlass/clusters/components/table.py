@@ -1,0 +1,225 @@
+"""The components of a training cluster: versions, sources, values and what must be ready."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from windlass.clusters.components import node_pools, storage
+from windlass.clusters.components.component import SYSTEM, Chart, Component, Generated, Manifests, Ready, crds
+from windlass.clusters.components.node_pools import POOL_LABEL
+from windlass.clusters.components.values import ClusterValues
+from windlass.errors import UsageError, near
+
+Values = dict[str, Any]
+KUBEFLOW: Final = "kubeflow-system"
+PREFERS_OTHER_NODE: Final = {
+    "weight": 100,
+    "podAffinityTerm": {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "karpenter"}},
+    },
+}
+SYSTEM_POOL: Final = "system"
+"""Value of the label of nodes without GPUs, which Terraform makes for components."""
+GPU_TOLERATION: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+
+def _karpenter(values: ClusterValues) -> Values:
+    return {
+        "serviceAccount": {"name": "karpenter"},
+        "settings": {
+            "clusterName": values.name,
+            "clusterEndpoint": values.endpoint,
+            "interruptionQueue": values.queue_name,
+        },
+        # Its chart requires a node for each of two replicas, and a cluster may have one.
+        "affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": None,
+                "preferredDuringSchedulingIgnoredDuringExecution": [PREFERS_OTHER_NODE],
+            }
+        },
+        "controller": {
+            "env": [{"name": "AWS_REGION", "value": values.region}],
+            "resources": {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}},
+        },
+    }
+
+
+def _load_balancers(values: ClusterValues) -> Values:
+    return {
+        "clusterName": values.name,
+        "region": values.region,
+        "vpcId": values.vpc_id,
+        "serviceAccount": {"create": True, "name": "aws-load-balancer-controller"},
+        # Of what it makes, so that an audit finds it.
+        "defaultTags": {**values.tags, "windlass.dev/managed-by": "aws-load-balancer-controller"},
+    }
+
+
+def _jobset(_: ClusterValues) -> Values:
+    return {"fullnameOverride": "jobset", "image": _released("jobset/jobset", JOBSET_VERSION)}
+
+
+def _trainer(_: ClusterValues) -> Values:
+    # JobSet is a component of its own. The installer of runtimes would fetch programs from the web at each upgrade.
+    return {"fullnameOverride": "kubeflow-trainer", "jobset": {"install": False}, "runtimes": {"defaultEnabled": False}}
+
+
+def _kueue(_: ClusterValues) -> Values:
+    image = _released("kueue/kueue", KUEUE_VERSION)
+    return {"fullnameOverride": "kueue", "controllerManager": {"manager": {"image": image}}}
+
+
+def _released(repository: str, version: str) -> Values:
+    """The image of a release: in their sources, these charts name the image of a branch, which moves."""
+    return {"repository": f"registry.k8s.io/{repository}", "tag": f"v{version}", "pullPolicy": "IfNotPresent"}
+
+
+def _device_plugin(_: ClusterValues) -> Values:
+    # The chart's own affinity is to labels of node-feature-discovery, which is not installed.
+    of_a_pool = [
+        {"key": POOL_LABEL, "operator": "Exists"},
+        {"key": POOL_LABEL, "operator": "NotIn", "values": [SYSTEM_POOL]},
+    ]
+    with_gpus = [{"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}]
+    terms = [{"matchExpressions": of_a_pool}, {"matchExpressions": with_gpus}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    # A pool may have accelerators of another maker: there it waits, rather than restart again and again.
+    return {
+        "fullnameOverride": "nvidia-device-plugin",
+        "tolerations": [GPU_TOLERATION],
+        "failOnInitError": False,
+        "affinity": {"nodeAffinity": required},
+    }
+
+
+def _metrics(_: ClusterValues) -> Values:
+    return {"fullnameOverride": "metrics-server", "replicas": 1}
+
+
+JOBSET_VERSION: Final = "0.12.0"
+KUEUE_VERSION: Final = "0.16.1"
+JOBSET: Final = Component(
+    "jobset",
+    JOBSET_VERSION,
+    Chart("oci://registry.k8s.io/jobset/charts", "jobset", JOBSET_VERSION),
+    "jobset-system",
+    ready=(Ready("Deployment", "jobset-controller"), *crds("jobsets.jobset.x-k8s.io")),
+    values=_jobset,
+)
+TRAINER: Final = Component(
+    "trainer",
+    "2.3.0",
+    Chart("oci://ghcr.io/kubeflow/charts", "kubeflow-trainer", "2.3.0"),
+    KUBEFLOW,
+    ready=(
+        Ready("Deployment", "kubeflow-trainer-controller-manager"),
+        *crds("trainjobs.trainer.kubeflow.org", "clustertrainingruntimes.trainer.kubeflow.org"),
+    ),
+    needs=("jobset",),
+    values=_trainer,
+)
+MPI_OPERATOR: Final = Component(
+    "mpi-operator",
+    "0.8.0",
+    Manifests("https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.8.0/deploy/v2beta1/mpi-operator.yaml"),
+    "mpi-operator",
+    ready=(Ready("Deployment", "mpi-operator"), *crds("mpijobs.kubeflow.org")),
+)
+KUEUE: Final = Component(
+    "kueue",
+    KUEUE_VERSION,
+    Chart("oci://registry.k8s.io/kueue/charts", "kueue", KUEUE_VERSION),
+    "kueue-system",
+    ready=(
+        Ready("Deployment", "kueue-controller-manager"),
+        *crds("clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"),
+    ),
+    # It watches the kinds that it queues from its start on.
+    after=("jobset", "trainer", "mpi-operator"),
+    values=_kueue,
+)
+DEVICE_PLUGIN: Final = Component(
+    "nvidia-device-plugin",
+    "0.18.2",
+    Chart("https://nvidia.github.io/k8s-device-plugin", "nvidia-device-plugin", "0.18.2"),
+    SYSTEM,
+    ready=(Ready("DaemonSet", "nvidia-device-plugin"),),
+    values=_device_plugin,
+)
+LOAD_BALANCERS: Final = Component(
+    "aws-load-balancer-controller",
+    "3.2.2",
+    Chart("https://aws.github.io/eks-charts", "aws-load-balancer-controller", "3.2.2"),
+    SYSTEM,
+    ready=(Ready("Deployment", "aws-load-balancer-controller"), *crds("targetgroupbindings.elbv2.k8s.aws")),
+    # While it starts, its webhook keeps out every Service, also those of other components.
+    after=("jobset", "trainer", "kueue", "metrics-server", "karpenter"),
+    values=_load_balancers,
+    is_wanted=lambda values: values.has_load_balancer_controller,
+)
+KARPENTER: Final = Component(
+    "karpenter",
+    "1.14.1",
+    Chart("oci://public.ecr.aws/karpenter", "karpenter", "1.14.1"),
+    SYSTEM,
+    ready=(
+        Ready("Deployment", "karpenter"),
+        *crds("nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "ec2nodeclasses.karpenter.k8s.aws"),
+    ),
+    values=_karpenter,
+    is_wanted=lambda values: values.has_karpenter,
+)
+METRICS: Final = Component(
+    "metrics-server",
+    "3.13.1",
+    Chart(
+        "https://kubernetes-sigs.github.io/metrics-server",
+        "metrics-server",
+        "3.13.1",
+        "084e6edb680cf4e2acc30bd496568c53fdf663cbacf6e17876b25785c35b7a13",
+    ),
+    SYSTEM,
+    ready=(Ready("Deployment", "metrics-server"), Ready("APIService", "v1beta1.metrics.k8s.io")),
+    values=_metrics,
+)
+STORAGE: Final = Component("storage", "1", Generated(storage.objects), SYSTEM)
+NODE_POOLS: Final = Component(
+    "node-pools",
+    "1",
+    Generated(node_pools.objects),
+    SYSTEM,
+    needs=("karpenter",),
+    is_wanted=lambda values: values.has_karpenter and bool(values.pools),
+)
+COMPONENTS: Final = (STORAGE, JOBSET, TRAINER, MPI_OPERATOR, KUEUE, DEVICE_PLUGIN, LOAD_BALANCERS, KARPENTER,
+                     METRICS, NODE_POOLS)  # fmt: skip
+"""In the order of installation where nothing else orders them."""
+
+
+def default(values: ClusterValues) -> tuple[str, ...]:
+    """Those that a cluster with these outputs is to have."""
+    return tuple(one.name for one in COMPONENTS if one.is_wanted(values))
+
+
+def ordered(names: Iterable[str], table: Sequence[Component] = COMPONENTS) -> tuple[Component, ...]:
+    """These components, each after those that it needs, which are included. Raises UsageError on an unknown name."""
+    by_name, wanted = {one.name: one for one in table}, tuple(names)
+    found: dict[str, Component] = {}
+
+    def add(name: str, path: tuple[str, ...]) -> None:
+        if name not in by_name:
+            raise UsageError(f"{name} is no component", near(name, by_name) or f"components: {', '.join(by_name)}")
+        if name in path:
+            raise UsageError(f"components need each other: {' → '.join((*path, name))}")
+        component = by_name[name]
+        for other in (*component.needs, *(one for one in component.after if one in wanted)):
+            add(other, (*path, name))
+        found.setdefault(name, component)
+
+    for one in (*by_name, *(name for name in wanted if name not in by_name)):
+        if one in wanted:
+            add(one, ())
+    return tuple(found.values())

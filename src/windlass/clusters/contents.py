@@ -1,0 +1,64 @@
+"""Finds the account, the API server and the file systems of a cluster in the state of Terraform. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.clusters.outputs import ApiServer
+
+if TYPE_CHECKING:
+    from windlass.clusters.terraform.state import StateResource
+    from windlass.spec.cluster import Cluster
+
+
+SAGEMAKER_ROLE: Final = "aws_iam_role.sagemaker"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What exists of a cluster, whichever machine made it."""
+
+    has_cluster: bool = False
+    """Whether the state has a cluster of EKS."""
+    api: ApiServer | None = None
+    """Its API server; None where the state has no address of it, as while EKS makes it."""
+    efs_ids: tuple[str, ...] = ()
+    fsx_ids: tuple[str, ...] = ()
+    vpc_id: str | None = None
+    sagemaker_role: str = ""
+    """ARN of the role of SageMaker's training jobs; empty where there is none."""
+
+
+def contents(state: Iterable[StateResource], cluster: Cluster) -> Contents:
+    """The contents of a state."""
+    made = [one for one in state if one.mode == "managed"]
+
+    def ids(type: str) -> tuple[str, ...]:
+        return tuple(one.id for one in made if one.type == type)
+
+    found = next((one.values for one in made if one.type == "aws_eks_cluster"), None)
+    endpoint, authority = (found or {}).get("endpoint"), _first((found or {}).get("certificate_authority")).get("data")
+    api = None
+    if endpoint and authority:
+        api = ApiServer(cluster.name, cluster.region, str(endpoint), str(authority), cluster.namespace)
+    return Contents(
+        found is not None,
+        api,
+        ids("aws_efs_file_system"),
+        ids("aws_fsx_lustre_file_system"),
+        next(iter(ids("aws_vpc")), None),
+        next((str(one.values.get("arn")) for one in made if one.address.startswith(SAGEMAKER_ROLE)), ""),
+    )
+
+
+def accounts(state: Iterable[StateResource]) -> frozenset[str]:
+    """Numbers of the accounts that the ARNs of a state name."""
+    arns = (str(one.values.get("arn") or "").split(":") for one in state if one.mode == "managed")
+    return frozenset(parts[4] for parts in arns if len(parts) > 5 and parts[4].isdigit())
+
+
+def _first(blocks: Any) -> dict[str, Any]:
+    """The only block of its kind; empty where there is none."""
+    return dict(blocks[0]) if isinstance(blocks, list) and blocks else {}

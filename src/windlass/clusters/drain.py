@@ -1,0 +1,179 @@
+"""Removes what holds resources of the cloud, by its controllers: services, then claims, then nodes.
+
+Terraform does not know the load balancers, volumes and instances that controllers make: they would outlive the cluster,
+and their network interfaces would block the deletion of its network. A finalizer is only ever removed by its
+controller: an object without it would be gone, and what it stands for would still cost money.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from windlass.clusters import holdings as held
+from windlass.clusters.components.resources import Ref, Resources
+from windlass.clusters.holdings import STAGES, Holding, Stage
+from windlass.engines.kubernetes.access.client import Client, Refused
+
+STAGE_SECONDS: Final = 600.0
+"""For each of the three stages: a load balancer takes minutes to go, and a node ends its pods first."""
+POLL_SECONDS: Final = 2.0
+AFTER: Final = {"TargetGroupBinding": ("Service", "Ingress", "Gateway"), "EC2NodeClass": ("NodePool", "NodeClaim")}
+"""Kinds that are deleted once others of their stage are gone: those need them, or take them along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An object that did not go."""
+
+    holding: Holding
+    why: str
+    """The finalizer that holds it and whether its controller runs, or why its deletion was refused."""
+
+    def __str__(self) -> str:
+        return f"{self.holding}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The result of `drain`."""
+
+    drained: tuple[Holding, ...]
+    """That are gone, in order."""
+    left: tuple[Left, ...]
+    """That their controllers should have removed."""
+    kept: tuple[Holding, ...]
+    """Claims and volumes whose reclaim policy is Retain: they were not deleted, and their volumes cost money."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStep:
+    """Progress."""
+
+    stage: Stage
+    what: str
+    """`delete`, `wait` (with how many are left), `gone` or `left`."""
+    detail: str
+
+
+Progress = Callable[[DrainStep], None]
+
+
+def holdings(client: Client) -> tuple[Holding, ...]:
+    """Everything that `drain` would remove or keep, in its order. Reads only. Raises Refused, Unreachable."""
+    resources = Resources(client)
+    return tuple(one for stage in STAGES for one in held.of_stage(resources, stage))
+
+
+def active(client: Client) -> tuple[str, ...]:
+    """Pods of runs that have not ended; `drain` does not ask about them. Raises Refused, Unreachable."""
+    return held.running(Resources(client))
+
+
+def drain(
+    client: Client,
+    progress: Progress,
+    *,
+    timeout_seconds: float = STAGE_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Drained:
+    """Remove what holds resources of the cloud, and wait until the controllers have let all of it go.
+
+    `timeout_seconds` bounds each of the three stages; what is left then is in the result with the reason, and the next
+    stage is begun all the same. May be interrupted at any point, and called again. Raises Refused where something
+    cannot be listed, Unreachable where the cluster stops answering.
+    """
+    return _Drain(Resources(client), progress, timeout_seconds, clock, sleep).run()
+
+
+class _Drain:
+    def __init__(
+        self,
+        resources: Resources,
+        progress: Progress,
+        timeout_seconds: float,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._resources = resources
+        self._progress = progress
+        self._timeout_seconds = timeout_seconds
+        self._clock, self._sleep = clock, sleep
+        self._seen: dict[Ref, Holding] = {}
+        self._requested: set[Ref] = set()
+        self._refusals: dict[Ref, str] = {}
+        """By object, why its deletion was refused when it was last requested."""
+        self._forbidden: set[Ref] = set()
+        """Objects that this login may not delete: there is nothing to wait for."""
+        self._last = ""
+
+    def run(self) -> Drained:
+        for stage in STAGES:
+            self._stage(stage)
+        # What one stage left may have gone by another: a claim is let go once the node of its pod is gone.
+        last = [one for stage in STAGES for one in held.of_stage(self._resources, stage)]
+        kept = [one for one in last if one.is_retained]
+        there = {one.ref.kind for one in last}
+        left = [Left(one, self._why(one.ref, there)) for one in last if not one.is_retained]
+        gone = [one for ref, one in self._seen.items() if ref not in {other.ref for other in last}]
+        for one in left:
+            self._say(one.holding.stage, "left", str(one))
+        return Drained(tuple(gone), tuple(left), tuple(kept))
+
+    def _stage(self, stage: Stage) -> None:
+        give_up = self._clock() + self._timeout_seconds
+        while True:
+            found = [one for one in held.of_stage(self._resources, stage) if not one.is_retained]
+            there = {one.ref for one in found}
+            for ref in [ref for ref in self._requested if self._seen[ref].stage == stage and ref not in there]:
+                self._requested.discard(ref)
+                self._say(stage, "gone", str(self._seen[ref]))
+            self._seen |= {one.ref: one for one in found if one.ref not in self._seen}
+            self._request(found)
+            if not found or there <= self._forbidden or self._clock() >= give_up:
+                return
+            self._say(stage, "wait", f"{len(found)} left: {', '.join(str(one.ref) for one in found[:5])}")
+            self._sleep(POLL_SECONDS)
+
+    def _request(self, found: Sequence[Holding]) -> None:
+        """Request the deletion of what may be deleted now, each once."""
+        kinds = {one.ref.kind for one in found}
+        for one in found:
+            is_late = not kinds.isdisjoint(AFTER.get(one.ref.kind, ()))
+            is_done = one.ref in self._requested or one.ref in self._forbidden
+            if not is_done and not is_late and self._may_delete(one.ref):
+                self._say(one.stage, "delete", str(one))
+                try:
+                    self._resources.delete(one.ref)
+                except Refused as error:
+                    self._refusals[one.ref] = error.message
+                    self._forbidden |= {one.ref} if error.status == 403 else set()
+                else:
+                    self._refusals.pop(one.ref, None)
+                    self._requested.add(one.ref)
+
+    def _may_delete(self, ref: Ref) -> bool:
+        """Whether the deletion of a volume without a claim removes it from the cloud: only by its provisioner.
+
+        A volume whose provisioner does not guard it by a finalizer would be gone from the cluster alone.
+        """
+        if ref.kind != "PersistentVolume":
+            return True
+        volume = self._resources.get(ref)
+        return volume is not None and held.EXTERNAL_PROVISIONER in (volume["metadata"].get("finalizers") or ())
+
+    def _why(self, ref: Ref, there: Collection[str]) -> str:
+        if refusal := self._refusals.get(ref):
+            return f"its deletion was refused: {refusal}"
+        if before := [kind for kind in AFTER.get(ref.kind, ()) if kind in there]:
+            return f"it is deleted once each {' and '.join(before)} is gone"
+        return held.why_left(self._resources, ref) or "gone since"
+
+    def _say(self, stage: Stage, what: str, detail: str) -> None:
+        """A wait is reported when what it waits for changes."""
+        if what != "wait" or detail != self._last:
+            self._last = detail if what == "wait" else self._last
+            self._progress(DrainStep(stage, what, detail))

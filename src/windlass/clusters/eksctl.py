@@ -1,0 +1,148 @@
+"""Translates `cluster.yaml` into a ClusterConfig of eksctl, for teams that make their clusters with that. Pure.
+
+eksctl makes the VPC, the cluster, its nodes and add-ons. It makes no bucket, no file systems and no registry: what is
+left out is returned beside the config.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from windlass.clusters.variables import DISK_MIB_PER_SECOND, num_adapters
+from windlass.spec.cluster import GIB, Cluster, GpuPool
+
+API: Final = "eksctl.io/v1alpha5"
+FAMILY: Final = "AmazonLinux2023"
+"""Of images; eksctl chooses their drivers by the instance types."""
+KARPENTER_VERSION: Final = "1.14.1"
+"""That of the component, which a test compares."""
+ADDONS: Final = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-ebs-csi-driver")
+
+
+def cluster_config(cluster: Cluster) -> tuple[dict[str, Any], list[str]]:
+    """The ClusterConfig, and what of the cluster eksctl cannot make: one sentence each."""
+    config: dict[str, Any] = {
+        "apiVersion": API,
+        "kind": "ClusterConfig",
+        "metadata": {
+            "name": cluster.name,
+            "region": cluster.region,
+            "version": cluster.kubernetes,
+            "tags": {"windlass.dev/cluster": cluster.name, **cluster.tags},
+        },
+        **({"availabilityZones": list(cluster.zones)} if cluster.zones else {}),
+        "vpc": _vpc(cluster),
+        "iam": {"withOIDC": True, "podIdentityAssociations": _pod_identities(cluster)},
+        "accessConfig": {"authenticationMode": "API", "accessEntries": _access(cluster)},
+        "cloudWatch": {"clusterLogging": {"enableTypes": ["*"], "logRetentionInDays": cluster.log_days}},
+        "addons": [{"name": name} for name in (*ADDONS, *_storage_addons(cluster))],
+        "managedNodeGroups": [_system(cluster), *map(_group, cluster.node_groups)],
+    }
+    if "karpenter" in cluster.components:
+        config["karpenter"] = {
+            "version": KARPENTER_VERSION,
+            "createServiceAccount": True,
+            "withSpotInterruptionQueue": True,
+        }
+    return {name: value for name, value in config.items() if value}, _left_out(cluster)
+
+
+def _vpc(cluster: Cluster) -> dict[str, Any]:
+    public = cluster.network.public_access
+    return {
+        "cidr": cluster.network.cidr,
+        "nat": {"gateway": "HighlyAvailable" if cluster.network.nat == "per-zone" else "Single"},
+        "clusterEndpoints": {"privateAccess": True, "publicAccess": bool(public)},
+        **({"publicAccessCIDRs": list(public)} if public else {}),
+    }
+
+
+def _access(cluster: Cluster) -> list[dict[str, Any]]:
+    """Entries of EKS: its own policies, so that no ConfigMap decides who may log in."""
+    policy = "arn:aws:eks::aws:cluster-access-policy/"
+    whole = [{"policyARN": f"{policy}AmazonEKSClusterAdminPolicy", "accessScope": {"type": "cluster"}}]
+    scope = {"type": "namespace", "namespaces": [cluster.namespace]}
+    inside = [{"policyARN": f"{policy}AmazonEKSEditPolicy", "accessScope": scope}]
+    return [
+        *({"principalARN": arn, "accessPolicies": whole} for arn in cluster.access.admins),
+        *({"principalARN": arn, "accessPolicies": inside} for arn in cluster.access.users),
+    ]
+
+
+def _pod_identities(cluster: Cluster) -> list[dict[str, Any]]:
+    """Roles for the drivers that eksctl knows the policies of."""
+    known = [("ebs-csi-controller-sa", {"ebsCSIController": True})]
+    if cluster.storage.efs or cluster.storage.s3_files:
+        known.append(("efs-csi-controller-sa", {"efsCSIController": True}))
+    if "aws-load-balancer-controller" in cluster.components:
+        known.append(("aws-load-balancer-controller", {"awsLoadBalancerController": True}))
+    return [
+        {"namespace": "kube-system", "serviceAccountName": account, "wellKnownPolicies": policies}
+        for account, policies in known
+    ]
+
+
+def _storage_addons(cluster: Cluster) -> list[str]:
+    storage = cluster.storage
+    return [
+        *(["aws-efs-csi-driver"] if storage.efs or storage.s3_files else []),
+        *(["aws-fsx-csi-driver"] if storage.fsx else []),
+    ]
+
+
+def _system(cluster: Cluster) -> dict[str, Any]:
+    system = cluster.system
+    return {
+        "name": "system",
+        "amiFamily": FAMILY,
+        "instanceTypes": list(system.instances),
+        "minSize": system.min,
+        "maxSize": system.max,
+        "desiredCapacity": system.min,
+        "volumeSize": system.disk // GIB,
+        "volumeType": "gp3",
+        "volumeEncrypted": True,
+        "privateNetworking": True,
+        "labels": {"windlass.dev/pool": "system"},
+    }
+
+
+def _group(pool: GpuPool) -> dict[str, Any]:
+    block = None
+    if pool.reservation:
+        block = {"capacityReservationTarget": {"capacityReservationID": pool.reservation}}
+    return {
+        "name": pool.name,
+        "amiFamily": FAMILY,
+        "instanceTypes": list(pool.instances),
+        "minSize": pool.min,
+        "maxSize": pool.max,
+        "desiredCapacity": pool.min,
+        "volumeSize": pool.disk // GIB,
+        "volumeType": "gp3",
+        "volumeThroughput": DISK_MIB_PER_SECOND,
+        "volumeEncrypted": True,
+        "privateNetworking": True,
+        **({"efaEnabled": True, "placement": {"groupName": f"{pool.name}-efa"}} if num_adapters(pool) else {}),
+        **({"spot": True} if pool.capacity == "spot" else {}),
+        **({"capacityReservation": block, "instanceMarketOptions": {"marketType": "capacity-block"}} if block else {}),
+        **({"availabilityZones": [pool.zone]} if pool.zone else {}),
+        "labels": {"windlass.dev/pool": pool.name, **pool.labels},
+        "taints": [{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}],
+    }
+
+
+def _left_out(cluster: Cluster) -> list[str]:
+    storage = cluster.storage
+    wanted = {
+        "the bucket and the roles of pods that read it": True,
+        "the repositories of images": True,
+        "the EFS file system": storage.efs is not None,
+        "the FSx file system and its link to the bucket": storage.fsx is not None,
+        "S3 Files": storage.s3_files,
+        "the role of SageMaker": cluster.sagemaker,
+        "the budget": cluster.budget is not None,
+        "NodePools of Karpenter": bool(cluster.karpenter_pools),
+        "operators (trainer, jobset, …)": bool(cluster.components),
+    }
+    return [f"eksctl does not make {what}" for what, is_wanted in wanted.items() if is_wanted]

@@ -1,0 +1,147 @@
+"""Turns the outputs of Terraform into a target, a kubeconfig and what operators are configured with. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+from windlass.errors import EngineError
+from windlass.spec.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Karpenter:
+    """What Karpenter runs with."""
+
+    queue_name: str
+    """SQS queue with spot interruptions and other events of instances."""
+    instance_profile: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """How the API server of a cluster is reached."""
+
+    name: str
+    """Of the cluster."""
+    region: str
+    endpoint: str
+    certificate_authority: str
+    """Base64 of the certificate (PEM)."""
+    namespace: str
+    """Of the runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What Terraform has made, as far as others have to know it."""
+
+    name: str
+    region: str
+    endpoint: str
+    certificate_authority: str
+    """Base64 of the certificate (PEM)."""
+    vpc_id: str
+    private_subnet_ids: tuple[str, ...]
+    zones: tuple[str, ...]
+    node_security_group_id: str
+    bucket: str
+    namespace: str
+    run_role_arn: str
+    """Role of the pods of runs."""
+    load_balancer_controller_role_arn: str | None = None
+    """Terraform leaves out what is null: this and what follows."""
+    efs_id: str | None = None
+    efs_access_point_id: str | None = None
+    fsx_id: str | None = None
+    fsx_dns_name: str | None = None
+    fsx_mount_name: str | None = None
+    sagemaker_role_arn: str | None = None
+    karpenter: Karpenter | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Outputs:
+        """From the values of `terraform output`. Raises EngineError where one is missing."""
+        known = {field.name: field.default is MISSING for field in fields(cls)}
+        if missing := sorted(name for name, is_needed in known.items() if is_needed and values.get(name) is None):
+            raise EngineError(
+                f"Terraform has no outputs {', '.join(missing)}: the cluster is not complete", "windlass cluster up"
+            )
+        found = {name: values[name] for name in known if values.get(name) is not None}
+        chosen: dict[str, Any] = {name: value for name, value in found.items() if known[name] or value != ""}
+        for name in ("private_subnet_ids", "zones"):
+            chosen[name] = tuple(chosen[name])
+        if karpenter := chosen.get("karpenter"):
+            chosen["karpenter"] = Karpenter(**{field.name: karpenter[field.name] for field in fields(Karpenter)})
+        return cls(**chosen)
+
+
+FSX_PATH = "/"
+"""The folder of FSx for Lustre that shows the bucket: all of it, so that an export leaves nothing out. It is the path
+of the association (`fsx_path` of clusters/eks/fsx.tf), of the target, of mounts and of the export."""
+EFS_CLAIM = "efs"
+FSX_CLAIM = "fsx"
+"""Claims in the namespace of the runs, made by the component `storage`."""
+
+
+def target(outputs: Outputs, cluster: Cluster, kubeconfig_path: str) -> dict[str, Any]:
+    """The Kubernetes target of a cluster, as an entry of `targets.yaml`."""
+    entry: dict[str, Any] = {
+        "kind": "kubernetes",
+        "context": outputs.name,
+        "kubeconfig": kubeconfig_path,
+        "namespace": outputs.namespace,
+        "region": outputs.region,
+        "storage": f"s3://{outputs.bucket}/windlass/",
+    }
+    claim = FSX_CLAIM if outputs.fsx_id else EFS_CLAIM if outputs.efs_id else None
+    if claim is not None:
+        entry["data"] = {"claim": claim}
+    if outputs.fsx_id and cluster.storage.fsx is not None:
+        entry["file_systems"] = [
+            {
+                "kind": "lustre",
+                "id": outputs.fsx_id,
+                "source": f"s3://{outputs.bucket}/{cluster.storage.fsx.prefix}",
+                "path": FSX_PATH,
+                "dns_name": outputs.fsx_dns_name,
+                "mount_name": outputs.fsx_mount_name,
+            }
+        ]
+    return entry
+
+
+def sagemaker_target(outputs: Outputs) -> dict[str, Any] | None:
+    """The target of SageMaker beside the cluster; None where no role was asked for."""
+    if outputs.sagemaker_role_arn is None:
+        return None
+    storage = f"s3://{outputs.bucket}/sagemaker/"
+    return {"kind": "sagemaker", "region": outputs.region, "role": outputs.sagemaker_role_arn, "storage": storage}
+
+
+def kubeconfig(outputs: ApiServer | Outputs) -> dict[str, Any]:
+    """A kubeconfig whose login asks AWS for a token at each use, so that the file holds no secret."""
+    arguments = ["eks", "get-token", "--cluster-name", outputs.name, "--region", outputs.region, "--output", "json"]
+    login = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": "aws",
+        "args": arguments,
+        "interactiveMode": "Never",
+        "provideClusterInfo": False,
+        "installHint": "install the AWS command line, version 2: https://docs.aws.amazon.com/cli/",
+    }
+    server = {"server": outputs.endpoint, "certificate-authority-data": outputs.certificate_authority}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": outputs.name,
+        "clusters": [{"name": outputs.name, "cluster": server}],
+        "users": [{"name": outputs.name, "user": {"exec": login}}],
+        "contexts": [
+            {
+                "name": outputs.name,
+                "context": {"cluster": outputs.name, "user": outputs.name, "namespace": outputs.namespace},
+            }
+        ],
+    }

@@ -1,0 +1,241 @@
+"""What Terraform does for the control plane: EKS, the roles, the key, the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from windlass.clusters.policies.statement import Place, Statement, actions, both
+from windlass.spec.cluster import Cluster
+
+ADDONS_IN: Final = ("nodegroup", "addon", "access-entry", "podidentityassociation")
+LINKED: Final = ("eks", "eks-nodegroup", "autoscaling")
+"""Services whose own role EKS makes in an account, by the caller's rights, when the first cluster needs it."""
+
+
+def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
+    """EKS, IAM, KMS and CloudWatch Logs."""
+    yield from _eks(place)
+    yield from _roles(cluster, place)
+    yield from _key(cluster, place)
+    yield from _logs(cluster, place)
+
+
+def _eks(place: Place) -> Iterator[Statement]:
+    yield Statement(
+        "MakeCluster",
+        ("eks:CreateCluster",),
+        conditions=both(place.new, place.here),
+        why="AWS checks eks:CreateCluster on no resource: the tag bounds it",
+    )
+    yield Statement("ReadAddOnVersions", ("eks:DescribeAddonVersions",), conditions=place.here)
+    yield Statement(
+        "OwnCluster",
+        actions(
+            "eks", "CreateAccessEntry", "CreateAddon", "CreateNodegroup", "CreatePodIdentityAssociation",
+            "DeleteCluster", "DescribeCluster", "DescribeUpdate", "ListPodIdentityAssociations", "TagResource",
+            "UntagResource", "UpdateClusterConfig", "UpdateClusterVersion",
+        ),
+        (place.arn("eks", f"cluster/{place.name}"),),
+    )  # fmt: skip
+    yield Statement(
+        "PartsOfOwnCluster",
+        actions(
+            "eks", "AssociateAccessPolicy", "DeleteAccessEntry", "DeleteAddon", "DeleteNodegroup",
+            "DeletePodIdentityAssociation", "DescribeAccessEntry", "DescribeAddon", "DescribeNodegroup",
+            "DescribePodIdentityAssociation", "DescribeUpdate", "DisassociateAccessPolicy",
+            "ListAssociatedAccessPolicies", "TagResource", "UntagResource", "UpdateAccessEntry", "UpdateAddon",
+            "UpdateNodegroupConfig", "UpdateNodegroupVersion",
+        ),
+        place.arns("eks", *(f"{kind}/{place.name}/*" for kind in ADDONS_IN)),
+    )  # fmt: skip
+
+
+def managed_policies(cluster: Cluster) -> tuple[str, ...]:
+    """AWS's own policies that roles of the configuration get."""
+    found = [
+        "AmazonEKSClusterPolicy",
+        "AmazonEKSWorkerNodePolicy",
+        "AmazonEKS_CNI_Policy",
+        "AmazonEC2ContainerRegistryPullOnly",
+        "service-role/AmazonEBSCSIDriverPolicy",
+    ]
+    if cluster.storage.efs is not None or cluster.storage.s3_files:
+        found.append("service-role/AmazonEFSCSIDriverPolicy")
+    if cluster.storage.s3_files:
+        found.append("service-role/AmazonS3FilesCSIDriverPolicy")
+    return tuple(found)
+
+
+def _roles(cluster: Cluster, place: Place) -> Iterator[Statement]:
+    roles = tuple(place.role(name) for name in roles_of(cluster))
+    yield Statement(
+        "OwnRoles",
+        actions(
+            "iam", "CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy",
+            "ListAttachedRolePolicies", "ListInstanceProfilesForRole", "ListRolePolicies", "PutRolePolicy", "TagRole",
+            "UntagRole", "UpdateAssumeRolePolicy", "UpdateRoleDescription",
+        ),
+        roles,
+        why="what the policies of these roles may allow is bounded by a permissions boundary or a service control "
+        "policy of the account, and not here",
+    )  # fmt: skip
+    aws = tuple(f"arn:{place.partition}:iam::aws:policy/{name}" for name in managed_policies(cluster))
+    yield Statement(
+        "AttachManagedPolicies",
+        actions("iam", "AttachRolePolicy", "DetachRolePolicy"),
+        roles,
+        {"ArnEquals": {"iam:PolicyARN": list(aws)}},
+    )
+    if "karpenter" in cluster.components:
+        yield Statement(
+            "OwnInstanceProfile",
+            actions(
+                "iam",
+                "AddRoleToInstanceProfile",
+                "CreateInstanceProfile",
+                "DeleteInstanceProfile",
+                "GetInstanceProfile",
+                "RemoveRoleFromInstanceProfile",
+                "TagInstanceProfile",
+                "UntagInstanceProfile",
+            ),
+            (place.iam(f"instance-profile/{place.name}-karpenter-node"),),
+        )
+    yield from _passed(cluster, place)
+    linked = [
+        *LINKED,
+        *(["elasticfilesystem"] if cluster.storage.efs or cluster.storage.s3_files else []),
+        *(["fsx"] if cluster.storage.fsx else []),
+        *(["spot"] if any(pool.capacity == "spot" for pool in cluster.gpus) else []),
+    ]
+    services = [f"{name}.amazonaws.com" for name in linked]
+    yield Statement(
+        "RolesOfServices",
+        ("iam:CreateServiceLinkedRole",),
+        tuple(place.iam(f"role/aws-service-role/{name}/*") for name in services),
+        {"StringEquals": {"iam:AWSServiceName": services}},
+        why="a service makes the role it works with at its first use in an account, by the caller's rights",
+    )
+
+
+def roles_of(cluster: Cluster) -> tuple[str, ...]:
+    """The roles that Terraform makes, by the end of their name."""
+    return (*passed(cluster), *(["sagemaker"] if cluster.sagemaker else []))
+
+
+def passed(cluster: Cluster) -> dict[str, tuple[str, ...]]:
+    """Roles that are handed to services, by the end of their name; which services may get each."""
+    found = {
+        "cluster": ("eks.amazonaws.com",),
+        "node": ("ec2.amazonaws.com", "eks.amazonaws.com"),
+        "flow": ("vpc-flow-logs.amazonaws.com",),
+    }
+    pods = ["run", "ebs-csi"]
+    if cluster.storage.efs is not None or cluster.storage.s3_files:
+        pods.append("efs-csi")
+    if "karpenter" in cluster.components:
+        found["karpenter-node"] = ("ec2.amazonaws.com",)
+        pods.append("karpenter")
+    if "aws-load-balancer-controller" in cluster.components:
+        pods.append("load-balancer-controller")
+    if cluster.storage.s3_files:
+        found["s3-files"] = ("elasticfilesystem.amazonaws.com",)
+    return found | dict.fromkeys(pods, ("eks.amazonaws.com", "pods.eks.amazonaws.com"))
+
+
+def _passed(cluster: Cluster, place: Place) -> Iterator[Statement]:
+    by_services: dict[tuple[str, ...], list[str]] = {}
+    for name, services in passed(cluster).items():
+        by_services.setdefault(services, []).append(place.role(name))
+    for services, roles in by_services.items():
+        words = "And".join(service.split(".")[0].title().replace("-", "") for service in services)
+        yield Statement(
+            f"PassRolesTo{words}",
+            ("iam:PassRole",),
+            tuple(roles),
+            {"StringEquals": {"iam:PassedToService": list(services)}},
+        )
+
+
+def _key(cluster: Cluster, place: Place) -> Iterator[Statement]:
+    keys = place.arns("kms", "key/*")
+    yield Statement("MakeKey", ("kms:CreateKey",), conditions=both(place.new, place.here))
+    yield Statement(
+        "TagNewKey",
+        ("kms:TagResource",),
+        keys,
+        both(place.new, {"Null": {"kms:ResourceAliases": "true"}}),
+        why="AWS asks for it where a key is made with tags. A person with this right could tag, and so change, another "
+        "key of the region that has no alias",
+    )
+    yield Statement(
+        "ReadKeys",
+        actions("kms", "DescribeKey", "GetKeyPolicy", "GetKeyRotationStatus", "ListResourceTags"),
+        keys,
+        why="a key is described at once after it is made, and AWS knows its tags in policies after minutes",
+    )
+    yield Statement("ListKeys", actions("kms", "ListAliases", "ListKeys"), conditions=place.here)
+    yield Statement(
+        "OwnKey",
+        actions(
+            "kms",
+            "CancelKeyDeletion",
+            "CreateAlias",
+            "DeleteAlias",
+            "EnableKey",
+            "EnableKeyRotation",
+            "PutKeyPolicy",
+            "ScheduleKeyDeletion",
+            "TagResource",
+            "UntagResource",
+        ),
+        keys,
+        place.own,
+    )
+    yield Statement(
+        "OwnAlias",
+        actions("kms", "CreateAlias", "DeleteAlias"),
+        place.arns("kms", f"alias/windlass/{place.name}", f"alias/windlass/{place.name}/bucket"),
+    )
+    services = [
+        "eks",
+        "ecr",
+        *(["elasticfilesystem"] if cluster.storage.efs or cluster.storage.s3_files else []),
+        *(["fsx"] if cluster.storage.fsx else []),
+    ]
+    yield Statement(
+        "UseOwnKeyThroughServices",
+        actions("kms", "CreateGrant", "Decrypt", "GenerateDataKeyWithoutPlaintext", "RetireGrant"),
+        keys,
+        both(
+            place.own,
+            {
+                "StringEquals": {
+                    "kms:ViaService": [f"{name}.{place.region}.amazonaws.com" for name in services],
+                }
+            },
+        ),
+        why="a service that encrypts with the key is given a grant on it, by the caller's rights",
+    )
+
+
+def _logs(cluster: Cluster, place: Place) -> Iterator[Statement]:
+    groups = [f"/aws/eks/{place.name}/cluster", f"/windlass/{place.name}/flow"]
+    if cluster.storage.fsx is not None:
+        groups.append(f"/aws/fsx/{place.name}")
+    yield Statement("ListLogs", ("logs:DescribeLogGroups",), conditions=place.here)
+    yield Statement(
+        "OwnLogs",
+        actions(
+            "logs",
+            "CreateLogGroup",
+            "DeleteLogGroup",
+            "ListTagsForResource",
+            "ListTagsLogGroup",
+            "PutRetentionPolicy",
+            "TagResource",
+            "UntagResource",
+        ),
+        place.arns("logs", *(f"log-group:{group}{end}" for group in groups for end in ("", ":*"))),
+    )

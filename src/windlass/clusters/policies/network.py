@@ -1,0 +1,145 @@
+"""What Terraform does in EC2 for a cluster: a VPC with all that is in it, launch templates, placement groups.
+
+EC2 gives ids, and names of ours are tags: what is made must get the cluster's tag, and what is changed must have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from windlass.clusters.policies.statement import Place, Statement, actions, both
+from windlass.clusters.tags import OWNER
+from windlass.spec.cluster import Cluster
+
+MADE: Final = {
+    "AllocateAddress": "elastic-ip",
+    "CreateFlowLogs": "vpc-flow-log",
+    "CreateInternetGateway": "internet-gateway",
+    "CreateLaunchTemplate": "launch-template",
+    "CreateNatGateway": "natgateway",
+    "CreateRouteTable": "route-table",
+    "CreateSecurityGroup": "security-group",
+    "CreateSubnet": "subnet",
+    "CreateVpc": "vpc",
+    "CreateVpcEndpoint": "vpc-endpoint",
+    "AuthorizeSecurityGroupEgress": "security-group-rule",
+    "AuthorizeSecurityGroupIngress": "security-group-rule",
+}
+"""The resource type that each action makes."""
+PLACEMENT: Final = {"CreatePlacementGroup": "placement-group"}
+"""Where a pool has a placement group."""
+DESCRIBED: Final = (
+    "Addresses", "AddressesAttribute", "AvailabilityZones", "FlowLogs", "InstanceTypeOfferings", "InternetGateways",
+    "LaunchTemplateVersions", "LaunchTemplates", "NatGateways", "NetworkAcls", "NetworkInterfaces", "PlacementGroups",
+    "PrefixLists", "RouteTables", "SecurityGroupRules", "SecurityGroups", "Subnets", "VpcEndpoints", "Vpcs",
+)  # fmt: skip
+
+
+def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
+    """All of EC2 that `up` and `down` need."""
+    made = MADE | (PLACEMENT if cluster.node_groups else {})
+    kinds = sorted(set(made.values()))
+    yield Statement(
+        "ReadNetwork",
+        actions("ec2", *(f"Describe{name}" for name in DESCRIBED)),
+        conditions=place.here,
+        why="descriptions of EC2 cannot be bounded to resources",
+    )
+    yield Statement("MakeNetwork", actions("ec2", *made), _ec2(place, kinds), place.new)
+    yield Statement(
+        "TagWhatIsMade",
+        ("ec2:CreateTags",),
+        _ec2(place, kinds),
+        both(place.new, {"StringEquals": {"ec2:CreateAction": sorted(made)}}),
+        why="AWS asks for it where tags are given on creation; the tag cannot be put on what exists already",
+    )
+    yield Statement(
+        "MakeInOwnNetwork",
+        actions(
+            "ec2", "AssociateRouteTable", "AttachInternetGateway", "AuthorizeSecurityGroupEgress",
+            "AuthorizeSecurityGroupIngress", "CreateFlowLogs", "CreateNatGateway", "CreateRoute", "CreateRouteTable",
+            "CreateSecurityGroup", "CreateSubnet", "CreateVpcEndpoint",
+        ),
+        _ec2(place, ["elastic-ip", "internet-gateway", "route-table", "security-group", "subnet", "vpc"]), place.own,
+        why="a thing is made in another one, on which AWS asks for the same action",
+    )  # fmt: skip
+    yield Statement(
+        "ChangeOwnNetwork",
+        actions(
+            "ec2", "CreateLaunchTemplateVersion", "DescribeVpcAttribute", "DisassociateRouteTable",
+            "ModifyLaunchTemplate", "ModifyVpcAttribute", "ModifyVpcEndpoint",
+            "ReplaceRoute", "RevokeSecurityGroupEgress", "RevokeSecurityGroupIngress",
+        ),
+        _ec2(place, ["launch-template", "route-table", "security-group", "security-group-rule", "subnet", "vpc",
+                     "vpc-endpoint"]), place.own,
+    )  # fmt: skip
+    yield Statement(
+        "RetagOwnNetwork",
+        ("ec2:CreateTags",),
+        _ec2(place, kinds),
+        # Other tags may be set, and the cluster's may only stay what it is.
+        both(place.own, {"StringEqualsIfExists": {f"aws:RequestTag/{OWNER}": place.name}}),
+    )
+    yield Statement(
+        "UntagOwnNetwork",
+        ("ec2:DeleteTags",),
+        _ec2(place, kinds),
+        both(place.own, {"ForAllValues:StringNotEquals": {"aws:TagKeys": OWNER}}),
+    )
+    yield Statement(
+        "TagDefaultGroup",
+        ("ec2:CreateTags",),
+        _ec2(place, ["security-group"]),
+        place.new,
+        why="EC2 makes the VPC's default group without tags, and Terraform takes its rules away: it has to be tagged "
+        "first. A person with this right could tag, and so change, another security group of the region",
+    )
+    yield from _deleting(cluster, place)
+    yield from _launching(cluster, place)
+
+
+def _ec2(place: Place, kinds: Iterable[str]) -> tuple[str, ...]:
+    return place.arns("ec2", *(f"{kind}/*" for kind in kinds))
+
+
+def _deleting(cluster: Cluster, place: Place) -> Iterator[Statement]:
+    names = ["DeleteFlowLogs", "DeleteInternetGateway", "DeleteLaunchTemplate", "DeleteNatGateway", "DeleteRoute",
+             "DeleteRouteTable", "DeleteSecurityGroup", "DeleteSubnet", "DeleteVpc", "DeleteVpcEndpoints",
+             "DetachInternetGateway", "DisassociateAddress", "ReleaseAddress"]  # fmt: skip
+    kinds = ["elastic-ip", "internet-gateway", "launch-template", "natgateway", "route-table", "security-group",
+             "subnet", "vpc", "vpc-endpoint", "vpc-flow-log"]  # fmt: skip
+    if cluster.node_groups:
+        names, kinds = [*names, "DeletePlacementGroup"], sorted([*kinds, "placement-group"])
+    yield Statement("DeleteOwnNetwork", actions("ec2", *names), _ec2(place, kinds), place.own)
+
+
+def _launching(cluster: Cluster, place: Place) -> Iterator[Statement]:
+    """EKS tries whether the caller may start instances from the template of a node group, and refuses it otherwise."""
+    why = "EKS refuses a node group with a launch template to a person who could not start instances from it"
+    yield Statement(
+        "LaunchFromOwnTemplates", ("ec2:RunInstances",), _ec2(place, ["launch-template"]), place.own, why=why
+    )
+    yield Statement(
+        "LaunchTagged",
+        ("ec2:RunInstances",),
+        _ec2(place, ["instance", "network-interface", "volume"]),
+        place.new,
+        why=why,
+    )
+    yield Statement(
+        "TagLaunched",
+        ("ec2:CreateTags",),
+        _ec2(place, ["instance", "network-interface", "volume"]),
+        both(place.new, {"StringEquals": {"ec2:CreateAction": "RunInstances"}}),
+        why=why,
+    )
+    with_pools = ["capacity-reservation", "placement-group"] if cluster.node_groups else []
+    public = tuple(f"arn:{place.partition}:ec2:{place.region}::{kind}/*" for kind in ("image", "snapshot"))
+    yield Statement(
+        "LaunchIn",
+        ("ec2:RunInstances",),
+        (*_ec2(place, [*with_pools, "security-group", "subnet"]), *public),
+        {"ArnLike": {"ec2:LaunchTemplate": place.arn("ec2", "launch-template/*")}},
+        why=f"{why}; the group that EKS makes for the cluster has no tag of ours",
+    )

@@ -1,0 +1,36 @@
+"""Checks an account for what `cluster up` needs of it; each finding as soon as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from windlass.clusters.aws import Aws
+from windlass.clusters.preflight.finding import Finding, unknown
+from windlass.clusters.preflight.offerings import offering_findings, zones_of
+from windlass.clusters.preflight.programs import identity_finding
+from windlass.clusters.preflight.quotas import quota_findings
+from windlass.clusters.preflight.rights import Statement, permission_finding
+from windlass.errors import WindlassError
+from windlass.spec.cluster import Cluster
+
+
+def account_findings(aws: Aws, cluster: Cluster, statements: Callable[[str], Sequence[Statement]]) -> Iterator[Finding]:
+    """Identity, permissions, zones and offers, quotas; without an identity nothing else is asked.
+
+    `statements` gives the policy that the credentials need, for the number of the account.
+    """
+    identity = identity_finding(aws)
+    yield identity
+    if identity.level == "fail":
+        return
+    yield permission_finding(aws, statements(aws.identity.account_id))
+    try:
+        zones = zones_of(aws, cluster)
+    except WindlassError as error:
+        yield unknown("zones", error)
+        zones = tuple(cluster.zones)
+    if zones:
+        text = f"{', '.join(zones)}{'' if cluster.zones else ' (zones: is not set, so these are taken)'}"
+        yield Finding("zones", "ok", text)
+        yield from offering_findings(aws, cluster, zones)
+    yield from quota_findings(aws, cluster, max(1, len(zones)))

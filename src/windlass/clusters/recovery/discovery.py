@@ -1,0 +1,159 @@
+"""Finds what exists in AWS, is described by the configuration, and is missing in the state.
+
+A plan is asked what it would create; for each such resource, AWS is asked whether it exists. What is found becomes an
+import block, and the next plan then knows attributes that more resources depend on (a subnet's id), until a plan
+brings nothing new.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from windlass.clusters.recovery.report import Duplicate, Foreign, Imported
+from windlass.clusters.recovery.search import Found, NotKnownYet, Search, Status, Values
+from windlass.clusters.recovery.table import FINDERS, WITHOUT_OBJECT
+from windlass.clusters.terraform.changes import Action, Change
+from windlass.clusters.terraform.driver import KEEPING, RECOVERY, Plan, Terraform, import_block
+from windlass.clusters.terraform.errors import Interrupted, TerraformFailed
+from windlass.clusters.terraform.events import Note
+
+POLL_SECONDS: Final = 5.0
+SETTLE_SECONDS: Final = 45 * 60.0
+"""The longest that AWS takes to make or delete one resource: an EKS cluster or a file system of FSx."""
+_LOOKED_FOR: Final = {*FINDERS, *WITHOUT_OBJECT}
+_NOT_THERE: Final = re.compile(r'import an existing object to "((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(slots=True)
+class Discovery:
+    """What was found so far."""
+
+    terraform: Terraform
+    search: Search
+    wait: Callable[[float], None]
+    """Waits for so many seconds."""
+    plan: Callable[[], Plan]
+    """Makes a plan that need not read again what is in the state."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """Import ids by address."""
+    failed: list[str] = field(default_factory=list)
+    """Addresses of resources that AWS could not complete."""
+    duplicates: list[Duplicate] = field(default_factory=list)
+    foreign: list[Foreign] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    rejected: set[str] = field(default_factory=set)
+    """Addresses whose import Terraform refused: the resource has gone meanwhile."""
+    unkept: set[str] = field(default_factory=set)
+    """Resource blocks whose provider refuses a plan that keeps all attributes."""
+
+    def run(self) -> tuple[Imported, ...]:
+        """Find all. Raises TerraformError, AwsError."""
+        while True:
+            creates = self._creates()
+            found = {change.address: id for change in creates if (id := self._import_id(change)) is not None}
+            if not found:
+                self.unknown = [one.address for one in creates if one.type not in _LOOKED_FOR]
+                return tuple(Imported(address, id) for address, id in sorted(self.ids.items()))
+            self.ids |= found
+            self.write_blocks()
+
+    def write_blocks(self) -> None:
+        """Write the import blocks into the folder, and that the plan does not change what they import.
+
+        Attributes that no import reads (`force_delete`), or that a killed command had not set yet, are for the plan
+        that the user sees.
+        """
+        folder = self.terraform.folder.path
+        blocks = [import_block(*one) for one in sorted(self.ids.items())]
+        (folder / RECOVERY).write_text("\n".join(blocks), encoding="utf-8")
+        names = sorted({_block(address) for address in self.ids} - self.unkept)
+        kept = [f"resource {name} {{\n  lifecycle {{\n    ignore_changes = all\n  }}\n}}\n" for name in names]
+        (folder / KEEPING).write_text("\n".join(kept), encoding="utf-8")
+
+    def _creates(self) -> Sequence[Change]:
+        """What a plan with the import blocks would still create."""
+        while True:
+            try:
+                plan = self.plan()
+            except TerraformFailed as error:
+                if not self._gives_way(error):
+                    raise
+                self.write_blocks()
+                continue
+            plan.path.unlink(missing_ok=True)
+            return [one for one in plan.summary.changes if one.action is Action.CREATE]
+
+    def _gives_way(self, error: TerraformFailed) -> bool:
+        """Take back what a plan has refused: imports of what has gone, and attributes kept that a provider rejects.
+
+        aws_nat_gateway refuses the number of its secondary addresses, which is in the state and not in any file.
+        """
+        refused = {found for one in error.diagnostics for found in _refused(one.detail)} & set(self.ids)
+        for address in refused:
+            del self.ids[address]
+        self.rejected |= refused
+        unkept = {_block(one.address) for one in error.diagnostics if one.address in self.ids} - self.unkept
+        self.unkept |= unkept
+        return bool(refused or unkept)
+
+    def _import_id(self, change: Change) -> str | None:
+        """The id of what exists for an address; None if nothing does, or that cannot be known yet."""
+        if change.address in self.rejected or any(one.address == change.address for one in self.foreign):
+            return None
+        found = self.settled(change.address, change.type, change.after)
+        if not found:
+            return None
+        if not found[0].is_ours:
+            self.foreign.append(Foreign(change.address, found[0].id))
+            return None
+        kept = min(found, key=lambda one: (one.status is Status.FAILED, one.created, one.id))
+        if len(found) > 1:
+            ids = tuple(sorted(one.id for one in found))
+            self.duplicates.append(Duplicate(change.type, kept.name, ids, kept.id))
+        if kept.status is Status.FAILED:
+            self.failed.append(change.address)
+        return kept.id
+
+    def settled(self, address: str, type: str, values: Values) -> Sequence[Found]:
+        """What exists for an address, after AWS has finished making it; what AWS is deleting is waited for."""
+        waited = 0.0
+        while True:
+            try:
+                listed = FINDERS[type](self.search, values) if type in FINDERS else ()
+            except NotKnownYet:
+                return ()
+            found = [one for one in listed if one.status is not Status.GONE]
+            busy = [one for one in found if one.status in (Status.PENDING, Status.GOING)]
+            if not busy:
+                return found
+            if waited >= SETTLE_SECONDS:
+                word = busy[0].status.value
+                message = f"{address} ({busy[0].id}) is still {word} after {SETTLE_SECONDS / 60:.0f} minutes"
+                raise TerraformFailed(message, "look at it in the AWS console, then run the command again")
+            if self.terraform.stop.count:
+                raise Interrupted("stopped while recovering; nothing was changed", "run the command again")
+            if waited % 60 == 0:
+                self.terraform.on_event(Note(f"waiting for {address} ({busy[0].id}), which is {busy[0].status.value}"))
+            self.wait(POLL_SECONDS)
+            waited += POLL_SECONDS
+
+
+def _block(address: str) -> str:
+    """`"aws_vpc" "main"` of `aws_vpc.main["a"]`."""
+    type, name = address.partition("[")[0].split(".")[-2:]
+    return f'"{type}" "{name}"'
+
+
+def remove_blocks(terraform: Terraform) -> None:
+    """Remove what `write_blocks` wrote: later, an id in it may be gone, and each plan would fail."""
+    for name in (RECOVERY, KEEPING):
+        (terraform.folder.path / name).unlink(missing_ok=True)
+
+
+def _refused(detail: str) -> list[str]:
+    """Addresses for which Terraform found no object to import."""
+    return [json.loads(f'"{found}"') for found in _NOT_THERE.findall(detail)]

@@ -1,0 +1,178 @@
+"""Brings state and AWS together again after a crash of Windlass, of Terraform, or of the machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from windlass.clusters.aws import Aws
+from windlass.clusters.folder import STATE, ClusterFolder, FolderError
+from windlass.clusters.recovery import lock as locks
+from windlass.clusters.recovery.discovery import Discovery, remove_blocks
+from windlass.clusters.recovery.report import Duplicate, Imported, Orphan, RecoveryReport
+from windlass.clusters.recovery.search import Found, Search, Status, name_of
+from windlass.clusters.recovery.table import COMPLETE_BY_NAME, FINDERS, LISTERS
+from windlass.clusters.terraform import process
+from windlass.clusters.terraform.changes import Action
+from windlass.clusters.terraform.driver import ERRORED_STATE, KEEPING, RECOVERY, UNFINISHED, Plan, Terraform
+from windlass.clusters.terraform.errors import LockInfo, StateLocked, TerraformError, TerraformFailed
+from windlass.clusters.terraform.events import Note
+from windlass.clusters.terraform.state import StateResource
+
+T = TypeVar("T")
+
+
+def needs_recovery(folder: ClusterFolder) -> bool:
+    """Whether a command on this cluster did not end orderly, by what it left in the folder; asks nothing of AWS."""
+    marks = (UNFINISHED, ERRORED_STATE, RECOVERY, KEEPING, process.RECORD, process.KILLED)
+    return any((folder.path / name).exists() for name in marks)
+
+
+def recover(
+    terraform: Terraform, aws: Aws, *, break_lock: bool = False, wait: Callable[[float], None] = time.sleep
+) -> RecoveryReport:
+    """Follow what still runs, release a leftover lock, and import what exists and is not in the state.
+
+    Call it inside `ClusterFolder.locked` before the plan of up and of down. It creates and destroys nothing.
+    `break_lock` releases a lock whose holder cannot be proved to be gone. Raises StateLocked, TerraformError, AwsError.
+    """
+    return _Recovery(terraform, Search(aws, terraform.folder.name), break_lock, wait).run()
+
+
+class _Recovery:
+    def __init__(self, terraform: Terraform, search: Search, break_lock: bool, wait: Callable[[float], None]) -> None:
+        self._terraform, self._search, self._break_lock = terraform, search, break_lock
+        self._found = Discovery(terraform, search, wait, self._plan)
+        self._lock: LockInfo | None = None
+
+    def run(self) -> RecoveryReport:
+        self._follow()
+        self._set_damaged_state_aside()
+        with self._blocks():
+            self._unlocked(self._terraform.push_errored_state)
+            imported = self._found.run()
+            if imported:
+                with self._without_taints():
+                    self._import(imported)
+        untainted = self._untaint()
+        duplicates, orphans = self._extra()
+        self._terraform.mark_recovered()
+        return RecoveryReport(
+            self._lock, imported, untainted, duplicates, orphans, tuple(self._found.foreign), tuple(self._found.unknown)
+        )
+
+    def _follow(self) -> None:
+        try:
+            self._terraform.follow()
+        except TerraformError as error:  # it has ended orderly; its errors come again if their cause is still there
+            self._terraform.on_event(Note(f"the earlier command failed: {error.message}"))
+
+    def _set_damaged_state_aside(self) -> None:
+        """A local state that a kill has cut off in its middle: Terraform refuses to read it, and all is found again."""
+        folder = self._terraform.folder
+        try:
+            folder.local_state()
+        except FolderError:
+            kept = (folder.path / STATE).rename(folder.path / f"{STATE}.damaged")
+            self._terraform.on_event(Note(f"the state is damaged: kept as {kept}, and made again from what exists"))
+
+    @contextmanager
+    def _blocks(self) -> Iterator[None]:
+        """The files of a recovery exist only meanwhile."""
+        remove_blocks(self._terraform)
+        try:
+            yield
+        finally:
+            remove_blocks(self._terraform)
+
+    def _unlocked(self, work: Callable[[], T]) -> T:
+        """Run a Terraform command; a leftover lock is released once."""
+        try:
+            return work()
+        except StateLocked as error:
+            if self._lock is not None:
+                raise
+            self._lock = locks.release(self._terraform, error, is_forced=self._break_lock)
+            self._terraform.on_event(Note(f"released the lock of a command that is gone ({self._lock.doing})"))
+            return work()
+
+    def _plan(self) -> Plan:
+        with self._quiet():
+            try:
+                return self._unlocked(lambda: self._terraform.plan(refresh=False))
+            except TerraformFailed:  # the state lacks attributes of what was interrupted, and of what others need
+                return self._unlocked(self._terraform.plan)
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """A plan that only asks what is missing must not look like one that will be applied, or like a failure."""
+        loud = self._terraform.on_event
+        self._terraform.on_event = lambda event: loud(event) if isinstance(event, Note) else None
+        try:
+            yield
+        finally:
+            self._terraform.on_event = loud
+
+    @contextmanager
+    def _without_taints(self) -> Iterator[None]:
+        """Meanwhile Terraform replaces nothing: a plan for what is imported takes in what that depends on, too."""
+        tainted = [one.address for one in self._terraform.state() if one.is_tainted]
+        for address in tainted:
+            self._terraform.untaint(address)
+        try:
+            yield
+        finally:
+            for address in tainted:
+                self._terraform.taint(address)
+
+    def _import(self, imported: tuple[Imported, ...]) -> None:
+        """Apply the import blocks. Raises TerraformFailed rather than destroy anything."""
+        self._terraform.on_event(Note(f"importing {len(imported)} resources that exist and are not in the state"))
+        with self._quiet():
+            plan = self._terraform.plan(targets=[one.address for one in imported])
+        for one in plan.summary.changes:
+            if one.action in (Action.DELETE, Action.REPLACE):
+                message = f"the import of {one.address} would {one.action} it ({', '.join(one.changed)})"
+                raise TerraformFailed(message, f"import it by hand in {self._terraform.folder.path}")
+        with self._quiet():  # Terraform warns that a plan with targets is not the whole
+            self._terraform.apply(plan)
+        remove_blocks(self._terraform)  # the override would hide what the following plans have to change
+        for address in self._found.failed:
+            self._terraform.taint(address)
+
+    def _untaint(self) -> tuple[str, ...]:
+        """Keep resources whose creation was interrupted while Terraform waited for them, and which are complete."""
+        done = []
+        for one in self._terraform.state():
+            if one.is_tainted and one.address not in self._found.failed and self._is_complete(one):
+                self._terraform.untaint(one.address)
+                done.append(one.address)
+        return tuple(done)
+
+    def _is_complete(self, one: StateResource) -> bool:
+        if one.type not in FINDERS:
+            return False
+        found = self._found.settled(one.address, one.type, one.values)
+        if len(found) != 1 or found[0].status is not Status.READY:
+            return False
+        return found[0].has_status or one.type in COMPLETE_BY_NAME
+
+    def _extra(self) -> tuple[tuple[Duplicate, ...], tuple[Orphan, ...]]:
+        """What has the cluster's tag and is not in the state: duplicates of what is, and others."""
+        state = [one for one in self._terraform.state() if one.mode == "managed"]
+        known = {one.id for one in state}
+        names = {(one.type, name_of(one.values)): one.id for one in state}
+        duplicates, orphans = [], []
+        for type in sorted({one.type for one in state} & set(LISTERS)):
+            for found in self._strays(type, known):
+                if kept := names.get((type, found.name)):
+                    duplicates.append(Duplicate(type, found.name, (kept, found.id), kept))
+                else:
+                    orphans.append(Orphan(type, found.id, found.name))
+        return tuple(duplicates), tuple(orphans)
+
+    def _strays(self, type: str, known: set[str]) -> list[Found]:
+        ended = (Status.GOING, Status.GONE)
+        return [one for one in LISTERS[type](self._search) if one.id not in known and one.status not in ended]

@@ -1,0 +1,157 @@
+"""Finds clusters of EKS with their parts, repositories, queues, rules, log groups, alarms, topics and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from windlass.clusters.recovery.search import Finder, Found, Search, Values, need, status_of
+
+
+def _eks(found: Any, id: str, search: Search) -> Sequence[Found]:
+    if not found:
+        return []
+    word = str(found.get("status") or "")
+    return [Found(id, status_of(word), is_ours=search.owns(found.get("tags")), has_status=bool(word))]
+
+
+def _eks_cluster(search: Search, values: Values) -> Sequence[Found]:
+    name = need(values, "name")
+    return _eks(search.call("eks", "describe_cluster", name=name).get("cluster"), name, search)
+
+
+def _eks_node_group(search: Search, values: Values) -> Sequence[Found]:
+    cluster, name = need(values, "cluster_name"), need(values, "node_group_name")
+    found = search.call("eks", "describe_nodegroup", clusterName=cluster, nodegroupName=name).get("nodegroup")
+    return _eks(found, f"{cluster}:{name}", search)
+
+
+def _eks_addon(search: Search, values: Values) -> Sequence[Found]:
+    cluster, name = need(values, "cluster_name"), need(values, "addon_name")
+    found = search.call("eks", "describe_addon", clusterName=cluster, addonName=name).get("addon")
+    return _eks(found, f"{cluster}:{name}", search)
+
+
+def _eks_access_entry(search: Search, values: Values) -> Sequence[Found]:
+    cluster, principal = need(values, "cluster_name"), need(values, "principal_arn")
+    found = search.call("eks", "describe_access_entry", clusterName=cluster, principalArn=principal).get("accessEntry")
+    return _eks(found, f"{cluster}:{principal}", search)
+
+
+def _eks_access_policy(search: Search, values: Values) -> Sequence[Found]:
+    cluster, principal, policy = (need(values, name) for name in ("cluster_name", "principal_arn", "policy_arn"))
+    arguments = {"clusterName": cluster, "principalArn": principal}
+    found = search.pages("eks", "list_associated_access_policies", "associatedAccessPolicies", **arguments)
+    return [Found(f"{cluster}#{principal}#{policy}") for one in found if one["policyArn"] == policy]
+
+
+def _eks_pod_identity(search: Search, values: Values) -> Sequence[Found]:
+    cluster, namespace, account = (need(values, name) for name in ("cluster_name", "namespace", "service_account"))
+    arguments = {"clusterName": cluster, "namespace": namespace, "serviceAccount": account}
+    found = search.pages("eks", "list_pod_identity_associations", "associations", **arguments)
+    return [
+        Found(f"{cluster},{one['associationId']}")
+        for one in found
+        if one["namespace"] == namespace and one["serviceAccount"] == account
+    ]
+
+
+def _ecr_repository(search: Search, values: Values) -> Sequence[Found]:
+    name = need(values, "name")
+    found = search.call("ecr", "describe_repositories", repositoryNames=[name]).get("repositories") or ()
+    tags = [search.call("ecr", "list_tags_for_resource", resourceArn=one["repositoryArn"]).get("tags") for one in found]
+    return [Found(name, is_ours=search.owns(own)) for own in tags]
+
+
+def _ecr_lifecycle(search: Search, values: Values) -> Sequence[Found]:
+    name = need(values, "repository")
+    found = search.call("ecr", "get_lifecycle_policy", repositoryName=name)
+    return [Found(name)] if found.get("lifecyclePolicyText") else []
+
+
+def _queue(search: Search, values: Values) -> Sequence[Found]:
+    url = search.call("sqs", "get_queue_url", QueueName=need(values, "name")).get("QueueUrl")
+    if not url:
+        return []
+    return [Found(url, is_ours=search.owns(search.call("sqs", "list_queue_tags", QueueUrl=url).get("Tags")))]
+
+
+def _queue_policy(search: Search, values: Values) -> Sequence[Found]:
+    url = need(values, "queue_url")
+    found = search.call("sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=["Policy"])
+    return [Found(url)] if (found.get("Attributes") or {}).get("Policy") else []
+
+
+def _event_rule(search: Search, values: Values) -> Sequence[Found]:
+    name, bus = need(values, "name"), str(values.get("event_bus_name") or "default")
+    found = search.call("events", "describe_rule", Name=name, EventBusName=bus)
+    if not found:
+        return []
+    tags = search.call("events", "list_tags_for_resource", ResourceARN=found["Arn"]).get("Tags")
+    return [Found(f"{bus}/{name}", is_ours=search.owns(tags))]
+
+
+def _event_target(search: Search, values: Values) -> Sequence[Found]:
+    rule, target = need(values, "rule"), need(values, "target_id")
+    bus = str(values.get("event_bus_name") or "default")
+    found = search.pages("events", "list_targets_by_rule", "Targets", Rule=rule, EventBusName=bus)
+    return [Found(f"{bus}/{rule}/{target}") for one in found if one["Id"] == target]
+
+
+def _log_group(search: Search, values: Values) -> Sequence[Found]:
+    name = need(values, "name")
+    groups = search.pages("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
+    return [
+        Found(name, is_ours=search.owns(search.call("logs", "list_tags_log_group", logGroupName=name).get("tags")))
+        for one in groups
+        if one["logGroupName"] == name
+    ]
+
+
+def _alarm(search: Search, values: Values) -> Sequence[Found]:
+    name = need(values, "alarm_name")
+    found = search.call("cloudwatch", "describe_alarms", AlarmNames=[name]).get("MetricAlarms") or ()
+    return [Found(name) for one in found if one["AlarmName"] == name]
+
+
+def _topic(search: Search, values: Values) -> Sequence[Found]:
+    name = need(values, "name")
+    found = [one["TopicArn"] for one in search.pages("sns", "list_topics", "Topics")]
+    return [
+        Found(arn, is_ours=search.owns(search.call("sns", "list_tags_for_resource", ResourceArn=arn).get("Tags")))
+        for arn in found
+        if arn.rpartition(":")[2] == name
+    ]
+
+
+def _budget(search: Search, values: Values) -> Sequence[Found]:
+    name, account = need(values, "name"), str(values.get("account_id") or search.aws.identity.account_id)
+    found = search.call("budgets", "describe_budget", AccountId=account, BudgetName=name)
+    return [Found(f"{account}:{name}")] if found.get("Budget") else []
+
+
+def _parameter(search: Search, values: Values) -> Sequence[Found]:
+    name = need(values, "name")
+    found = search.call("ssm", "get_parameters", Names=[name]).get("Parameters")
+    return [Found(name)] if found else []
+
+
+FINDERS: Final[Mapping[str, Finder]] = {
+    "aws_eks_cluster": _eks_cluster,
+    "aws_eks_node_group": _eks_node_group,
+    "aws_eks_addon": _eks_addon,
+    "aws_eks_access_entry": _eks_access_entry,
+    "aws_eks_access_policy_association": _eks_access_policy,
+    "aws_eks_pod_identity_association": _eks_pod_identity,
+    "aws_ecr_repository": _ecr_repository,
+    "aws_ecr_lifecycle_policy": _ecr_lifecycle,
+    "aws_sqs_queue": _queue,
+    "aws_sqs_queue_policy": _queue_policy,
+    "aws_cloudwatch_event_rule": _event_rule,
+    "aws_cloudwatch_event_target": _event_target,
+    "aws_cloudwatch_log_group": _log_group,
+    "aws_cloudwatch_metric_alarm": _alarm,
+    "aws_sns_topic": _topic,
+    "aws_budgets_budget": _budget,
+    "aws_ssm_parameter": _parameter,
+}

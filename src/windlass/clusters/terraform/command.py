@@ -1,0 +1,219 @@
+"""Runs one Terraform command to its end: events as they come, a stop on request, and the log without secrets."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from windlass.clusters.terraform import process
+from windlass.clusters.terraform.errors import HALTED
+from windlass.clusters.terraform.events import (
+    COLOR,
+    CommandStarted,
+    Counted,
+    Diagnostic,
+    Event,
+    Note,
+    OnEvent,
+    ResourceDone,
+    ResourceFailed,
+    ResourceProgress,
+    ResourceStarted,
+    parse_line,
+)
+from windlass.clusters.terraform.interrupts import StopRequests
+from windlass.clusters.terraform.logs import redact, secrets_of
+from windlass.clusters.terraform.plaintext import text_diagnostics
+
+LAST_LETTERS: Final = 400
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the events of one command have told so far."""
+
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    counted: Counted | None = None
+    """The last count: of an apply or destroy that has finished, it is that of the operation."""
+    under_way: dict[str, str] = field(default_factory=dict)
+    """By address: the action that Terraform works on."""
+    num_done: int = 0
+    last_line: str = ""
+
+    def add(self, event: Event) -> None:
+        """Take in one event."""
+        match event:
+            case ResourceStarted() | ResourceProgress():
+                self.under_way[event.address] = event.action
+            case ResourceDone() | ResourceFailed():
+                self.under_way.pop(event.address, None)
+                self.num_done += isinstance(event, ResourceDone)
+            case Diagnostic():
+                self.diagnostics.append(event)
+            case Counted():
+                self.counted = event
+            case Note():
+                self.last_line = event.text[:LAST_LETTERS]
+
+    @property
+    def errors(self) -> list[Diagnostic]:
+        """Diagnostics that make the command fail."""
+        return [one for one in self.diagnostics if one.is_error]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A Terraform command that is over."""
+
+    command: str
+    exit_code: int | None
+    """None if another Windlass had started it; below 0 for the signal that ended it."""
+    seen: Seen
+    log: Path
+    stops: int
+    """Number of requests to stop that came meanwhile."""
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the process ended without saving the state and releasing its lock."""
+        if self.exit_code is not None:
+            return self.exit_code < 0
+        counted = self.seen.counted
+        is_complete = counted is not None and (self.command == "plan" or counted.operation in ("apply", "destroy"))
+        return not is_complete and not self.seen.errors
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it ended early by a request: resources on which it worked are tainted."""
+        return any(one.summary in HALTED for one in self.seen.errors) or (
+            self.stops > 0 and (self.exit_code or 0) not in (0, 2)
+        )
+
+
+def run(
+    argv: Sequence[str],
+    folder: Path,
+    environ: Mapping[str, str],
+    *,
+    command: str,
+    log: Path,
+    machine_id: str,
+    on_event: OnEvent,
+    stop: StopRequests,
+    is_json: bool = True,
+) -> Finished:
+    """Run Terraform in `folder`; `command` names it in messages. Raises BlockingIOError while an earlier one runs."""
+    child = process.start(argv, folder, environ, command=command, log=log, machine_id=machine_id)
+    record = process.record_of(folder)
+    assert record is not None  # written by start
+    on_event(CommandStarted(command, log))
+    watch = _Watch(record, on_event, stop, is_json)
+    return _finished(folder, record, environ, watch, watch.until_over(lambda: _polled(child)))
+
+
+def follow(
+    folder: Path, record: process.RunningCommand, environ: Mapping[str, str], on_event: OnEvent, stop: StopRequests
+) -> Finished:
+    """Wait for a Terraform that an earlier Windlass has started, and report what it has printed from its start on.
+
+    Its record is gone afterwards, or is among those of killed processes.
+    """
+    if process.is_held(folder):
+        on_event(Note(f"terraform {record.command} (pid {record.pid}) of an earlier command still runs; following it"))
+    on_event(CommandStarted(record.command, record.log))
+    watch = _Watch(record, on_event, stop, is_json=True)
+    watch.stops_before = watch.answered = 0  # a stop that was requested before concerns it too
+
+    def gone() -> bool:
+        process.end_orphans(record)
+        return not process.is_held(folder)
+
+    watch.until_over(lambda: 0 if gone() else None)
+    return _finished(folder, record, environ, watch, None)
+
+
+def _finished(
+    folder: Path, record: process.RunningCommand, environ: Mapping[str, str], watch: _Watch, code: int | None
+) -> Finished:
+    """Take the secrets out of the log of a process that is over, and its record away."""
+    finished = Finished(record.command, code, watch.seen, record.log, watch.stop.count - watch.stops_before)
+    redact(record.log, secrets_of(environ))
+    if finished.was_killed:
+        process.keep_killed(folder)
+    else:
+        process.forget(folder)
+    return finished
+
+
+def _polled(child: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return child.wait(process.POLL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+class _Watch:
+    """Passes events on and reacts to requests to stop, until the process is over."""
+
+    def __init__(self, record: process.RunningCommand, on_event: OnEvent, stop: StopRequests, is_json: bool) -> None:
+        self.seen = Seen()
+        self.stops_before = stop.count
+        self.stop = stop
+        self._record, self._on_event, self._is_json = record, on_event, is_json
+        self._tail = process.Tail(record.log)
+        self.answered = stop.count
+        self._text: list[str] = []
+
+    def until_over(self, ended: Callable[[], int | None]) -> int:
+        """Returns what `ended` returns first that is not None."""
+        while (code := ended()) is None:
+            self._read()
+            self._answer_stop()
+            time.sleep(process.POLL_SECONDS)
+        self._read(is_over=True)
+        if not self._is_json:
+            for one in text_diagnostics("\n".join(self._text)):
+                self._emit(one)
+            self.seen.last_line = COLOR.sub("", next((line for line in reversed(self._text) if line.strip()), ""))
+        return code
+
+    def _read(self, *, is_over: bool = False) -> None:
+        for line in self._tail.lines(is_over=is_over):
+            if not self._is_json:
+                self._text.append(line)
+            elif (event := parse_line(line)) is not None:
+                self._emit(event)
+
+    def _emit(self, event: Event) -> None:
+        self.seen.add(event)
+        self._on_event(event)
+
+    def _answer_stop(self) -> None:
+        if self.stop.count == self.answered:
+            return
+        is_first = self.answered == self.stops_before
+        self.answered = self.stop.count
+        if is_first:
+            process.terminate(self._record)
+            self._on_event(Note(f"stopping: terraform finishes the operations under way{self._what()}, then ends"))
+        else:
+            self._on_event(Note(self._price()))
+
+    def _what(self) -> str:
+        if not self.seen.under_way:
+            return ""
+        parts = [f"{address} ({action})" for address, action in list(self.seen.under_way.items())[:5]]
+        more = f" and {len(self.seen.under_way) - 5} more" if len(self.seen.under_way) > 5 else ""
+        return f": {', '.join(parts)}{more}"
+
+    def _price(self) -> str:
+        """What a kill would cost, for a second request."""
+        return (
+            f"terraform (pid {self._record.pid}) is still finishing{self._what()}. If it were killed, its state lock"
+            " would stay, and what it has made since the last write of the state (20 s with S3) would exist and bill,"
+            " unknown to Terraform, until the next command recovers it. Windlass does not kill it; wait"
+        )

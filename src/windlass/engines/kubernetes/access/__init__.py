@@ -1,0 +1,1 @@
+"""The cluster's API: client, login, exec streams, files by exec, temporary pods."""

@@ -1,0 +1,87 @@
+"""The files of a claim, without a run: a helper pod mounts it, and is deleted afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Final
+
+from windlass.engines.kubernetes.access import exec_stream, probe_pods
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.exec_stream import Pod
+from windlass.engines.kubernetes.access.files import PodFiles, Told, require_claim
+from windlass.engines.kubernetes.objects import labels
+from windlass.engines.kubernetes.planning.plan import IMAGE, PYTHON
+from windlass.worker import tarpipe
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import KubernetesTarget
+
+MOUNT: Final = "/claim"
+POD_SECONDS: Final = 3600
+"""Lifetime limit of the pod."""
+START_SECONDS: Final = 300.0
+EXEC: Final = """
+import os, signal, sys
+os.chdir(sys.argv[1])
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr)
+    sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+"""
+"""Runs a command in a folder."""
+
+
+class ClaimFiles:
+    """One claim, as a pod has it. Paths are below the claim."""
+
+    def __init__(self, client: Client, python: str, pod: Pod) -> None:
+        self.python = python
+        """Interpreter of the pod."""
+        self._client = client
+        self._pod = pod
+        self._python = [python, "-I", "-S"]
+        self._files = PodFiles(client, self._python, "paths are those in the claim: claim:NAME/data/train.csv")
+
+    def fetch(self, path: str, local: Path, told: Told) -> tarpipe.Received:
+        """Copy a path of the claim to this machine. Raises EngineError, OSError."""
+        return self._files.fetch(self._pod, str(PurePosixPath(MOUNT, path)), local, told)
+
+    def put(self, local: Path, path: str, told: Told) -> tarpipe.Received:
+        """Copy `local` of this machine to a path of the claim. Raises EngineError, OSError."""
+        slash = "/" if path.endswith("/") else ""
+        return self._files.put(self._pod, local, f"{PurePosixPath(MOUNT, path)}{slash}", told)
+
+    def execute(self, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
+        """Run a command in the folder of the claim; returns its exit code. Raises EngineError."""
+        words = [*self._python, "-c", EXEC, MOUNT, *command]
+        return exec_stream.attach(self._client, self._pod, self._python, words, stdin, stdout, stderr)
+
+
+@contextlib.contextmanager
+def claim_files(client: Client, target: KubernetesTarget, claim: str) -> Iterator[ClaimFiles]:
+    """The files of a claim of the target, in a pod of the target's image. Raises UsageError, EngineError."""
+    require_claim(client, claim)
+    name, python = f"windlass-claim-{secrets.token_hex(3)}", target.python or PYTHON
+    wait = [python, "-I", "-S", "-c", f"import time; time.sleep({POD_SECONDS})"]
+    spec = probe_pods.pod_spec(target.image or IMAGE, target.user, wait)
+    spec["containers"][0]["volumeMounts"] = [{"name": "claim", "mountPath": MOUNT}]
+    spec["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
+    made = probe_pods.job(
+        name,
+        POD_SECONDS,
+        1,
+        spec,
+        namespace=client.namespace,
+        labels=labels.of_helper(name, "copy"),
+        pull_secrets=target.image_pull_secrets,
+        queue=target.supervisor_queue,
+    )
+    with probe_pods.made(client, made):
+        [pod] = probe_pods.running(client, name, 1, START_SECONDS, lambda _text: None)
+        yield ClaimFiles(client, python, pod)

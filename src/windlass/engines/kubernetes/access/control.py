@@ -1,0 +1,170 @@
+"""Pod control: how a supervisor makes requests of pods, by exec or over the connections of their order clients."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Protocol
+
+from windlass.engines.kubernetes.access import exec_stream
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.exec_stream import Pod
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.running.orders import OrderServer
+from windlass.errors import EngineError
+from windlass.worker import order_client, order_protocol, pod_reuse
+
+_FIRST_ENDED: Final = "import sys; open(sys.argv[1], 'w').close()"
+_PROGRAM: Final = f"{layout.TRAVEL}/windlass/worker/pod_reuse.py"
+_VOLUME: Final = "key"
+_SENDERS: Final = 32
+"""Commands in pods that run at once."""
+_READABLE_BY_GROUP: Final = 0o440
+"""Of files in a volume: the pod's user owns none of them, and its group (`fsGroup`) all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is requested of a pod: the words of `pod_reuse.carry_out`."""
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def signal(cls, attempt: int, number: signal.Signals) -> Request:
+        """Signal the first process, which runs the attempt or an earlier one, as its supervisor."""
+        return cls(("signal", str(attempt), str(int(number))))
+
+    @classmethod
+    def first_ended(cls, attempt: int) -> Request:
+        """The first pod of the attempt has succeeded: its name will not resolve any more."""
+        return cls(("first-ended", str(attempt)))
+
+    @classmethod
+    def order(cls, attempt: int, spec: bytes) -> Request:
+        """Run the next attempt, whose node is in `spec` (`protocol.pack`)."""
+        return cls(("order", base64.b64encode(spec).decode(), str(attempt)))
+
+    @classmethod
+    def leave(cls) -> Request:
+        """End, since no attempt follows."""
+        return cls(("leave",))
+
+    @classmethod
+    def hold(cls) -> Request:
+        """Be kept alive, until the outputs are collected."""
+        return cls(("hold",))
+
+    @classmethod
+    def push_outputs(cls, pod: str, attempt: int, folder: str) -> Request:
+        """Send the files of a folder to the supervisor, which is in the cluster."""
+        return cls(("push-outputs", pod, str(attempt), folder))
+
+    @property
+    def num_bytes(self) -> int:
+        """How much is sent."""
+        return sum(map(len, self.words))
+
+
+class PodControl(Protocol):
+    """Makes requests of the pods of a run."""
+
+    @property
+    def max_bytes(self) -> int:
+        """The most that a request may have."""
+
+    @property
+    def events(self) -> OrderServer | None:
+        """What the pods send their events to; None where their logs have to be followed."""
+
+    def call_all(
+        self, requests: Sequence[tuple[Pod, Request]], seconds: float
+    ) -> Iterator[tuple[int, int | EngineError]]:
+        """Make requests of pods; gives the number of each with its exit code, or why there is none, as it is answered.
+
+        Each may take so long.
+        """
+
+
+class ExecControl:
+    """By a command in the pod: for a supervisor outside the cluster."""
+
+    events = None
+    max_bytes = 16 << 10
+    """A request is sent in a command line, and servers limit the length of a URL."""
+
+    def __init__(self, client: Client, python: str) -> None:
+        """`python` is the interpreter in the pods."""
+        self._client = client
+        self._python = python
+
+    def call_all(
+        self, requests: Sequence[tuple[Pod, Request]], seconds: float
+    ) -> Iterator[tuple[int, int | EngineError]]:
+        """See `PodControl`."""
+
+        def call(pod: Pod, request: Request) -> int | EngineError:
+            try:
+                return exec_stream.call(self._client, pod, self.command(request), seconds)[0]
+            except EngineError as error:
+                return error
+
+        with ThreadPoolExecutor(max(1, min(_SENDERS, len(requests)))) as pool:
+            numbers = {pool.submit(call, *one): number for number, one in enumerate(requests)}
+            for future in as_completed(numbers):
+                yield numbers[future], future.result()
+
+    def command(self, request: Request) -> list[str]:
+        """The command line that carries out a request."""
+        what, *of = request.words
+        if what == "signal":
+            return [self._python, "-c", signalling(), layout.WORK, *of]
+        if what == "first-ended":
+            return [self._python, "-c", _FIRST_ENDED, f"{layout.WORK}/{pod_reuse.FIRST_ENDED}{of[0]}"]
+        return [self._python, "-I", "-S", _PROGRAM, layout.WORK, *request.words]
+
+
+class ConnectionControl:
+    """Over the connections of an order server: for a supervisor in the cluster."""
+
+    max_bytes = order_protocol.MAX_ORDER_BYTES
+
+    def __init__(self, server: OrderServer) -> None:
+        self.events: OrderServer = server
+
+    def call_all(
+        self, requests: Sequence[tuple[Pod, Request]], seconds: float
+    ) -> Iterator[tuple[int, int | EngineError]]:
+        """See `PodControl`."""
+        return self.events.call_all([(pod["metadata"]["name"], request.words) for pod, request in requests], seconds)
+
+
+@cache
+def signalling() -> str:
+    """A program that does as `pod_reuse.signal_first`, which may not have been unpacked in the pod yet."""
+    function = inspect.getsource(pod_reuse.signal_first)
+    wanted = ("NEXT", "TOLD", "TOLD_0_1", "STILL_ENDING_SECONDS", "PAUSE_SECONDS")
+    names = "\n".join(f"{name} = {getattr(pod_reuse, name)!r}" for name in wanted)
+    return f"import os, sys, time\n{names}\n{function}\nsignal_first(sys.argv[1], *map(int, sys.argv[2:]))\n"
+
+
+def order_client_fields(run_id: str, namespace: str) -> dict[str, list[Any]]:
+    """What a pod needs to be controlled over a connection: `env` and `volumeMounts` of its container, and `volumes`."""
+    host = f"{layout.supervisor_name(run_id)}.{namespace}.svc"
+    secret = {
+        "secretName": layout.key_name(run_id),
+        "items": [{"key": layout.KEY_FILE, "path": layout.KEY_FILE}],
+        "defaultMode": _READABLE_BY_GROUP,
+    }
+    name = {"name": layout.POD_NAME_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    address = {"name": order_client.ADDRESS, "value": f"{host}:{layout.ORDERS_PORT}"}
+    key = {"name": order_client.KEY_FILE, "value": f"{layout.KEY}/{layout.KEY_FILE}"}
+    return {
+        "env": [name, address, key],
+        "volumeMounts": [{"name": _VOLUME, "mountPath": layout.KEY, "readOnly": True}],
+        "volumes": [{"name": _VOLUME, "secret": secret}],
+    }

@@ -1,0 +1,178 @@
+"""Runs commands in the pods of a run, and copies files from and to them.
+
+Files are read from a running pod; after the pods are deleted, from a helper pod that mounts the run's claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import IO, Any, Final
+
+from windlass.engines.kubernetes.access import exec_stream, probe_pods
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.files import SILENCE_SECONDS, PodFiles, Told, last_line, parsed, require_claim
+from windlass.engines.kubernetes.objects import labels, layout
+from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.objects.pod_status import container_state
+from windlass.engines.kubernetes.planning.plan import attempt_objects
+from windlass.engines.kubernetes.running.pod_watch import Pod, by_id
+from windlass.engines.kubernetes.running.spares import begun
+from windlass.errors import EngineError, UsageError
+from windlass.plan.plan import Plan
+from windlass.runs.record import Status
+from windlass.worker import checkpoint_list, file_list, tarpipe
+
+HELPER_SECONDS: Final = 3600
+"""Lifetime limit of a pod that was created to copy."""
+START_SECONDS: Final = 300.0
+RELATIVE: Final = "paths that do not begin with / are relative to the results: RUN:output/model.pt"
+PROGRAM: Final = f"{layout.TRAVEL}/windlass/worker/exec_command.py"
+
+
+class RunPods:
+    """The pods of one run."""
+
+    def __init__(self, client: Client, plan: Plan, status: Status) -> None:
+        self._client = client
+        self._plan = plan
+        self._status = status
+        self._python = [plan.nodes.worker_python, "-I", "-S"]
+        self._files = PodFiles(client, self._python, RELATIVE)
+
+    def execute(
+        self,
+        node: int,
+        rank: int | None,
+        command: Sequence[str],
+        stdin: IO[bytes] | None,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> int:
+        """Run a command in the pod of a node, as one of its ranks or as none; returns its exit code."""
+        pod = self._pods().get(node)
+        if pod is None or container_state(pod)[0] != "running":
+            how = "does not exist yet" if pod is None else f"is {container_state(pod)[0]}"
+            raise EngineError(f"the pod of node {node} {how}", f"windlass status {self._status.id}")
+        spec = f"{layout.WORK}/attempt/node-{node}.json"
+        words = [*self._python, PROGRAM, spec, "-" if rank is None else str(rank), "0", *command]
+        return exec_stream.attach(self._client, pod, self._python, words, stdin, stdout, stderr)
+
+    def list_checkpoints(self, folder: str) -> Mapping[str, Any]:
+        """What a folder of checkpoints holds, as `worker/checkpoint_list.py` prints it."""
+        with self._pod(self._first_node(), folder) as pod:
+            return self._listed(pod, checkpoint_list, folder)
+
+    def list_results(self, checkpoints: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """What the folder of outputs holds, as `worker/file_list.py` prints it, and that of `checkpoints`.
+
+        Both are read by one pod; checkpoints that are no folder are not read.
+        """
+        with self._pod(self._first_node(), layout.OUTPUT) as pod:
+            found = self._listed(pod, file_list, layout.OUTPUT)
+            return found, self._listed(pod, checkpoint_list, checkpoints) if checkpoints.startswith("/") else {}
+
+    def _first_node(self) -> int:
+        return next(iter(self._status.attempts[-1].members), 0) if self._status.attempts else 0
+
+    def _listed(self, pod: Pod, program: ModuleType, folder: str) -> Mapping[str, Any]:
+        """What a program prints of a folder in a pod. Raises EngineError."""
+        words = [*self._python, "-c", Path(str(program.__file__)).read_text(encoding="utf-8"), folder]
+        code, answer, stderr = exec_stream.call(self._client, pod, words, SILENCE_SECONDS)
+        found = parsed(answer)
+        if code or found is None:
+            why = last_line(stderr, f"exit code {code}")
+            raise EngineError(
+                f"{folder} of {self._status.id} cannot be read: {why}",
+                f"windlass exec {self._status.id} -- ls {folder}",
+            )
+        return found
+
+    def fetch(self, node: int, path: str, local: Path, told: Told) -> tarpipe.Received:
+        """Copy `path` of a node, relative to the results or absolute, to this machine. Raises OSError too."""
+        path = _absolute(path)
+        with self._pod(node, path) as pod:
+            return self._files.fetch(pod, path, local, told)
+
+    def put(self, node: int, local: Path, path: str, told: Told) -> tarpipe.Received:
+        """Copy `local` of this machine to `path` of a node. Raises OSError too."""
+        path = _absolute(path)
+        with self._pod(node, path) as pod:
+            return self._files.put(pod, local, path, told)
+
+    # -- which pod ----------------------------------------------------------------------------------------------------
+
+    def _pods(self) -> dict[int, Pod]:
+        """The newest pods by node number; pods may serve several attempts.
+
+        By the run's objects: the record on this machine may be older than the newest attempt.
+        """
+        which = layout.of_attempts(self._status.id)
+        pods = by_id(self._client.find("v1", "Pod", which)["items"])
+        configs = sorted(self._client.find("v1", "ConfigMap", which)["items"], key=layout.attempt_of)
+        newest = {spec.node: one for config in configs for one, spec in begun(config).items()}
+        return {node: pods[one] for node, one in newest.items() if one in pods}
+
+    @contextlib.contextmanager
+    def _pod(self, node: int, path: str) -> Iterator[Pod]:
+        """A running pod that has `path`; created where none is left and the path is in the run's claim."""
+        run_id = self._status.id
+        pods = {} if self._status.phase.is_terminal else self._pods()  # the API reports their end late
+        pods = {number: pod for number, pod in pods.items() if container_state(pod)[0] == "running"}
+        spec = pod_spec(attempt_objects(self._plan))
+        is_result = path == layout.RESULTS or path.startswith(f"{layout.RESULTS}/")
+        claim = results_claim(spec) if is_result else None
+        if node in pods or (claim is not None and pods):
+            yield pods.get(node) or next(iter(pods.values()))
+            return
+        if claim is None and is_result:
+            raise UsageError(
+                f"the pods of {run_id} do not run, and its results were stored nowhere else",
+                "write kubernetes: {results: {size: 20GiB}} into the job for the next run",
+            )
+        if claim is None:
+            raise UsageError(
+                f"the pod of node {node} of {run_id} does not run, and {path} was in it",
+                "results are reached by relative paths: RUN:output",
+            )
+        require_claim(self._client, claim["volume"]["persistentVolumeClaim"]["claimName"], f" of {run_id}")
+        name = f"{run_id}-cp-{secrets.token_hex(3)}"
+        with probe_pods.made(self._client, self._helper(name, spec, claim)):
+            [pod] = probe_pods.running(self._client, name, 1, START_SECONDS, lambda _text: None)
+            yield pod
+
+    def _helper(self, name: str, spec: Pod, claim: Pod) -> probe_pods.Manifest:
+        """A pod that mounts the claim, and sleeps."""
+        wait = [*self._python, "-c", f"import time; time.sleep({HELPER_SECONDS})"]
+        # A training runtime's own image and user are in no manifest of this run.
+        [cluster] = self._plan.requests("cluster")
+        image = spec["containers"][0].get("image") or cluster["image"]
+        user = spec.get("securityContext", {}).get("runAsUser") or cluster["user"]
+        made = probe_pods.pod_spec(image, user, wait)
+        made["containers"][0]["volumeMounts"] = [claim["mount"]]
+        made["volumes"] = [claim["volume"]]
+        return probe_pods.job(
+            name,
+            HELPER_SECONDS,
+            1,
+            made,
+            namespace=self._client.namespace,
+            labels=labels.of_helper(name, "copy", attempt_objects(self._plan)[-1]["metadata"]["labels"]),
+            pull_secrets=probe_pods.secrets_of(spec),
+            queue=cluster.get("supervisor_queue"),
+        )
+
+
+def _absolute(path: str) -> str:
+    slash = "/" if path.endswith("/") else ""  # as a destination: a folder
+    return path if path.startswith("/") else f"{PurePosixPath(layout.RESULTS, path)}{slash}"
+
+
+def results_claim(spec: Pod) -> Mapping[str, Any] | None:
+    """The volume of the results and its mount, if it is a claim."""
+    [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"] == layout.RESULTS]
+    [volume] = [one for one in spec["volumes"] if one["name"] == mount["name"]]
+    return {"volume": volume, "mount": mount} if "persistentVolumeClaim" in volume else None

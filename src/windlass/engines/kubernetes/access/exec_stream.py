@@ -1,0 +1,288 @@
+"""Exec stream: a command in a container, its input and output over a web socket of the API server.
+
+The channels (0 input, 1 and 2 output, 3 how it ended, 4 the size of a terminal) are those of `v4.channel.k8s.io`. Only
+v5 can end the input, and there the API server reports success where it has lost the kubelet. So a command that gets
+input is run by a program that reports its exit code at the end of standard error: without that report, a success is
+unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import termios
+import threading
+import tty
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from windlass.engines.kubernetes.access.client import CHANNELS, ENDS_INPUT, Client, Refused, Unreachable
+from windlass.engines.kubernetes.objects import layout
+from windlass.errors import EngineError
+
+if TYPE_CHECKING:
+    from windlass.engines.base import Terminal
+
+STDIN, STDOUT, STDERR, ENDED, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+CHUNK_BYTES: Final = 32 << 10
+"""The longest message that API servers accept."""
+KEPT_BYTES: Final = 8 << 10
+"""Of standard error, kept for error messages."""
+REPORTS: Final = """import subprocess, sys
+try:
+    code = subprocess.call(sys.argv[2:])
+except KeyboardInterrupt:
+    code = 130
+code = code if code >= 0 else 128 - code
+sys.stderr.write("\\0windlass %s %d\\n" % (sys.argv[1], code))
+sys.exit(code)
+"""
+
+
+Pod = Mapping[str, Any]
+
+
+class Stream:
+    """One command that runs in a pod. Raises Refused, Unreachable, EngineError where the connection breaks."""
+
+    def __init__(
+        self,
+        client: Client,
+        pod: Pod,
+        command: Sequence[str],
+        *,
+        stdin: bool = False,
+        with_tty: bool = False,
+        silence_seconds: float | None = None,
+    ) -> None:
+        """`silence_seconds`: how long the connection may be silent until it counts as broken."""
+        query = [("command", word) for word in command]
+        query += [("container", layout.container_of(pod)), ("stdout", "true")]
+        query += [("tty", "true")] if with_tty else [("stderr", "true")]  # a terminal has one output
+        query += [("stdin", "true")] if stdin else []
+        name = pod["metadata"]["name"]
+        self._what = f"the command in pod {name}"
+        channels = ENDS_INPUT if stdin and not with_tty else CHANNELS
+        self._socket = client.websocket(f"{client.path('v1', 'Pod', name)}/exec", query, channels=channels)
+        import websocket  # which `client.websocket` reports where it is not installed
+
+        self._broken = (websocket.WebSocketException, OSError)
+        self._socket.settimeout(silence_seconds)
+        self.exit_code: int | None = None
+        """How it ended; None while it runs."""
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        """Its output, with the channel of each piece, until it ends."""
+        import websocket
+
+        while self.exit_code is None:
+            try:
+                kind, frame = self._socket.recv_data_frame(True)
+            except self._broken as error:
+                raise Unreachable(
+                    f"{self._what} is no longer reachable: {error or 'no answer'}", "is its node well?"
+                ) from error
+            if kind == websocket.ABNF.OPCODE_CLOSE:
+                raise Unreachable(
+                    f"{self._what} is no longer reachable: the connection was closed", "is its node well?"
+                )
+            if kind not in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT) or not frame.data:
+                continue
+            channel, data = frame.data[0], frame.data[1:]
+            if channel == ENDED and data:
+                self.exit_code = _exit_code(data, self._what)
+            elif channel in (STDOUT, STDERR) and data:
+                yield channel, bytes(data)
+
+    def code(self) -> int:
+        """How it ended. Raises Unreachable where that is not known."""
+        if self.exit_code is None:
+            raise Unreachable(f"{self._what} has not reported how it ended", "is its node well?")
+        return self.exit_code
+
+    def write(self, data: bytes) -> None:
+        """Send at most `CHUNK_BYTES` to its input."""
+        try:
+            self._socket.send_binary(bytes([STDIN]) + data)
+        except self._broken as error:
+            raise Unreachable(f"{self._what} accepts no more input: {error}", "is its node well?") from error
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Send the size of the terminal; a connection that is broken is noticed by its reader."""
+        size = json.dumps({"Width": columns, "Height": rows}).encode()
+        with contextlib.suppress(*self._broken):
+            self._socket.send_binary(bytes([RESIZE]) + size)
+
+    def end_input(self) -> None:
+        """Send the end of the input, where the protocol can."""
+        with contextlib.suppress(*self._broken):
+            # Of the protocols that were offered as a plain header, the socket itself does not know which was chosen.
+            if (self._socket.getheaders() or {}).get("sec-websocket-protocol") == "v5.channel.k8s.io":
+                self._socket.send_binary(bytes([CLOSE, STDIN]))
+
+    def close(self) -> None:
+        """Close the connection; this ends a command that waits for input."""
+        with contextlib.suppress(*self._broken):
+            self._socket.close(timeout=1)
+
+
+class Output:
+    """Standard output as a file to read from, and the end of standard error."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._frames = stream.frames()
+        self._rest = b""
+        self.complaint = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """At most so many bytes; none at the end. Raises Unreachable."""
+        while not self._rest:
+            channel, data = next(self._frames, (STDOUT, b""))
+            if channel == STDERR:
+                self.complaint = (self.complaint + data)[-KEPT_BYTES:]
+            elif not data:
+                return b""
+            else:
+                self._rest = data
+        size = len(self._rest) if size < 0 else size
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+def attach(
+    client: Client,
+    pod: Pod,
+    python: Sequence[str],
+    command: Sequence[str],
+    stdin: IO[bytes] | None,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+) -> int:
+    """Run a command with these as its input and output; returns its exit code. `python` is an interpreter of the pod.
+
+    Raises Unreachable, EngineError.
+    """
+    from windlass.engines.base import Terminal  # the pod of a supervisor has no terminal, and lacks this module
+
+    with contextlib.ExitStack() as stack:
+        with_tty = isinstance(stdin, Terminal)
+        report = None if stdin is None or with_tty else Report(stderr)
+        command = command if report is None else report.wrapped(python, command)
+        stream = stack.enter_context(
+            contextlib.closing(Stream(client, pod, command, stdin=stdin is not None, with_tty=with_tty))
+        )
+        if isinstance(stdin, Terminal):
+            stack.enter_context(raw(stdin, stream.resize))
+        code = copy(stream, stdin, stdout, stderr if report is None else report)
+        return code if report is None else report.confirmed(code)
+
+
+class Report:
+    """Standard error of a command that reports its exit code at the end of it; passes on the rest."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+        self._token = secrets.token_hex(8)
+        self._mark = f"\0windlass {self._token} ".encode()
+        self._held = b""
+        """What may be the beginning of the report."""
+        self._told = b""
+        """The exit code in the report; empty before it has come."""
+
+    def wrapped(self, python: Sequence[str], command: Sequence[str]) -> list[str]:
+        """The command line that runs a command, and reports how it ended."""
+        return [*python, "-c", REPORTS, self._token, *command]
+
+    def write(self, data: bytes) -> int:
+        """Pass it on, except for the report. What the command has left in the background may write after that."""
+        passed, mark, rest = (self._held + data).partition(self._mark)
+        code, end, after = rest.partition(b"\n")
+        if end:
+            self._told, passed, self._held = code, passed + after, b""
+        elif mark:
+            self._held = mark + rest
+        else:
+            at = passed.rfind(b"\0")
+            is_beginning = at >= 0 and self._mark.startswith(passed[at:])
+            passed, self._held = (passed[:at], passed[at:]) if is_beginning else (passed, b"")
+        self._out.write(passed)
+        return len(data)
+
+    def flush(self) -> None:
+        """See `IO`."""
+        self._out.flush()
+
+    def confirmed(self, code: int) -> int:
+        """The exit code that the API server has reported, and for success also the command. Raises Unreachable."""
+        self._out.write(b"" if self._held.startswith(self._mark) else self._held)
+        if code == 0 and self._told.isdigit():
+            return int(self._told)
+        if code == 0:
+            raise Unreachable("the connection to the command was lost before it reported its exit code", "try it again")
+        return code
+
+
+@contextlib.contextmanager
+def raw(terminal: Terminal, resize: Callable[[int, int], None]) -> Iterator[None]:
+    """Send each key as it is pressed, Ctrl-C too, and call `resize` with the columns and rows now and when they change;
+    afterwards the terminal is as before.
+    """
+    fd = terminal.fileno()
+
+    def tell(*_signal: object) -> None:
+        resize(*os.get_terminal_size(fd))
+
+    before, handler = termios.tcgetattr(fd), signal.signal(signal.SIGWINCH, tell)
+    try:
+        tty.setraw(fd)
+        tell()
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, handler)
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def copy(stream: Stream, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes] | Report) -> int:
+    """Copy input and output until the command ends; returns its exit code. Raises Unreachable, EngineError."""
+    if stdin is not None:
+        threading.Thread(target=_feed, args=(stream, stdin), name="input", daemon=True).start()
+    for channel, data in stream.frames():
+        out: IO[bytes] | Report = stdout if channel == STDOUT else stderr
+        out.write(data)
+        out.flush()
+    return stream.code()
+
+
+def call(client: Client, pod: Pod, command: Sequence[str], seconds: float) -> tuple[int, bytes, bytes]:
+    """Run a command to its end; returns exit code, output and standard error. Raises EngineError."""
+    with contextlib.closing(Stream(client, pod, command, silence_seconds=seconds)) as stream:
+        output = Output(stream)
+        data = b"".join(iter(output.read, b""))
+        return stream.code(), data, output.complaint
+
+
+def _feed(stream: Stream, source: IO[bytes]) -> None:
+    read: Any = getattr(source, "read1", source.read)
+    with contextlib.suppress(Refused, Unreachable, ValueError, OSError):
+        while data := read(CHUNK_BYTES):
+            stream.write(data)
+        stream.end_input()
+
+
+def _exit_code(data: bytes, what: str) -> int:
+    """The code in the status that ends a command. Raises EngineError where it never ran."""
+    try:
+        status = json.loads(data)
+        if status.get("status") == "Success":
+            return 0
+        for cause in (status.get("details") or {}).get("causes", ()):
+            if cause.get("reason") == "ExitCode":
+                return int(cause["message"])
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise Unreachable(
+            f"{what} has ended, and its status was cut off: {data[:100]!r}", "is its node well?"
+        ) from error
+    raise EngineError(f"{what} could not be run: {status.get('message', status)}", "is the program in the image?")

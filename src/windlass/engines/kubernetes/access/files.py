@@ -1,0 +1,144 @@
+"""Copies files from a pod and to it, by a program that is passed to an interpreter there as text."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tarfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access import exec_stream
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.exec_stream import Output, Pod, Stream
+from windlass.errors import EngineError, UsageError
+from windlass.worker import tarpipe
+
+Told = Callable[[int], None]
+
+SILENCE_SECONDS: Final = 120.0
+"""How long no byte may arrive or leave while files are copied."""
+
+
+class PodFiles:
+    """The files of pods, by their absolute paths."""
+
+    def __init__(self, client: Client, python: Sequence[str], hint: str) -> None:
+        """`python` is the interpreter in the pods with its options; `hint` is what to try where a path fails."""
+        self._client = client
+        self._python = python
+        self._hint = hint
+
+    def fetch(self, pod: Pod, path: str, local: Path, told: Told) -> tarpipe.Received:
+        """Copy a path of a pod to this machine. Raises EngineError, OSError."""
+        with self._stream(pod, "send", path) as stream:
+            output = Output(stream)
+            try:
+                found = tarpipe.receive(output, str(local), Path(path).name, told)
+            except tarfile.TarError as error:
+                _rest(output)
+                raise self._failed(output, path, str(error)) from error
+            _rest(output)  # the archive is complete: a connection that breaks now takes nothing away
+            if stream.exit_code:
+                raise self._failed(output, path, f"exit code {stream.exit_code}")
+            return found
+
+    def put(self, pod: Pod, local: Path, path: str, told: Told) -> tarpipe.Received:
+        """Copy `local` of this machine to a path of a pod. Raises EngineError, OSError."""
+        program = ("receive", path, local.resolve().name)
+        with self._stream(pod, *program, stdin=True) as stream:
+            output = Output(stream)
+            broken: list[Exception] = []
+
+            def send() -> None:
+                try:
+                    tarpipe.send(str(local), _Counted(stream, output, told))  # type: ignore[arg-type]
+                    stream.end_input()
+                except _Rejected:
+                    stream.end_input()
+                except (EngineError, OSError) as error:
+                    broken.append(error)
+                    stream.close()
+
+            # In a thread: a receiver that stops reading has written the reason, which must be read meanwhile.
+            threading.Thread(target=send, name="sender", daemon=True).start()
+            answer, error = _rest(output)
+            if stream.exit_code:
+                raise self._failed(output, path, f"exit code {stream.exit_code}")
+            found = parsed(answer)
+            if found is None:
+                why = broken[0] if broken else error or "the receiver exited without confirming the copy"
+                raise self._failed(output, path, str(why)) from error
+            received = tarpipe.Received(str(found["path"]))
+            received.files, received.bytes, received.left_out = found["files"], found["bytes"], found["left_out"]
+            return received
+
+    def _stream(self, pod: Pod, *words: str, stdin: bool = False) -> contextlib.closing[Stream]:
+        """The program that sends or receives, passed as text: not every image has the Windlass package."""
+        command = [*self._python, "-c", Path(tarpipe.__file__).read_text(encoding="utf-8"), *words]
+        return contextlib.closing(Stream(self._client, pod, command, stdin=stdin, silence_seconds=SILENCE_SECONDS))
+
+    def _failed(self, output: Output, path: str, otherwise: str) -> EngineError:
+        return EngineError(f"{path} cannot be copied: {last_line(output.complaint, otherwise)}", self._hint)
+
+
+def require_claim(client: Client, name: str, of: str = "") -> None:
+    """Raise UsageError where a claim is not there: a pod that mounts it would wait forever."""
+    if client.get_if_exists("v1", "PersistentVolumeClaim", name) is None:
+        what = f"claim {name}{of} is gone, and its results with it" if of else f"there is no claim {name}"
+        more = "" if of else "; the target names one of data sets in data:, and --claim another"
+        raise UsageError(what, f"see: kubectl -n {client.namespace} get pvc{more}")
+
+
+def _rest(output: Output) -> tuple[bytes, EngineError | None]:
+    """The remaining output, and the error of the connection, if it broke.
+
+    The exit code arrives last, and a connection may be closed before it.
+    """
+    pieces: list[bytes] = []
+    try:
+        pieces.extend(iter(output.read, b""))
+    except EngineError as error:
+        return b"".join(pieces), error
+    return b"".join(pieces), None
+
+
+def parsed(answer: bytes) -> Mapping[str, Any] | None:
+    """The JSON object that a program has printed at its end; None where it is not complete."""
+    try:
+        found = json.loads(answer.splitlines()[-1])
+    except (IndexError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+class _Rejected(Exception):
+    """The receiver has written an error."""
+
+
+class _Counted:
+    """The input of a command as a file: reports how much was sent, and stops where the receiver has failed."""
+
+    def __init__(self, stream: Stream, answer: Output, told: Told) -> None:
+        self._stream = stream
+        self._answer = answer
+        self._told = told
+        self._bytes = 0
+
+    def write(self, data: bytes) -> int:
+        """Send all of it. Raises Unreachable, _Rejected."""
+        for at in range(0, len(data), exec_stream.CHUNK_BYTES):
+            if self._answer.complaint:
+                raise _Rejected
+            self._stream.write(bytes(data[at : at + exec_stream.CHUNK_BYTES]))
+        self._bytes += len(data)
+        self._told(self._bytes)
+        return len(data)
+
+
+def last_line(stderr: bytes, otherwise: str) -> str:
+    """The last line of an output; `otherwise` where it has none."""
+    lines = stderr.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else otherwise

@@ -1,0 +1,193 @@
+"""Temporary objects of a command in a cluster, such as the pods of the network check. Each has the process that created
+it, and its expiry, so that the next command finds and removes what a killed command has left. The cluster itself ends
+them at their expiry, even without another command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects.labels import HELPER
+from windlass.engines.kubernetes.objects.pod_status import is_problem, pod_status
+from windlass.engines.kubernetes.objects.waiting import STUCK
+from windlass.engines.kubernetes.objects.workloads.job import BATCH
+from windlass.engines.kubernetes.running.pod_watch import Pod, has_ended
+from windlass.errors import EngineError
+from windlass.worker import process
+
+Manifest = dict[str, Any]
+
+CONTAINER: Final = "node"
+MADE_BY: Final = "windlass.dev/made-by"
+KINDS: Final = (("batch/v1", "Job"), ("v1", "ConfigMap"))
+"""Kinds of the objects of a probe that no other object owns."""
+PAUSE_SECONDS: Final = 0.3
+
+
+def made_by(seconds: float) -> dict[str, str]:
+    """The annotation of objects that this process creates, to be used for so many seconds."""
+    found = process.stat(os.getpid())
+    me = {
+        "boot": process.boot_id(),
+        "pid": os.getpid(),
+        "ticks": found.start_ticks if found else 0,
+        "until": time.time() + seconds,
+    }
+    return {MADE_BY: json.dumps(me)}
+
+
+def is_left(annotation: str, boot: str, now: float) -> bool:
+    """Whether the process that created an object has ended, if it ran on this machine, or its time is over."""
+    try:
+        maker = json.loads(annotation)
+        if maker["boot"] == boot and not process.is_same(maker["pid"], maker["ticks"], boot):
+            return True
+        return bool(now > maker["until"])
+    except (ValueError, KeyError, TypeError):
+        return True
+
+
+def sweep(client: Client) -> list[str]:
+    """Delete the objects of killed commands in the namespace; returns the names. Raises EngineError."""
+    removed = []
+    boot, now = process.boot_id(), time.time()
+    for api, kind in KINDS:
+        for one in client.find(api, kind, HELPER)["items"]:
+            meta = one["metadata"]
+            if "ownerReferences" in meta or not is_left(meta.get("annotations", {}).get(MADE_BY, ""), boot, now):
+                continue
+            if client.delete(api, kind, meta["name"]):
+                removed.append(meta["name"])
+    return removed
+
+
+def job(
+    name: str,
+    seconds: int,
+    num_pods: int,
+    spec: Manifest,
+    *,
+    namespace: str,
+    labels: Mapping[str, str],
+    pull_secrets: Iterable[str],
+    queue: str | None,
+) -> Manifest:
+    """A Job whose pods the cluster itself ends, and removes, after so many seconds. `spec` is that of its pods.
+
+    A Kueue that manages all Jobs starts none without a `queue`.
+    """
+    queued = {**labels, layout.QUEUE_LABEL: queue} if queue else dict(labels)
+    meta = {"name": name, "namespace": namespace, "labels": queued, "annotations": made_by(seconds)}
+    spec = {**spec, "imagePullSecrets": [{"name": secret} for secret in pull_secrets]}
+    return {
+        "apiVersion": BATCH,
+        "kind": "Job",
+        "metadata": meta,
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": num_pods,
+            "parallelism": num_pods,
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": seconds,
+            "ttlSecondsAfterFinished": 60,
+            "template": {"metadata": {"labels": dict(labels)}, "spec": spec},
+        },
+    }
+
+
+def secrets_of(spec: Mapping[str, Any]) -> list[str]:
+    """Names of the secrets by which a pod pulls its image."""
+    return [str(one["name"]) for one in spec.get("imagePullSecrets", ())]
+
+
+def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
+    """A pod under the restricted security profile that runs a program and ends at once when deleted."""
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": manifests.restricted(user),
+        "tolerations": [manifests.GPU_TOLERATION],  # there may be no other nodes
+        "affinity": manifests.RATHER_WITHOUT_GPUS,
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": image,
+                "command": command,
+                "env": [{"name": "HOME", "value": "/tmp"}],
+                "securityContext": manifests.UNPRIVILEGED,
+                # A namespace with a quota rejects pods without requests and limits.
+                "resources": {
+                    "requests": {"cpu": "100m", "memory": "128Mi"},
+                    "limits": {"cpu": "2", "memory": "2Gi"},
+                },
+            }
+        ],
+    }
+
+
+@contextlib.contextmanager
+def made(client: Client, *objects: Manifest) -> Iterator[None]:
+    """Creates the objects for the block and deletes them after it; the first owns the others. Raises EngineError."""
+    sweep(client)
+    first, *others = objects
+    api, kind, name = first["apiVersion"], first["kind"], first["metadata"]["name"]
+    try:
+        owner = client.create(first)
+        for one in others:
+            client.create(manifests.owned(one, owner))
+        yield
+    finally:
+        client.delete(api, kind, name)
+        for one in others:  # at once, and not when the garbage collector runs
+            if one["kind"] == "Job":
+                client.delete(one["apiVersion"], "Job", one["metadata"]["name"])
+
+
+def running(client: Client, name: str, num_pods: int, seconds: float, told: Callable[[str], None]) -> list[Pod]:
+    """The pods of a probe, in order, once all run. Raises EngineError with the reason where they do not in time."""
+    give_up = time.monotonic() + seconds
+    said = ""
+    while True:
+        pods = sorted(client.find("v1", "Pod", f"{HELPER}={name}")["items"], key=lambda pod: pod["metadata"]["name"])
+        states = [_state(pod) for pod in pods]
+        waiting = [state for state in states if state != "running"]
+        if len(pods) == num_pods and not waiting:
+            return pods
+        text = "; ".join(dict.fromkeys(waiting)) or "no pod has been created yet"
+        is_stuck = any(word in text for word in STUCK) or any(map(has_ended, pods))
+        if is_stuck or time.monotonic() > give_up:
+            events = "" if pods else _refusal(client, name)
+            raise EngineError(f"its pods do not run: {text}{events}", "windlass check, without --network, says more")
+        if text != said:
+            said = text
+            told(f"waiting for the pods: {text}")
+        time.sleep(PAUSE_SECONDS)
+
+
+def _state(pod: Pod) -> str:
+    """`running`, or why not."""
+    seen = pod_status(0, pod)
+    if seen.state == "running":
+        return seen.state
+    if seen.reason == "Unschedulable":
+        return f"no node takes them: {seen.message}"
+    if is_problem(seen):
+        return f"{seen.reason} {seen.message}".strip()
+    return "starting" if seen.machine else "not placed yet"
+
+
+def _refusal(client: Client, name: str) -> str:
+    """Why the Job creates no pods, from its events."""
+    with contextlib.suppress(Refused):
+        for event in client.find("v1", "Event", fieldSelector=f"involvedObject.name={name},type=Warning")["items"]:
+            return f": {event.get('message', '')}"
+    return ""

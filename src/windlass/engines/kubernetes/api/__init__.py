@@ -1,1 +1,0 @@
-"""Access to the API server: client, login, informers, background threads and the run's Lease."""

@@ -1,0 +1,1 @@
+"""Kubernetes objects as values: manifests that are sent, and pods and owner objects that are read. Pure."""

@@ -1,0 +1,67 @@
+"""The labels of all objects: those that Kubernetes recommends, the run with its user, its job and attempt. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from windlass import __version__
+from windlass.engines.kubernetes.objects import layout
+
+NAME: Final = "app.kubernetes.io/name"
+INSTANCE: Final = "app.kubernetes.io/instance"
+COMPONENT: Final = "app.kubernetes.io/component"
+PART_OF: Final = "app.kubernetes.io/part-of"
+VERSION: Final = "app.kubernetes.io/version"
+USER: Final = "windlass.dev/user"
+HELPER: Final = "windlass.dev/helper"
+"""Of the temporary objects of a command, or of a capacity probe: its name."""
+WINDLASS: Final = "windlass"
+RUN, CODE, RESULTS, RECORD, DATA = "run", "code", "results", "record", "data"
+TRAINING: Final = "training"
+SUPERVISOR: Final = "supervisor"
+TRANSFER: Final = "transfer"
+"""Components. Those of the anchor, of the code, the claims and the record; of what trains, supervises, and of what
+moves files."""
+MAX_CHARS: Final = 63
+
+
+def of_run(run_id: str, job: str, user: str, component: str, attempt: int | None = None) -> dict[str, str]:
+    """The labels of an object of a run; `job` is the name of its job, `user` who submitted it, empty if not known."""
+    found = {**_common(run_id, component, job), layout.RUN_LABEL: run_id, layout.JOB_LABEL: job}
+    if user := value(user):
+        found[USER] = user
+    return found if attempt is None else {**found, layout.ATTEMPT_LABEL: str(attempt)}
+
+
+def like(anchor: Mapping[str, str], component: str, **more: str) -> dict[str, str]:
+    """The labels of an object that is created when only the labels of the run's anchor are known."""
+    return {**anchor, COMPONENT: component, **more}
+
+
+def of_helper(name: str, component: str, run: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The labels of the objects of a probe, or of a command; `run` are those of the run's anchor, if it is for one."""
+    its = {key: text for key, text in (run or {}).items() if key not in (layout.ATTEMPT_LABEL, layout.QUEUE_LABEL)}
+    return {**_common(name, component, WINDLASS), **its, COMPONENT: component, HELPER: name}
+
+
+def of_setup(component: str = "rbac") -> dict[str, str]:
+    """The labels of objects that are not of one run."""
+    return _common(WINDLASS, component, WINDLASS)
+
+
+def value(text: str) -> str:
+    """A text as the value of a label: `ana@example.com` is `ana-example.com`."""
+    return re.sub(r"[^-._A-Za-z0-9]", "-", text)[:MAX_CHARS].strip("-._")
+
+
+def _common(instance: str, component: str, part_of: str) -> dict[str, str]:
+    return {
+        NAME: WINDLASS,
+        INSTANCE: instance,
+        COMPONENT: component,
+        PART_OF: part_of,
+        VERSION: value(__version__),
+        layout.MANAGED_LABEL: WINDLASS,
+    }

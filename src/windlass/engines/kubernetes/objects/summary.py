@@ -1,0 +1,81 @@
+"""The summary of a run's status, which its record in the cluster has as an annotation: what a list of runs shows.
+
+Other users of the namespace can change it, so its fields are checked when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from windlass.engines.kubernetes.objects import layout
+from windlass.runs.events import ConditionChanged
+from windlass.runs.phase import Phase
+from windlass.runs.record import CLUSTER, Status
+from windlass.runs.warnings import RunWarning
+from windlass.worker.values import read_as
+
+Json = Mapping[str, Any]
+
+REQUIRED: Final[Mapping[str, Any]] = {"phase": Phase, "created_at": float, "phase_since": float}
+OPTIONAL: Final[Mapping[str, Any]] = {
+    "exit_code": int,
+    "ended_at": float,
+    "restarts_left": int,
+    "waits_for": str,
+    "condition": ConditionChanged,
+    "user": str,
+    "stop_requested": bool,
+    "last_seq": int,
+}
+"""Further fields that the status has under the same name; empty ones are left out."""
+DERIVED: Final[Mapping[str, Any]] = {
+    "attempts": int,
+    "progress": Mapping[str, Any],
+    "cause": str,
+    "warnings": tuple[RunWarning, ...],
+}
+TIMES: Final = ("created_at", "phase_since", "ended_at")
+LATEST: Final = 1e11
+"""No time is later (Unix seconds): the dates of larger numbers cannot be printed."""
+CAUSE_CHARS: Final = 300
+MAX_WARNINGS: Final = 16
+
+
+def summary_of(status: Status, progress: Json) -> dict[str, Any]:
+    """The summary of a status, with the newest progress."""
+    cause = status.root_cause
+    found = {name: getattr(status, name) for name in (*REQUIRED, *OPTIONAL)}
+    found |= {
+        "attempts": len(status.attempts),
+        "progress": dict(progress),
+        "cause": cause.summary[:CAUSE_CHARS] if cause is not None else "",
+        "warnings": [
+            one.replace(message=one.message[:CAUSE_CHARS], ranks=one.ranks[:MAX_WARNINGS]).to_json()
+            for one in status.warnings[:MAX_WARNINGS]
+        ],
+    }
+    return {name: value for name, value in found.items() if name in REQUIRED or value not in (None, "", {}, [], False)}
+
+
+def summary_in(metadata: Json) -> Json | None:
+    """The summary in the metadata of a record's head; None where it was damaged."""
+    try:
+        found = json.loads((metadata.get("annotations") or {}).get(layout.STATUS_ANNOTATION) or "{}")
+        for name, hint in {**REQUIRED, **OPTIONAL, **DERIVED}.items():
+            if name in REQUIRED or name in found:
+                read_as(hint, found[name])
+        return found if all(0 <= found.get(name, 0) < LATEST for name in TIMES) else None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def summarised(status: Status, summary: Json) -> Status:
+    """A status with what the run's supervisor has recorded of it."""
+    known = {name: summary[name] for name in (*REQUIRED, *OPTIONAL) if name in summary}
+    cause = {"summary": summary["cause"]} if summary.get("cause") else None
+    known["warnings"] = tuple(map(RunWarning.from_json, summary.get("warnings", ())))
+    known |= {"phase": Phase(summary["phase"]), "progress": summary.get("progress", {}), "cause": cause}
+    return replace(status, **{"waits_for": None, **known}, supervisor=CLUSTER)

@@ -1,0 +1,165 @@
+"""The objects of a run that move its files. Pure: the same job gives the same bytes.
+
+ConfigMap RUN-transfer   the program
+Job RUN-data             one pod, which stages the data sets in their claim
+Job RUN-outputs          one pod, which uploads the outputs from the claim of the results
+Job RUN-outputs-check    one pod, which asks their store, while the ranks start, whether it refuses them
+PersistentVolumeClaim    of the data sets, where it is not there yet; no run owns it
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from windlass.engines.kubernetes.objects import labels as named
+from windlass.engines.kubernetes.objects import layout, transfer_package
+from windlass.engines.kubernetes.objects.manifests import (
+    LOST_SECONDS,
+    READ_ONLY,
+    UNPRIVILEGED,
+    Shape,
+    core,
+    labels,
+    leaving,
+    of_store,
+    own_job,
+    restricted,
+    shared_claim,
+    variables,
+)
+from windlass.engines.kubernetes.objects.package import FILE
+from windlass.engines.kubernetes.objects.workloads.base import Manifest
+from windlass.engines.kubernetes.planning.stores import needs_obstore
+
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
+    from windlass.spec.parts import DataClaim
+
+RESULT_FILE: Final = "/dev/termination-log"
+AMOUNTS: Final = {"cpu": "250m", "memory": "256Mi"}
+LIMITS: Final = {"cpu": "2", "memory": "2Gi"}
+"""What is copied takes at most 200 MB; the rest is for the names of millions of files."""
+MAX_FAILURES: Final = 6
+"""Pods that may fail, mostly with their node; each next one goes on where that one ended."""
+CHECK_SECONDS: Final = 900
+"""After so long the cluster itself ends the Job that asks a store, and so long it keeps it: a laptop may be closed."""
+ASK_AGAIN_SECONDS: Final = 10
+"""Before a store that refuses is asked once more: a role that was just made is not known everywhere at once."""
+GRACE_SECONDS: Final = 5
+TMP: Final = "/tmp"
+
+
+def claim_of_data(namespace: str, wanted: DataClaim) -> Manifest:
+    """The claim of data sets, which outlives every run."""
+    assert wanted.size is not None
+    its = named.of_setup(named.DATA)
+    return shared_claim(wanted.claim, namespace, its, wanted.size, wanted.storage_class)
+
+
+def helper_objects(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> tuple[Manifest, Manifest]:
+    """The same ConfigMap and the same Job that stages sets, for a command without a run; `shape` has its name."""
+    its = named.of_helper(shape.run_id, named.TRANSFER)
+    program, made = contents(shape, job), stage_job(shape, job, sets)
+    queue = {name: text for name, text in made["metadata"]["labels"].items() if name == layout.QUEUE_LABEL}
+    program["metadata"]["labels"] = its
+    made["metadata"]["labels"] = {**its, **queue}
+    made["spec"]["template"]["metadata"]["labels"] = its
+    return program, made
+
+
+def contents(shape: Shape, job: Job) -> Manifest:
+    """What is mounted into the pods; `filled` adds the program."""
+    its = {**labels(shape, job, named.TRANSFER), layout.CODE_LABEL: named.TRANSFER}
+    return core("ConfigMap", layout.transfer_name(shape.run_id), shape.namespace, its)
+
+
+def filled(made: Mapping[str, Any]) -> Manifest:
+    """The same with the program."""
+    return {**made, "binaryData": {FILE: base64.b64encode(transfer_package.archive()).decode()}}
+
+
+def stage_job(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> Manifest:
+    """The Job that stages these sets, each with name, source and, for a run, link."""
+    asked = {"kind": "stage", "root": layout.DATA, "sets": [dict(one) for one in sets]}
+    claimed = (shape.data_claim, layout.DATA, layout.DATA_FOLDER)
+    return _job(shape, job, "data", asked, claimed)
+
+
+def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest:
+    """The Job that uploads the outputs, which are in the run's folder of a claim."""
+    asked = {
+        "kind": "upload",
+        "state": f"{layout.RESULTS}/upload",
+        "name": "outputs",
+        "source": layout.OUTPUT,
+        "destination": destination,
+    }
+    return _job(shape, job, "outputs", asked, (claim, layout.RESULTS, f"windlass/{shape.run_id}"))
+
+
+def check_job(shape: Shape, job: Job, destination: str) -> Manifest:
+    """The Job that asks the store of the outputs whether it refuses them: it lists what is there."""
+    asked = {"kind": "check", "destination": destination, "pause_seconds": ASK_AGAIN_SECONDS}
+    made = _job(shape, job, "outputs-check", asked)
+    made["spec"] |= {"activeDeadlineSeconds": CHECK_SECONDS, "ttlSecondsAfterFinished": CHECK_SECONDS}
+    return made
+
+
+Claimed: TypeAlias = tuple[str, str, str]
+"""A claim, where it is mounted, and which folder of it."""
+
+
+def _job(shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: Claimed | None = None) -> Manifest:
+    name, its = layout.transfer_name(shape.run_id, what), labels(shape, job, named.TRANSFER)
+    return own_job(shape, name, its, _pod(shape, job, asked, claimed), MAX_FAILURES)
+
+
+def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: Claimed | None) -> Manifest:
+    volumes: list[Manifest] = [{"name": "program", "configMap": {"name": layout.transfer_name(shape.run_id)}}]
+    mounts: list[Manifest] = [{"name": "program", "mountPath": layout.TRANSFER, **READ_ONLY}]
+    if claimed is not None:
+        claim, path, folder = claimed
+        volumes.append({"name": "claim", "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({"name": "claim", "mountPath": path, "subPath": folder})
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": restricted(shape.user),
+        "tolerations": leaving(LOST_SECONDS),
+        "containers": [_container(shape, job, asked, mounts)],
+        "volumes": volumes,
+    }
+    if job.kubernetes.service_account is not None:
+        spec["serviceAccountName"] = job.kubernetes.service_account
+    if shape.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in shape.pull_secrets]
+    return spec
+
+
+def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Manifest]) -> Manifest:
+    stores = [one["source"] for one in asked.get("sets", ())] or [asked["destination"]]
+    alone = [] if any(map(needs_obstore, stores)) else ["-S"]  # without what is installed in the image
+    env = {
+        "HOME": TMP,
+        **of_store(shape, job),
+        "WINDLASS_TRANSFER": json.dumps(asked, sort_keys=True),
+        "WINDLASS_TRANSFER_RESULT": RESULT_FILE,
+    }
+    made: Manifest = {
+        "name": named.TRANSFER,
+        "image": shape.supervisor_image or shape.image,
+        "command": [shape.python, "-I", *alone, f"{layout.TRANSFER}/{FILE}"],
+        "env": variables(env),
+        "resources": {"requests": AMOUNTS, "limits": LIMITS},
+        "securityContext": UNPRIVILEGED,
+        "terminationMessagePath": RESULT_FILE,
+        "volumeMounts": mounts,
+    }
+    if job.secrets:
+        made["envFrom"] = [{"secretRef": {"name": name}} for name in job.secrets]
+    return made

@@ -1,0 +1,58 @@
+"""An Indexed Job: part of every cluster, so that no operator is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
+
+BATCH: Final = "batch/v1"
+
+
+class IndexedJob(Workload):
+    """Pods find each other by the headless Service of the run."""
+
+    name, api, kind, plural = "job", BATCH, "Job", "jobs"
+
+    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
+        """See `Workload`."""
+        spec = {**indexed(template, asked), **ttl(asked)}
+        return [{"apiVersion": BATCH, "kind": "Job", "metadata": meta, "spec": spec}]
+
+    def host(self, name: str, subdomain: str, node: int) -> str:
+        """See `Workload`."""
+        return f"{name}-{node}.{subdomain}"
+
+    def resize(self, made: Manifest, num_nodes: int) -> None:
+        """See `Workload`."""
+        made["spec"] |= {"completions": num_nodes, "parallelism": num_nodes}
+
+
+def keeps_others(made: Mapping[str, Any]) -> bool:
+    """Whether the loss of a pod of a Job that `made` gave leaves its other pods as they are."""
+    return "backoffLimitPerIndex" in made["spec"]
+
+
+def ttl(asked: Asked) -> Manifest:
+    """As most kinds write it."""
+    return {} if asked.ttl_seconds is None else {"ttlSecondsAfterFinished": asked.ttl_seconds}
+
+
+def indexed(template: Manifest, asked: Asked) -> Manifest:
+    """The spec of an Indexed Job, which replaces no pod: the run's policy decides what follows.
+
+    A failed pod ends it, unless the next attempt is to run in the other pods.
+    """
+    return {
+        "completionMode": "Indexed",
+        "completions": asked.num_nodes,
+        "parallelism": asked.num_nodes,
+        "backoffLimitPerIndex" if asked.keeps_others else "backoffLimit": 0,
+        "template": template,
+    }
+
+
+def unnamed(template: Manifest) -> Manifest:
+    """The template for an owner object that itself sets host name and subdomain of each pod."""
+    return {**template, "spec": {key: value for key, value in template["spec"].items() if key != "subdomain"}}

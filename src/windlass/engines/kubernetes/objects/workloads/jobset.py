@@ -1,0 +1,38 @@
+"""A JobSet of one Job, which Kueue and gang schedulers admit as a unit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
+from windlass.engines.kubernetes.objects.workloads.job import indexed, ttl, unnamed
+
+REPLICATED: Final = "n"
+"""The name of its one job; short, since it is part of host names."""
+
+
+class JobSet(Workload):
+    """JobSet gives each pod its host name, in the run's own subdomain."""
+
+    name, api, kind, plural = "jobset", "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
+
+    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
+        """See `Workload`."""
+        subdomain = template["spec"]["subdomain"]
+        # The Job that it makes is found as one that is made without it.
+        job = {"metadata": {"labels": template["metadata"]["labels"]}, "spec": indexed(unnamed(template), asked)}
+        spec = {
+            "network": {"enableDNSHostnames": True, "subdomain": subdomain, "publishNotReadyAddresses": True},
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [{"name": REPLICATED, "replicas": 1, "template": job}],
+        }
+        return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": {**spec, **ttl(asked)}}]
+
+    def host(self, name: str, subdomain: str, node: int) -> str:
+        """See `Workload`."""
+        return f"{name}-{REPLICATED}-0-{node}.{subdomain}"
+
+    def resize(self, made: Manifest, num_nodes: int) -> None:
+        """See `Workload`."""
+        [replicated] = made["spec"]["replicatedJobs"]
+        replicated["template"]["spec"] |= {"completions": num_nodes, "parallelism": num_nodes}

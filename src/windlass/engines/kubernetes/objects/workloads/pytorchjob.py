@@ -1,0 +1,68 @@
+"""A PyTorchJob of Kubeflow's training-operator (v1), with Workers only.
+
+With a Master every Worker would get an init container that waits for the Master's name, of an image that many clusters
+cannot pull; and the job would count as done when the Master is, and its Workers would be ended before their last log
+lines.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
+from windlass.engines.kubernetes.objects.workloads.job import ttl
+
+NUMBERED: Final = "-worker-"
+"""What stands in the names of pods before their number. The label for it counts otherwise in some versions."""
+
+
+class PyTorchJob(Workload):
+    """The operator makes a headless Service for each pod, with the pod's own name."""
+
+    name, api, kind, plural = "pytorchjob", "kubeflow.org/v1", "PyTorchJob", "pytorchjobs"
+    container = "pytorch"
+    replaces_pods = True
+
+    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
+        """See `Workload`."""
+        spec: Manifest = {
+            # Pods that still run after a failure are ended, and ended pods are kept for their logs.
+            "runPolicy": {"cleanPodPolicy": "Running", **ttl(asked)},
+            "pytorchReplicaSpecs": {
+                "Worker": {"replicas": asked.num_nodes, "restartPolicy": "Never", "template": numbered(template)}
+            },
+        }
+        if asked.min_nodes < asked.num_nodes:
+            # It counts as done with its first Worker that is; the others must still be able to finish.
+            spec["runPolicy"]["cleanPodPolicy"] = "None"
+            spec["elasticPolicy"] = {
+                "minReplicas": asked.min_nodes,
+                "maxReplicas": asked.num_nodes,
+                "rdzvBackend": "c10d",
+            }
+        return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": spec}]
+
+    def host(self, name: str, subdomain: str, node: int) -> str:
+        """See `Workload`."""
+        return f"{name}-worker-{node}"
+
+    def resize(self, made: Manifest, num_nodes: int) -> None:
+        """See `Workload`."""
+        made["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = num_nodes
+
+
+def numbered(template: Manifest, first: int = 0) -> Manifest:
+    """The pods' template, without the fields that Kubeflow's operators set; pods get their names as variables. The
+    operator's pod 0 runs the node `first`.
+    """
+    spec = {key: value for key, value in template["spec"].items() if key not in ("subdomain", "restartPolicy")}
+    [container] = spec["containers"]
+    env = [
+        *(one for one in container["env"] if one["name"] != layout.POD_NAME_VARIABLE),
+        {"name": layout.POD_NAME_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "WINDLASS_FIRST_PLACE", "value": str(first)},
+    ]
+    meta = template["metadata"]
+    meta = {**meta, "annotations": {**meta["annotations"], layout.FIRST_PLACE_ANNOTATION: str(first)}}
+    return {"metadata": meta, "spec": {**spec, "containers": [{**container, "env": env}]}}

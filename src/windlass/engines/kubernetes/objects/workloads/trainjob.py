@@ -1,0 +1,61 @@
+"""A TrainJob of Kubeflow Trainer v2, with a TrainingRuntime of its own, or on one of the cluster (`runtimes.py`).
+
+Its own is created for each attempt, since the labels and volumes of its pods are those of the attempt. It has no
+`torch` policy: the worker sets up the rendezvous, and the variables of that policy would not be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
+from windlass.engines.kubernetes.objects.workloads.job import indexed, unnamed
+from windlass.engines.kubernetes.objects.workloads.runtimes import API, NODE, STEP, TRAINER, train_job
+
+
+class TrainJob(Workload):
+    """It makes a JobSet, and that a Job; host names are JobSet's, below the TrainJob's name."""
+
+    name, api, kind, plural = "trainjob", API, "TrainJob", "trainjobs"
+    revives = True
+    no_ttl = "would make anew what the cluster has removed, and train again"
+    parts = (("TrainingRuntime", "trainingruntimes"),)
+
+    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
+        """See `Workload`."""
+        if asked.runtime is not None:
+            return [train_job(asked.runtime, meta, template, asked)]
+        labels = template["metadata"]["labels"]
+        job = {"metadata": {"labels": {**labels, STEP: "trainer"}}, "spec": indexed(unnamed(template), asked)}
+        runtime = {
+            "mlPolicy": {"numNodes": asked.num_nodes},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "failurePolicy": {"maxRestarts": 0},
+                    "replicatedJobs": [{"name": NODE, "replicas": 1, "template": job}],
+                },
+            },
+        }
+        spec = {
+            "runtimeRef": {"apiGroup": TRAINER, "kind": "TrainingRuntime", "name": meta["name"]},
+            "trainer": {"numNodes": asked.num_nodes},
+        }
+        return [
+            {"apiVersion": API, "kind": "TrainingRuntime", "metadata": {**meta, "labels": labels}, "spec": runtime},
+            {"apiVersion": API, "kind": self.kind, "metadata": meta, "spec": spec},
+        ]
+
+    def host(self, name: str, subdomain: str, node: int) -> str:
+        """See `Workload`."""
+        return f"{name}-{NODE}-0-{node}.{name}"
+
+    def remakes(self, made: Mapping[str, Any]) -> bool:
+        """See `Workload`. On a runtime of the cluster its own retries are on, and no TrainJob can turn them off."""
+        return bool(made["spec"]["runtimeRef"]["name"] != made["metadata"]["name"])
+
+    def resize(self, made: Manifest, num_nodes: int) -> None:
+        """See `Workload`. Fields of the TrainJob take precedence over the runtime's."""
+        if made["kind"] == self.kind:
+            made["spec"]["trainer"]["numNodes"] = num_nodes

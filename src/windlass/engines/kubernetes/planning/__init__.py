@@ -1,0 +1,1 @@
+"""From a job and the facts of a cluster to a plan; pure but for `facts`."""

@@ -1,0 +1,57 @@
+"""Brings the code of a run to its pods: in pieces, as objects of the run; or, where these cannot carry it, in a store,
+once for all runs that have the same.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from windlass.engines.kubernetes.objects.workloads.base import Manifest
+from windlass.engines.kubernetes.planning.plan import PIECE_BYTES, is_imported
+from windlass.engines.travel import planned_code
+from windlass.errors import EngineError
+from windlass.plan.plan import Plan
+from windlass.stores.s3.bucket import Bucket
+from windlass.stores.s3.errors import Denied, Missing, StoreError
+from windlass.stores.s3.objects import PART_BYTES, write
+
+HINT: Final = "the store is storage: of the target; this machine writes to it, and the pods read it"
+
+
+def packed(plan: Plan) -> bytes:
+    """The code as it was planned. Raises EngineError where the folder has changed since the plan, UsageError."""
+    [code] = plan.requests("code")
+    if is_imported(plan):
+        raise EngineError(f"the code of {plan.run_id} is no longer there", "resume it on the machine that submitted it")
+    return planned_code(code["digest"], Path(code["folder"])).data
+
+
+def pieces(plan: Plan) -> list[Manifest]:
+    """The pieces of the code with their content. Raises as `packed`."""
+    data, planned = packed(plan), plan.requests("code")[0]["pieces"]
+    return [
+        {**piece, "binaryData": {"piece": base64.b64encode(data[at : at + PIECE_BYTES]).decode()}}
+        for piece, at in zip(planned, range(0, len(data), PIECE_BYTES), strict=True)
+    ]
+
+
+def send(address: str, size: int, data: Callable[[], bytes]) -> None:
+    """Write an archive to `s3://bucket/key`, whose key names its digest, unless it is there. Raises EngineError."""
+    name, _, key = address.partition("://")[2].partition("/")
+    try:
+        bucket = Bucket(name)
+        if not _is_there(bucket, key, size):
+            found = memoryview(data())
+            write(bucket, key, (found[at : at + PART_BYTES] for at in range(0, len(found), PART_BYTES)))
+    except StoreError as error:
+        raise EngineError(f"the code could not be stored: {error}", HINT) from error
+
+
+def _is_there(bucket: Bucket, key: str, size: int) -> bool:
+    try:
+        return int(bucket.send("HEAD", key).headers.get("content-length") or -1) == size
+    except (Missing, Denied):  # S3 denies it where objects may not be listed
+        return False

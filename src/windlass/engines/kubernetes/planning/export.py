@@ -1,0 +1,166 @@
+"""Turns a plan into objects that train when they are applied, without a supervisor. Pure.
+
+They are those of a run's first attempt with six differences: no object owns the others, since the uid of the owner is
+not known yet; the code is in smaller pieces, since `kubectl apply` stores each object once more in an annotation; pods
+are not kept for a next attempt, which no supervisor would begin, and do not look for one in the cluster; the time limit
+is enforced in the pods; and nothing expires unless the job says so.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from windlass.engines.base import Manifests
+from windlass.engines.kubernetes.access.control import order_client_fields
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.manifests import bounded, code_sources, core
+from windlass.engines.kubernetes.objects.pod_spec import pod_specs
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.objects.workloads.base import Manifest
+from windlass.engines.kubernetes.objects.workloads.job import keeps_others
+from windlass.engines.kubernetes.objects.workloads.runtimes import OURS
+from windlass.engines.kubernetes.planning.mounts import CLAIM_STEP, VOLUME_STEP
+from windlass.engines.kubernetes.planning.plan import numbered
+from windlass.engines.kubernetes.running import tombstones
+from windlass.engines.kubernetes.running.attempt import attempt_facts
+from windlass.engines.kubernetes.running.reuse import own_pods
+from windlass.engines.kubernetes.running.spares import AttemptPods, described
+from windlass.errors import UsageError
+from windlass.plan.compose import Continuation, compose
+from windlass.plan.plan import Note, Plan
+from windlass.plan.price import num_spares
+
+PIECE_BYTES: Final = 180_000
+"""Of code in one object: 240 KB in base64, and an annotation may hold 256 KiB."""
+CODE_VOLUMES: Final = ("code", f"{OURS}code")
+
+
+def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
+    """The objects of a run, for a program that applies them.
+
+    `code` is what travels, packed; `since` is now, in unix seconds: a script that saves for itself is not to go on from
+    an older checkpoint of another run.
+
+    Raises UsageError where the run needs data that a supervisor stages, or code that a store has.
+    """
+    if sets := [one["name"] for one in plan.requests("stage")]:
+        message = f"data {', '.join(sets)}: a supervisor stages it before the first attempt, and there is none"
+        raise UsageError(message, "give a path in a claim as source:, with volumes:; or via: stream")
+    if source := plan.requests("code")[0].get("source"):
+        raise UsageError(
+            f"the code goes to {source}, where only windlass run puts it",
+            "write less code: see windlass plan; or windlass run --on TARGET",
+        )
+    [cluster] = plan.requests("cluster")
+    way = WORKLOADS[cluster["via"]]
+    facts = attempt_facts(plan, 1, own_pods(1, plan.num_nodes), way.name, since, Continuation())
+    pods = AttemptPods(compose(plan.nodes.replace(stay_seconds=0.0, outputs_max=0), attempt=facts))
+    *parts, made = numbered(plan, 1, plan.num_nodes)  # spares would wait forever
+    pieces = list(_pieces(plan, code))
+    if plan.requests("supervisor"):
+        _leave_out_supervisor(plan.run_id, cluster["namespace"], [*parts, made])
+    if keeps_others(made):  # for a supervisor that replaces the lost one
+        del made["spec"]["backoffLimitPerIndex"]
+        made["spec"]["backoffLimit"] = 0
+    if plan.job.get("kubernetes", {}).get("ttl") is None:
+        _leave_out_ttl(made)
+    for one in pod_specs([*parts, made]):
+        _mount(one, pieces)
+    if (limit := plan.policy.get("timeout_seconds")) is not None and not _stands_on_another(plan):
+        bounded([*parts, made], max(1, round(limit)))
+    anchor, *others = plan.requests("object")
+    namespace, its = cluster["namespace"], anchor["metadata"]["labels"]
+    spec = core("ConfigMap", layout.attempt_name(plan.run_id, 1), namespace, its, **described(1, pods))
+    # No attempt follows, so that a failed run is seen to be one.
+    ended = {**its, layout.MARK_LABEL: tombstones.END}
+    end = core("ConfigMap", layout.mark_name(plan.run_id, tombstones.END), namespace, ended)
+    policies = plan.requests("policy")[:1]  # there is no supervisor
+    volumes = map(dict, (*plan.requests(VOLUME_STEP), *plan.requests(CLAIM_STEP)))
+    objects = (
+        dict(anchor),
+        *pieces,
+        spec,
+        end,
+        *map(dict, (*others, *policies, *plan.requests("claim"))),
+        *volumes,
+        *parts,
+        made,
+    )
+    group = way.api.partition("/")[0]
+    makers = [f"{plural}.{group}" for plural in (way.plural, *(plural for _, plural in way.parts if parts))]
+    claims = ["persistentvolumeclaims"] if plan.requests("claim") else []
+    kinds = (*makers, "services", "configmaps", *(["networkpolicies"] if policies else ()), *claims)
+    return Manifests(plan.run_id, cluster["namespace"], objects, kinds, tuple(_notes(plan)))
+
+
+def _pieces(plan: Plan, code: bytes) -> Iterator[Manifest]:
+    """The code, cut anew."""
+    [sent] = plan.requests("code")
+    model = sent["pieces"][0] if sent["pieces"] else None
+    for number, at in enumerate(range(0, len(code), PIECE_BYTES)):
+        if model is not None:
+            meta = {**model["metadata"], "name": layout.piece_name(plan.run_id, sent["digest"], number)}
+            data = base64.b64encode(code[at : at + PIECE_BYTES]).decode()
+            yield {**model, "metadata": meta, "binaryData": {"piece": data}}
+
+
+def _leave_out_ttl(made: Manifest) -> None:
+    """Remove the default: a program that applies objects again would train again once they are gone."""
+    for where in (made["spec"], made["spec"].get("runPolicy", {})):
+        where.pop("ttlSecondsAfterFinished", None)
+
+
+def _leave_out_supervisor(run_id: str, namespace: str, objects: list[Manifest]) -> None:
+    """Remove what only a supervisor in the cluster uses: its pods' connection."""
+    fields = order_client_fields(run_id, namespace)
+    for spec in pod_specs(objects):
+        for one in (spec, *spec["containers"]):
+            for name in fields.keys() & one.keys():
+                one[name] = [part for part in one[name] if part not in fields[name]]
+
+
+def _mount(spec: Mapping[str, Any], pieces: list[Manifest]) -> None:
+    """Have pods mount these pieces."""
+    for volume in spec.get("volumes", ()):
+        if volume["name"] in CODE_VOLUMES:
+            volume["projected"]["sources"] = code_sources(one["metadata"]["name"] for one in pieces)
+
+
+def _stands_on_another(plan: Plan) -> bool:
+    """Whether the pods are those of a runtime, to which a TrainJob can give no deadline."""
+    return plan.job.get("kubernetes", {}).get("runtime") is not None
+
+
+def _notes(plan: Plan) -> Iterator[Note]:
+    policy = plan.policy
+    if policy.get("max_restarts", 0):
+        yield Note(
+            "written-restarts",
+            f"restarts: {policy['max_restarts']}, and no supervisor starts the ranks again: the first failure is final",
+            "windlass run --on TARGET keeps a run; or apply another plan, with kubernetes: {results: {claim: NAME}}",
+        )
+    if policy.get("min_nodes", plan.num_nodes) < plan.num_nodes:
+        yield Note(
+            "written-nodes",
+            f"a range of nodes, and no supervisor changes their number: all {plan.num_nodes} are needed",
+            "write nodes: with the number that the cluster has capacity for",
+        )
+    if num_spares(plan.engine, plan.job):
+        message = "kubernetes.spares: there are none, since no supervisor gives them the place of a lost pod"
+        yield Note("written-spares", message, "windlass run --on TARGET keeps a run")
+    for upload in plan.requests("upload"):
+        yield Note(
+            "written-outputs",
+            f"outputs: {upload['destination']}, and no supervisor uploads them: they stay in the claim of the results",
+            "windlass run --on TARGET keeps a run",
+        )
+    if policy.get("timeout_seconds") is not None:
+        said = ("is counted in each pod, from the time that it is on a node", "time in a queue is not counted")
+        if _stands_on_another(plan):
+            said = (
+                "the pods of a runtime have no time limit of ours, and no supervisor ends them",
+                "set activeDeadlineSeconds in the runtime",
+            )
+        yield Note("written-timeout", f"timeout: {said[0]}", said[1])

@@ -1,0 +1,350 @@
+"""Reads the facts that a plan for a cluster depends on: the code to send, and what the cluster has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines import travel
+from windlass.engines.kubernetes.access.client import Client, NotLoggedIn, Refused, Unreachable, require_websockets
+from windlass.engines.kubernetes.access.connect import find_kubeconfig
+from windlass.engines.kubernetes.access.optional import items
+from windlass.engines.kubernetes.objects.layout import SUPERVISOR_ACCOUNT
+from windlass.engines.kubernetes.objects.manifests import GPU_LABELS
+from windlass.engines.kubernetes.objects.node_pools import labels_made, taints_of_node
+from windlass.engines.kubernetes.objects.quantity import Json, is_true
+from windlass.engines.kubernetes.planning.mounts import wanted_claims
+from windlass.engines.kubernetes.planning.runtime_catalog import Runtimes, runtimes
+from windlass.engines.kubernetes.planning.transfers import wanted_claim
+from windlass.engines.kubernetes.reading import karpenter, kueue
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.runs.machine import user_name
+from windlass.runs.store import default_home
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Note, Plan
+    from windlass.pricing.table import Table
+    from windlass.spec.job import Job
+    from windlass.spec.targets import KubernetesTarget
+
+MAX_BYTES: Final = 64 << 20
+"""Code before it is compressed, where objects of the cluster carry it."""
+UNFIT: Final = ("unknown field", "cannot create resource")
+"""The API server's errors on an object whose version lacks a field, or that the login may not create."""
+MOUNTS_BY_ADMINISTRATOR: Final = (
+    "an administrator makes the volumes, once for all runs: windlass plan -o json | jq '.steps[] | "
+    'select(.kind == "mount-volume" or .kind == "mount-claim") | .request\' | kubectl apply -f -'
+)
+DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "mount-volume", "mount-claim", "transfer")
+"""Steps with objects that a dry run sends, beside those of the attempt and the Jobs of the supervisor and of files."""
+DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+MOST_NODES: Final = "500"
+"""In one answer; of more nodes a plan does not read the taints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a cluster has and lets us do."""
+
+    version: str
+    """`v1.34.4`."""
+    groups: frozenset[str]
+    """The API groups and versions that it serves: `jobset.x-k8s.io/v1alpha2`."""
+    missing: tuple[str, ...] = ()
+    """Rights that are missing, as `create jobs.batch`, and needed where the supervisor runs on the user's machine."""
+    is_fenced: bool = True
+    """Whether the login may use Leases, which keep two supervisors of one run apart."""
+    is_isolated: bool = True
+    """Whether the login may create NetworkPolicies."""
+    gpu_labels: tuple[tuple[str, str], ...] = ()
+    """Labels that name a GPU type, of nodes and of those that NodePools can provision; each once."""
+    taints: tuple[tuple[Json, ...], ...] | None = None
+    """Of each ready node, the taints that keep pods out; None where the nodes may not be listed, or are many."""
+    secrets: frozenset[str] | None = None
+    """Names of the secrets that the job asks for and that are there; None where they may not be read."""
+    claims: frozenset[str] | None = None
+    """Names of the claims that the job asks for and that are there; None where they may not be read."""
+    csi_drivers: frozenset[str] | None = None
+    """Names of the CSI drivers; None where they may not be listed, or the job mounts no data."""
+    queues: tuple[tuple[str, str], ...] | None = None
+    """LocalQueues of the namespace, each with why it admits no jobs (empty where it does); None where they may not be
+    listed, or the job names none."""
+    node_pools: tuple[Mapping[str, Any], ...] | None = None
+    """NodePools of Karpenter; None where there is none, or they may not be listed."""
+    runtimes: Runtimes | None = None
+    """What is known of the training runtime that the job names; None where it names none."""
+    has_supervisor_account: bool | None = False
+    """Whether the namespace has the service account of supervisors; None where that is not known, since the login may
+    not read it."""
+    supervisor_missing: tuple[str, ...] = ()
+    """Where the account is there, rights that the login lacks to submit runs with a supervisor in the cluster."""
+    supervisor_granted: frozenset[str] | None = None
+    """The rights of the account, as its set-up has noted them; None where that is not known."""
+
+    def has_claim(self, name: str) -> bool:
+        """Whether a claim is known to be there."""
+        return self.claims is not None and name in self.claims
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The world as a plan for a cluster sees it."""
+
+    code: travel.CodeFacts
+    cluster: Cluster | None
+    """None where it does not answer."""
+    kubeconfig: str
+    """Absolute path of the file with the context: a later command may have another."""
+    unreachable: str = ""
+    """Why it does not."""
+    user: str = ""
+    """The name of the user on this machine; empty where it has none."""
+    prices: Table | None = None
+    """List prices; None where the target names no region."""
+
+
+def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
+    """What a plan for `job` on `target` depends on.
+
+    Raises UsageError for a context that does not exist, NotLoggedIn, Refused (401), MissingPart before a run that could
+    not be signalled, StoreError for list prices that cannot be read.
+    """
+    require_websockets()
+    kubeconfig = find_kubeconfig(target, environ)
+    with ThreadPoolExecutor(1) as pool:  # compress while the answers are awaited
+        limit = MAX_BYTES if target.storage is None else travel.MAX_BYTES
+        code = pool.submit(travel.read_code, job, base, environ, limit)
+        cluster, unreachable = _look(job, target, kubeconfig)
+    return Facts(
+        code=code.result(),
+        cluster=cluster,
+        kubeconfig=kubeconfig,
+        unreachable=unreachable,
+        user=user_name(),
+        prices=None if target.region is None else _prices(environ),
+    )
+
+
+def _prices(environ: Mapping[str, str]) -> Table:
+    """List prices of AWS. Raises StoreError for fetched prices that are damaged."""
+    from windlass.pricing.refreshed import load  # a supervisor in a cluster imports this module, and has no prices
+
+    return load(default_home(environ))
+
+
+def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster | None, str]:
+    client = Client(target.context, job.kubernetes.namespace or target.namespace, kubeconfig)
+    try:
+        return read_cluster(job, target, client), ""
+    except NotLoggedIn:
+        raise
+    except Unreachable as error:
+        return None, error.message
+    finally:
+        client.close()
+
+
+def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
+    """Facts of the cluster that matter to this job, read in parallel. Raises Refused (401), Unreachable."""
+    asked = [*job.secrets, *([job.notify] if job.notify is not None else [])]
+    claims = [volume.claim for volume in job.volumes]
+    results = job.kubernetes.results
+    if results is not None and results.claim is not None:
+        claims.append(results.claim)
+    if (data := wanted_claim(job, target)) is not None:
+        claims.append(data.claim)
+    claims += wanted_claims(job, target)
+    with ThreadPoolExecutor(10) as pool:
+        version = pool.submit(client.call, "GET", "/version")
+        groups = pool.submit(client.call, "GET", "/apis")
+        rights = pool.submit(_rights, client)
+        account = pool.submit(_account, client)
+        nodes = pool.submit(_nodes, client, is_whole=job.resources.gpu_type is not None)
+        secrets = pool.submit(_there, client, "Secret", asked)
+        found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
+        drivers = pool.submit(_csi_drivers, client) if any(data.is_mounted for data in job.data) else None
+        queues = pool.submit(kueue.queues, client) if job.queue is not None else None
+        node_pools = pool.submit(karpenter.node_pools, client)
+        named = job.kubernetes.runtime
+        standing = pool.submit(runtimes, client, named, job.kubernetes.runtime_kind) if named is not None else None
+        lacking, unlisted = rights.result()
+        has_account, granted = account.result()
+        return Cluster(
+            version=str(version.result()["gitVersion"]),
+            groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
+            missing=tuple(str(right) for right in lacking if right not in (*rbac.LEASES, *rbac.POLICIES)),
+            is_fenced=not any(right in rbac.LEASES for right in lacking),
+            is_isolated=not any(right in rbac.POLICIES for right in lacking),
+            gpu_labels=tuple(
+                sorted({*_gpu_labels(nodes.result() or ()), *labels_made(node_pools.result() or (), GPU_LABELS)})
+            )
+            if job.resources.gpu_type is not None
+            else (),
+            taints=None
+            if (found_nodes := nodes.result()) is None
+            else tuple(taints_of_node(one) for one in found_nodes if is_true(one, "Ready")),
+            secrets=secrets.result(),
+            claims=found.result(),
+            csi_drivers=drivers.result() if drivers is not None else None,
+            queues=queues.result() if queues is not None else None,
+            node_pools=node_pools.result(),
+            runtimes=standing.result() if standing is not None else None,
+            has_supervisor_account=has_account,
+            supervisor_missing=tuple(map(str, rbac.denied(client, unlisted))) if has_account else (),
+            supervisor_granted=granted,
+        )
+
+
+def _rights(client: Client) -> tuple[tuple[rbac.Right, ...], tuple[rbac.Right, ...]]:
+    """Of the rights that every run needs, those that the login lacks; and those for a supervisor in the cluster that
+    are not listed for it: they are asked for only where there can be one.
+    """
+    unlisted = rbac.unlisted(client, (*rbac.NEEDED, *rbac.EXEC, *rbac.LEASES, *rbac.POLICIES, *rbac.SUPERVISED))
+    needed = tuple(right for right in unlisted if right not in rbac.SUPERVISED)
+    return rbac.denied(client, needed), tuple(right for right in unlisted if right in rbac.SUPERVISED)
+
+
+def _account(client: Client) -> tuple[bool | None, frozenset[str] | None]:
+    """Whether there is a service account for supervisors, None where it may not be read; and its rights, if known."""
+    try:
+        account = client.get_if_exists("v1", "ServiceAccount", SUPERVISOR_ACCOUNT)
+    except Refused as error:
+        if error.status != 403:
+            raise
+        return None, None
+    return account is not None, rbac.granted(account or {})
+
+
+def _csi_drivers(client: Client) -> frozenset[str] | None:
+    found = items(lambda: client.find("storage.k8s.io/v1", "CSIDriver"))
+    return None if found is None else frozenset(one["metadata"]["name"] for one in found)
+
+
+def _nodes(client: Client, *, is_whole: bool) -> list[Json] | None:
+    """The nodes; None where they may not be listed, or are more than are asked for."""
+    try:
+        found = client.find("v1", "Node") if is_whole else client.find("v1", "Node", limit=MOST_NODES)
+    except Refused:
+        return None
+    return None if found["metadata"].get("continue") and not is_whole else found["items"]
+
+
+def _gpu_labels(nodes: Iterable[Json]) -> set[tuple[str, str]]:
+    labels = (node["metadata"].get("labels", {}) for node in nodes)
+    return {(name, found[name]) for found in labels for name in GPU_LABELS if name in found}
+
+
+def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None:
+    """Which of these objects are there; None where they may not be read."""
+    try:
+        return frozenset(name for name in names if client.get_if_exists("v1", kind, name) is not None)
+    except Refused as error:
+        if error.status != 403:
+            raise
+        return None
+
+
+def boot_program() -> str:
+    """The text of the program that unpacks the code in a pod."""
+    return (Path(__file__).parents[3] / "worker" / "boot.py").read_text(encoding="utf-8")
+
+
+def _class_missing(client: Client, name: str | None) -> Note | None:
+    """A note where the cluster has no such storage class, or no default one; the API server takes a claim of any.
+
+    An empty name asks for none. Raises Unreachable.
+    """
+    from windlass.plan.plan import Note
+
+    try:
+        if name is None and not any(map(is_default, client.find("storage.k8s.io/v1", "StorageClass")["items"])):
+            volumes = items(lambda: client.find("v1", "PersistentVolume"))  # one without a class may be bound
+            fix = f"set storage_class: of results:, or of the claim; {client.kubectl} get storageclass lists them"
+            text = (
+                "the claim names no storage class, and the cluster has no default one: no volume is created for "
+                "it, and its pods stay pending"
+            )
+            is_free = volumes is None or any(map(_is_free, volumes))
+            return Note("storage-class-missing", text, fix, blocks=not is_free)
+        if not name or client.get_if_exists("storage.k8s.io/v1", "StorageClass", name) is not None:
+            return None
+    except Refused:  # this login may not look
+        return None
+    text = f"the cluster has no storage class {name}: only a volume of that class that is there already is bound"
+    return Note("storage-class-missing", text, f"{client.kubectl} get storageclass lists them")
+
+
+def is_default(storage_class: Json) -> bool:
+    """Whether claims without a storage class get this one."""
+    return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+
+
+def _is_free(volume: Json) -> bool:
+    """Whether a claim without a storage class may be bound to this volume."""
+    return volume.get("status", {}).get("phase") == "Available" and not volume["spec"].get("storageClassName")
+
+
+def _is_unfit(error: Refused) -> bool:
+    """Whether another workload kind may do: this one is not served, lacks a field, or the login may not create it."""
+    return error.status == 404 or any(words in error.message for words in UNFIT)
+
+
+def dry_run(plan: Plan) -> list[Note]:
+    """Notes of the API server's dry run of the objects of a plan. Empty where it does not answer."""
+    from windlass.engines.kubernetes.planning.queue_notes import ignored, suspended_supervisor
+    from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes
+    from windlass.plan.plan import Note
+
+    [cluster] = plan.requests("cluster")
+    client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+    of_attempt = [*plan.requests("attempt-part"), *plan.requests("attempt")]
+    helpers = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
+    helpers += [one for kind in ("stage-job", "upload-job", "check-job") for one in plan.requests(kind)]
+    others = (request for kind in DRY_KINDS for request in plan.requests(kind))
+    objects = [*others, *of_attempt, *helpers]
+
+    def ask(manifest: Mapping[str, Any]) -> Note | None:
+        try:
+            made = client.create(manifest, dry_run=True)
+            if manifest in helpers:
+                return suspended_supervisor(made)
+            if manifest["kind"] == "PersistentVolumeClaim":
+                return _class_missing(client, manifest["spec"].get("storageClassName"))
+            return ignored(made) if manifest is of_attempt[-1] else None
+        except Unreachable:
+            return None
+        except Refused as error:
+            if error.status == 404 and f'namespaces "{client.namespace}"' in error.message:
+                fix = f"{client.kubectl} create namespace {client.namespace}"
+                return Note(
+                    "namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix, blocks=True
+                )
+            if error.status == 409:
+                return None  # the object is that of the run itself, which is resumed with other nodes
+            name = manifest["metadata"]["name"]
+            if error.status == 403 and manifest["kind"] == "PersistentVolume":
+                return Note(
+                    "mount-rights",
+                    "this login may not create PersistentVolumes, which are of the whole cluster",
+                    MOUNTS_BY_ADMINISTRATOR,
+                    blocks=True,
+                )
+            what = f"{manifest['kind']} {name}"
+            if manifest is of_attempt[-1] and f'"{name}" not found' in error.message:
+                return None  # what it refers to is made before it, and is not there yet
+            if manifest in of_attempt and manifest["kind"] != "Job" and _is_unfit(error):
+                return Note(
+                    "way-unfit", f"{what}: {error.message}", "kubernetes: {via: job} needs no operator", blocks=True
+                )
+            return Note("cluster-refuses", f"{what}: {error.message}", error.hint or "change the job", blocks=True)
+
+    try:
+        with ThreadPoolExecutor(len(objects) + 1) as pool:
+            of_pods = pool.submit(pod_notes, client, plan)
+            notes = [note for note in pool.map(ask, objects) if note is not None]
+            return list(dict.fromkeys((*notes, *of_pods.result())))
+    finally:
+        client.close()

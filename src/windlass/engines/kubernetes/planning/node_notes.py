@@ -1,0 +1,182 @@
+"""What a plan and a check show of node provisioning: which NodePools and types match, at which price. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.checks import Check
+from windlass.engines.kubernetes.objects.manifests import GPU, INSTANCE_LABEL
+from windlass.engines.kubernetes.objects.node_pools import (
+    MAX_TYPES,
+    makes,
+    match,
+    matches,
+    taint_not_tolerated,
+    taint_text,
+    taints_of,
+)
+from windlass.engines.kubernetes.objects.observations import NodePoolMatch
+from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.objects.quantity import Json
+from windlass.plan.plan import Note, Step
+from windlass.plan.price import LISTED_IN, list_price, price
+
+if TYPE_CHECKING:
+    from windlass.pricing.table import Table
+    from windlass.spec.job import Job
+    from windlass.spec.targets import KubernetesTarget
+
+MACHINES: Final = "machines"
+"""The kind of the step, and the name of the check."""
+MAX_POOLS: Final = 4
+
+
+def pools_for(made: Iterable[Step], pools: Iterable[Json] | None) -> tuple[NodePoolMatch, ...]:
+    """The NodePools as they match the pods of a plan; `made` are its steps so far."""
+    spec = pod_spec(step.request for step in made if step.kind in ("attempt-part", "attempt"))
+    return matches(pools or (), spec) if spec else ()
+
+
+def provisioning_steps(pools: Iterable[NodePoolMatch], target: KubernetesTarget) -> Iterator[Step]:
+    """Which NodePools and types match, at which price."""
+    fit = [pool for pool in pools if not pool.mismatch]
+    if fit:
+        shown = "; or ".join(_text(pool, target) for pool in fit[:MAX_POOLS])
+        more = f"; or {len(fit) - MAX_POOLS} more" if len(fit) > MAX_POOLS else ""
+        summary = f"where no node has the capacity, wait for new ones: {shown}{more}"
+        yield Step(MACHINES, summary, {"pools": [_request(pool, target) for pool in fit]})
+
+
+def node_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
+    """That no NodePool matches the pods. No refusal: nodes that are there may do, and NodePools may be changed."""
+    if pools and all(pool.mismatch for pool in pools):
+        why = "; ".join(f"NodePool {pool.name}: {pool.mismatch[0]}" for pool in pools[:MAX_POOLS])
+        more = f"; and {len(pools) - MAX_POOLS} more" if len(pools) > MAX_POOLS else ""
+        named = list(dict.fromkeys(one for pool in pools for one in pool.named))
+        fix = f"NodePools make {', '.join(named[:MAX_TYPES])}; " if named else ""
+        message = f"no NodePool matches the pods, so only nodes that are there can run them: {why}{more}"
+        yield Note("machines-none", message, f"{fix}see: kubectl get nodepools")
+
+
+def taint_notes(
+    made: Iterable[Step], taints: Iterable[Iterable[Json]] | None, pools: Iterable[NodePoolMatch]
+) -> Iterator[Note]:
+    """That the pods of a plan tolerate the taints of no node, and no NodePool matches them."""
+    spec = pod_spec(step.request for step in made if step.kind in ("attempt-part", "attempt"))
+    found = [taint_not_tolerated(one, spec) for one in taints or ()]
+    kept = [taint for taint in found if taint is not None]
+    if not kept or len(kept) < len(found) or any(not pool.mismatch for pool in pools):
+        return
+    named = ", ".join(dict.fromkeys(map(taint_text, kept)))
+    fix = "use nodes without that taint, or have a policy add the toleration"
+    if any(taint["key"] == GPU for taint in kept):
+        fix = f"pods that request GPUs tolerate {GPU}: resources: {{gpus: 1}}; else {fix}"
+    yield Note(
+        "taint-not-tolerated", f"each of {len(found)} nodes has a taint that the pods do not tolerate: {named}", fix
+    )
+
+
+def disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
+    """How matching NodePools end pods, or delete nodes that a restart needs, although pods are not to be disrupted."""
+    for pool in [one for one in pools if not one.mismatch][:MAX_POOLS]:
+        found = [pool.ends_pods] if pool.ends_pods else []
+        if pool.empty_for and job.restarts.max:
+            found.append(
+                f"a node is deleted {pool.empty_for} after its last pod has ended (consolidateAfter), which "
+                "may be before a restart has pods"
+            )
+        if found:
+            yield Note(
+                "machines-disrupted",
+                f"NodePool {pool.name}: {'; '.join(found)}. The pods' annotation "
+                "karpenter.sh/do-not-disrupt stops other disruptions only",
+                "in a NodePool for training: expireAfter: Never, no terminationGracePeriod, consolidateAfter: "
+                "300s; checkpoints and restarts: bound what a run loses",
+            )
+
+
+def node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
+    """The instance type of the job's nodes, where only one can serve it."""
+    types = [job.resources.instance] if job.resources.instance is not None else []
+    fit = [pool for pool in pools if not pool.mismatch]
+    if not types and all(pool.types for pool in fit):
+        types = list(dict.fromkeys(one for pool in fit for one in pool.types))
+    return str(types[0]) if len(types) == 1 else None
+
+
+def plan_price(
+    job: Job,
+    pools: tuple[NodePoolMatch, ...],
+    target: KubernetesTarget,
+    table: Table | None,
+    num_nodes: int,
+    spares: int,
+) -> dict[str, Any] | None:
+    """The price of a plan: the target's own, else the list price where the target names its region."""
+    kind = node_type(job, pools)
+    per_hour = target.prices.get(kind or "", target.price_per_hour)
+    if per_hour is not None:
+        return price(per_hour, target.currency, num_nodes, f"target {target.name}", spares)
+    fit = [pool for pool in pools if not pool.mismatch]
+    is_spot = bool(fit) and all(tuple(pool.capacity_types) == ("spot",) for pool in fit)
+    listed = list_price(kind, target.region, table, is_spot=is_spot)
+    return None if listed is None else price(listed[0], LISTED_IN, num_nodes, listed[1], spares)
+
+
+def _text(pool: NodePoolMatch, target: KubernetesTarget) -> str:
+    prices = {one: f"{price:g} {target.currency} an hour" for one, price in target.prices.items()}
+    return f"NodePool {pool.name} makes {makes(pool, pool.types, prices)}"
+
+
+def _request(pool: NodePoolMatch, target: KubernetesTarget) -> dict[str, Any]:
+    """The same as data."""
+    prices = {one: target.prices[one] for one in pool.types if one in target.prices}
+    found = {
+        "name": pool.name,
+        INSTANCE_LABEL: list(pool.types),
+        "capacity_types": list(pool.capacity_types),
+        "requirements": list(pool.others),
+        "prices": prices,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def pool_check(pools: Iterable[Json]) -> Check:
+    """What Karpenter's NodePools make, and which of them are not ready."""
+    shown, wrong = [], []
+    for pool in pools:
+        seen = match(pool, {})
+        taints = [f"taint {one}" for one in taints_of(pool)]
+        shown.append(f"{seen.name} ({'; '.join([makes(seen, seen.named), *seen.limits, *taints])})")
+        wrong += [f"{seen.name} is not ready: {seen.not_ready}"] if seen.not_ready else []
+    if not shown:
+        return Check(
+            MACHINES,
+            "warn",
+            "Karpenter is installed, and there is no NodePool",
+            "no node is provisioned for pods that fit nowhere",
+        )
+    if wrong:
+        return Check(MACHINES, "warn", "; ".join([*shown, *wrong]), "kubectl describe nodepool")
+    return Check(MACHINES, "ok", f"Karpenter makes: {'; '.join(shown)}")
+
+
+def group_check(status: Json) -> Check:
+    """The node groups of Cluster Autoscaler, and which of them are in backoff."""
+    shown, wrong = [], []
+    for group in status.get("nodeGroups") or ():
+        health, scale_up = group.get("health") or {}, group.get("scaleUp") or {}
+        counts = (health.get("nodeCounts") or {}).get("registered") or {}
+        shown.append(
+            f"{group.get('name')} ({counts.get('ready', 0)} nodes, {health.get('minSize', 0)} to "
+            f"{health.get('maxSize', '?')})"
+        )
+        if scale_up.get("status") == "Backoff":
+            why = (scale_up.get("backoffInfo") or {}).get("errorMessage") or "a scale-up failed"
+            wrong.append(f"{group.get('name')} is in backoff: {why}")
+    text = f"Cluster Autoscaler is {status['autoscalerStatus']}: {'; '.join(shown) or 'no node group'}"
+    if wrong or status["autoscalerStatus"] != "Running":
+        fix = "kubectl -n kube-system describe configmap cluster-autoscaler-status"
+        return Check(MACHINES, "warn", "; ".join([text, *wrong]), fix)
+    return Check(MACHINES, "ok", text)

@@ -1,0 +1,186 @@
+"""Plans what moves the files of a run: the steps, and what a cluster cannot do of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from windlass.engines.kubernetes.objects import layout, transfer_manifests
+from windlass.engines.kubernetes.objects.manifests import Shape
+from windlass.engines.kubernetes.planning.stores import REACHED, needs_obstore
+from windlass.plan.plan import Note, Step, blocker
+from windlass.plan.steps import upload_times
+from windlass.plan.stores import image_notes
+from windlass.stores.gs_az import INSTALL
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.planning.facts import Facts
+    from windlass.spec.job import Job
+    from windlass.spec.parts import Data, DataClaim
+    from windlass.spec.targets import KubernetesTarget
+
+MAX_SETS: Final = 12
+"""What a pod reports of so many sets fits into the 4 KiB that its status holds."""
+OUTPUTS_MAX: Final = 1 << 30
+"""Bytes of outputs that come home where the job does not say."""
+KEEPS_PODS: Final = ("job", "jobset")
+"""Workloads whose pods may wait until their outputs are collected: operators of the others end pods by themselves."""
+NEEDS_CLAIM: Final = "write kubernetes: {data: {size: 200GiB}}, or the same as data: of the target"
+
+
+def wanted_claim(job: Job, target: KubernetesTarget) -> DataClaim | None:
+    """The claim in which the data sets of a job are staged; None where none is, or none is named."""
+    return (job.kubernetes.data or target.data) if staged(job) else None
+
+
+def staged(job: Job) -> list[Data]:
+    """The data sets that are staged in a claim."""
+    return [data for data in job.data if data.is_staged]
+
+
+def data_path(data: Data, shape: Shape) -> str:
+    """Where the ranks read it, or the address of its source."""
+    if data.is_staged:
+        return layout.data_path(shape.namespace, shape.run_id, data.name)
+    return next((one.path for one in shape.mounts if one.name == data.name), data.source)
+
+
+def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
+    """Staging steps, and the program that uploads outputs."""
+    claim = wanted_claim(job, target)
+    is_there = claim is not None and facts.cluster is not None and facts.cluster.has_claim(claim.claim)
+    if claim is not None and claim.size is not None and not is_there:
+        yield Step(
+            "data-claim",
+            f"make PersistentVolumeClaim {claim.claim}, which no run removes",
+            transfer_manifests.claim_of_data(shape.namespace, claim),
+        )
+    if claim is not None or shape.code_source or _destination(shape, job):
+        made = transfer_manifests.contents(shape, job)
+        yield Step("transfer", f"make ConfigMap {made['metadata']['name']}, the program that moves files", made)
+    if claim is None:
+        return
+    sets = [{"name": data.name, "source": data.source, "link": data_path(data, shape)} for data in staged(job)]
+    for data, one in zip(staged(job), sets, strict=True):
+        yield Step("stage", f"stage {data.source} as ${data.env_name} in claim {claim.claim}", one)
+    made = transfer_manifests.stage_job(shape, job, sets)
+    yield Step("stage-job", f"make Job {made['metadata']['name']}, which stages them before the first attempt", made)
+
+
+def upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
+    """What comes after the last attempt."""
+    results = job.kubernetes.results
+    if not (to := _destination(shape, job)) or results is None:
+        return
+    more, words = upload_times(job)
+    yield Step("upload", f"upload the outputs to {to} {words}", {"source": layout.OUTPUT, "destination": to, **more})
+    made = transfer_manifests.upload_job(shape, job, results.claim or shape.run_id, to)
+    yield Step("upload-job", f"make Job {made['metadata']['name']}, which uploads them", made)
+    made = transfer_manifests.check_job(shape, job, to)
+    yield Step(
+        "check-job",
+        f"make Job {made['metadata']['name']}, which lists that store while the ranks start: "
+        "where it is refused, the run ends",
+        made,
+    )
+
+
+def outputs_max(job: Job, via: str) -> int:
+    """Bytes that the outputs of a run may have to come home; 0 where none do."""
+    if job.kubernetes.results is not None or via not in KEEPS_PODS:
+        return 0
+    return OUTPUTS_MAX if job.kubernetes.outputs_max is None else job.kubernetes.outputs_max
+
+
+def collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
+    """How outputs come home after the last attempt."""
+    from windlass.spec.units import format_size  # the supervisor in the cluster has no `spec`
+
+    if most := outputs_max(job, shape.via):
+        yield Step(
+            "collect",
+            f"bring outputs of up to {format_size(most)} home after the last attempt, to "
+            f"runs/{shape.run_id}/output; larger ones are deleted with the pods",
+            {"source": layout.OUTPUT, "max_bytes": most},
+        )
+
+
+def lost_notes(job: Job, via: str) -> Iterator[Note]:
+    """What is deleted with the pods."""
+    if job.kubernetes.results is not None:
+        return
+    has_checkpoints, keep = job.checkpoint.folder is None, "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}"
+    if not outputs_max(job, via):
+        lost = "outputs and checkpoints" if has_checkpoints else "outputs"
+        why = "" if via in KEEPS_PODS else f", and outputs of via: {via} do not come home"
+        yield Note("results-lost", f"{lost} are deleted with the pods: no results claim is set{why}", keep)
+    elif has_checkpoints:
+        yield Note("checkpoints-lost", "checkpoints are deleted with the pods: no results claim is set", keep)
+
+
+def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
+    """What this cluster cannot stage or upload."""
+    for data in job.data:
+        yield from _data_notes(data, job, target)
+    yield from _image_notes(job, target)
+    yield from image_notes(job)
+    if len(staged(job)) > MAX_SETS:
+        yield blocker(
+            "data-many",
+            f"the job stages {len(staged(job))} data sets, and a run can stage {MAX_SETS}",
+            "name one address that has several of them below it",
+        )
+    if job.outputs.to is None:
+        return
+    if job.outputs.scheme not in REACHED:
+        yield blocker(
+            "outputs",
+            f"outputs: {job.outputs.to} is not reached from the pods of a cluster",
+            "write outputs: s3://BUCKET/PREFIX; or kubernetes: {results: {size: 20GiB}}",
+        )
+    elif job.kubernetes.results is None:
+        yield blocker(
+            "outputs-claim",
+            "outputs: they are uploaded from the claim of the results, and none is set",
+            "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}",
+        )
+
+
+def _data_notes(data: Data, job: Job, target: KubernetesTarget) -> Iterator[Note]:
+    if not data.is_remote:
+        if not data.source.startswith("/"):
+            yield blocker(
+                "data-remote",
+                f"data {data.name}: {data.source} is a folder of this machine",
+                "windlass data copy FOLDER s3://BUCKET/PREFIX, and give that as source:; or mount a claim "
+                "by volumes: and give the path there",
+            )
+    elif not data.is_staged:
+        return
+    elif data.scheme not in REACHED:
+        yield blocker(
+            "data-unknown",
+            f"data {data.name}: {data.scheme}:// is not reached from the pods of a cluster",
+            "known are s3://, gs:// and az://; or copy it there: windlass data copy",
+        )
+    elif wanted_claim(job, target) is None:
+        yield blocker(
+            "data-claim", f"data {data.name}: {data.source} is staged in a claim, and none is named", NEEDS_CLAIM
+        )
+
+
+def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
+    """What the image of the pods that move files needs to have."""
+    addresses = [data.source for data in staged(job)] + ([job.outputs.to] if job.outputs.to is not None else [])
+    if found := [one for one in addresses if needs_obstore(one)]:
+        of_others = target.image or "of the job" if job.kubernetes.runtime is None else "of the runtime"
+        image = target.supervisor_image or job.image or of_others
+        fix = f"{INSTALL} in it, or name one that has it: supervisor_image: of the target"
+        yield Note("image-obstore", f"{found[0]} is reached by obstore, which the image {image} needs to have", fix)
+
+
+def _destination(shape: Shape, job: Job) -> str:
+    """Where outputs are uploaded to; empty where they are not."""
+    if job.outputs.to is None or job.outputs.scheme not in REACHED:
+        return ""
+    return f"{job.outputs.to.rstrip('/')}/{shape.run_id}/"

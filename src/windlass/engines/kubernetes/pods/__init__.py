@@ -1,1 +1,0 @@
-"""Pods of an attempt: their status, reuse, probe pods, exec and copy."""

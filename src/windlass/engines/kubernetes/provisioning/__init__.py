@@ -1,1 +1,0 @@
-"""Node provisioning as Karpenter and Cluster Autoscaler report it."""

@@ -1,1 +1,0 @@
-"""Queue admission as Kueue reports it."""

@@ -1,0 +1,1 @@
+"""What a cluster reports: informers, logs, queues, nodes, preflight checks, diagnosis."""

@@ -1,0 +1,206 @@
+"""Which nodes are provisioned for the pods of an attempt, and how far each is: NodeClaims and events. Pure.
+
+For which pods a node is provisioned, only events report: Karpenter nominates a pod for a NodeClaim, Cluster Autoscaler
+names the node group that it scales up. How far a node is, only the conditions of its NodeClaim report. Reasons and
+conditions are those of karpenter 1.14 and cluster-autoscaler 1.34.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from windlass.engines.kubernetes.objects.manifests import INSTANCE_LABEL
+from windlass.engines.kubernetes.objects.node_pools import CAPACITY_LABEL, POOL_LABEL
+from windlass.engines.kubernetes.objects.observations import NodeClaimStatus, ObjectReport
+from windlass.engines.kubernetes.objects.quantity import Json, condition, event_time, seconds_of
+from windlass.runs.events import Event, NodeProvisioning, of_newest_attempt
+
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+NOMINATED: Final = "Nominated"
+SCALED_UP: Final = "TriggeredScaleUp"
+FAILED: Final = "FailedScheduling"
+REFUSED: Final = "NotTriggerScaleUp"
+OF_CLAIMS: Final = ("InsufficientCapacityError", "NodeClassNotReady", "UnregisteredTaintMissing")
+"""Reasons of events of a NodeClaim that explain why it has no node."""
+STEPS: Final = (("Launched", "launched"), ("Registered", "registered"), ("Initialized", "initialized"))
+"""Conditions of a NodeClaim in the order in which they become true, and the state that each means."""
+STATES: Final = ("asked", *(state for _, state in STEPS))
+FINAL: Final = ("initialized", "gone")
+LATE_SECONDS: Final = 60.0
+"""A step that takes longer is reported once more, with its reason."""
+MAX_MESSAGE: Final = 1500
+_GROUP: Final = re.compile(r"\{?([\w./:-]+) (\d+)->(\d+)(?: \(max: (\d+)\))?\}?")
+Answers = Mapping[str, Sequence[Json]]
+"""Objects by kind: `claims`, `refused` and `of claims` (events), `pools`; a kind that may not be listed is absent."""
+
+
+def newest_events(events: Iterable[Json], pods: Collection[str]) -> dict[str, Json]:
+    """By pod, the last event of a node autoscaler on it; the scheduler has an event of the same reason as Karpenter."""
+    found: dict[str, Json] = {}
+    for event in sorted(events, key=event_time):
+        about, reason = event.get("involvedObject", {}), event.get("reason")
+        reporter = str(event.get("source", {}).get("component") or event.get("reportingComponent") or "")
+        is_one = reason in (NOMINATED, SCALED_UP, REFUSED) or (reason == FAILED and reporter.startswith("karpenter"))
+        if is_one and about.get("kind") == "Pod" and about.get("name") in pods:
+            found[str(about["name"])] = event
+    return found
+
+
+def provisioned_by(event: Json, now: float) -> list[NodeClaimStatus]:
+    """The NodeClaim that a pod was nominated for, or the node groups that are scaled up for it."""
+    if event["reason"] == NOMINATED and (claim := re.search(r"nodeclaim/([\w.-]+)", _message(event))):
+        return [NodeClaimStatus(claim[1], seconds=max(0.0, now - seconds_of(event_time(event), now)))]
+    groups = _GROUP.findall(_message(event)) if event["reason"] == SCALED_UP else ()
+    return [
+        NodeClaimStatus(f"{name} {before}->{after}", pool=name, message=f"of at most {most}" if most else "")
+        for name, before, after, most in groups
+    ]
+
+
+def provisioned(
+    pods: Sequence[Json],
+    events: Iterable[Json],
+    answers: Answers,
+    nodes: Sequence[Json],
+    known: Sequence[NodeClaimStatus],
+    now: float,
+) -> tuple[tuple[NodeClaimStatus, ...], list[ObjectReport]]:
+    """The nodes that are provisioned for these pods, which wait or have waited, and the reports on pods without one.
+
+    `events` are those of the namespace, `known` are nodes from an earlier call. Also a node that a pod was placed on is
+    one of them, if it was not ready or was asked for after the pod.
+    """
+    last = newest_events((*events, *answers.get("refused", ())), [pod["metadata"]["name"] for pod in pods])
+    claims = {one["metadata"]["name"]: one for one in answers.get("claims", ())}
+    placed = {node: pod["metadata"].get("creationTimestamp", "") for pod in pods if (node := node_of(pod))}
+    found = {
+        name: NodeClaimStatus(name)
+        for name, one in claims.items()
+        if (since := placed.get(one.get("status", {}).get("nodeName"))) is not None
+        and (one["metadata"].get("creationTimestamp", "") >= since or claim_status(one, (), now).state not in FINAL)
+    }
+    found |= {one.name: one for one in known}
+    for event in last.values():
+        for one in provisioned_by(event, now):
+            found.setdefault(one.name, one)
+    now_there = tuple(
+        claim_status(claims[name], nodes, now)
+        if name in claims
+        else one
+        if is_group(one) or "claims" not in answers
+        else one.replace(state="gone", reason="", message="", seconds=0.0)
+        for name, one in found.items()
+    )
+    queued = [pod["metadata"] for pod in pods if not node_of(pod)]
+    reports = [
+        ObjectReport("Pod", name, last[name]["reason"], _message(last[name]))
+        for name in (meta["name"] for meta in queued)
+        if name in last and last[name]["reason"] in (FAILED, REFUSED)
+    ]
+    begun = min((meta.get("creationTimestamp", "") for meta in queued), default=None)
+    return now_there, [*reports, *(_failures(answers, now_there, begun) if begun is not None else ())]
+
+
+def _failures(answers: Answers, claims: Sequence[NodeClaimStatus], since: str) -> list[ObjectReport]:
+    """Why NodeClaims failed: of these, and of others of their NodePools, which Karpenter makes in place of them."""
+    names, pools = {one.name for one in claims}, {one.name.rpartition("-")[0] for one in claims}
+    found = []
+    for event in sorted(answers.get("of claims", ()), key=event_time, reverse=True):
+        name = str(event.get("involvedObject", {}).get("name", ""))
+        is_ours = name in names or name.rpartition("-")[0] in pools
+        if is_ours and event.get("reason") in OF_CLAIMS and event_time(event) >= since:
+            message = _message(event).removeprefix(f"NodeClaim {name} event: ")
+            found.append(ObjectReport("NodeClaim", name, event["reason"], message))
+    return found
+
+
+def node_of(pod: Json) -> str:
+    """The node that a pod was placed on; empty where it has none."""
+    return str(pod.get("spec", {}).get("nodeName") or "")
+
+
+def is_group(one: NodeClaimStatus) -> bool:
+    """Whether it stands for a node group that is scaled up, whose nodes cannot be distinguished."""
+    return " " in one.name
+
+
+def _message(event: Json) -> str:
+    return str(event.get("message") or "").strip()[:MAX_MESSAGE]
+
+
+# -- NodeClaims -------------------------------------------------------------------------------------------------------
+
+
+def claim_status(claim: Json, nodes: Iterable[Json], now: float) -> NodeClaimStatus:
+    """How far a NodeClaim is at `now` (Unix seconds); a node that is not ready reports why itself."""
+    return steps(claim, nodes, now)[-1]
+
+
+def steps(claim: Json, nodes: Iterable[Json], now: float) -> list[NodeClaimStatus]:
+    """The states that a NodeClaim has been in, each as it was then, and the one that it is in."""
+    status, labels = claim.get("status", {}), claim["metadata"].get("labels") or {}
+    at = claim["metadata"].get("creationTimestamp")
+    seen = NodeClaimStatus(
+        str(claim["metadata"]["name"]), pool=labels.get(POOL_LABEL, ""), seconds=max(0.0, now - seconds_of(at, now))
+    )
+    found = [seen]
+    for kind, state in STEPS:
+        one = condition(claim, kind)
+        if one.get("status") != "True":
+            found[-1] = _with_reason(found[-1], one, nodes)
+            break
+        # What an instance is, is known from its launch; the name of its node, from its registration.
+        seen = seen.replace(
+            state=state,
+            instance_type=labels.get(INSTANCE_LABEL, ""),
+            zone=labels.get(ZONE_LABEL, ""),
+            capacity_type=labels.get(CAPACITY_LABEL, ""),
+            machine="" if state == "launched" else str(status.get("nodeName") or ""),
+            seconds=max(0.0, now - seconds_of(one.get("lastTransitionTime"), now)),
+        )
+        found.append(seen)
+    return found
+
+
+def _with_reason(seen: NodeClaimStatus, pending: Json, nodes: Iterable[Json]) -> NodeClaimStatus:
+    """With the reason why the next condition is not true; Karpenter's placeholders for `not yet` are ignored."""
+    reason, message = str(pending.get("reason") or ""), str(pending.get("message") or "").strip()[:MAX_MESSAGE]
+    if reason in ("", "AwaitingReconciliation", "Unknown", pending.get("type")):
+        return seen
+    for node in nodes:
+        if reason == "NodeNotReady" and node["metadata"]["name"] == seen.machine:
+            ready = condition(node, "Ready")
+            own = ": ".join(str(ready[part]) for part in ("reason", "message") if ready.get(part))
+            message = own or "its kubelet has not reported yet"
+    return seen.replace(reason=reason, message=message)
+
+
+# -- the record -------------------------------------------------------------------------------------------------------
+
+
+def event_of(seen: NodeClaimStatus) -> NodeProvisioning:
+    """What the record has of it; with the reason where the step is late."""
+    shown = seen if is_late(seen) else seen.replace(reason="", message="")
+    return NodeProvisioning(**{name: value for name in NodeProvisioning.fields() if (value := getattr(shown, name))})
+
+
+def is_late(seen: NodeClaimStatus) -> bool:
+    """Whether a node takes longer for a step than most do."""
+    return seen.seconds > LATE_SECONDS
+
+
+def recorded(events: Iterable[Event], now: float, *, every_attempt: bool = False) -> tuple[NodeClaimStatus, ...]:
+    """The nodes provisioned for the newest attempt, or for any, each as last recorded; `now` is in Unix seconds."""
+    found: dict[str, NodeClaimStatus] = {}
+    for event in events if every_attempt else of_newest_attempt(events):
+        if event.kind == NodeProvisioning.kind:
+            one = NodeClaimStatus.from_json({**event.data, "seconds": max(0.0, now - event.time)})
+            found[one.name] = one
+    return tuple(found.values())
+
+
+def still_there(nodes: Sequence[NodeClaimStatus]) -> tuple[NodeClaimStatus, ...]:
+    """Of these nodes, the ones that are not deleted."""
+    return tuple(one for one in nodes if one.state != "gone" and not is_group(one))

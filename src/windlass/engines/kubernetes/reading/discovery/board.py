@@ -1,0 +1,169 @@
+"""Keeps the lists from which the runs of a namespace are derived: anchors, Jobs and pods.
+
+Each is a table with the rows that kubectl would print: the pods of a thousand runs as objects are tens of megabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.quantity import Json, seconds_of
+from windlass.engines.kubernetes.objects.summary import summary_in
+from windlass.engines.kubernetes.objects.waiting import ALTERNATES
+from windlass.engines.kubernetes.reading.discovery.followups import More
+from windlass.engines.kubernetes.reading.discovery.phase import PodRow, RunObjects, Seen, seen
+from windlass.engines.kubernetes.running.notes import note_in
+from windlass.spec.labels import of_job
+
+OURS: Final = f"{layout.MANAGED_LABEL}=windlass,{layout.RUN_LABEL}"
+"""Selects the objects of all runs."""
+
+
+class Table(NamedTuple):
+    """One of the lists."""
+
+    api: str
+    kind: str
+    columns: tuple[str, ...]
+    """The columns that are read; one that the server does not have is empty."""
+    include: str = "None"
+    """What each row includes of its object: `Metadata` or `None`."""
+    without: str = ""
+    """What further selects its rows."""
+
+    def selector(self, run_id: str = "") -> str:
+        """Selects the objects of all runs, or of one."""
+        return f"{OURS}={run_id}{self.without}" if run_id else f"{OURS}{self.without}"
+
+
+ANCHORS: Final = Table("v1", "ConfigMap", ("Name",), "Metadata", f",!{layout.ATTEMPT_LABEL},!{layout.CODE_LABEL}")
+"""With the marks and the heads of records of the runs."""
+JOBS: Final = Table("batch/v1", "Job", ("Name", "Status", "Completions"))
+PODS: Final = Table("v1", "Pod", ("Name", "Ready", "Status"))
+TABLES: Final = (ANCHORS, JOBS, PODS)
+
+
+class Row(NamedTuple):
+    """A row of a table."""
+
+    cells: tuple[str, ...]
+    meta: Json
+    """The metadata of the object, where the table includes it."""
+
+
+class Board:
+    """The rows of a namespace, by kind."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._rows: dict[str, dict[str, Row]] = {table.kind: {} for table in TABLES}
+        """By kind and name."""
+        self._places: dict[str, list[int | None]] = {}
+        """By kind, where the columns of its table are."""
+        self.versions: dict[str, str] = {}
+        """By kind, the newest resource version."""
+        self.ahead = 0.0
+        """Seconds by which the clock of the cluster is ahead of this machine's."""
+        self.more = More()
+        """Answers to further questions (`followups.py`)."""
+
+    def fill(self, table: Table, pages: Iterable[Json]) -> None:
+        """Replace the rows of one kind."""
+        fresh: dict[str, Row] = {}
+        for page in pages:
+            self.versions[table.kind] = str(page["metadata"]["resourceVersion"])
+            fresh.update(self._read(table, page))
+        self._rows[table.kind] = fresh
+
+    def take(self, table: Table, other: Board) -> None:
+        """Replace the rows of one kind by those of another board."""
+        self._rows[table.kind] = other._rows[table.kind]
+        self.versions[table.kind], self.ahead = other.versions[table.kind], other.ahead
+
+    def change(self, table: Table, kind: str, page: Json) -> None:
+        """Apply an event of a watch: `ADDED`, `MODIFIED` or `DELETED`; a `BOOKMARK` only has a version."""
+        self.versions[table.kind] = str(page["metadata"].get("resourceVersion") or self.versions[table.kind])
+        for name, row in self._read(table, page) if kind != "BOOKMARK" else ():
+            if kind == "DELETED":
+                self._rows[table.kind].pop(name, None)
+            else:
+                self._rows[table.kind][name] = row
+
+    def _read(self, table: Table, page: Json) -> Iterator[tuple[str, Row]]:
+        if page.get("columnDefinitions"):  # only the first event of a watch has them
+            names = [column["name"] for column in page["columnDefinitions"]]
+            self._places[table.kind] = [names.index(name) if name in names else None for name in table.columns]
+        places = self._places[table.kind]
+        for row in page.get("rows") or ():
+            cells = tuple("" if place is None else str(row["cells"][place]) for place in places)
+            yield cells[0], Row(cells, row["object"]["metadata"] if row.get("object") else {})
+
+    def runs(self, now: float) -> list[Seen]:
+        """All runs, newest first."""
+        there = now + self.ahead
+        found = (seen(run_id, self._namespace, one, self.more, there) for run_id, one in self._objects().items())
+        return sorted(found, key=lambda one: (-one.objects.created_at, one.id))
+
+    def open_questions(self) -> tuple[set[str], set[str]]:
+        """What the lists do not show, as `followups.ask` takes it.
+
+        Runs without a Job, pods or tombstones, which may have an owner object of another kind; pods that have no node
+        yet.
+        """
+        bare = {run_id for run_id, objects in self._objects().items() if objects.is_bare and not objects.marks}
+        return bare, {pod.name for pod in self._pods() if pod.state == "queued"}
+
+    def _objects(self) -> dict[str, RunObjects]:
+        """The objects of each run, by the rows."""
+        found = self._anchors()
+        for row in self._rows["Job"].values():
+            name, status, completions = row.cells
+            if (of := _run_of(name, found)) is not None:
+                found[of[0]].jobs[of[1]] = (status, layout.number_in(completions.rpartition("/")[2]) or 0)  # of `0/8`
+            elif (supervised := name.removesuffix(layout.supervisor_name(""))) != name and supervised in found:
+                found[supervised].supervisor_job = status
+        for pod in self._pods():
+            if (of := _run_of(pod.name, found)) is not None:
+                found[of[0]].pods.setdefault(of[1], []).append(pod)
+            elif (supervised := pod.name.rpartition(f"{layout.supervisor_name('')}-")[0]) in found:
+                found[supervised].supervisors.append(pod)
+        return found
+
+    def _pods(self) -> Iterator[PodRow]:
+        for row in self._rows["Pod"].values():
+            name, ready, status = row.cells
+            num_ready, _, num_containers = ready.partition("/")
+            yield PodRow(name, num_ready == num_containers, ALTERNATES.get(status, status))
+
+    def _anchors(self) -> dict[str, RunObjects]:
+        """The runs, with their marks and the summaries of their records."""
+        found: dict[str, RunObjects] = {}
+        metas = [row.meta for row in self._rows["ConfigMap"].values()]
+        for meta in metas:
+            labels = meta.get("labels", {})
+            if layout.MARK_LABEL not in labels and labels[layout.RUN_LABEL] == meta["name"]:
+                spares = layout.number_in(meta.get("annotations", {}).get(layout.SPARES_ANNOTATION, "")) or 0
+                created_at = seconds_of(meta["creationTimestamp"], 0.0)
+                name = labels.get(layout.JOB_LABEL, "")
+                found[meta["name"]] = RunObjects(name, created_at, of_job(labels), note_in(meta), spares)
+        for meta in metas:
+            labels = meta.get("labels", {})
+            mark, objects = labels.get(layout.MARK_LABEL), found.get(labels[layout.RUN_LABEL])
+            if objects is not None and mark == layout.RECORD:
+                objects.summary = summary_in(meta)
+            elif objects is not None and mark is not None:
+                objects.marks[mark] = labels.get(layout.HOW_LABEL, "")
+        return found
+
+
+def _run_of(name: str, runs: Mapping[str, RunObjects]) -> tuple[str, int] | None:
+    """The run and attempt of a Job or pod by its name, such as `digits-7f3k2-1-0-x8z4q`."""
+    at = name.rfind("-")
+    while at > 0:
+        if name[:at] in runs:
+            number = layout.number_in(name[at + 1 :].partition("-")[0])
+            return None if number is None else (name[:at], number)
+        at = name.rfind("-", 0, at)
+    return None

@@ -1,0 +1,151 @@
+"""Finds the runs of a namespace by their objects, whichever machine started them.
+
+`board.py` keeps the lists, `phase.py` derives the runs; `api/informer.py` keeps them up to date.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.reading.discovery import followups
+from windlass.engines.kubernetes.reading.discovery.board import ANCHORS, OURS, TABLES, Board, Table
+from windlass.engines.kubernetes.reading.discovery.phase import Seen
+from windlass.errors import NoSuchRun
+from windlass.runs.naming import choose
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.objects.observations import PodStatus
+
+TAIL_LINES: Final = 400
+"""Of the log of a first node, in which its newest progress is sought."""
+
+
+def look(client: Client, run_id: str = "") -> Board:
+    """The objects of all runs of the namespace, or of one. Raises Refused, Unreachable."""
+    found = Board(client.namespace)
+    errors: list[BaseException] = []
+
+    def ask(table: Table) -> None:
+        try:
+            fill(found, client, table, run_id)
+        except BaseException as error:
+            errors.append(error)
+
+    # Not by `concurrent.futures`, whose import takes as long as an answer.
+    threads = [threading.Thread(target=ask, args=(table,), daemon=True) for table in TABLES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    found.more = followups.ask(client, OURS, *found.open_questions())
+    return found
+
+
+def fill(board: Board, client: Client, table: Table, run_id: str = "") -> None:
+    """Read one list, of all runs or of one, onto the board. Raises Refused, Unreachable."""
+    while True:
+        pages = client.pages(table.api, table.kind, table.selector(run_id), includeObject=table.include)
+        try:
+            board.fill(table, pages)
+            board.ahead = client.ahead
+            return
+        except Refused as error:
+            if error.status != 410:  # the version of its first page has expired
+                raise
+
+
+def everywhere(client: Client, now: float) -> list[Seen]:
+    """The runs of all namespaces, the newest first. Raises Refused where they may not all be listed, Unreachable."""
+    pages = client.pages(ANCHORS.api, ANCHORS.kind, ANCHORS.selector(), everywhere=True, includeObject=ANCHORS.include)
+    namespaces = {row["object"]["metadata"]["namespace"] for page in pages for row in page["rows"] or ()}
+    found = [seen for namespace in sorted(namespaces) for seen in look(client.within(namespace)).runs(now)]
+    return sorted(found, key=lambda one: (-one.objects.created_at, one.id))
+
+
+def find(client: Client, prefix: str | None, where: str) -> str:
+    """The id of the run in the namespace that `prefix` stands for, as `naming.choose`; the newest's without one.
+
+    `where` is the name of the place in messages. Raises NoSuchRun, UsageError where the namespace does not exist,
+    Refused, Unreachable.
+    """
+    if prefix and _is_there(client, prefix):
+        return prefix
+    board = Board(client.namespace)
+    fill(board, client, ANCHORS)
+    ids = [seen.id for seen in board.runs(time.time())]
+    hint = f"windlass ps --on {where} lists them"
+    if prefix == "":  # from a script whose variable is not set
+        raise NoSuchRun("the id that was given is empty", hint)
+    found = choose(prefix, ids, where) if prefix else next(iter(ids), None)
+    if found is None:
+        if not ids:
+            client.require_namespace()
+        said = f"no run on {where} has the id '{prefix}'" if prefix else f"there is no run on {where}"
+        raise NoSuchRun(said, hint)
+    return found
+
+
+def _is_there(client: Client, run_id: str) -> bool:
+    """Whether this is the id of a run, and not only the beginning of one."""
+    if "/" in run_id:
+        return False
+    try:
+        anchor = client.get("v1", "ConfigMap", run_id)
+    except Refused as error:
+        if error.status == 403:
+            raise
+        return False
+    labels = anchor["metadata"].get("labels", {})
+    return bool(labels.get(layout.RUN_LABEL) == run_id)
+
+
+def one(client: Client, run_id: str) -> Seen:
+    """One run, as it is now. Raises NoSuchRun, Refused, Unreachable."""
+    for seen in look(client, run_id).runs(time.time()):
+        return seen
+    raise NoSuchRun(f"{run_id} is no longer in namespace {client.namespace}", "its objects were deleted")
+
+
+def progress(client: Client, pods: Iterable[PodStatus]) -> dict[str, Any]:
+    """The progress that the first node of a run last reported; empty where there is none, or its log cannot be read."""
+    first = next((pod.name for pod in pods if pod.node == 0), "")
+    if not first:
+        return {}
+    try:
+        container = layout.container_of(client.get("v1", "Pod", first))
+        lines = list(client.logs(first, container=container, follow=False, tail=TAIL_LINES))
+    except (Refused, Unreachable):
+        return {}
+    return progress_in(lines)
+
+
+def progress_in(lines: Iterable[bytes]) -> dict[str, Any]:
+    """The newest progress among the last lines of a pod's log."""
+    from windlass.runs import node_events
+    from windlass.worker.protocol import NODE_TAG, ProgressMade
+
+    found: dict[str, Any] = {}
+    for line in lines:
+        _, is_node, event = line.partition(f" [{NODE_TAG}] ".encode())
+        if is_node and b'"progress"' in event:
+            parsed = node_events.parse(event)
+            if parsed is not None and isinstance(parsed.event, ProgressMade):
+                found |= {**parsed.event.progress, "at": parsed.event.at}
+    return found
+
+
+def pods(client: Client, seen: Seen) -> tuple[PodStatus, ...]:
+    """The pods of a run's newest attempt, by place. Raises Refused, Unreachable."""
+    from windlass.engines.kubernetes.objects.pod_status import pod_status
+    from windlass.engines.kubernetes.running.pod_watch import by_id
+
+    selector = f"{layout.selector(seen.id)},{layout.ATTEMPT_LABEL}={seen.attempt}"
+    found = by_id(client.find("v1", "Pod", selector)["items"]) if seen.attempt else {}
+    return tuple(pod_status(one.index, found[one]) for one in sorted(found, key=lambda one: one.index))

@@ -1,0 +1,97 @@
+"""Asks what the lists of runs do not show: the owner object of a run, which nodes are provisioned for it.
+
+Each question is asked only where a run needs it: most lists of runs need no further request, and import nothing of what
+reads the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.quantity import Json
+
+MOST: Final = "1000"
+SUSPENDED: Final = "Suspended"
+PLAIN: Final = ("Scheduled", "Pulling", "Pulled", "Created", "Started", "Killing", "BackOff")
+OF_PODS: Final = ",".join(("involvedObject.kind=Pod", *(f"reason!={reason}" for reason in PLAIN)))
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """Answers to what the lists of runs do not show."""
+
+    makers: Mapping[str, tuple[int, str, int]] = field(default_factory=dict)
+    """By run, its newest owner object of another kind than Job: the attempt, how it is, how many pods it is to have."""
+    coming: Mapping[str, str] = field(default_factory=dict)
+    """By pod, the node that is being provisioned for it: a NodeClaim, or the group that grows."""
+    unlisted: tuple[str, ...] = ()
+    """Kinds of owner objects that may not be listed."""
+
+
+def ask(client: Client, selector: str, bare: Collection[str], waiting: Collection[str]) -> More:
+    """Answer the open questions. Raises Unreachable; questions without the right to read stay open.
+
+    `bare` are runs without Jobs and pods, `waiting` are pods without a node; `selector` is that of objects of runs.
+    """
+    makers, unlisted = _makers(client, selector, bare) if bare else ({}, ())
+    return More(makers, _coming(client, waiting) if waiting else {}, unlisted)
+
+
+def _makers(
+    client: Client, selector: str, runs: Collection[str]
+) -> tuple[dict[str, tuple[int, str, int]], tuple[str, ...]]:
+    """The newest owner object of each of these runs, and the kinds that may not be listed."""
+    from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS
+    from windlass.engines.kubernetes.objects.workloads.job import BATCH
+
+    found: dict[str, tuple[int, str, int]] = {}
+    unlisted = []
+    for api, kind in OWNER_KINDS:
+        if api == BATCH:  # Jobs are on the board
+            continue
+        try:
+            items = client.find(api, kind, selector)["items"]
+        except Refused as error:
+            if error.status == 403:  # 404: it is not installed, and nothing of it can be there
+                unlisted.append(kind)
+            continue
+        for one in items:
+            labels = one["metadata"].get("labels", {})
+            run_id, number = labels.get(layout.RUN_LABEL, ""), layout.attempt_of(one)
+            if run_id in runs and number > found.get(run_id, (0,))[0]:
+                found[run_id] = (number, _word(one), _wanted(one))
+    return found, tuple(unlisted)
+
+
+def _word(owner: Json) -> str:
+    """The state of an owner object, in the form of a Job's row."""
+    from windlass.engines.kubernetes.objects.pod_status import end_of
+    from windlass.engines.kubernetes.reading.admission import is_suspended
+
+    if end := end_of(owner):
+        return "Failed" if end == "Failed" else "Complete"
+    return SUSPENDED if is_suspended(owner) else "Running"
+
+
+def _wanted(owner: Json) -> int:
+    """The number of pods of a PyTorchJob or MPIJob; 0 for kinds that have it in a template."""
+    spec = owner.get("spec", {})
+    replicas: Mapping[str, Json] = spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {}
+    return sum(int(one.get("replicas", 1)) for one in replicas.values())
+
+
+def _coming(client: Client, waiting: Collection[str]) -> dict[str, str]:
+    """By pod, the node that is being provisioned for it, from its newest event of a node autoscaler."""
+    from windlass.engines.kubernetes.reading import claims
+
+    try:
+        events = client.find("v1", "Event", fieldSelector=OF_PODS, limit=MOST)["items"]
+    except Refused:
+        return {}
+    found = claims.newest_events(events, waiting)
+    nodes = {pod: ", ".join(one.name for one in claims.provisioned_by(event, 0.0)) for pod, event in found.items()}
+    return {pod: name for pod, name in nodes.items() if name}

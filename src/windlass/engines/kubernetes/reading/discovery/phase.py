@@ -1,0 +1,225 @@
+"""Derives where a run is from its objects, as the lists of its namespace show them. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from windlass.engines.base import Placement, RunState
+from windlass.engines.kubernetes.objects.quantity import Json
+from windlass.engines.kubernetes.objects.summary import summarised
+from windlass.engines.kubernetes.objects.waiting import ON_THE_WAY, STUCK
+from windlass.engines.kubernetes.reading.discovery.followups import SUSPENDED, More
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+
+STOP: Final = "stop"
+END: Final = "end"
+"""The marks that a run may have, see `workloads/tombstones.py`."""
+WELL: Final = "well"
+"""Value of the end mark of a run that has succeeded."""
+ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")
+ENDED_BADLY: Final = ("Failed", "FailureTarget")
+"""Statuses in the row of a Job that has ended."""
+STATES: Final = {
+    "Running": "running",
+    "NotReady": "running",
+    "Completed": "done",
+    "Succeeded": "done",
+    "Pending": "queued",
+    "SchedulingGated": "queued",
+    "Terminating": "ending",
+    **dict.fromkeys((*ON_THE_WAY, *STUCK), "pulling"),
+}
+"""The states of pods by their status column."""
+LIVE: Final = frozenset({"queued", "pulling", "running", "ending"})
+MAKING_SECONDS: Final = 60.0
+"""How long after its anchor the first Job of a run may be created."""
+UNSAID: Final = "it has failed, and its supervisor has not reported whether it restarts"
+GONE: Final = "its pods and their owner objects were deleted"
+ENDED_SOMEHOW: Final = "it has ended, and whether it succeeded is not recorded"
+
+
+class PodRow(NamedTuple):
+    """A pod, as its row shows it."""
+
+    name: str
+    is_ready: bool
+    word: str
+    """Its status column."""
+
+    @property
+    def state(self) -> str:
+        """`queued`, `pulling`, `running`, `ending`, `done` or `failed`."""
+        return "pulling" if self.word.startswith("Init:") else STATES.get(self.word, "failed")
+
+
+@dataclass(slots=True)
+class RunObjects:
+    """The objects of one run."""
+
+    name: str
+    """Of the job."""
+    created_at: float
+    """Unix seconds."""
+    labels: Mapping[str, str]
+    """Those of its job."""
+    note: str | None
+    """What users have written about it; None where none ever did."""
+    num_spares: int
+    """How many pods it has beside those of its nodes."""
+    marks: dict[str, str] = field(default_factory=dict)
+    """Its marks; that of its end with how it ended, `well` or `badly`, empty where that is not known."""
+    summary: Json | None = None
+    """What its supervisor, where that is in the cluster, last recorded of its status."""
+    jobs: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """By attempt, the status of its Job and the number of pods it should have."""
+    pods: dict[int, list[PodRow]] = field(default_factory=dict)
+    """By attempt."""
+    supervisors: list[PodRow] = field(default_factory=list)
+    supervisor_job: str = ""
+    """The status of the Job of a supervisor in the cluster; empty where there is none."""
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it has neither a Job nor a pod."""
+        return not self.jobs and not self.pods
+
+    @property
+    def supervisor_absence(self) -> str:
+        """How the supervisor in the cluster is that does not run: `Pending`, `no pod`; empty where one does, or none is
+        wanted.
+        """
+        has_open_job = self.supervisor_job not in ("", *ENDED_WELL, *ENDED_BADLY)
+        if not has_open_job or any(pod.state == "running" for pod in self.supervisors):
+            return ""
+        return self.supervisors[-1].word if self.supervisors else "no pod"
+
+    @property
+    def supervisor_trouble(self) -> str:
+        """Why no pod of that supervisor runs: `CrashLoopBackOff`; empty where one runs, or is being started."""
+        is_in_trouble = all(pod.word in STUCK or pod.state == "failed" for pod in self.supervisors)
+        return self.supervisors[-1].word if self.supervisors and is_in_trouble else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A run, as far as its objects show it."""
+
+    id: str
+    namespace: str
+    objects: RunObjects
+    phase: Phase
+    """`training` where all its pods run: their logs are not read."""
+    waits_for: str
+    """Why it does not proceed, as the cluster reports it; empty where nothing blocks it."""
+    attempt: int
+    """The newest with pods; 0 before the first."""
+    pods_ready: int
+    pods_total: int
+
+    def state(self, target: str) -> RunState:
+        """The run on this target, as a run without a record."""
+        of = self.objects
+        status = Status(
+            self.id, of.name, target, self.phase, of.created_at, of.created_at, "", waits_for=self.waits_for or None
+        )
+        if of.summary is not None:
+            status = summarised(status, of.summary)
+        if (absent := of.supervisor_absence) and self.phase is Phase.TRAINING and not status.phase.is_terminal:
+            waits = f"its supervisor: {absent}; {self.pods_ready} of {self.pods_total} pods train unsupervised"
+            is_behind = status.phase in (Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STARTING)
+            status = replace(status, phase=self.phase if is_behind else status.phase, waits_for=waits)
+        elif of.supervisor_trouble and not status.phase.is_terminal:
+            status = replace(status, waits_for=f"its supervisor: {of.supervisor_trouble}")
+        status = replace(status, labels=of.labels, note=of.note or "")
+        recorded = 0 if of.summary is None else int(of.summary.get("attempts") or 0)  # which may run in older pods
+        placement = Placement(self.namespace, max(self.attempt, recorded), self.pods_ready, self.pods_total)
+        return RunState(status, time.time(), is_recorded=False, placement=placement)
+
+
+class _Attempt(NamedTuple):
+    """The newest attempt of a run."""
+
+    number: int
+    job: str
+    """The status of its Job; empty where there is none, or that does not decide how the run is."""
+    num_wanted: int
+    """How many pods that Job should have."""
+    pods: Sequence[PodRow]
+    reused: Sequence[PodRow] = ()
+    """Pods of earlier attempts that run this one."""
+
+
+def seen(run_id: str, namespace: str, objects: RunObjects, more: More, now: float) -> Seen:
+    """The run; `now` is by the clock of the cluster."""
+    maker = more.makers.get(run_id) if objects.is_bare else None
+    attempt = _newest(objects, objects.jobs if maker is None else {maker[0]: maker[1:]})
+    phase = _phase(attempt, objects.marks, is_fresh=now - objects.created_at < MAKING_SECONDS)
+    coming = [more.coming[pod.name] for pod in attempt.pods if pod.state == "queued" and pod.name in more.coming]
+    if phase is Phase.QUEUED and coming:
+        phase, waits = Phase.PROVISIONING, f"node provisioning: {', '.join(dict.fromkeys(coming))}"
+    else:
+        waits = _waits(phase, attempt, objects, more)
+    ready = sum(pod.is_ready for pod in (*attempt.pods, *attempt.reused))
+    total = max(attempt.num_wanted, len(attempt.pods)) + len(attempt.reused)
+    return Seen(run_id, namespace, objects, phase, waits, attempt.number, ready, total)
+
+
+def _newest(objects: RunObjects, jobs: Mapping[int, tuple[str, int]]) -> _Attempt:
+    number = max((*jobs, *objects.pods), default=0)
+    job, num_wanted = jobs.get(number, ("", 0))
+    pods = objects.pods.get(number, [])
+    # Pods of earlier attempts run the newest too, where only those that were lost were made anew.
+    earlier = (pod for attempt, made in objects.pods.items() if attempt != number for pod in made)
+    reused = [pod for pod in earlier if pod.state == "running"]
+    if not objects.num_spares:
+        return _Attempt(number, job, num_wanted, pods, reused)
+    # Which pods are spares, the rows do not show. Those that wait are taken for spares: where other pods run, the run
+    # does not wait for them.
+    num_wanted = max(1, num_wanted + len(reused) - objects.num_spares)
+    found = sorted((*pods, *reused), key=lambda pod: pod.state == "running")
+    found = found[max(0, len(found) - num_wanted) :]
+    is_known = bool(objects.marks.get(END)) or any(pod.state in LIVE for pod in found)
+    # The newest Job may be one of spares alone, which ends otherwise than the run.
+    return _Attempt(number, "" if is_known else job, num_wanted, found)
+
+
+def _phase(attempt: _Attempt, marks: Mapping[str, str], *, is_fresh: bool) -> Phase:
+    """The phase of a run by its newest Job, its pods and its marks.
+
+    How it ended, by the end mark, decides where no pod runs any more: a Job with `ttl` is deleted by then.
+    """
+    job, states = attempt.job, {pod.state for pod in attempt.pods}
+    is_live = not states.isdisjoint(LIVE)
+    if STOP in marks:
+        return Phase.STOPPING if is_live else Phase.STOPPED
+    if job in ENDED_WELL:  # also of a run that its supervisor had declared lost
+        return Phase.SUCCEEDED
+    if marks.get(END) and not is_live:
+        return Phase.SUCCEEDED if marks[END] == WELL else Phase.FAILED
+    if job in ENDED_BADLY or (not job and "failed" in states and not is_live):
+        return Phase.FAILED if END in marks else Phase.RESTARTING
+    if not job and not is_live:
+        if "done" in states:
+            return Phase.SUCCEEDED
+        return Phase.QUEUED if is_fresh and END not in marks else Phase.LOST
+    if "queued" in states or len(attempt.pods) < max(1, attempt.num_wanted):
+        return Phase.QUEUED
+    return Phase.PULLING if "pulling" in states else Phase.TRAINING
+
+
+def _waits(phase: Phase, attempt: _Attempt, objects: RunObjects, more: More) -> str:
+    """Why a run does not proceed."""
+    if phase in (Phase.QUEUED, Phase.PULLING):
+        stuck = (pod.word for pod in attempt.pods if pod.word in STUCK)
+        return next(stuck, SUSPENDED if attempt.job == SUSPENDED else "")
+    if phase is Phase.RESTARTING:
+        return UNSAID
+    if phase is not Phase.LOST:
+        return ""
+    if END in objects.marks:
+        return ENDED_SOMEHOW
+    return f"{GONE}, or they are {'s or '.join(more.unlisted)}s, which may not be listed" if more.unlisted else GONE

@@ -1,0 +1,243 @@
+"""Asks clusters, for a bounded time, for the state of recorded runs, and merges it into their statuses.
+
+The record of a run is as old as what its supervisor last wrote: older than the state in the cluster after a reboot,
+while the API server is away, and of a run that was declared lost although its pods run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from windlass.engines.base import RunState
+from windlass.engines.kubernetes.access.client import Client, Unreachable
+from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once
+from windlass.engines.kubernetes.objects.quantity import Json
+from windlass.engines.kubernetes.reading.discovery import discovery
+from windlass.engines.kubernetes.reading.discovery.phase import GONE, Seen
+from windlass.errors import WindlassError
+from windlass.runs.events import ConditionChanged, Event, SupervisorRestarted
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+
+FRESH_SECONDS: Final = 10.0
+"""A record that its supervisor has written to within this time is as of now, unless it was restarted within it."""
+WAITING: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING})
+RUNNING: Final = frozenset({Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING})
+REMOVED: Final = "its objects were removed from the cluster"
+LOST_SECONDS: Final = 86400.0
+"""For how long after its end a list of runs asks whether a lost one is lost; to show one run, it is always asked."""
+RECORDED_LOST: Final = "the run is recorded as lost, and the phase is what the cluster reports now"
+BEHIND: Final = "the phase is what the cluster reports now, and the record has not followed yet"
+
+
+class Place(NamedTuple):
+    """A namespace of a cluster, and how to reach it."""
+
+    context: str
+    namespace: str
+    kubeconfig: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a cluster reports of runs."""
+
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+    """By id, those with objects."""
+    error: str = ""
+    """Why it could not be read; empty where it was."""
+
+
+def place_of(plan: Json) -> Place:
+    """Where the run of a recorded plan takes place."""
+    [cluster] = [step["request"] for step in plan["steps"] if step["kind"] == "cluster"]
+    return Place(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+
+
+def ask(wanted: Mapping[Place, Collection[str]]) -> dict[Place, Answer]:
+    """The present state of the runs with these ids, by place; all places are queried in parallel, each for at most
+    `ANSWER_SECONDS`. Raises nothing."""
+    answers = at_once({place: partial(_look, place, ids) for place, ids in wanted.items()})
+    return {place: _answer(answers.get(place)) for place in wanted}
+
+
+def _look(place: Place, ids: Collection[str]) -> Mapping[str, Seen]:
+    with contextlib.closing(Client(*place)) as client:
+        board = discovery.look(client, next(iter(ids)) if len(ids) == 1 else "")
+    return {seen.id: seen for seen in board.runs(time.time())}
+
+
+def _answer(found: Mapping[str, Seen] | WindlassError | None) -> Answer:
+    if found is None:
+        return Answer(error=f"does not answer within {ANSWER_SECONDS:g} s")
+    if isinstance(found, WindlassError):
+        return Answer(
+            error=f"{'does not answer' if isinstance(found, Unreachable) else 'cannot be asked'}: {found.message}"
+        )
+    return Answer(found)
+
+
+class Sign(NamedTuple):
+    """The last sign of a run in its record."""
+
+    place: Place
+    as_of: float
+    """Unix seconds."""
+
+
+def states(statuses: Iterable[Status], store: Store, now: float, *, is_thorough: bool) -> list[RunState]:
+    """Recorded runs as of `now`; the clusters of those whose record may be old are asked at once, each once."""
+    statuses = list(statuses)
+    found: dict[str, Sign] = {}
+    wanted: dict[Place, list[str]] = {}
+    for status in statuses:
+        is_lately = is_thorough or now - (status.ended_at or now) < LOST_SECONDS
+        if not status.phase.is_terminal or (status.phase is Phase.LOST and is_lately):
+            sign = signs(status, store, now)
+            if sign is not None:
+                found[status.id] = sign
+                wanted.setdefault(sign.place, []).append(status.id)
+    answers = ask(wanted)
+    return [
+        RunState(status, now) if status.id not in found else _state(status, found[status.id], answers, now)
+        for status in statuses
+    ]
+
+
+def _state(status: Status, sign: Sign, answers: Mapping[Place, Answer], now: float) -> RunState:
+    answer = answers[sign.place]
+    if answer.error:
+        return RunState(status, sign.as_of, f"cluster {status.target} {answer.error}")
+    status, difference = merged(status, answer.seen.get(status.id), sign.as_of)
+    return RunState(status, sign.as_of if difference else now, difference)
+
+
+def signs(status: Status, store: Store, now: float) -> Sign | None:
+    """The last sign of a run whose record may be old; None for a record that is as of now."""
+    events = store.events(status.id, status.last_seq - 1)
+    is_cut_off = bool(events) and not _is_sign(events[-1])
+    if is_cut_off:
+        events = [event for event in store.events(status.id) if _is_sign(event)]
+    noted = events[-1].time if events else status.created_at
+    at = status.progress.get("at")
+    progress = float(at) if isinstance(at, int | float) else 0.0
+    as_of = min(now, max(noted, progress, _last_written(store.run_dir(status.id), status)))
+    is_behind = is_cut_off or status.phase.is_terminal or now - as_of > FRESH_SECONDS
+    if not is_behind and not _is_reading_back(store, status.id, now):
+        return None
+    return Sign(place_of(store.plan(status.id)), as_of)
+
+
+def _is_reading_back(store: Store, run_id: str, now: float) -> bool:
+    """Whether a supervisor was restarted just now: it records first what happened while there was none."""
+    recent = store.events(run_id, since=now - FRESH_SECONDS)
+    return any(event.kind == SupervisorRestarted.kind for event in recent)
+
+
+def _is_sign(event: Event) -> bool:
+    """Whether an event shows that the run's supervisor had an answer of its cluster.
+
+    It does not where a new supervisor was started, or where the event reports what cannot be found out.
+    """
+    if event.kind == SupervisorRestarted.kind:
+        return False
+    return event.kind != ConditionChanged.kind or ConditionChanged.from_json(event.data).type is None
+
+
+class Staleness:
+    """Why the status of a run that a command follows may be old; asks its cluster in a thread."""
+
+    again_seconds = 5.0
+    """Between two questions."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._asked_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._why = ""
+
+    def of(self, status: Status) -> str:
+        """Take the newest status; returns at once, by the last answer. Empty: it is as of now."""
+        is_asking = self._thread is not None and self._thread.is_alive()
+        if is_asking or status.phase.is_terminal or time.monotonic() - self._asked_at < self.again_seconds:
+            return self._why
+        self._asked_at = time.monotonic()
+        sign = signs(status, self._store, time.time())
+        if sign is None:
+            self._why = ""
+        else:
+            arguments = (status.id, status.target, sign)
+            self._thread = threading.Thread(target=self._ask, args=arguments, name="is the record true", daemon=True)
+            self._thread.start()
+        return self._why
+
+    def _ask(self, run_id: str, target: str, sign: Sign) -> None:
+        error = ask({sign.place: [run_id]})[sign.place].error
+        at = time.strftime("%H:%M:%S", time.localtime(sign.as_of))
+        self._why = f"cluster {target} {error}; the state is as of {at}" if error else ""
+
+
+def _last_written(run_dir: Path, status: Status) -> float:
+    """When the supervisor last wrote a log of the newest attempt, in Unix seconds."""
+    folder = run_dir / f"attempt-{len(status.attempts)}"
+    with contextlib.suppress(OSError):
+        return max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
+    return 0.0
+
+
+def merged(status: Status, seen: Seen | None, as_of: float) -> tuple[Status, str]:
+    """A recorded status with what the cluster reports now, and how the two differ; empty where they agree. Pure.
+
+    `seen` is None where the cluster has nothing of the run; `as_of` is how old the record is, in Unix seconds.
+    """
+    if status.phase is Phase.LOST:
+        # The tombstone of a run that ended as lost says only that it did not succeed.
+        if seen is None or seen.phase in (Phase.LOST, Phase.FAILED, Phase.RESTARTING):
+            return status, ""
+        return in_phase(status, seen.phase, seen.waits_for, as_of), RECORDED_LOST
+    if status.phase.is_terminal:
+        return status, ""
+    phase, waits = _phase(status, seen)
+    if phase is status.phase:
+        return status, ""
+    return in_phase(status, phase, waits, as_of), BEHIND
+
+
+def _phase(status: Status, seen: Seen | None) -> tuple[Phase, str]:
+    """The phase of an unfinished run, and what it waits for."""
+    before = status.phase
+    if seen is None:
+        return Phase.STOPPING, REMOVED
+    if before is (Phase.UPLOADING if status.attempts else Phase.STAGING) and seen.attempt <= len(status.attempts):
+        return before, ""  # the objects of attempts say nothing of Jobs that move files
+    if seen.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.STOPPING):
+        return seen.phase, ""
+    if before in (Phase.STOPPING, Phase.RESTARTING) and seen.attempt <= len(status.attempts):
+        return before, ""  # pods of an attempt that is over may still be there
+    if seen.phase in (Phase.RESTARTING, Phase.LOST):
+        is_between = not status.attempts or status.attempts[-1].ended_at is not None
+        is_older = seen.phase is Phase.RESTARTING and seen.attempt < len(status.attempts)
+        if is_between or is_older:
+            return before, ""  # the objects of the attempt are not made yet
+        return Phase.RESTARTING, GONE if seen.phase is Phase.LOST else seen.waits_for
+    if seen.phase in WAITING:
+        return (before if before is Phase.PROVISIONING else seen.phase), seen.waits_for  # which the record knows finer
+    return (before if before in RUNNING else Phase.STARTING), ""
+
+
+def in_phase(status: Status, phase: Phase, waits: str, as_of: float) -> Status:
+    """The status in another phase, which counts from `as_of`."""
+    ended_at, spent = status.ended_at, dict(status.phases)
+    if not status.phase.is_terminal:
+        spent[status.phase] = spent.get(status.phase, 0.0) + max(0.0, as_of - status.phase_since)
+    since = max(as_of, status.phase_since)
+    kept = ended_at if phase.is_terminal else None
+    return replace(status, phase=phase, phase_since=since, phases=spent, waits_for=waits or None, ended_at=kept)

@@ -1,0 +1,63 @@
+"""Planned evictions: a drain or a node autoscaler ends a pod on purpose. Reads why, where Karpenter reports it.
+
+The Eviction API sets the condition `DisruptionTarget` of the pod and gives no reason. Karpenter reports one as an event
+of the pod, a moment later: `Evicted`, or `Disrupted` where it deletes the pod since the time of its node is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects.quantity import condition, event_time, is_true
+from windlass.errors import EngineError
+
+BY_API: Final = "EvictionByEvictionAPI"
+"""Reason of the condition of a pod that was evicted by a request: a drain, Karpenter, Cluster Autoscaler."""
+KARPENTER: Final = "by Karpenter: "
+"""With this begins the message of that condition once Karpenter's reason is known."""
+_REPORTS: Final = re.compile(r"Evicted pod(?:: (?P<why>.+))?|(?P<late>Deleting the pod to accommodate the termination)")
+MAX_EVENTS: Final = "50"
+
+Pod = Mapping[str, Any]
+
+
+def is_planned(pod: Pod) -> bool:
+    """Whether the pod was evicted on purpose: its node is drained, replaced or saved."""
+    return is_true(pod, "DisruptionTarget") and condition(pod, "DisruptionTarget").get("reason") == BY_API
+
+
+def is_unnamed(pod: Pod) -> bool:
+    """Whether Karpenter may have reported why this pod ends: it was evicted, or is deleted for no known reason."""
+    return is_planned(pod) or ("deletionTimestamp" in pod["metadata"] and not is_true(pod, "DisruptionTarget"))
+
+
+def named(client: Client, pod: Pod) -> Pod:
+    """The pod, whose condition says why Karpenter has ended it, if it has; unchanged where that is not known."""
+    if not is_unnamed(pod):
+        return pod
+    meta = pod["metadata"]
+    fields = f"involvedObject.kind=Pod,involvedObject.name={meta['name']},reason!=Killing"
+    try:
+        events = client.find("v1", "Event", fieldSelector=fields, limit=MAX_EVENTS)["items"]
+    except EngineError:  # it is evicted all the same
+        return pod
+    for event in sorted(events, key=event_time, reverse=True):
+        found = _REPORTS.match(str(event.get("message") or ""))
+        if found and event.get("reason") in ("Evicted", "Disrupted"):
+            why = (
+                "the terminationGracePeriod of its node was over"
+                if found["late"]
+                else found["why"] or "no reason given"
+            )
+            return _with_reason(pod, f"{KARPENTER}{why}")
+    return pod
+
+
+def _with_reason(pod: Pod, message: str) -> Pod:
+    status = pod.get("status", {})
+    others = [one for one in status.get("conditions", ()) if one["type"] != "DisruptionTarget"]
+    evicted = {"type": "DisruptionTarget", "status": "True", "reason": BY_API, "message": message}
+    return {**pod, "status": {**status, "conditions": [*others, evicted]}}

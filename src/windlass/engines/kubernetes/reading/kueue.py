@@ -1,0 +1,67 @@
+"""Reads what Kueue reports of the owner object of an attempt."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.optional import items, served
+from windlass.engines.kubernetes.objects.observations import QueueStatus
+from windlass.engines.kubernetes.objects.quantity import Json
+from windlass.engines.kubernetes.reading.admission import (
+    GROUP,
+    JOB_UID_LABEL,
+    NOT_SEEN,
+    WAITS,
+    eviction_status,
+    inactive,
+    queue_of,
+    queue_status,
+)
+from windlass.errors import EngineError
+
+MOST: Final = "2000"
+"""Workloads of a namespace that are read."""
+
+
+def read(client: Client, owner: Json) -> QueueStatus | None:
+    """What Kueue reports of `owner`, as far as it may be read; None where no queue has to do with it.
+
+    Raises EngineError.
+    """
+    api = served(client, GROUP)
+    if not api:
+        return queue_status(owner, ())
+    mine = _objects(client, api, "Workload", f"{JOB_UID_LABEL}={owner['metadata']['uid']}") or ()
+    seen = queue_status(owner, mine)
+    if seen is not None and seen.state in WAITS:  # its queue then reports whether it is stopped
+        seen = queue_status(owner, mine, _objects(client, api, "LocalQueue"))
+    elif seen is not None and seen.by.startswith(NOT_SEEN):  # the workload that preempted it is another's
+        seen = queue_status(owner, _objects(client, api, "Workload") or mine)
+    return seen
+
+
+def evicted(client: Client, owner: Json) -> QueueStatus:
+    """Why an owner object that had created pods is suspended again."""
+    message = f"{owner['kind']} {owner['metadata']['name']} was suspended"
+    known = QueueStatus("evicted", queue_of(owner), reason="Suspended", message=message)
+    try:
+        api = served(client, GROUP)
+        seen = eviction_status(owner, _objects(client, api, "Workload") or ()) if api else None
+    except EngineError:
+        return known
+    return seen or known
+
+
+def queues(client: Client) -> tuple[tuple[str, str], ...] | None:
+    """LocalQueues of the namespace, each with why it admits no jobs; None where they may not be listed.
+
+    Raises EngineError.
+    """
+    api = served(client, GROUP)
+    found = _objects(client, api, "LocalQueue") if api else None
+    return None if found is None else tuple(sorted((one["metadata"]["name"], inactive(one)) for one in found))
+
+
+def _objects(client: Client, api: str, kind: str, selector: str = "") -> list[Any] | None:
+    return items(lambda: client.find(api, kind, selector, limit=MOST))

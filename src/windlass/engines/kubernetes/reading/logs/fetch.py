@@ -1,0 +1,208 @@
+"""Copies the logs of a run's pods into files on this machine, by the run's objects alone.
+
+The node specs of an attempt are in the cluster beside its pods, so the code of a supervisor reads the logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from windlass.engines.kubernetes.access import background
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.control import ExecControl
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pod_status import container_state
+from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS
+from windlass.engines.kubernetes.reading.discovery import discovery
+from windlass.engines.kubernetes.running.attempt import PodAttempt
+from windlass.engines.kubernetes.running.pod_watch import Pod, PodId, by_id, has_ended
+from windlass.engines.kubernetes.running.spares import begun
+from windlass.errors import NoSuchRun
+from windlass.plan.plan import Plan, Step
+from windlass.supervise.log_tail import LogTail
+from windlass.worker.protocol import NodeSpec
+
+READERS: Final = 16
+"""Logs that are read at once."""
+TURN_SECONDS: Final = 1.0
+"""How often a followed run is checked for another attempt and for its end."""
+
+
+class _Begun(NamedTuple):
+    """A pod, the first attempt that it runs, and its node."""
+
+    first: int
+    id: PodId
+    spec: NodeSpec
+    pod: Pod
+
+
+class _FollowedAttempt(PodAttempt):
+    """An attempt whose supervisor ends it: what a queue has suspended is not deleted with the reader."""
+
+    is_taken_back = False
+
+
+class LogReader:
+    """The logs of one run in a folder laid out as in the record, of the attempts whose pods exist."""
+
+    def __init__(self, client: Client, run_id: str, folder: Path) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._folder = folder
+        self._attempts: dict[tuple[int, int], _FollowedAttempt] = {}
+        """By the first attempt of the pods, and the attempt that they run: pods may serve several."""
+        self._over = threading.Event()
+        self._closed = threading.Event()
+
+    def read(self) -> bool:
+        """Read all lines written so far; returns whether any pod has a log. Raises EngineError, OSError."""
+        pods = by_id(self._client.find("v1", "Pod", layout.of_attempts(self._run_id))["items"])
+        of_nodes: dict[int, list[_Begun]] = defaultdict(list)
+        for config in self._configs():
+            for one, spec in begun(config).items():
+                if one in pods:
+                    of_nodes[spec.node].append(_Begun(layout.attempt_of(config), one, spec, pods[one]))
+        # Where a node has newer pods, an older one that still waits for an attempt has none of theirs.
+        wanted = [
+            (pod, None if newer is None else newer.first)
+            for of_node in of_nodes.values()
+            for pod, newer in itertools.zip_longest(of_node, of_node[1:])
+            if container_state(pod.pod)[0] != "waiting" or has_ended(pod.pod)
+        ]
+        with ThreadPoolExecutor(READERS) as pool:
+            list(pool.map(lambda one: self._read(*one), wanted))
+        return bool(wanted)
+
+    def follow(self) -> None:
+        """Read further lines in a thread, also those of later attempts; no line is read twice."""
+        threading.Thread(target=self._run, name=f"logs of {self._run_id}", daemon=True).start()
+
+    def is_over(self) -> bool:
+        """Whether the run has ended, and all its lines are in the folder."""
+        return self._over.is_set()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._closed.set()
+        for attempt in list(self._attempts.values()):
+            attempt.close()
+
+    # -- one attempt --------------------------------------------------------------------------------------------------
+
+    def _read(self, one: _Begun, end: int | None) -> None:
+        """Read the lines of a pod so far, of all attempts before `end` that it has served; a deleted log has none."""
+        name, container = one.pod["metadata"]["name"], layout.container_of(one.pod)
+        waited, ranks = one.first != one.id.made_for, _ranks(one.spec)
+        for number in itertools.count(one.first):
+            tail = LogTail(self._attempt_dir(number), one.spec.node, ranks, number, one.first, waited)
+            with contextlib.suppress(Refused):
+                for line in self._client.logs(name, container=container, follow=False, since=tail.begin()):
+                    tail.put(line)
+                    if tail.is_told:
+                        break
+                tail.flush()
+            if not tail.is_told or number + 1 == end:
+                return
+
+    def _begin(self, number: int, config: Mapping[str, Any], nodes: Collection[int] | None = None) -> None:
+        """Follow an attempt in the pods that have begun with the one that `config` describes, if their owner object
+        exists; only those of these nodes. Raises EngineError.
+        """
+        first = layout.attempt_of(config)
+        of = {one: spec for one, spec in begun(config).items() if nodes is None or spec.node in nodes}
+        maker = self._maker(max(one.made_for for one in of)) if of else None
+        if maker is None:
+            return
+        specs, ids = list(of.values()), list(of)
+        plan = Plan(
+            run_id=self._run_id,
+            name="",
+            target="",
+            engine="kubernetes",
+            output_dir="",
+            num_nodes=len(specs),
+            procs_per_node=len(_ranks(specs[0])),
+            policy={},
+            job={},
+            steps=(Step("attempt", "", maker),),
+        )
+        for other in self._attempts.values():  # whose pods waited for the attempt, which has new ones
+            if other.number == number and _nodes(other).intersection(spec.node for spec in specs):
+                other.close()
+        control, folder = ExecControl(self._client, specs[0].worker_python), self._attempt_dir(number)
+        self._attempts[first, number] = _FollowedAttempt(
+            self._client, plan, number, specs, folder, lambda: None, control, ids=ids, firsts=[first] * len(ids)
+        )
+
+    def _attempt_dir(self, number: int) -> Path:
+        return self._folder / f"attempt-{number}"
+
+    def _configs(self) -> list[dict[str, Any]]:
+        """What describes the attempts for which pods were made, the oldest first. Raises EngineError."""
+        found = self._client.find("v1", "ConfigMap", layout.of_attempts(self._run_id))["items"]
+        return sorted(found, key=layout.attempt_of)
+
+    def _maker(self, number: int) -> dict[str, Any] | None:
+        for api, kind in OWNER_KINDS:
+            try:
+                found = self._client.get(api, kind, layout.attempt_name(self._run_id, number))
+                return {**found, "apiVersion": api, "kind": kind}
+            except Refused as error:
+                if error.status not in (403, 404):
+                    raise
+        return None
+
+    # -- following ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        background.run(f"logs of {self._run_id}", self._paced_turn, self._closed, self._client.health)
+        if self._closed.is_set():
+            self.close()  # what this thread has begun meanwhile
+        self._over.set()
+
+    def _paced_turn(self) -> bool:
+        return self._turn() or self._closed.wait(TURN_SECONDS)
+
+    def _turn(self) -> bool:
+        """Begin new attempts; returns whether the run is over."""
+        try:
+            phase = discovery.one(self._client, self._run_id).phase  # checked first: nothing begins after its end
+        except NoSuchRun:
+            return True
+        configs = {layout.attempt_of(config): config for config in self._configs()}
+        for number, config in configs.items():
+            if number not in {first for first, _ in self._attempts}:
+                self._begin(number, config)
+        nodes = [node for attempt in self._attempts.values() for node in attempt.nodes]
+        for node in nodes:
+            node.log.catch_up()
+        if any(node.lives() for node in nodes):
+            return False
+        is_over = phase.is_terminal
+        for first, number in dict(sorted(self._attempts)).items():  # the newest attempt of each pod
+            if first in configs and (waiting := self._waiting(first, number)):
+                self._begin(number + 1, configs[first], waiting)
+                is_over = False
+        return is_over
+
+    def _waiting(self, first: int, number: int) -> set[int]:
+        """The nodes whose pods wait for their next attempt, as far as that has no newer pods for them."""
+        of_newer = [one for (by, next_one), one in self._attempts.items() if by > first and next_one == number + 1]
+        told = {node.number for node in self._attempts[first, number].nodes if node.log.is_told}
+        return told.difference(*map(_nodes, of_newer))
+
+
+def _nodes(attempt: PodAttempt) -> set[int]:
+    return {node.number for node in attempt.nodes}
+
+
+def _ranks(spec: NodeSpec) -> tuple[int, ...]:
+    return tuple(rank.rank for rank in spec.ranks)

@@ -1,0 +1,276 @@
+"""Follows the log of one node's pod to its end, over broken connections, and writes it by its `LogTail`."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from windlass.engines.kubernetes.access.background import Backoff
+from windlass.engines.kubernetes.access.client import Client, Refused, Silent
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pod_status import container_state, is_restarted
+from windlass.engines.kubernetes.running.pod_watch import Pod, has_ended
+from windlass.errors import EngineError
+from windlass.supervise.log_tail import LogTail
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at a pod that has not started, if no watch event arrives."""
+KEPT_SECONDS: Final = 60.0
+"""How long requests for the log of an ended pod may fail until the rest of it counts as lost."""
+MAX_FOLLOWED: Final = 256
+"""Logs that are followed at once, each over its own connection; all others are polled in turn."""
+RESERVED_FILES: Final = 64
+"""Open files of this process that are not connections of logs."""
+MAX_POLLING: Final = 8
+POLLS_A_SECOND: Final = 20.0
+"""Polls of all nodes together."""
+
+
+class Pods(Protocol):
+    """The pods of an attempt as last seen; see `PodWatch`."""
+
+    def pod(self, place: int) -> Pod | None:
+        """The pod at a place, as it was last seen; None where there was none yet."""
+
+    def is_gone(self, place: int) -> bool:
+        """Whether the pod at a place was deleted, or will never be there."""
+
+
+class Connections:
+    """How many logs of an attempt may be followed at once, so that no limit on open files is reached."""
+
+    def __init__(self, num_nodes: int, max_followed: int | None = None) -> None:
+        """`max_followed` defaults to what the limit on open files allows."""
+        most = max_followed_now() if max_followed is None else max_followed
+        self._following = threading.Semaphore(most)
+        self._polling = threading.Semaphore(MAX_POLLING)
+        self.pause_seconds = max(LOOK_SECONDS, max(0, num_nodes - most) / POLLS_A_SECOND)
+        """Between two polls of a log that is not followed."""
+
+    @contextmanager
+    def one(self, *, follow: bool) -> Iterator[bool]:
+        """Waits for a free connection; yields whether the log may be followed over it."""
+        if follow and self._following.acquire(blocking=False):
+            try:
+                yield True
+            finally:
+                self._following.release()
+        else:
+            with self._polling:
+                yield False
+
+
+def max_followed_now() -> int:
+    """How many connections the limit on open files leaves for logs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MAX_FOLLOWED if soft == resource.RLIM_INFINITY else (soft - RESERVED_FILES) // 2
+    return max(1, min(MAX_FOLLOWED, limit))
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as its user may: a watch, signals and a log of each pod are connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class PodLogReader:
+    """Reads the log of one node's pod into its `LogTail`, and decides when the rest of it is lost."""
+
+    def __init__(
+        self,
+        what: str,
+        client: Client,
+        pods: Pods,
+        place: int,
+        make_intake: Callable[[], LogTail],
+        wake: Callable[[], None],
+    ) -> None:
+        """`what` is the name of the log in the record; `wake` is called when something new was written."""
+        self._what = what
+        self._client = client
+        self._pods = pods
+        self._place = place
+        self._make_intake = make_intake
+        self._wake = wake
+        self.closed = threading.Event()
+        self.backoff = Backoff()
+        self._failing_since: float | None = None
+        """Monotonic seconds; since when requests for the log of an ended pod fail."""
+        self.intake: LogTail | None = None
+        """What it writes to; None before there is a log."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will be written to the log."""
+        pod = self._pods.pod(self._place)
+        return self._pods.is_gone(self._place) or (pod is not None and has_ended(pod))
+
+    def read(self, pod: Pod, *, follow: bool) -> None:
+        """Write lines until the connection ends. Raises EngineError, OSError."""
+        intake = self.intake = self.intake or self._make_intake()
+        since = intake.begin()
+        lines = self._client.logs(
+            pod["metadata"]["name"],
+            container=layout.container_of(pod),
+            follow=follow,
+            since=since,
+            previous=is_restarted(pod),
+        )
+        self._client.health.connected(self._what)
+        try:
+            for line in lines:
+                if intake.put(line):
+                    self._progressed()
+                if self.closed.is_set():
+                    break
+        except EngineError as error:
+            self._flush(intake)  # the lines before the error: else a connection that always breaks would give none
+            if not follow or not isinstance(error, Silent):
+                raise
+        self._flush(intake)
+        self._failing_since = None
+
+    def _flush(self, intake: LogTail) -> None:
+        if intake.flush():
+            self._progressed()
+
+    def _progressed(self) -> None:
+        """Something new was written: the next failure is tried again at once."""
+        self._client.health.well(self._what)
+        self.backoff.reset()
+        self._failing_since = None
+        self._wake()
+
+    def is_final(self, error: Exception) -> bool:
+        """Whether what `read` has raised means that the rest of the log is lost; it is recorded if it does not."""
+        health = self._client.health
+        if isinstance(error, Refused):
+            if self._is_lost(error):
+                return True
+            health.failed(self._what, error)
+        elif isinstance(error, EngineError):  # no answer, or a login that cannot be renewed now: tried without end
+            health.failed(self._what, error)
+        elif isinstance(error, OSError):  # a full disk: reading continues from the cursor
+            health.failed(self._what, EngineError(f"it cannot be written: {error.strerror or error}"))
+        else:
+            health.crashed(self._what, error)
+            return self._is_late()
+        return False
+
+    def _is_lost(self, error: Refused) -> bool:
+        """Whether the rest of the log is lost: its pod was deleted, or has ended and its log was removed."""
+        pod = self._pods.pod(self._place)
+        if pod is None:
+            return self._pods.is_gone(self._place)
+        if self._pods.is_gone(self._place) and error.is_absent(pod["metadata"]["name"], "Pod"):
+            return True
+        return self._is_late()
+
+    def _is_late(self) -> bool:
+        """Whether requests for the log of an ended pod have failed for KEPT_SECONDS; this is then recorded."""
+        now = time.monotonic()
+        if not self.has_ended:
+            self._failing_since = None
+            return False
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if now - self._failing_since < KEPT_SECONDS:
+            return False
+        self._client.health.lost(self._what)
+        return True
+
+
+class Follower(PodLogReader):
+    """Reads the log of one node in a thread of its own, until `is_done`."""
+
+    def __init__(
+        self,
+        what: str,
+        client: Client,
+        pods: Pods,
+        place: int,
+        make_intake: Callable[[], LogTail],
+        connections: Connections,
+        wake: Callable[[], None],
+    ) -> None:
+        """See `PodLogReader`."""
+        super().__init__(what, client, pods, place, make_intake, wake)
+        self._connections = connections
+        self._looked = threading.Event()
+        self._last_state: object = None
+        self.is_done = False
+        """Whether all output of the pod is in the files, as far as the cluster still has it."""
+        threading.Thread(target=self._run, name=what, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self.closed.set()
+        self._looked.set()
+        self._client.health.well(self._what)  # what can no longer be read of an attempt that is over
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the attempt is over and the pod is kept alive for the next one, by its log."""
+        return self.intake is not None and self.intake.is_told
+
+    def catch_up(self) -> None:
+        """Write the last lines of many that came at once; after the end of the attempt no more output will come."""
+        if self.intake is None or self.is_done:
+            return
+        with contextlib.suppress(OSError):  # a full disk, or closed meanwhile: the thread handles it
+            self.intake.flush()
+        if self.is_told:
+            self.is_done = True
+            self.close()
+
+    def look(self) -> None:
+        """The pods have changed; if this one has, the thread stops waiting."""
+        pod = self._pods.pod(self._place)
+        state = None if pod is None else (pod["metadata"].get("uid"), container_state(pod)[0], has_ended(pod))
+        if (seen := (state, self._pods.is_gone(self._place))) != self._last_state:
+            self._last_state = seen
+            self._looked.set()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self.closed.is_set():
+            try:
+                if self._turn():
+                    break
+            except Exception as error:
+                if self.is_final(error):
+                    break
+                self.closed.wait(self.backoff.next())
+        self._client.health.well(self._what)
+        self.is_done = True
+        self._wake()
+
+    def _turn(self) -> bool:
+        """Read the available lines; returns whether the log is complete."""
+        pod, gone = self._pods.pod(self._place), self._pods.is_gone(self._place)
+        if pod is None or (container_state(pod)[0] == "waiting" and not has_ended(pod)):
+            if not gone:
+                self._wait(LOOK_SECONDS)
+            return gone
+        ended = self.has_ended
+        with self._connections.one(follow=not ended) as is_followed:
+            self.read(pod, follow=is_followed)
+        if ended or self.closed.is_set():
+            return True
+        if not is_followed:
+            self._client.health.well(self._what)
+            self._wait(self._connections.pause_seconds)
+        else:
+            self._wait(self.backoff.next())  # the log ends a moment before the pod's status changes
+        return False
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until the pod has changed, at most so long."""
+        self._looked.wait(seconds)
+        self._looked.clear()

@@ -1,0 +1,271 @@
+"""Collects observations of a run on a cluster, for `why`: the record, the logs, and the cluster's present state.
+
+The cluster is asked a handful of questions at once, with a bounded wait: what it reported of pods that failed is in the
+record, and a diagnosis rests on that where the cluster does not answer or has forgotten them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from windlass.diagnose import observe as diagnose
+from windlass.diagnose.observations import Observations
+from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once, served
+from windlass.engines.kubernetes.objects import layout, node_pools
+from windlass.engines.kubernetes.objects.observations import ClusterStatus, ObjectReport, PodStatus, QueueStatus
+from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.objects.pod_status import (
+    NOT_ORDINARY,
+    claims_of,
+    cluster_node,
+    ends_of,
+    key,
+    object_reports,
+    pod_status,
+    recorded,
+)
+from windlass.engines.kubernetes.planning.plan import attempt_objects
+from windlass.engines.kubernetes.reading import admission, claims, karpenter, quotas
+from windlass.engines.kubernetes.reading.diagnose.rules import rules_on
+from windlass.engines.kubernetes.running import reuse
+from windlass.engines.kubernetes.running.pod_watch import PodId, by_id, selector
+from windlass.engines.kubernetes.running.spares import prefixes
+from windlass.errors import EngineError, UsageError
+from windlass.plan.plan import Plan
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.runs.store import Store
+
+MOST: Final = "1000"
+KUEUE: Final = ("Workload", "LocalQueue")
+"""Read in the namespace and in all of them: workloads of other namespaces compete as well."""
+CALLED: Final = {
+    "pods": "pods cannot be listed",
+    "owner": "the owner object of the pods cannot be read",
+    "events": "events cannot be listed",
+    "nodes": "nodes cannot be listed",
+    "Workload": "Workloads cannot be listed",
+    "LocalQueue": "LocalQueues cannot be listed",
+    "every Workload": "Workloads of other namespaces cannot be listed",
+    "ClusterQueue": "ClusterQueues cannot be listed",
+    "queue api": "whether there is Kueue cannot be asked",
+    "pools": "NodePools cannot be listed",
+    "claims": "NodeClaims cannot be listed",
+    "refused": "events of the node autoscaler cannot be listed",
+    "of claims": "events of NodeClaims cannot be listed",
+    "pool api": "whether there is Karpenter cannot be asked",
+}
+"""How a missing answer is reported."""
+Json = Mapping[str, Any]
+Answers = dict[str, Any]
+"""By question an answer or an error."""
+
+
+def observe(store: Store, status: Status) -> Observations:
+    """What is known of a run on a cluster."""
+    plan = Plan.from_json(store.plan(status.id))
+    [code] = plan.requests("code")
+    seen = diagnose.observe(store, status, moved=(layout.CODE, code["folder"]))
+    cluster = replace(cluster_status(store, status, plan), pod_spec=pod_spec(attempt_objects(plan)))
+    away = f"the cluster: {cluster.unreachable}; pods and objects are as last recorded"
+    not_seen = (*((away,) if cluster.unreachable else ()), *cluster.not_seen)
+    image = str(cluster.container.get("image") or "of the job")
+    return replace(seen, rules=rules_on(cluster), not_seen=not_seen, image=image)
+
+
+def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
+    """The newest attempt in its cluster: as it is now, completed by the record."""
+    events = store.events(status.id)
+    known, reports = recorded(events)
+    turn = admission.recorded(events)
+    if status.phase is Phase.SUCCEEDED or not status.attempts:
+        return ClusterStatus(tuple(known.values()), tuple(reports), queue=turn)
+    unread = _unread(store, status)
+    number = len(status.attempts)
+    members = tuple(status.attempts[-1].members or range(plan.num_nodes))
+    ids = reuse.pods_of(store.run_dir(status.id) / f"attempt-{number}", number, len(members))
+    answers, unreachable = _ask(plan, ids)
+    now = time.time()
+    provisioned = claims.recorded(events, status.ended_at or now)
+    if unreachable:
+        return ClusterStatus(
+            tuple(known.values()),
+            tuple(reports),
+            queue=turn,
+            unreachable=unreachable,
+            claims=provisioned,
+            not_seen=unread,
+        )
+    pools: tuple[Any, ...] = ()
+    if pending := _not_running(answers):
+        lists = {
+            name: objects
+            for name in ("claims", "refused", "of claims")
+            if (objects := _list(answers, name)) is not None
+        }
+        nodes = _items(answers, "nodes")
+        provisioned, refusals = claims.provisioned(pending, _items(answers, "events"), lists, nodes, provisioned, now)
+        pools = node_pools.matches(_list(answers, "pools") or (), pod_spec(attempt_objects(plan)))
+        reports = [*refusals, *reports]
+    found = _merged(status, plan, ids, answers, known, reports, members)
+    not_seen = (*_not_seen(answers), *unread)
+    return replace(found, queue=_queue(answers) or turn, pools=pools, claims=provisioned, not_seen=not_seen)
+
+
+def _not_seen(answers: Answers) -> list[str]:
+    """What could not be read, with the reason; what does not exist, or is not installed, is none of it."""
+    return [
+        f"{CALLED[name]}: {error.message}"
+        for name, error in answers.items()
+        if isinstance(error, EngineError) and not (isinstance(error, Refused) and error.status == 404)
+    ]
+
+
+def _unread(store: Store, status: Status) -> tuple[str, ...]:
+    """Whether a new supervisor has yet to read what the pods have logged."""
+    newest = store.events(status.id, status.last_seq - 1)
+    if status.phase.is_terminal or not newest or newest[-1].kind != "adopted":
+        return ()
+    since = max((event.time for event in store.events(status.id) if event.kind != "adopted"), default=status.created_at)
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+    return (f"logs that the pods wrote after {at} may not be read yet: the supervisor was restarted",)
+
+
+def _merged(
+    status: Status,
+    plan: Plan,
+    ids: Sequence[PodId],
+    answers: Answers,
+    known: Mapping[int, PodStatus],
+    reports: Iterable[ObjectReport],
+    members: tuple[int, ...],
+) -> ClusterStatus:
+    [made] = plan.requests("attempt")
+    there, number = by_id(_items(answers, "pods")), max(one.made_for for one in ids)
+    pods = [
+        _newer(pod_status(node, there.get(one)), known.get(node), is_over=status.phase.is_terminal)
+        for node, one in zip(members, ids, strict=True)
+    ]
+    volumes = claims_of(attempt_objects(plan))
+    ignored = prefixes(plan, ids)
+    events = object_reports(_items(answers, "events"), plan.run_id, number, claims=volumes, spares=ignored)
+    owner = answers["owner"]
+    # One that is not there may not have been created yet; that it was deleted, its supervisor has recorded.
+    ends = ends_of(owner, made["kind"], owner["metadata"]["name"]) if isinstance(owner, dict) else ()
+    is_suspended = isinstance(owner, dict) and admission.is_suspended(owner)
+    # What the record has comes after what the cluster reports now.
+    every = {(one.kind, key(one)): one for one in reversed((*ends, *events, *reports))}
+    return ClusterStatus(
+        tuple(pods), tuple(reversed(every.values())), tuple(map(cluster_node, _items(answers, "nodes"))), is_suspended
+    )
+
+
+def _newer(now: PodStatus, before: PodStatus | None, *, is_over: bool) -> PodStatus:
+    """The status of a pod: the present one, unless it is gone and was seen to fail."""
+    if before is None:
+        return now
+    if not now.name:
+        return before
+    return before if is_over and now.reason in ("", "Error", "Deleted") else now
+
+
+# -- asking -----------------------------------------------------------------------------------------------------------
+
+
+def _ask(plan: Plan, ids: Sequence[PodId]) -> tuple[Answers, str]:
+    """What the cluster reports now, and why it does not, if so."""
+    [cluster], [made] = plan.requests("cluster"), plan.requests("attempt")
+    try:
+        client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+    except (EngineError, UsageError) as error:
+        return {}, error.message
+    name = layout.attempt_name(plan.run_id, max(one.made_for for one in ids))
+    answers = _answers(
+        {
+            "pods": lambda: _pods(client, plan, ids),
+            "owner": lambda: client.get(made["apiVersion"], made["kind"], name),
+            "events": lambda: client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MOST),
+            "nodes": lambda: client.find("v1", "Node", limit=MOST),
+        }
+    )
+    late = next((one for one in answers.values() if isinstance(one, Unreachable)), None)
+    if late is not None or isinstance(answers["pods"], EngineError):
+        return {}, (late or answers["pods"]).message
+    owner = answers["owner"]
+    if isinstance(owner, dict) and (admission.is_suspended(owner) or admission.queue_of(owner)):
+        answers |= _ask_optional(client, admission.GROUP, "queue api", _of_kueue)
+    if _not_running(answers):
+        answers |= _ask_optional(client, node_pools.GROUP, "pool api", _of_karpenter)
+    client.close()
+    return answers, ""
+
+
+def _pods(client: Client, plan: Plan, ids: Sequence[PodId]) -> Json:
+    """The list of the pods of an attempt, without spares that wait beside it."""
+    found, ignored = client.find("v1", "Pod", selector(plan.run_id, ids)), tuple(prefixes(plan, ids))
+    return {**found, "items": [pod for pod in found["items"] if not pod["metadata"]["name"].startswith(ignored)]}
+
+
+def _ask_optional(
+    client: Client, group: str, name: str, questions: Callable[[Client, str], Mapping[str, Callable[[], Json]]]
+) -> Answers:
+    """The answers of an API that need not be installed; `name` is that of the question whether it is."""
+    api = _answers({name: lambda: {"api": served(client, group)}})
+    if isinstance(api[name], EngineError):
+        return api
+    return _answers(questions(client, api[name]["api"])) if api[name]["api"] else {}
+
+
+def _of_kueue(client: Client, api: str) -> dict[str, Callable[[], Json]]:
+    return {
+        **{kind: lambda kind=kind: client.find(api, kind, limit=MOST) for kind in KUEUE},  # type: ignore[misc]
+        **{f"every {kind}": lambda kind=kind: _every(client, api, kind) for kind in KUEUE},  # type: ignore[misc]
+        "ClusterQueue": lambda: client.find(api, "ClusterQueue", limit=MOST),
+    }
+
+
+def _of_karpenter(client: Client, api: str) -> dict[str, Callable[[], Json]]:
+    return {"pools": lambda: client.find(api, "NodePool", limit=MOST), **karpenter.questions(client, api)}
+
+
+def _every(client: Client, api: str, kind: str) -> Json:
+    return client.call("GET", client.path(api, kind, everywhere=True), query={"limit": MOST})
+
+
+def _not_running(answers: Answers) -> list[Json]:
+    """The pods that are on no node yet, or on one that may not be ready."""
+    return [pod for pod in _items(answers, "pods") if pod_status(0, pod).state in ("queued", "pulling")]
+
+
+def _queue(answers: Answers) -> QueueStatus | None:
+    """What Kueue reports of the attempt; None where no queue has to do with it."""
+    owner = answers["owner"]
+    if not isinstance(owner, dict):
+        return None
+    is_everywhere = all(_list(answers, f"every {kind}") is not None for kind in KUEUE)
+    workloads, queues = (_list(answers, f"every {kind}" if is_everywhere else kind) for kind in KUEUE)
+    seen = admission.queue_status(owner, workloads or (), queues)
+    if seen is None:
+        return None
+    every = _items(answers, "ClusterQueue")
+    cluster_queue = next((one for one in every if one["metadata"]["name"] == seen.cluster_queue), None)
+    return quotas.counted(owner, workloads or (), queues, cluster_queue, is_everywhere=is_everywhere)
+
+
+def _answers(questions: Mapping[str, Callable[[], Json]]) -> Answers:
+    late = Unreachable(f"the cluster has not answered within {ANSWER_SECONDS:g} s", "")
+    return {**dict.fromkeys(questions, late), **at_once(questions)}
+
+
+def _list(answers: Answers, name: str) -> list[Any] | None:
+    """The objects of a list; None where it was not read."""
+    answer = answers.get(name)
+    return list(answer["items"]) if isinstance(answer, dict) else None
+
+
+def _items(answers: Answers, name: str) -> list[Any]:
+    return _list(answers, name) or []

@@ -1,0 +1,116 @@
+"""Capacity probe: whether the missing nodes of an elastic run could be scheduled, by pods that request as much.
+
+Only the scheduler decides whether a pod fits: requests, quota, taints, priorities, nodes that an autoscaler could
+provision. So idle pods probe it. One that runs has been scheduled and holds its capacity until the run has saved and
+begins an attempt in which a node replaces it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access import background, probe_pods
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects import labels, layout, manifests
+from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.objects.pod_status import container_state
+from windlass.engines.kubernetes.objects.workloads.base import Manifest
+from windlass.engines.kubernetes.objects.workloads.job import BATCH
+from windlass.engines.kubernetes.planning.plan import attempt_objects
+from windlass.plan.plan import Plan
+
+LOOK_SECONDS: Final = 2.0
+HOLD_SECONDS: Final = 3600
+"""The longest lifetime of such pods: without a supervisor they must not hold nodes forever."""
+WAIT: Final = "import signal; signal.pause()"
+LIKE_A_NODE: Final = (
+    "nodeSelector",
+    "tolerations",
+    "priorityClassName",
+    "serviceAccountName",
+    "securityContext",
+    "automountServiceAccountToken",
+    "enableServiceLinks",
+)
+"""What of a pod's spec decides where it may go, and whether it is admitted."""
+
+
+class Room:
+    """Of one run."""
+
+    def __init__(self, client: Client, plan: Plan) -> None:
+        self._client = client
+        self._plan = plan
+        self._name = f"{plan.run_id}-room"
+        self.is_elastic = plan.policy.get("min_nodes", plan.num_nodes) < plan.num_nodes
+        self._away: tuple[int, ...] = ()
+        self._found = 0
+        """For how many of the missing nodes there is capacity."""
+        self._done = threading.Event()
+        self._is_asking = False
+
+    def begin(self, members: Sequence[int]) -> None:
+        """An attempt of these nodes is in progress."""
+        self._away = tuple(node for node in range(self._plan.num_nodes) if node not in members)
+
+    def missing(self) -> set[int]:
+        """The missing nodes for which there is no capacity, as far as is known; probes for it from now on."""
+        if not (self.is_elastic and self._away):
+            return set()
+        if not self._is_asking:
+            self._is_asking, self._done = True, threading.Event()
+            away, done = self._away, self._done
+            background.start(
+                f"capacity for {self._plan.run_id}", lambda: self._ask(away, done), done, self._client.health
+            )
+        return set(self._away[self._found :])
+
+    def leave(self) -> None:
+        """Release the places: they are taken over, or not needed any more. Raises EngineError."""
+        self._done.set()
+        if self.is_elastic:
+            self._client.delete(BATCH, "Job", self._name)
+        self._is_asking, self._found = False, 0
+
+    def _ask(self, away: tuple[int, ...], done: threading.Event) -> bool:
+        """One look; gives whether it is the last. Where the cluster does not answer, nothing new is known."""
+        self._make(len(away))
+        if done.is_set():  # `leave` may have deleted the Job before it was created here: this thread deletes it
+            self._client.delete(BATCH, "Job", self._name)
+            return True
+        pods = self._client.find("v1", "Pod", f"{labels.HELPER}={self._name}")["items"]
+        running = sum(container_state(pod)[0] == "running" for pod in pods)
+        if not done.is_set():
+            self._found = running
+        return done.wait(LOOK_SECONDS)
+
+    def _make(self, num_pods: int) -> None:
+        """Make the pods, or leave those that are there."""
+        made = attempt_objects(self._plan)
+        owner = self._client.get("v1", "ConfigMap", self._plan.run_id)
+        self._client.create_if_absent(manifests.owned(waiting(made, self._name, num_pods), owner))
+
+
+def waiting(made: Sequence[Mapping[str, Any]], name: str, num_pods: int) -> Manifest:
+    """A Job of so many pods that ask for what the pods of an attempt ask for, and do nothing. Pure."""
+    like, meta = pod_spec(made), made[-1]["metadata"]
+    [container] = like["containers"]
+    asks = {key: container[key] for key in ("name", "image", "securityContext", "resources") if key in container}
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        **{key: like[key] for key in LIKE_A_NODE if key in like},
+        "containers": [{**asks, "command": [container["command"][0], "-c", WAIT]}],
+    }
+    return probe_pods.job(
+        name,
+        HOLD_SECONDS,
+        num_pods,
+        pod,
+        namespace=meta["namespace"],
+        labels=labels.of_helper(name, "capacity-probe", meta["labels"]),
+        pull_secrets=probe_pods.secrets_of(like),
+        queue=meta["labels"].get(layout.QUEUE_LABEL),
+    )

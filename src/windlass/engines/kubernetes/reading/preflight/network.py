@@ -1,0 +1,266 @@
+"""Probes the network of a cluster with two pods, and turns what they measured into checks and one verdict.
+
+The pods are those of an Indexed Job with a headless Service, on two nodes where there are two, as the pods of a run
+are. `worker/netprobe.py` runs the steps in them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.checks import Check
+from windlass.engines.kubernetes.access import exec_stream, probe_pods
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.files import last_line, parsed
+from windlass.engines.kubernetes.objects import labels, layout, manifests
+from windlass.engines.kubernetes.planning.plan import IMAGE, PYTHON
+from windlass.errors import EngineError
+from windlass.worker import netprobe
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import KubernetesTarget
+
+Json = Mapping[str, Any]
+Told = Callable[[str], None]
+
+PROBE_SECONDS: Final = 600
+"""After so long the cluster itself ends the pods."""
+START_SECONDS: Final = 240.0
+"""How long the pods may take to run: an image is large."""
+STEP_SECONDS: Final = 90.0
+REDUCE_SECONDS: Final = 150.0
+"""torch takes its time to be imported from a cold disk."""
+PROGRAM: Final = "netprobe.py"
+SLOW_SECONDS: Final = 0.005
+SLOW_BYTES: Final = 100e6
+"""A tenth of what 10 Gbit/s carry."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the pods have found; each step has an entry for each of the two."""
+
+    nodes: list[str] = field(default_factory=list)
+    names: list[Json] = field(default_factory=list)
+    reach: list[Json] = field(default_factory=list)
+    by_address: list[Json] = field(default_factory=list)
+    """The same by address, where names are not known."""
+    speed: list[Json] = field(default_factory=list)
+    reduce: list[Json] = field(default_factory=list)
+    failed: str = ""
+    """Why it was not completed."""
+    fix: str = ""
+
+    def figures(self) -> dict[str, Any]:
+        """What was measured, as JSON data."""
+        found: dict[str, Any] = {"nodes": self.nodes}
+        if self.speed and not any("error" in one for one in self.speed):
+            found["latency_seconds"] = self.speed[0]["latency_seconds"]
+            found["bytes_per_second"] = [one["bytes_per_second"] for one in self.speed]
+        if self.reduce and "bytes_per_second" in self.reduce[0]:
+            found["all_reduce_bytes_per_second"] = self.reduce[0]["bytes_per_second"]
+        return found
+
+
+def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
+    """The objects of the probe: the program, which owns the others, the Service and the Job. Pure except for its
+    creator."""
+    command = [target.python or PYTHON, "-I", "-S", f"{layout.BOOT}/{PROGRAM}", "serve", str(PROBE_SECONDS)]
+    spec = probe_pods.pod_spec(target.image or IMAGE, target.user, command)
+    spec["subdomain"] = name
+    spec["volumes"] = [{"name": "boot", "configMap": {"name": name}}]
+    spec["containers"][0]["volumeMounts"] = [{"name": "boot", "mountPath": layout.BOOT, "readOnly": True}]
+    pods = {labels.HELPER: name}
+    spec["topologySpreadConstraints"] = manifests.spread(pods)
+    its = labels.of_helper(name, "network-check")
+    program = manifests.core(
+        "ConfigMap", name, target.namespace, its, data={PROGRAM: Path(netprobe.__file__).read_text(encoding="utf-8")}
+    )
+    program["metadata"]["annotations"] = probe_pods.made_by(PROBE_SECONDS)
+    return [
+        program,
+        manifests.naming_service(name, target.namespace, its, pods, "master", layout.MASTER_PORT),
+        probe_pods.job(
+            name,
+            PROBE_SECONDS,
+            2,
+            spec,
+            namespace=target.namespace,
+            labels=its,
+            pull_secrets=target.image_pull_secrets,
+            queue=target.supervisor_queue,
+        ),
+    ]
+
+
+def probe(client: Client, target: KubernetesTarget, told: Told) -> Findings:
+    """Create two pods, run the checks, delete them. Errors are in the findings."""
+    name = f"windlass-net-{secrets.token_hex(3)}"
+    found = Findings()
+    try:
+        told("making two pods")
+        with probe_pods.made(client, *objects(target, name)):
+            pods = probe_pods.running(client, name, 2, START_SECONDS, told)
+            found.nodes = [str(pod["spec"].get("nodeName")) for pod in pods]
+            _try(_Pair(client, target, pods), name, found, told)
+    except EngineError as error:
+        found.failed, found.fix = error.message, error.hint
+    return found
+
+
+class _Pair:
+    """Two running pods."""
+
+    def __init__(self, client: Client, target: KubernetesTarget, pods: Sequence[Json]) -> None:
+        self._client = client
+        self.namespace = client.namespace
+        self._python = target.python or PYTHON
+        self.pods = pods
+        self.addresses = [str(pod.get("status", {}).get("podIP", "")) for pod in pods]
+
+    def both(self, words: Sequence[Sequence[str]], seconds: float = STEP_SECONDS) -> list[Json]:
+        """The answer of each pod to its command, run in parallel."""
+        pool = ThreadPoolExecutor(2)
+        try:
+            return list(pool.map(lambda at: self.one(at, words[at], seconds), (0, 1)))
+        finally:
+            pool.shutdown(wait=False)  # after an interrupt the pods are deleted, without waiting for them
+
+    def one(self, at: int, words: Sequence[str], seconds: float = STEP_SECONDS) -> Json:
+        """What one pod answers."""
+        isolated = ["-I", "-S"] if words[0] != "reduce" else []  # torch is where the image has it
+        command = [self._python, *isolated, f"{layout.BOOT}/{PROGRAM}", *words]
+        _, out, complaint = exec_stream.call(self._client, self.pods[at], command, seconds)
+        return parsed(out) or {"error": last_line(complaint, "it had no output")}
+
+
+def _try(pair: _Pair, name: str, found: Findings, told: Told) -> None:
+    """All steps; one that fails leaves out those that cannot go well then."""
+    hosts = [f"{name}-{at}.{name}" for at in (0, 1)]
+    full = [f"{host}.{pair.namespace}.svc.{{domain}}" for host in hosts]
+    told("looking up names")
+    found.names = pair.both([["names", hosts[1 - at], full[1 - at]] for at in (0, 1)])
+    told("connecting to the ports where ranks meet")
+    if all(_address(one) for one in found.names):
+        found.reach = pair.both([["reach", hosts[1 - at]] for at in (0, 1)])
+    else:
+        found.by_address = pair.both([["reach", pair.addresses[1 - at]] for at in (0, 1)])
+    if not found.reach or any(any(one.values()) for one in found.reach):
+        return
+    told("measuring latency and bandwidth")
+    found.speed = [pair.one(at, ["speed", hosts[1 - at]]) for at in (0, 1)]
+    told("summing a tensor over both pods by torch")
+    found.reduce = pair.both([["reduce", str(at), hosts[0]] for at in (0, 1)], REDUCE_SECONDS)
+
+
+def _address(names: Json) -> str:
+    """The address of the short name, which comes first; empty where it does not resolve."""
+    first: Any = next(iter(names.values()), {})
+    return str(first.get("address", "")) if isinstance(first, Mapping) else ""
+
+
+# -- what it means ----------------------------------------------------------------------------------------------------
+
+
+def checks(found: Findings) -> list[Check]:
+    """What was found, step by step, and the verdict. Pure."""
+    steps = list(_steps(found))
+    failed = [check for check in steps if check.level == "fail"]
+    failed.sort(key=lambda check: check.name != "ports")  # where nothing passes, DNS has not failed of itself
+    warned = [check for check in steps if check.level == "warn"]
+    if failed:
+        verdict = Check("network", "fail", f"ranks cannot meet: {failed[0].name}: {failed[0].found}", failed[0].fix)
+    elif warned:
+        verdict = Check("network", "warn", f"ranks can meet, but: {warned[0].name}: {warned[0].found}", warned[0].fix)
+    else:
+        verdict = Check("network", "ok", "ranks can meet by name, at every port, and sum what they have")
+    return [*steps, verdict]
+
+
+def _steps(found: Findings) -> Iterator[Check]:
+    if found.failed:
+        yield Check("pods", "fail", found.failed, found.fix)
+        return
+    if len(set(found.nodes)) == 1:
+        yield Check(
+            "pods",
+            "warn",
+            f"both are on {found.nodes[0]}: the network between nodes was not tried",
+            "is there a second node with capacity?",
+        )
+    else:
+        yield Check("pods", "ok", f"on {' and '.join(found.nodes)}")
+    yield _names(found)
+    if found.reach or found.by_address:
+        yield _ports(found)
+    if found.speed:
+        yield from _speed(found.speed)
+    if found.reduce:
+        yield _reduce(found.reduce)
+
+
+def _names(found: Findings) -> Check:
+    errors = [
+        (host, entry["error"] if isinstance(entry, Mapping) else str(entry))
+        for one in found.names
+        for host, entry in one.items()
+        if not isinstance(entry, Mapping) or "error" in entry
+    ]
+    if not errors:
+        slowest = max(entry["seconds"] for one in found.names for entry in one.values())
+        return Check("names", "ok", f"short and full ones are known, the slowest after {slowest:.2f} s")
+    host, why = errors[0]
+    if found.by_address and not any(any(one.values()) for one in found.by_address):
+        fix = "the addresses answer, so it is DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns"
+    else:
+        fix = "is DNS well? kubectl -n kube-system get pods -l k8s-app=kube-dns; may pods reach it at port 53?"
+    return Check("names", "fail", f"{len(errors)} of 4 are not known: {host}: {why}", fix)
+
+
+def _ports(found: Findings) -> Check:
+    way = "by name" if found.reach else "by address"
+    broken = [
+        f"from {found.nodes[at]} to {found.nodes[1 - at]}, port {port}: {why}"
+        for at, one in enumerate(found.reach or found.by_address)
+        for port, why in one.items()
+        if why
+    ]
+    if not broken:
+        return Check("ports", "ok", f"29500, 29400 and one that the kernel chose, both ways, {way}")
+    fix = "is there a NetworkPolicy, or a security group between the nodes? Ranks need all ports among themselves"
+    return Check("ports", "fail", broken[0], fix)
+
+
+def _speed(speed: Sequence[Json]) -> Iterator[Check]:
+    if errors := [str(one["error"]) for one in speed if "error" in one]:
+        yield Check(
+            "bandwidth",
+            "fail",
+            f"what is sent does not arrive: {errors[0]}",
+            "small packets pass and large ones do not: is the MTU right?",
+        )
+        return
+    latency = speed[0]["latency_seconds"]
+    fix = "are the nodes in one zone, and well?" if latency > SLOW_SECONDS else ""
+    yield Check("latency", "warn" if fix else "ok", f"{1e3 * latency:.2f} ms there and back", fix)
+    there, back = (one["bytes_per_second"] for one in speed)
+    fix = "gradients of a large model take long by it" if min(there, back) < SLOW_BYTES else ""
+    text = f"{there / 1e6:,.0f} MB/s there, {back / 1e6:,.0f} MB/s back, over one connection"
+    yield Check("bandwidth", "warn" if fix else "ok", text, fix)
+
+
+def _reduce(reduce: Sequence[Json]) -> Check:
+    if any("missing" in one for one in reduce):
+        return Check("all-reduce", "ok", "not tried: the image has no torch")
+    if errors := [str(one["error"]) for one in reduce if "error" in one]:
+        fix = "does the pod's host name stand for its address? GLOO_SOCKET_IFNAME names the interface"
+        return Check("all-reduce", "fail", f"torch's gloo: {errors[0]}", fix)
+    if not all(one["right"] for one in reduce):
+        return Check("all-reduce", "fail", "the sum is wrong: data is changed on its way", "look at the nodes")
+    rate = min(one["bytes_per_second"] for one in reduce)
+    return Check("all-reduce", "ok", f"16 MiB over both pods by torch's gloo, {rate / 1e6:,.0f} MB/s")

@@ -1,0 +1,253 @@
+"""Makes probe pods such as the pods of runs, and asks them: one for image, role and bucket, one for each claim.
+
+Each is a Job with a deadline, made by `pods.probe_pods`: it is deleted after its block, also after Ctrl-C and SIGTERM;
+what a killed command leaves is removed by the next one, or by the cluster at its deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.checks import Check
+from windlass.engines.kubernetes.access import exec_stream, probe_pods
+from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.exec_stream import Stream
+from windlass.engines.kubernetes.access.files import last_line, parsed
+from windlass.engines.kubernetes.objects import labels
+from windlass.engines.kubernetes.objects.package import RUNNER, packed
+from windlass.engines.kubernetes.planning.plan import PYTHON
+from windlass.engines.kubernetes.reading.preflight import pod_findings, pod_program
+from windlass.engines.kubernetes.reading.preflight.pod_findings import Association
+from windlass.errors import EngineError
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import KubernetesTarget
+
+Json = Mapping[str, Any]
+POD_SECONDS: Final = 1200
+"""After so long the cluster itself ends a pod."""
+PLACE_SECONDS: Final = 240.0
+"""How long a pod may wait for a node: Karpenter starts one in two minutes."""
+START_SECONDS: Final = 600.0
+"""How long an image may take to be pulled after that."""
+CLAIM_SECONDS: Final = 180.0
+"""How long a volume may take to be mounted, in a pod whose image is there."""
+ASK_SECONDS: Final = 150.0
+BROKEN_SECONDS, AGAIN_SECONDS = 15.0, 1.0
+"""For which a question is asked again whose connection breaks, and the pause before."""
+MOUNT: Final = "/claim"
+KEY: Final = "doctor/"
+PARTS: Final = ("__init__.py", "errors.py", "stores")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a probe pod is asked for, and how the pods of runs are made."""
+
+    image: str
+    claims: tuple[str, ...]
+    wanted: Association
+    images: tuple[str, ...] = ()
+    """Further images that have to be pulled, such as that of a job."""
+
+
+@functools.cache
+def archive() -> bytes:
+    """The zip file of the program."""
+    return packed(Path(pod_program.__file__).read_text(encoding="utf-8"), PARTS)
+
+
+def location(target: KubernetesTarget) -> tuple[str, str] | None:
+    """The bucket of the target, and the prefix below which the doctor writes; None without a store."""
+    if target.storage is None:
+        return None
+    bucket, _, prefix = target.storage.partition("://")[2].partition("/")
+    prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else "windlass/"
+    return bucket, f"{prefix}{KEY}"
+
+
+def probe(client: Client, target: KubernetesTarget, asked: Asked, told: Callable[[str], None]) -> Iterator[Check]:
+    """Checks by pods of the namespace, each as soon as it is known. Raises EngineError where none can be made."""
+    name = f"windlass-doctor-{secrets.token_hex(3)}"
+    told(f"making a pod of image {asked.image}")
+    with probe_pods.made(client, _job(client, target, asked, name)):
+        try:
+            pod = _running(client, name, told)
+        except EngineError as error:
+            yield _not_running(client, asked, name, error)
+            return
+        yield pod_findings.image_check(asked.image, str(pod["spec"].get("nodeName")), _events(client, pod))
+        yield from _of_pod(client, target, pod, asked)
+    for image in asked.images:
+        yield _of_image(client, target, replace(asked, image=image), told)
+    if asked.claims:
+        yield from _of_claims(client, target, asked, told)
+
+
+def _of_image(client: Client, target: KubernetesTarget, asked: Asked, told: Callable[[str], None]) -> Check:
+    """Whether one more image can be pulled."""
+    name = f"windlass-doctor-{secrets.token_hex(3)}"
+    told(f"making a pod of image {asked.image}")
+    with probe_pods.made(client, _job(client, target, asked, name)):
+        try:
+            pod = _running(client, name, told)
+        except EngineError as error:
+            return _not_running(client, asked, name, error)
+        return pod_findings.image_check(asked.image, str(pod["spec"].get("nodeName")), _events(client, pod))
+
+
+def _of_pod(client: Client, target: KubernetesTarget, pod: Json, asked: Asked) -> Iterator[Check]:
+    where = location(target)
+    question = {"role": True, **({"bucket": where[0], "prefix": where[1]} if where else {})}
+    try:
+        found = ask(client, pod, target.python or PYTHON, question)
+    except EngineError as error:
+        yield Check("python", "fail", error.message, error.hint)
+        return
+    yield Check("python", "ok", f"{found['python']} at {target.python or PYTHON}")
+    yield pod_findings.role_check(found["role"], asked.wanted, needs_role=where is not None)
+    if where is None:
+        fix = "set storage: s3://BUCKET/PREFIX of the target"
+        yield Check("s3", "warn", "the target has no storage:, so code is not sent by a bucket", fix)
+    else:
+        who = asked.wanted.role_arn or str(found["role"].get("arn") or "the role of the pods")
+        yield pod_findings.ladder_check(found["ladder"], *where, who)
+
+
+def _of_claims(client: Client, target: KubernetesTarget, asked: Asked, told: Callable[[str], None]) -> Iterator[Check]:
+    told(f"mounting {', '.join(asked.claims)}")
+    names: dict[str, str] = {}
+    with contextlib.ExitStack() as pods:  # all at once: each waits for its volume
+        for claim in asked.claims:
+            refused = _missing(client, claim)
+            if refused is not None:
+                yield refused
+                continue
+            names[claim] = f"windlass-doctor-{secrets.token_hex(3)}"
+            try:
+                pods.enter_context(probe_pods.made(client, _job(client, target, asked, names[claim], claim)))
+            except EngineError as error:
+                yield Check(f"claim {claim}", "fail", f"no pod can be made for it: {error.message}", error.hint)
+                del names[claim]
+        for claim, name in names.items():
+            yield _of_claim(client, target, claim, name)
+
+
+def _missing(client: Client, claim: str) -> Check | None:
+    try:
+        found = client.get_if_exists("v1", "PersistentVolumeClaim", claim)
+    except Refused as error:
+        return Check(f"claim {claim}", "warn", f"unknown: {error.message}", error.hint)
+    if found is None:
+        fix = f"kubectl -n {client.namespace} get pvc; the target names it in targets.yaml"
+        return Check(f"claim {claim}", "fail", f"there is none in namespace {client.namespace}", fix)
+    return None
+
+
+def _of_claim(client: Client, target: KubernetesTarget, claim: str, name: str) -> Check:
+    try:
+        [pod] = probe_pods.running(client, name, 1, CLAIM_SECONDS, lambda _text: None)
+        answer = ask(client, pod, target.python or PYTHON, {"folder": MOUNT})
+    except EngineError as error:
+        fix = f"kubectl -n {client.namespace} describe pvc {claim}"
+        return Check(f"claim {claim}", "fail", f"no pod can use it: {error.message}", fix)
+    return pod_findings.folder_check(claim, answer["folder"])
+
+
+def ask(
+    client: Client,
+    pod: Json,
+    python: str,
+    question: Json,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Json:
+    """What the program answers in a pod; asked again where the connection broke, as with the API server that carries
+    it. Raises EngineError.
+    """
+    give_up = clock() + BROKEN_SECONDS
+    while True:
+        try:
+            return _answer(client, pod, python, question)
+        except Unreachable:
+            if clock() >= give_up:
+                raise
+            sleep(AGAIN_SECONDS)
+
+
+def _answer(client: Client, pod: Json, python: str, question: Json) -> Json:
+    program, out, err = archive(), io.BytesIO(), io.BytesIO()
+    words = [python, "-I", "-S", "-c", RUNNER, str(len(program)), "{}", json.dumps(question)]
+    with contextlib.closing(Stream(client, pod, words, stdin=True, silence_seconds=ASK_SECONDS)) as stream:
+        code = exec_stream.copy(stream, io.BytesIO(program), out, err)
+    answer = parsed(out.getvalue())
+    if code == 0 and answer is None:  # what the API server reports where it has lost the kubelet
+        raise Unreachable("the connection to the check was lost before its answer", "is its node well?")
+    if code or answer is None:
+        said = last_line(err.getvalue(), "no output")
+        raise EngineError(
+            f"{python} in the image does not run the check: exit code {code}, {said}",
+            "the image needs Python 3.9 or newer; python: of the target names it",
+        )
+    return answer
+
+
+def _job(client: Client, target: KubernetesTarget, asked: Asked, name: str, claim: str = "") -> probe_pods.Manifest:
+    wait = [target.python or PYTHON, "-I", "-S", "-c", f"import time; time.sleep({POD_SECONDS})"]
+    spec = probe_pods.pod_spec(asked.image, target.user, wait)
+    container = spec["containers"][0]
+    container["env"] += [{"name": key, "value": value} for key, value in target.env.items()]
+    spec["serviceAccountName"] = asked.wanted.service_account
+    if claim:
+        container["volumeMounts"] = [{"name": "claim", "mountPath": MOUNT}]
+        spec["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
+    return probe_pods.job(
+        name,
+        POD_SECONDS,
+        1,
+        spec,
+        namespace=client.namespace,
+        labels=labels.of_helper(name, "doctor"),
+        pull_secrets=target.image_pull_secrets,
+        queue=target.supervisor_queue,
+    )
+
+
+def _running(client: Client, name: str, told: Callable[[str], None]) -> Json:
+    """The pod of a Job; one without a node is given up sooner than one whose image is pulled. Raises EngineError."""
+    try:
+        [pod] = probe_pods.running(client, name, 1, PLACE_SECONDS, told)
+    except EngineError as error:
+        if not error.message.endswith(": starting"):
+            raise
+        [pod] = probe_pods.running(client, name, 1, START_SECONDS, told)
+    return pod
+
+
+def _not_running(client: Client, asked: Asked, name: str, error: EngineError) -> Check:
+    """Why the first pod does not run: most often because of its image."""
+    text = error.message.removeprefix("its pods do not run: ")
+    if "Image" in text or "pull" in text.lower():
+        fix = (
+            "is its name right, does image_pull_secrets: of the target name a login, and may the role of the nodes "
+            "pull from ECR?"
+        )
+        return Check("image pull", "fail", f"{asked.image} cannot be pulled: {text}", fix)
+    fix = f"kubectl -n {client.namespace} describe job {name}; windlass check --on shows quotas and nodes"
+    return Check("probe pod", "fail", f"it does not run: {text}", fix)
+
+
+def _events(client: Client, pod: Json) -> Sequence[Json]:
+    with contextlib.suppress(Refused):
+        found = client.find("v1", "Event", fieldSelector=f"involvedObject.uid={pod['metadata']['uid']}")
+        return [one for one in found["items"] if one.get("reason") in ("Pulling", "Pulled")]
+    return ()

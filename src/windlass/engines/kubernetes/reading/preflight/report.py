@@ -1,0 +1,87 @@
+"""Checks a target: what its cluster has, which rights the login has, and whether its pods can meet."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from windlass.engines.base import Report
+from windlass.engines.checks import Check
+from windlass.engines.kubernetes.access import probe_pods
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.connect import connect
+from windlass.engines.kubernetes.objects.manifests import Shape
+from windlass.engines.kubernetes.objects.supervisor_manifests import job as supervisor_job
+from windlass.engines.kubernetes.planning.plan import IMAGE, PYTHON
+from windlass.engines.kubernetes.reading.preflight import network, rbac
+from windlass.engines.kubernetes.reading.preflight.checks import checks
+from windlass.engines.kubernetes.reading.preflight.pod_admission import SUPERVISOR, pod_from, refusal, try_pod
+from windlass.engines.kubernetes.reading.preflight.survey import survey
+from windlass.errors import EngineError
+from windlass.spec.job import Job
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import KubernetesTarget
+
+
+def check(target: KubernetesTarget, environ: Mapping[str, str]) -> Report:
+    """What the cluster has and permits. Removes what an earlier, killed check has left. Raises UsageError."""
+    left: list[str] = []
+    with connect(target, environ) as client:
+        seen = survey(client)
+        if seen.error("version") is None and not seen.missing:
+            with contextlib.suppress(EngineError):
+                left = probe_pods.sweep(client)
+        found = checks(seen, target)
+        if seen.error("account") is None and target.supervisor != "machine" and not seen.missing:
+            found += supervisor_check(client, target)
+    if left:
+        found.append(Check("leftovers", "ok", f"removed, of commands that were killed: {', '.join(left)}"))
+    facts = {
+        "target": target.name,
+        "context": target.context,
+        "namespace": target.namespace,
+        "server": seen.server,
+        "missing": [str(right) for right in seen.missing],
+        "network": None,
+    }
+    return Report(found, facts)
+
+
+def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check]:
+    """That the API server would refuse the pod of a supervisor, by a dry run."""
+    image, python = target.image or IMAGE, target.python or PYTHON
+    shape = Shape("windlass-check", client.namespace, "job", image, python, target.user, "", 0,
+                  supervisor_image=target.supervisor_image or "", supervisor_queue=target.supervisor_queue or "",
+                  pull_secrets=tuple(target.image_pull_secrets))  # fmt: skip
+    made = supervisor_job(shape, Job(name="check", command=["true"]))
+    answer = try_pod(client, pod_from(made, made["spec"]["template"]))
+    if isinstance(answer, Refused):
+        note = refusal(SUPERVISOR, answer, target.name)
+        yield Check("supervisor pod", "fail" if note.blocks else "warn", note.message, note.fix)
+
+
+def check_network(
+    report: Report, target: KubernetesTarget, environ: Mapping[str, str], told: Callable[[str], None]
+) -> Report:
+    """The report with what two pods find out about the network. Raises UsageError, EngineError."""
+    with connect(target, environ) as client:
+        found = network.probe(client, target, told)
+    facts = {**report.facts, "network": found.figures()}
+    return replace(report, checks=[*report.checks, *network.checks(found)], facts=facts)
+
+
+def role(target: KubernetesTarget, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The role with exactly the rights that users need, its binding to the login, and the objects of the set-up.
+
+    Raises UsageError, EngineError.
+    """
+    with connect(target, environ) as client:
+        seen = survey(client)
+    if (error := seen.error("version")) is not None:
+        raise error
+    made = [rbac.role(target.namespace, rbac.useful(seen.groups))]
+    bound = [rbac.binding(target.namespace, seen.user)] if seen.user else []
+    return [*made, *bound, *rbac.supervisor_objects(target.namespace, seen.groups)]

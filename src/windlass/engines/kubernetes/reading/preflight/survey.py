@@ -1,0 +1,137 @@
+"""Reads all that matters to runs in one namespace of a cluster, at once; a refusal is an answer too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.optional import version_of
+from windlass.engines.kubernetes.objects import layout, manifests, node_pools
+from windlass.engines.kubernetes.reading import admission, karpenter
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.rbac import Right
+from windlass.errors import EngineError
+
+Json = Mapping[str, Any]
+TIMED: Final = 3
+"""Number of requests over an open connection; the fastest one is reported."""
+KUBEFLOW: Final = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
+"""Versions that hold several kinds each, not all of which need be installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a cluster has answered."""
+
+    server: str
+    context: str
+    namespace: str
+    answers: Mapping[str, Json | EngineError] = field(default_factory=dict)
+    """By name: `version`, `user`, `groups`, `namespace`, `account` of supervisors, `quotas`, `classes`, `nodes`,
+    `pods`, `queues`, `pools`, `autoscaler`, `rights`."""
+    latency_seconds: float = 0.0
+    kubectl: str = "kubectl"
+    """With what it needs to reach the cluster, for fixes."""
+
+    def get(self, name: str) -> Json | None:
+        """An answer; None where there was none."""
+        found = self.answers.get(name)
+        return None if isinstance(found, EngineError) else found
+
+    def error(self, name: str) -> EngineError | None:
+        """Why there was no answer."""
+        found = self.answers.get(name)
+        return found if isinstance(found, EngineError) else None
+
+    def refusal(self, name: str) -> int:
+        """The HTTP status by which the cluster refused to answer; 0 where it did not."""
+        found = self.answers.get(name)
+        return found.status if isinstance(found, Refused) else 0
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The API groups and versions that are served."""
+        found = self.get("groups") or {"groups": ()}
+        return frozenset(one["groupVersion"] for group in found["groups"] for one in group["versions"])
+
+    @property
+    def user(self) -> str | None:
+        """The user of the login, as far as the cluster reports it."""
+        found = self.get("user") or {}
+        name = found.get("status", {}).get("userInfo", {}).get("username")
+        return str(name) if name else None
+
+    @property
+    def missing(self) -> tuple[Right, ...]:
+        """Rights that are of use here and missing."""
+        return tuple(Right(*right) for right in (self.get("rights") or {"missing": ()})["missing"])
+
+
+def survey(client: Client) -> Survey:
+    """Read all of it. Raises only what a login plugin raises."""
+    with ThreadPoolExecutor(16) as pool:
+        asked = {name: pool.submit(_answer, question) for name, question in _questions(client).items()}
+        answers = {name: future.result() for name, future in asked.items()}
+    found = Survey(client.server, client.context, client.namespace, answers, kubectl=client.kubectl)
+    if isinstance(answers["version"], EngineError):
+        return found
+    with ThreadPoolExecutor(8) as pool:
+        more = {name: pool.submit(_answer, question) for name, question in _more(client, found).items()}
+        latency = pool.submit(_latency, client)
+        answers |= {name: future.result() for name, future in more.items()}
+        return replace(found, answers=answers, latency_seconds=latency.result())
+
+
+def _questions(client: Client) -> dict[str, Callable[[], Json]]:
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    return {
+        "version": lambda: client.call("GET", "/version"),
+        "groups": lambda: client.call("GET", "/apis"),
+        "user": lambda: client.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review),
+        "namespace": lambda: client.get("v1", "Namespace", client.namespace),
+        "account": lambda: client.get("v1", "ServiceAccount", layout.SUPERVISOR_ACCOUNT),
+        "quotas": lambda: client.find("v1", "ResourceQuota"),
+        "classes": lambda: client.find("storage.k8s.io/v1", "StorageClass"),
+        "nodes": lambda: client.find("v1", "Node"),
+        **{api: lambda api=api: client.call("GET", f"/apis/{api}") for api in KUBEFLOW},  # type: ignore[misc]
+    }
+
+
+def _more(client: Client, found: Survey) -> dict[str, Callable[[], Json]]:
+    """What depends on the first answers: rights by the operators that there are, pods where there are GPUs."""
+    more: dict[str, Callable[[], Json]] = {
+        "rights": lambda: {"missing": rbac.missing(client, rbac.useful(found.groups))}
+    }
+    if api := version_of(admission.GROUP, found.groups):
+        more["queues"] = lambda: client.find(api, "LocalQueue")
+    if pools := version_of(node_pools.GROUP, found.groups):
+        more["pools"] = lambda: client.find(pools, "NodePool")
+    more["autoscaler"] = lambda: {"status": karpenter.autoscaler_status(client)}
+    nodes = (found.get("nodes") or {}).get("items", ())
+    if any(manifests.GPU in node.get("status", {}).get("allocatable", {}) for node in nodes):
+        alive = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        more["pods"] = lambda: client.call("GET", "/api/v1/pods", query=alive)
+    return more
+
+
+def _answer(question: Callable[[], Json]) -> Json | EngineError:
+    try:
+        return question()
+    except EngineError as error:
+        return error
+
+
+def _latency(client: Client) -> float:
+    quickest = float("inf")
+    for _ in range(TIMED):
+        begun = time.perf_counter()
+        try:
+            client.call("GET", "/version")
+        except (Refused, Unreachable):
+            continue
+        quickest = min(quickest, time.perf_counter() - begun)
+    return quickest

@@ -1,0 +1,177 @@
+"""Starts one attempt: in pods of the previous one that are alive, and in new ones for those that were lost."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.kubernetes.access.client import Refused
+from windlass.engines.kubernetes.access.unavailable import is_passing
+from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects.workloads.job import keeps_others
+from windlass.engines.kubernetes.planning.plan import numbered
+from windlass.engines.kubernetes.running import reuse
+from windlass.engines.kubernetes.running.attempt import attempt_facts
+from windlass.engines.kubernetes.running.pod_watch import Pod, PodId, has_ended, pod_id
+from windlass.engines.kubernetes.running.spares import AttemptPods, described
+from windlass.plan.compose import compose
+from windlass.runs.events import Warned
+from windlass.runs.record import CLUSTER
+from windlass.supervise.recorder import Recorder
+from windlass.worker.protocol import NodeSpec
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.running.backend import KubernetesBackend
+
+BEHIND_SECONDS: Final = 20.0
+"""How long an operator may not have seen an object that another one refers to."""
+BEHIND_RETRY_SECONDS: Final = 0.1
+STARTING_TRAINER: Final = "unsupported runtime: "
+"""Of a Trainer that has just started, whose webhook does not know its own kinds of runtimes yet."""
+PODS_ARE_REUSABLE: Final = ("failure", "hang", "node-loss", "preemption")
+"""Why attempts end without harm to all of their pods."""
+
+
+class AttemptStart:
+    """The start of the newest attempt of a run. Its methods raise EngineError."""
+
+    def __init__(
+        self, backend: KubernetesBackend, record: Recorder, folder: Path, number: int, members: Sequence[int]
+    ) -> None:
+        self._backend = backend
+        self._client, self._plan, self._spares = backend.client, backend.plan, backend.spares
+        self._record = record
+        self._folder = folder
+        self._number = number
+        self._members = members
+        self._new_pods = reuse.own_pods(number, len(members))
+        """Those of the attempt where none is reused."""
+
+    def in_new_pods(self, owner: Mapping[str, Any]) -> None:
+        """Start it in new pods for all nodes; `owner` is the object that owns the others of the run."""
+        self._create_pods(self._spares.beside(self._specs(self._new_pods)), owner)
+
+    def in_running_pods(self) -> bool:
+        """Start it in the pods of the previous attempt, and in new ones for those that were lost.
+
+        False where it needs new pods for all nodes. What was decided by a supervisor that was killed meanwhile, or
+        could not reach the cluster, holds: the pods that have got their order then begin with it.
+        """
+        decided = reuse.decided_pods(self._folder, len(self._members))
+        ids = decided or self._chosen_pods()
+        num_reused = sum(one.made_for < self._number for one in ids)
+        if not num_reused:
+            return False
+        running = reuse.running(self._client, self._plan.run_id, ids)
+        pods = {place: pod for place, pod in running.items() if ids[place].made_for < self._number}
+        specs = self._specs(ids)
+        if decided is None:
+            self._decide(ids)
+            if len(pods) < num_reused or not self._order(specs, ids, pods):  # one was lost since it was chosen
+                self._decide(self._new_pods)
+                return False
+        elif pods:
+            self._order(specs, ids, pods)
+        self._replace_lost(specs, ids)
+        return True
+
+    # -- the pods of the previous attempt -----------------------------------------------------------------------------
+
+    def _chosen_pods(self) -> tuple[PodId, ...]:
+        """The pods of the attempt by place, new ones for those that were lost."""
+        if self._number == 1 or not self._plan.nodes.stay_seconds:
+            return self._new_pods
+        before, now = self._record.status.attempts[-2:]
+        # A resume may bring other code, and pods that are about to end have that of before.
+        if now.is_resume or before.members != now.members or before.reason not in PODS_ARE_REUSABLE:
+            return self._new_pods
+        folder = self._folder.with_name(f"attempt-{self._number - 1}")
+        ids = reuse.pods_of(folder, self._number - 1, len(self._members))
+        pods = reuse.running(self._client, self._plan.run_id, ids)
+        if len(pods) == len(ids):
+            return self._new_pods if before.reason == "preemption" else ids  # some of their nodes are about to go
+        if not keeps_others(self._plan.requests("attempt")[0]):
+            return self._new_pods
+        others = itertools.chain(self._spares.ready(self._record.status), self._new_pods)
+        return tuple(one if place in pods else next(others) for place, one in enumerate(ids))
+
+    def _decide(self, ids: Sequence[PodId]) -> None:
+        """Keep in which pods the attempt is about to begin: a supervisor that adopts it must find them."""
+        self._backend.keep_decision(self._record, self._folder, reuse.decision(self._number, ids))
+
+    def _order(self, specs: Sequence[NodeSpec], ids: Sequence[PodId], pods: Mapping[int, Pod]) -> bool:
+        """Start it in these pods, by place; returns whether all of them do."""
+        taken = self._spares.taken(self._record.status, ids)
+        return reuse.order(self._backend.control, self._number, specs, ids, pods, taken)
+
+    def _replace_lost(self, specs: Sequence[NodeSpec], ids: Sequence[PodId]) -> None:
+        """End lost pods, and create those that no other pod replaces, and missing spares.
+
+        The other pods of the attempt have their order already, so that this delays none of them.
+        """
+        status = self._record.status
+        left = self._spares.left(status)
+        pods = self._spares.missing(status, dict(zip(ids, specs, strict=True)), left)
+        if pods.specs or pods.taken:
+            self._end_lost({*ids, *left})
+        if not pods.specs and not pods.num_spares:
+            return
+        try:
+            self._create_pods(pods, self._backend.anchor())
+        except Refused as error:
+            if pods.specs or is_passing(error):
+                raise
+            self._record.note(Warned(f"no spare could be created: {error.message}"))
+
+    def _end_lost(self, kept: Collection[PodId]) -> None:
+        """End what may be left of the pods that are replaced: none of them may keep training."""
+        for pod in self._client.find("v1", "Pod", layout.of_attempts(self._plan.run_id))["items"]:
+            is_older = layout.attempt_of(pod) < self._number and pod_id(pod) not in kept
+            if is_older and not has_ended(pod) and "deletionTimestamp" not in pod["metadata"]:
+                self._client.delete("v1", "Pod", pod["metadata"]["name"], grace=0)
+
+    # -- new pods -----------------------------------------------------------------------------------------------------
+
+    def _specs(self, ids: Sequence[PodId]) -> list[NodeSpec]:
+        """The specs of the attempt in these pods."""
+        status = self._record.status
+        asked = self._record.history.continuation(status)
+        facts = attempt_facts(self._plan, self._number, ids, self._backend.via, status.created_at, asked)
+        return compose(self._plan.nodes, self._members, facts)
+
+    def _create_pods(self, pods: AttemptPods, owner: Mapping[str, Any]) -> None:
+        """Create the owner object of the pods that the attempt does not reuse, and what it refers to."""
+        status = self._record.status
+        *parts, maker = numbered(self._plan, self._number, len(pods.specs) + pods.num_spares)
+        if (limit := self._plan.policy["timeout_seconds"]) is not None:
+            ahead = self._client.ahead if status.supervisor == CLUSTER else 0.0  # where the record has its times
+            left = limit - status.limited_seconds(time.time() + ahead)
+            seconds = manifests.deadline_seconds(left, self._plan.policy["grace_seconds"])
+            manifests.bounded([*parts, maker], seconds)
+        config = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {**maker["metadata"], "name": layout.attempt_name(self._plan.run_id, self._number)},
+            **described(self._number, pods),
+        }
+        made = [self._backend.create(manifests.owned(one, owner)) for one in (config, *parts)]
+        # Trainer admits no change of a TrainJob whose runtime is gone, and so not the last one of a deletion either.
+        self._create_last(manifests.owned(maker, made[-1], is_first=True) if parts else manifests.owned(maker, owner))
+
+    def _create_last(self, manifest: Mapping[str, Any]) -> None:
+        """Create the object that refers to the others; an operator's webhook may not know these for a moment."""
+        give_up = time.monotonic() + BEHIND_SECONDS
+        while True:
+            try:
+                self._backend.create(manifest)
+                return
+            except Refused as error:
+                name = manifest["metadata"]["name"]  # which Trainer quotes in one way, and Kueue in the other
+                words = (f'"{name}" not found', f"'{name}' not found", STARTING_TRAINER)
+                is_behind = any(one in error.message for one in words)
+                if not is_behind or time.monotonic() > give_up:
+                    raise
+            time.sleep(BEHIND_RETRY_SECONDS)

@@ -1,0 +1,426 @@
+"""Backend of a cluster: creates and deletes the objects of a run. Every step may be repeated: what exists is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.control import ExecControl, PodControl
+from windlass.engines.kubernetes.access.unavailable import is_passing, refuse, unavailable
+from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects.transfer_manifests import filled
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.objects.workloads.base import Manifest
+from windlass.engines.kubernetes.planning import code_store
+from windlass.engines.kubernetes.planning.mounts import CLAIM_STEP, VOLUME_STEP
+from windlass.engines.kubernetes.planning.plan import attempt_objects, is_imported
+from windlass.engines.kubernetes.reading.preflight.capacity import Room
+from windlass.engines.kubernetes.running import deletion, reuse, shutdown, tombstones
+from windlass.engines.kubernetes.running.attempt import PodAttempt
+from windlass.engines.kubernetes.running.attempt_start import AttemptStart
+from windlass.engines.kubernetes.running.collection import ExecFetch, Fetch, OutputsCollection, lost_words
+from windlass.engines.kubernetes.running.job_transfer import JobTransfer
+from windlass.engines.kubernetes.running.pod_watch import PodId
+from windlass.engines.kubernetes.running.spares import Spares
+from windlass.engines.kubernetes.supervisor.lease import Lease, held_elsewhere, holder_of
+from windlass.errors import EngineError
+from windlass.plan.compose import compose
+from windlass.plan.plan import Plan
+from windlass.runs import node_events
+from windlass.runs.events import PodsReused, RunEnding, Warned, entries, of_newest_attempt
+from windlass.runs.phase import Phase
+from windlass.runs.store import Store
+from windlass.supervise.backend import Backend, TargetUnavailable
+from windlass.supervise.clock import Clock
+from windlass.supervise.recorder import Recorder
+from windlass.supervise.transfers import CheckpointUploads, DataStaging, OutputsCheck, OutputsUpload
+from windlass.worker.protocol import OUTPUTS_INCOMPLETE, NodeEnded, NodeStarted
+
+SENDERS: Final = 8
+"""Objects that are created at once."""
+CLEAN_SECONDS: Final = 20.0
+"""How long the cluster may keep a supervisor from cleaning up after the end of its run; `resume` waits for longer."""
+RETRY_SECONDS: Final = 1.0
+STARTED: Final = "started"
+"""File in the folder of an attempt whose objects were all created."""
+UNFINISHED: Final = "cleanup-pending"
+"""File in the folder of a run that has ended and may have left something to do in the cluster."""
+MOST_STEPS: Final = 10**8
+"""The name of a Job has no room for more digits."""
+
+
+class KubernetesBackend(Backend):
+    """A namespace of a cluster, for one run."""
+
+    outlives_supervisor = True
+
+    def __init__(
+        self, plan: Plan, run_dir: Path, control: PodControl | None = None, fetch: Fetch | None = None
+    ) -> None:
+        """`control` makes requests of the pods, and `fetch` brings their outputs here; commands in the pods by default.
+
+        Raises UsageError for a context that is not there, EngineError for a login that cannot be used.
+        """
+        self.plan = plan
+        self._run_dir = run_dir
+        [cluster] = plan.requests("cluster")
+        self.client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+        self.control = control or ExecControl(self.client, plan.nodes.worker_python)
+        self.via = cluster["via"]
+        self.spares = Spares(self.client, self.control, plan, run_dir)
+        self.room = Room(self.client, plan)
+        self._home = run_dir.parent.parent
+        self.lease = Lease(self.client, plan.run_id, holder_of(self._home))
+        sources = {one["name"]: one["source"] for one in plan.requests("stage")}
+        self._staging = DataStaging(self._transfer("stage-job"), sources)
+        [upload] = plan.requests("upload") or [{"destination": ""}]
+        self._upload = OutputsUpload(self._transfer("upload-job"), upload["destination"])
+        upload_at = (lambda step: self._transfer("upload-job", step)) if upload.get("at") == "checkpoint" else None
+        self._uploads = CheckpointUploads(upload_at, upload["destination"])
+        self._check = OutputsCheck(self._transfer("check-job"))
+        self.uploads_outputs = self._upload.is_wanted
+        self._outputs_max = next((int(one["max_bytes"]) for one in plan.requests("collect")), 0)
+        """Bytes that outputs may have to be collected from the pods; 0: they are not."""
+        fetch = fetch or ExecFetch(self.client, plan.nodes.worker_python)
+        self._collection = OutputsCollection(self.client, self.control, fetch, plan.run_id, run_dir, self._outputs_max)
+        self._attempt: PodAttempt | None = None
+        """The last one that this supervisor has observed."""
+        self._is_kept_alive = False
+        self._is_released = False
+        """Whether the pods of the last attempt were told that no other follows."""
+        self._wake: Callable[[], None] = lambda: None
+
+    def close(self) -> None:
+        """See `Backend`."""
+        self.client.close()
+
+    # -- who acts -----------------------------------------------------------------------------------------------------
+
+    def held_elsewhere(self) -> str:
+        """See `Backend`: by the run's Lease. Where the cluster does not answer, the supervisor will find out."""
+        with contextlib.suppress(EngineError):
+            return held_elsewhere(self.client, self.plan.run_id, self._home, time.time())
+        return ""
+
+    def hold(self) -> bool:
+        """See `Backend`: by the run's Lease, which is renewed from then on."""
+        try:
+            if not self.lease.ensure():
+                return False
+        except (Refused, Unreachable) as error:
+            raise unavailable(error) from error
+        if not self._is_kept_alive:
+            self._is_kept_alive = True
+            self.lease.keep(lambda: self._wake())
+        return True
+
+    @property
+    def is_lost_to_another(self) -> bool:
+        """See `Backend`."""
+        return bool(self.lease.lost_to)
+
+    def trouble(self) -> TargetUnavailable | None:
+        """See `Backend`: what its background threads fail with, once that has lasted."""
+        failing = self.client.health.failing()
+        if failing is None:
+            return None
+        what, error = failing
+        if isinstance(error, Refused | Unreachable):
+            return unavailable(error, "the pods train on")
+        return TargetUnavailable("NotObserved", f"{what}: {error.message}; the pods train on", error.hint)
+
+    def lives(self) -> bool:
+        """See `Backend`: whether any pod of the run has not ended; where the cluster does not answer, one may."""
+        try:
+            return bool(shutdown.live_pods(self.client, self.plan.run_id))
+        except EngineError:
+            return True
+
+    # -- what all attempts share --------------------------------------------------------------------------------------
+
+    def create_first(self, record: Recorder, owner: Mapping[str, Any]) -> None:
+        """Create the pods of the first attempt: a supervisor takes a moment to start. The end of a run that is resumed,
+        which may be before its first attempt, is forgotten. Raises EngineError.
+        """
+        if record.status.phase.is_terminal:
+            tombstones.forget(self.client, self.plan.run_id)
+        if not record.status.attempts and not self.plan.requests("stage-job") and not self.room.is_elastic:
+            # Where data is staged, pods would wait for it; with a range of nodes, capacity decides. What is refused now
+            # is refused again by the supervisor, which records it.
+            with contextlib.suppress(EngineError):
+                AttemptStart(self, record, self._folder(1), 1, range(self.plan.num_nodes)).in_new_pods(owner)
+
+    def create_shared(self, owner: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Create what all attempts share, and give the object that owns it. Raises EngineError, UsageError.
+
+        `owner` is that object of a run that must exist: one that was removed is not created again.
+        """
+        owner = owner or self.anchor()
+        claims = self.plan.requests("claim")
+        others = [*self.plan.requests("object")[1:], *self._missing_pieces(), *self._of_submission()]
+        free, owned = (claims, others) if self._is_claim_kept() else ([], [*others, *claims])
+        with ThreadPoolExecutor(SENDERS) as pool:
+            list(pool.map(self.create, [*(manifests.owned(one, owner) for one in owned), *free]))
+        return owner
+
+    def _missing_pieces(self) -> list[Manifest]:
+        """The pieces of the code, unless the cluster has them all."""
+        planned = {piece["metadata"]["name"] for piece in self.plan.requests("code")[0]["pieces"]}
+        found = self.client.find("v1", "ConfigMap", layout.selector(self.plan.run_id), limit="500")["items"]
+        return [] if planned <= {one["metadata"]["name"] for one in found} else code_store.pieces(self.plan)
+
+    def _of_submission(self) -> list[Mapping[str, Any]]:
+        """Objects that are created from a user's machine alone; those that are of no run are made here."""
+        if not is_imported(self.plan):  # else the machine that submitted it has made and stored them
+            for made in (one for kind in ("data-claim", VOLUME_STEP, CLAIM_STEP) for one in self.plan.requests(kind)):
+                self.client.create_if_absent(made)
+            [code] = self.plan.requests("code")
+            if "source" in code:
+                code_store.send(code["source"], code["bytes"], lambda: code_store.packed(self.plan))
+        return [*self.plan.requests("policy"), *map(filled, self.plan.requests("transfer"))]
+
+    def _is_claim_kept(self) -> bool:
+        """Whether the claim of the run stays when the run is removed."""
+        return bool(self.plan.job.get("kubernetes", {}).get("results", {}).get("keep", False))
+
+    def anchor(self) -> Mapping[str, Any]:
+        """The object that owns all others of the run, made if it is not there. Raises EngineError."""
+        return self.create(self.plan.requests("object")[0])
+
+    def create(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Create an object, or give the existing one if it is of the run. Raises EngineError."""
+        if (made := self.client.create_if_absent(manifest)) is not None:
+            return made
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        there = self.client.get(manifest["apiVersion"], kind, name)
+        if there["metadata"].get("labels", {}).get(layout.RUN_LABEL) != self.plan.run_id:
+            raise EngineError(f"{kind} {name} exists already, and is not of this run", "remove it, or run again")
+        return there
+
+    def _folder(self, number: int) -> Path:
+        """Of an attempt."""
+        return self._run_dir / f"attempt-{number}"
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def _transfer(self, kind: str, step: int | None = None) -> JobTransfer | None:
+        """By a Job of the plan; one that is made several times has the step of a checkpoint in its name."""
+        for made in self.plan.requests(kind):
+            if step is not None:
+                meta = made["metadata"]
+                made = {**made, "metadata": {**meta, "name": f"{meta['name']}-{step % MOST_STEPS}"}}
+            return JobTransfer(
+                self.client,
+                made,
+                lambda made: self.create(manifests.owned(made, self.create_shared())),
+                warns=kind != "check-job",
+            )
+        return None
+
+    def stage(self, record: Recorder, clock: Clock) -> bool:
+        """See `Backend`."""
+        return self._staging.turn(record, clock)
+
+    def upload_at_checkpoint(self, record: Recorder, clock: Clock) -> None:
+        """See `Backend`."""
+        self._uploads.turn(record, clock)
+
+    def check_outputs(self, record: Recorder, clock: Clock) -> None:
+        """See `Backend`."""
+        self._check.turn(record, clock)
+
+    def upload(self, record: Recorder, clock: Clock) -> bool:
+        """See `Backend`. Pods that wait for another attempt are ended first: others may want their resources."""
+        if not self._is_released:
+            self._is_released = True
+            self._uploads.end()
+            with contextlib.suppress(EngineError):  # `clean_up` does it again
+                self._release_pods(record)
+        return self._upload.turn(record, clock)
+
+    def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
+        """See `Backend`. As the nodes have reported at their end."""
+        if not self._outputs_max:
+            return ()
+        number = len(record.status.attempts)
+        ends = {node: self._end_of(number, node) for node in self._members(record)}
+        nodes = tuple(node for node, end in ends.items() if isinstance(end, NodeEnded) and end.outputs)
+        if nodes:  # else a lost node, too, may have had none
+            lost = [node for node, end in ends.items() if isinstance(end, NodeStarted)]
+            for message in lost_words(lost, "it has ended without reporting"):
+                record.note(Warned(message, OUTPUTS_INCOMPLETE))
+        return nodes
+
+    def _end_of(self, number: int, node: int) -> NodeStarted | NodeEnded | None:
+        """The end of a node of an attempt, as it reported; else its start, and None where it has not started."""
+        path = self._folder(number) / f"node-{node}.events"
+        found = [event for event in node_events.read(path) if isinstance(event, NodeStarted | NodeEnded)]
+        return found[-1] if found else None
+
+    def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
+        """See `Backend`."""
+        pods = dict(zip(self._members(record), self._pods(record), strict=True))
+        ids = {node: pods[node] for node in nodes if node in pods}
+        seen = {} if self._attempt is None else self._attempt.running_pods(ids)
+        return self._collection.turn(record, ids, seen, clock.wake)
+
+    def remove(self) -> None:
+        """See `Backend`: all objects of the run, except a claim that the job keeps."""
+        shutdown.remove(self.client, self.plan.run_id)
+        for claim in () if self._is_claim_kept() else self.plan.requests("claim"):
+            self.client.delete("v1", "PersistentVolumeClaim", claim["metadata"]["name"])
+
+    @property
+    def removal_hint(self) -> str:  # type: ignore[override]
+        """See `Backend`."""
+        kinds = dict.fromkeys((WORKLOADS[self.via].plural, "jobs", "pods", "services", "configmaps", "leases"))
+        where = f"--context {self.client.context} -n {self.client.namespace}"
+        return f"to remove all of it: kubectl {where} delete {','.join(kinds)} -l {layout.selector(self.plan.run_id)}"
+
+    # -- attempts -----------------------------------------------------------------------------------------------------
+
+    def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
+        """See `Backend`. In the pods of the previous attempt that are kept alive, and in new ones for the others."""
+        try:
+            if not self.hold():
+                why = "another supervisor may still hold the run: its Lease has not expired, or is refused now"
+                raise TargetUnavailable("HolderUnknown", why)
+            attempt = AttemptStart(self, record, folder, number, members)
+            if not attempt.in_running_pods():
+                owner = self.create_shared()
+                self._delete_others(record, number)
+                attempt.in_new_pods(owner)
+        except (Refused, Unreachable) as error:
+            refuse(error)
+        with contextlib.suppress(OSError):  # on a full disk: what exists already is then requested again
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (folder / STARTED).touch()
+        return self.adopt(folder, number, members, clock)
+
+    def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
+        """See `Backend`."""
+        self.room.begin(members)
+        self._wake = clock.wake
+        specs = compose(self.plan.nodes, members)
+        self._attempt = PodAttempt(self.client, self.plan, number, specs, folder, clock.wake, self.control)
+        return self._attempt
+
+    def is_started(self, folder: Path) -> bool:
+        """See `Backend`. Older versions left the files of its nodes alone.
+
+        An attempt of which some pods may have got their order is not started: all are ordered again.
+        """
+        return (folder / STARTED).exists() or any(folder.glob("node-*"))
+
+    def unreachable(self) -> set[int]:
+        """See `Backend`. Of the nodes that are away, those for whose pods there is no capacity."""
+        return self.room.missing()
+
+    def keep_decision(self, record: Recorder, folder: Path, decided: PodsReused) -> None:
+        """Keep in which pods an attempt is about to begin. Raises OSError."""
+        reuse.keep_decision(folder, decided)
+
+    def _delete_others(self, record: Recorder, number: int) -> None:
+        """Delete the remaining objects of earlier attempts: none of their pods may keep training. Raises
+        EngineError."""
+        self.room.leave()
+        kept = sorted({number, *self._kept_attempts(record, number)})
+        self._delete_attempts(",".join(f"{layout.ATTEMPT_LABEL}!={one}" for one in kept))
+
+    def _kept_attempts(self, record: Recorder, number: int) -> set[int]:
+        """Attempts before this one whose ended pods have the only copy of what their ranks printed."""
+        return set()
+
+    def _delete_attempts(self, which: str = "") -> None:
+        selector = ",".join(part for part in (layout.of_attempts(self.plan.run_id), which) if part)
+        for made in reversed(attempt_objects(self.plan)):  # the owner of pods before what it refers to
+            for one in self.client.find(made["apiVersion"], made["kind"], selector)["items"]:
+                self.client.delete(made["apiVersion"], made["kind"], one["metadata"]["name"])
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def prepare_end(self, record: Recorder) -> None:
+        """See `Backend`. A run whose objects must still be cleaned up is marked by a file on this machine."""
+        with contextlib.suppress(OSError):
+            (self._run_dir / UNFINISHED).touch()
+
+    def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
+        """See `Backend`. What could not be done, the next command that looks tries again."""
+        give_up, marker = time.monotonic() + (CLEAN_SECONDS if is_patient else 0.0), self._run_dir / UNFINISHED
+        while True:
+            try:
+                self._clean_up_once(record)
+                break
+            except EngineError as error:
+                if not is_passing(error) or time.monotonic() > give_up:
+                    self._note_unfinished(record, error)
+                    with contextlib.suppress(OSError):
+                        marker.touch() if is_passing(error) else marker.unlink()
+                    return
+            time.sleep(RETRY_SECONDS)
+        with contextlib.suppress(OSError):
+            marker.unlink(missing_ok=True)
+        self.lease.release()
+
+    def _note_unfinished(self, record: Recorder, error: EngineError) -> None:
+        message = f"could not clean up in the cluster after the end of the run: {error.message}; {self.removal_hint}"
+        if message not in [warned.message for warned in entries(record.writer.events(), Warned)]:
+            record.note(Warned(message))
+
+    def _clean_up_once(self, record: Recorder) -> None:
+        """Pods are kept until the run is removed, so that `kubectl logs` shows their output; except those that
+        containers beside ours would keep running. Raises EngineError.
+        """
+        self.room.leave()
+        status = record.status
+        well = status.phase is Phase.SUCCEEDED
+        tombstones.tell_end(self.client, self.plan.run_id, stopped=status.stop_requested, well=well)
+        if WORKLOADS[self.via].remakes(self.plan.requests("attempt")[0]) and status.attempts:
+            shutdown.end_makers(self.client, self.plan.run_id, WORKLOADS[self.via])
+        number = len(status.attempts)
+        folder = self._folder(number)
+        if number and self.is_started(folder):
+            self._release_pods(record)
+        elif number and reuse.is_ordered(folder, number):
+            for name in shutdown.live_pods(self.client, self.plan.run_id):  # some may have got their order
+                self.client.delete("v1", "Pod", name)
+        else:  # nothing that was created with the run may begin
+            self._delete_attempts()
+        self.spares.end(status)
+        self._staging.end()
+        self._check.end()
+        self._uploads.end()
+        self._upload.end()
+        self._collection.end()
+        if names := shutdown.end_beside_sidecars(self.client, self.plan.run_id):
+            message = f"the pods were deleted, with their logs: {', '.join(names)} ran on beside the ranks"
+            record.note(Warned(message))
+
+    def _release_pods(self, record: Recorder) -> None:
+        """End the pods of the last attempt that wait for another one."""
+        status = record.status
+        has_failed = any(rank.exit_code != 0 for rank in status.ranks)
+        # Pods with outputs, and those that failed beside them, were kept until these were collected.
+        have_outputs = any(one.nodes for one in entries(of_newest_attempt(record.writer.events()), RunEnding))
+        nodes = self.plan.nodes
+        if ((nodes.stay_seconds or nodes.outputs_max) and has_failed) or have_outputs:
+            for made_for in {one.made_for for one in self._pods(record)}:
+                reuse.release(self.client, self.control, self.plan.run_id, made_for)
+
+    def _members(self, record: Recorder) -> tuple[int, ...]:
+        """The nodes of the last attempt, by place."""
+        return record.status.attempts[-1].members or tuple(range(self.plan.num_nodes))
+
+    def _pods(self, record: Recorder) -> tuple[PodId, ...]:
+        """Their pods."""
+        number = len(record.status.attempts)
+        return reuse.pods_of(self._folder(number), number, len(self._members(record)))
+
+    def watch_node_deletion(self, store: Store) -> None:
+        """See `Backend`."""
+        deletion.watch_deletion(store, self.plan.run_id, self.client)

@@ -1,0 +1,165 @@
+"""Stages a data set in a claim of a target ahead of runs, by a Job such as runs have, without a run."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.engines.kubernetes.access import probe_pods
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.files import require_claim
+from windlass.engines.kubernetes.objects import manifests
+from windlass.engines.kubernetes.objects import transfer_manifests as transfers
+from windlass.engines.kubernetes.objects.waiting import STUCK
+from windlass.engines.kubernetes.planning.plan import IMAGE, PYTHON
+from windlass.engines.kubernetes.planning.stores import REACHED
+from windlass.engines.kubernetes.reading.diagnose.pod_reasons import explained
+from windlass.engines.kubernetes.running.job_transfer import LOOK_SECONDS, JobTransfer
+from windlass.errors import EngineError, UsageError
+from windlass.runs.events import Entry, Warned
+from windlass.runs.phase import Phase
+from windlass.runs.record import Status
+from windlass.spec.job import Job
+from windlass.spec.parts import DataClaim, KubernetesOptions
+from windlass.supervise.backend import TargetUnavailable
+from windlass.supervise.clock import Clock
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import KubernetesTarget
+    from windlass.storage.progress import Progress
+
+Told = Callable[[str], None]
+MAX_SECONDS: Final = 7 * 24 * 3600
+"""After so long the cluster itself ends the Job: a command that was killed does not."""
+KEPT_SECONDS: Final = 600
+"""How long its result is kept for a command that cannot reach the cluster."""
+SET: Final = "data"
+"""What the program calls the one set."""
+
+
+def stage_set(
+    client: Client,
+    target: KubernetesTarget,
+    wanted: DataClaim,
+    source: str,
+    progress: Progress,
+    told: Told,
+    *,
+    keys: Sequence[str] = (),
+    service_account: str | None = None,
+) -> dict[str, Any]:
+    """Stage the set of a source; gives the line of its result. What keeps it waiting is told, each thing once.
+
+    Beside the environment of the target, the pod reads the store with `keys`, Secrets of the namespace whose keys are
+    variables such as AWS_ACCESS_KEY_ID, and as `service_account`, of a role that may read it.
+    Whatever ends it, the Job is deleted, and what was fetched is kept for the next one. Raises UsageError, EngineError.
+    """
+    scheme = source.partition("://")[0]
+    if scheme not in REACHED:
+        raise UsageError(
+            f"{source} is not reached from the pods of a cluster",
+            f"windlass data copy {source} s3://BUCKET/PREFIX, and stage that",
+        )
+    if wanted.size is None:
+        require_claim(client, wanted.claim)
+    else:
+        client.create_if_absent(transfers.claim_of_data(client.namespace, wanted))
+    program, job = objects(client.namespace, target, wanted, source, keys, service_account)
+    image = job["spec"]["template"]["spec"]["containers"][0]["image"]
+    with probe_pods.made(client, transfers.filled(program)):
+        owner = client.get("v1", "ConfigMap", program["metadata"]["name"])
+        transfer = JobTransfer(client, manifests.owned(job, owner), lambda made: _created(client, made))
+        try:
+            return _result(transfer, _Notes(told, image), progress, told)
+        finally:
+            transfer.end()
+
+
+def objects(
+    namespace: str,
+    target: KubernetesTarget,
+    wanted: DataClaim,
+    source: str,
+    keys: Sequence[str],
+    service_account: str | None,
+) -> tuple[probe_pods.Manifest, probe_pods.Manifest]:
+    """The ConfigMap of the program, still without it, and the Job. Their name is new each time."""
+    name = f"windlass-stage-{secrets.token_hex(3)}"
+    job = Job(
+        name="data",
+        command=["true"],
+        secrets=tuple(keys),
+        kubernetes=KubernetesOptions(service_account=service_account),
+    )
+    shape = manifests.Shape(
+        run_id=name,
+        namespace=namespace,
+        via="job",
+        image=target.image or IMAGE,
+        python=target.python or PYTHON,
+        user=target.user,
+        code_digest="",
+        num_pieces=0,
+        pull_secrets=target.image_pull_secrets,
+        supervisor_image=target.supervisor_image or "",
+        target_env=target.env,
+        supervisor_queue=target.supervisor_queue or "",
+        data_claim=wanted.claim,
+    )
+    program, made = transfers.helper_objects(shape, job, [{"name": SET, "source": source}])
+    program["metadata"]["annotations"] = probe_pods.made_by(MAX_SECONDS)
+    made["spec"] |= {"activeDeadlineSeconds": MAX_SECONDS, "ttlSecondsAfterFinished": KEPT_SECONDS}
+    return program, made
+
+
+def _created(client: Client, made: Mapping[str, Any]) -> dict[str, Any]:
+    """The Job: made, or the one that an earlier request has made whose answer was lost."""
+    return client.create_if_absent(made) or client.get("batch/v1", "Job", made["metadata"]["name"])
+
+
+def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told) -> dict[str, Any]:
+    clock, said = Clock(), ""
+    found: dict[str, Any] = {}
+    while not transfer.is_done:
+        try:
+            for line in transfer.reports(notes, clock):
+                if "digest" in line:
+                    found = dict(line)
+                elif "waits" in line:
+                    if (words := f"waits for {line['waits']}, which fetches the same source") != said:
+                        told(said := words)
+                else:
+                    progress.is_listing = False
+                    progress.num_bytes, progress.bytes_done = line["of"], line["done"]
+                    progress.bytes_moved = line["moved"]
+        except TargetUnavailable as error:  # the Job goes on meanwhile
+            if error.message != said:
+                said = error.message
+                told(said)
+        if not transfer.is_done:
+            time.sleep(LOOK_SECONDS)
+    if not found:
+        raise EngineError("the pod has ended without a result", "windlass data stage again")
+    return found
+
+
+class _Notes:
+    """Takes what a run would have in its record: tells what passes, and raises what does not."""
+
+    def __init__(self, told: Told, image: str) -> None:
+        self._told = told
+        self._image = image
+
+    status = Status("", "", "", Phase.STAGING, 0.0, 0.0, "")
+    """Of a run without attempts, whose warnings name its pods."""
+
+    def note(self, entry: Entry, *, at: float | None = None) -> None:
+        """Tell a warning. Raises EngineError for a pod that cannot start."""
+        if not isinstance(entry, Warned):
+            return
+        verdict = explained(entry.message, "the pod", (), 0.0, image=self._image)
+        if any(reason in entry.message for reason in STUCK):
+            raise EngineError(entry.message, verdict.fix if verdict is not None else "see: kubectl describe pod")
+        self._told(entry.message + (f"; {verdict.fix}" if verdict is not None else ""))

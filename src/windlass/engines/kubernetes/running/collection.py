@@ -1,0 +1,422 @@
+"""Outputs collection: brings the outputs of the pods of a run to its supervisor, before the pods end.
+
+A supervisor on a user's machine reads the folder of each pod by exec; to one in the cluster, each pod sends it over a
+connection of its own (`worker/outputs.py`). The folders are merged: of files with the same path, that of the first node
+is kept. Each file is moved to its place once all are here and verified; a collection that was killed is repeated.
+
+While the API server does not answer, the pods that ran when they were last seen are kept alive and asked for their
+outputs, and the collection waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import itertools
+import os
+import shutil
+import tarfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from socket import socket
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access import exec_stream
+from windlass.engines.kubernetes.access.client import Client, Unreachable
+from windlass.engines.kubernetes.access.control import ConnectionControl, PodControl, Request
+from windlass.engines.kubernetes.access.files import PodFiles, last_line, parsed
+from windlass.engines.kubernetes.access.unavailable import is_passing, unavailable
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pod_status import container_state
+from windlass.engines.kubernetes.running.pod_watch import Pod, PodId, by_id, ends_at, selector
+from windlass.engines.kubernetes.running.reuse import ANSWER_SECONDS
+from windlass.errors import EngineError
+from windlass.runs.events import OutputsCollected, Warned
+from windlass.runs.store import OUTPUT, OUTPUT_DIGEST
+from windlass.supervise.recorder import Recorder
+from windlass.worker import order_protocol, outputs, pod_reuse, tarpipe
+from windlass.worker.output_size import MAX_FILES, entries, measure
+from windlass.worker.protocol import OUTPUTS_INCOMPLETE
+
+FOLDER: Final = "collecting"
+"""In the folder of the run: what has come so far."""
+TRIES: Final = 6
+"""How often a pod is read that fails while the API server answers: for a minute, by `PAUSES_SECONDS`."""
+PAUSES_SECONDS: Final = (2.0, 4.0, 8.0, 16.0, 32.0)
+"""Between two tries; the last one is repeated."""
+UNANSWERED_SECONDS: Final = 5.0
+"""Between two tries while the API server does not answer."""
+MAX_REFUSALS: Final = 60
+"""How often the list of pods may be refused: a proxy in front of the API server refuses for a while too."""
+HOLD_SECONDS: Final = 15.0
+"""Between two requests to keep the pods alive that have not been read: each lasts for `pod_reuse.OUTPUTS_SECONDS`."""
+CONNECT_SECONDS: Final = 30.0
+"""How long a pod may take to connect: it starts an interpreter first."""
+NAMED: Final = 5
+"""Files that a warning names."""
+HEADER_BYTES: Final = 4096
+"""What a file may add to the stream beside its content."""
+KEEP: Final = "a claim keeps them: kubernetes: {results: {size: 20GiB}}"
+
+
+class LeftBehind(EngineError):
+    """The outputs of a pod cannot be collected, however often that is tried."""
+
+
+Fetch = Callable[[Pod, Path, int], list[str]]
+"""Copies the outputs of a pod, of so many bytes at most, to a path that does not exist; returns the entries that were
+left out, each with the reason. Raises EngineError, LeftBehind, OSError."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What was collected."""
+
+    nodes: list[int] = field(default_factory=list)
+    """Whose outputs are here."""
+    size: Mapping[str, Any] = field(default_factory=dict)
+    """`files`, `bytes` and `sha256` of all of them together; empty where nothing is here."""
+    warnings: list[str] = field(default_factory=list)
+
+
+class OutputsCollection:
+    """The collection of the outputs of one run."""
+
+    def __init__(
+        self, client: Client, control: PodControl, fetch: Fetch, plan_id: str, run_dir: Path, max_bytes: int
+    ) -> None:
+        """`max_bytes` is the limit of the outputs of all pods together."""
+        self._client = client
+        self._control = control
+        self._fetch = fetch
+        self._run_id = plan_id
+        self._run_dir = run_dir
+        self._max_bytes = max_bytes
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._found = Collected()
+        self._unanswered: EngineError | None = None
+        """Why the pods cannot be listed now."""
+        self._num_refused = 0
+        """How often a list was refused."""
+
+    def turn(
+        self, record: Recorder, ids: Mapping[int, PodId], seen: Mapping[int, Pod], wake: Callable[[], None]
+    ) -> bool:
+        """Go on with it; returns whether it is over. `ids` are the pods by node, `seen` those that ran when last seen.
+
+        Raises TargetUnavailable while it waits for the API server, and nothing else.
+        """
+        if self._thread is None:
+            work = (dict(ids), dict(seen), wake)
+            self._thread = threading.Thread(target=self._run, args=work, name="outputs", daemon=True)
+            self._thread.start()
+        if self._thread.is_alive():
+            if (error := self._unanswered) is not None:
+                raise unavailable(error, "the pods keep the outputs")
+            return False
+        if self._found.warnings:
+            record.note(Warned("; ".join(self._found.warnings), OUTPUTS_INCOMPLETE))
+        if self._found.nodes:
+            size = self._found.size
+            record.note(OutputsCollected(tuple(self._found.nodes), size["sha256"], size["files"], size["bytes"]))
+        return True
+
+    def end(self) -> None:
+        """Do not start pending collections."""
+        self._closed.set()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self, ids: dict[int, PodId], left: dict[int, Pod], wake: Callable[[], None]) -> None:
+        holder = threading.Thread(target=self._hold, args=(left,), name="hold", daemon=True)
+        holder.start()
+        try:
+            self._collect(ids, left)
+        except (EngineError, OSError) as error:
+            self._found = Collected(warnings=[f"the outputs could not be brought home: {_words(error)}; {KEEP}"])
+        except Exception as error:
+            self._found = Collected(warnings=[f"the outputs could not be brought home: internal error: {error!r}"])
+        finally:
+            self._closed.set()
+            holder.join()
+            wake()
+
+    def _collect(self, ids: dict[int, PodId], left: dict[int, Pod]) -> None:
+        """Collect; `left` has the pods that are still to be read, as last seen. Raises EngineError, OSError."""
+        found, work = self._found, self._run_dir / FOLDER
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(mode=0o700, parents=True)
+        parts, lost, failures = dict[int, Path](), dict[int, str](), Counter[int]()
+        pauses = itertools.chain(PAUSES_SECONDS, itertools.repeat(PAUSES_SECONDS[-1]))
+        while waiting := {node: ids[node] for node in sorted(ids) if node not in parts and node not in lost}:
+            is_answered = self._look(waiting, left, lost)
+            for node, pod in sorted(left.items()):
+                budget = self._max_bytes - sum(measure(str(part)).bytes for part in parts.values())
+                part = work / f"node-{node}"
+                try:
+                    left_out = self._fetched(pod, part, budget)
+                except (EngineError, OSError) as error:
+                    failures[node] += is_answered
+                    if isinstance(error, LeftBehind) or failures[node] == TRIES:
+                        lost[node] = _words(error)
+                        del left[node]
+                    continue
+                parts[node] = part
+                found.warnings += left_out_words(node, left_out)
+                del left[node]
+                if "deletionTimestamp" in pod["metadata"]:  # no other request ends these
+                    list(self._control.call_all([(pod, Request.leave())], ANSWER_SECONDS))
+            if (left or not is_answered) and self._closed.wait(next(pauses) if is_answered else UNANSWERED_SECONDS):
+                raise EngineError("the collection was ended", "")
+        for why in dict.fromkeys(lost.values()):
+            found.warnings += lost_words([node for node in sorted(lost) if lost[node] == why], why)
+        if parts:
+            merged = work / "merged"
+            found.warnings += conflict_words(merge(parts, merged))
+            found.size = outputs.digest(str(merged))
+            bring_home(merged, self._run_dir, found.size["sha256"])
+            found.nodes = sorted(parts)
+        shutil.rmtree(work, ignore_errors=True)
+
+    def _look(self, waiting: Mapping[int, PodId], left: dict[int, Pod], lost: dict[int, str]) -> bool:
+        """Look which pods still have outputs; returns whether the API server has answered. Raises Refused.
+
+        While it does not, pods are lost at their deadline alone: the kubelet then ends them.
+        """
+        try:
+            pods = by_id(self._client.find("v1", "Pod", selector(self._run_id, waiting.values()))["items"])
+        except EngineError as error:
+            self._num_refused += not is_passing(error)
+            if self._num_refused == MAX_REFUSALS:
+                raise
+            self._unanswered = error
+            for node in [node for node, pod in left.items() if time.time() + self._client.ahead > ends_at(pod)]:
+                lost[node] = "the API server did not answer until the deadline of the pod"
+                del left[node]
+            return False
+        self._unanswered = None
+        for node, one in waiting.items():
+            # Also those that are being deleted: they wait for this in their grace period.
+            if one in pods and container_state(pods[one])[0] == "running":
+                left[node] = pods[one]
+            else:
+                left.pop(node, None)
+                lost[node] = "the pod has ended"
+        return True
+
+    def _fetched(self, pod: Pod, part: Path, max_bytes: int) -> list[str]:
+        shutil.rmtree(part, ignore_errors=True)
+        return self._fetch(pod, part, max_bytes)
+
+    def _hold(self, left: Mapping[int, Pod]) -> None:
+        """Keep the pods alive that have not been read."""
+        while not self._closed.wait(HOLD_SECONDS):
+            list(self._control.call_all([(pod, Request.hold()) for pod in list(left.values())], ANSWER_SECONDS))
+
+
+# -- from a pod -------------------------------------------------------------------------------------------------------
+
+
+class ExecFetch:
+    """By commands in the pod: for a supervisor outside the cluster."""
+
+    def __init__(self, client: Client, python: str) -> None:
+        """`python` is the interpreter in the pods."""
+        self._client = client
+        self._python = [python, "-I", "-S"]
+        self._files = PodFiles(client, self._python, KEEP)
+
+    def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
+        """See `Fetch`."""
+        words = [*self._python, f"{layout.TRAVEL}/windlass/worker/outputs.py", "digest", layout.OUTPUT]
+        code, answer, complaint = exec_stream.call(self._client, pod, words, outputs.SILENCE_SECONDS)
+        expected = parsed(answer)
+        if code or expected is None:
+            raise EngineError(last_line(complaint, f"exit code {code}"))
+        if expected["bytes"] > max_bytes:
+            raise LeftBehind(_too_many(expected["bytes"], max_bytes))
+        return fetch_verified(self._files, pod, layout.OUTPUT, into, expected, Allowance(max_bytes))
+
+
+class PushFetch:
+    """Over a connection that the pod makes: for a supervisor in the cluster."""
+
+    def __init__(self, control: ConnectionControl) -> None:
+        self._control = control
+
+    def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
+        """See `Fetch`."""
+        name, server = pod["metadata"]["name"], self._control.events
+        connections: SimpleQueue[socket] = SimpleQueue()
+        server.expect_outputs(name, connections.put)
+        try:
+            request = Request.push_outputs(name, layout.attempt_of(pod), layout.OUTPUT)
+            [(_, answer)] = self._control.call_all([(pod, request)], ANSWER_SECONDS)
+            if isinstance(answer, EngineError):
+                raise answer
+            if answer == pod_reuse.NOT_TAKEN:
+                raise LeftBehind("the pod does not keep them")
+            with connections.get(timeout=CONNECT_SECONDS) as connection:
+                return receive(connection, into, max_bytes)
+        except Empty:
+            raise Unreachable(
+                f"pod {name} has not connected within {CONNECT_SECONDS:g} s", "is its node well?"
+            ) from None
+        finally:
+            server.refuse_outputs(name)
+            with contextlib.suppress(Empty):
+                while True:
+                    connections.get_nowait().close()
+
+
+def receive(connection: socket, into: Path, max_bytes: int) -> list[str]:
+    """Take what a pod sends, and confirm it; returns the entries that were left out. Raises EngineError, OSError."""
+    connection.settimeout(outputs.SILENCE_SECONDS)
+    connection.sendall(order_protocol.written(go=True))
+    allowance = Allowance(max_bytes)
+    most = max_bytes + MAX_FILES * HEADER_BYTES + tarpipe.BUFFER_BYTES  # to which a stream is filled up
+    with contextlib.closing(outputs.PieceReader(connection, most)) as reader:
+        try:
+            found = tarpipe.receive(reader, str(into), "", allowance)
+            digest = reader.verify()
+        except (tarfile.TarError, outputs.PushError) as error:
+            raise EngineError(f"what the pod has sent is incomplete: {error}") from error
+    connection.sendall(order_protocol.written(kept=digest))
+    return found.left_out
+
+
+def fetch_verified(
+    files: PodFiles, pod: Pod, path: str, into: Path, expected: Mapping[str, Any], told: Callable[[int], None]
+) -> list[str]:
+    """Copy a folder of a pod that has this `digest`; returns the entries that were left out.
+
+    Raises EngineError also where it has another one here; OSError.
+    """
+    found = files.fetch(pod, path, into, told)
+    here = outputs.digest(str(into))
+    if any(here[name] != expected[name] for name in here):
+        raise EngineError(
+            f"{path} is not here as it was in pod {pod['metadata']['name']}: "
+            f"{here['files']} of {expected['files']} files",
+            "did a process still write it?",
+        )
+    return found.left_out
+
+
+class Allowance:
+    """Called with the bytes so far after each file. Raises LeftBehind where there are too many of either."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._files = 0
+
+    def __call__(self, num_bytes: int) -> None:
+        """One more file has come."""
+        self._files += 1
+        if num_bytes > self._max_bytes or self._files > MAX_FILES:
+            raise LeftBehind(_too_many(num_bytes, self._max_bytes))
+
+
+# -- several nodes ----------------------------------------------------------------------------------------------------
+
+
+def merge(parts: Mapping[int, Path], into: Path) -> list[str]:
+    """Move the files of the nodes into one folder; returns those that another node has with other content.
+
+    Raises OSError.
+    """
+    into.mkdir(mode=0o700)
+    conflicts = []
+    for node, part in sorted(parts.items()):
+        for path in entries(str(part)) if part.is_dir() else ():
+            source, target = part / path, into / path
+            if os.path.lexists(target) or not _is_free(into, path):
+                if not _is_same(source, target):
+                    conflicts.append(f"{path} of node {node}")
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.rename(target)
+    return conflicts
+
+
+def move_into(source: Path, target: Path) -> None:
+    """Move the files of a folder into another one, each at once; what has the same path there is replaced.
+
+    Raises OSError.
+    """
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in entries(str(source)):
+        to = target / path
+        for parent in [*reversed(Path(path).parents)][1:]:
+            if not (target / parent).is_dir() or (target / parent).is_symlink():
+                with contextlib.suppress(FileNotFoundError):
+                    (target / parent).unlink()
+                (target / parent).mkdir()
+        if to.is_dir() and not to.is_symlink():
+            shutil.rmtree(to)
+        (source / path).replace(to)
+
+
+def bring_home(source: Path, run_dir: Path, digest: str) -> None:
+    """Move the files of a folder to the outputs of a run, and mark these as complete. Raises OSError."""
+    move_into(source, run_dir / OUTPUT)
+    part = run_dir / f"{OUTPUT_DIGEST}.{os.getpid()}"
+    part.write_text(digest)
+    part.replace(run_dir / OUTPUT_DIGEST)
+
+
+def _is_free(into: Path, path: str) -> bool:
+    """Whether all that there is on the way to a path is folders."""
+    parents = [into / one for one in Path(path).parents]
+    return all(one.is_dir() and not one.is_symlink() for one in parents if os.path.lexists(one))
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    if one.is_symlink() or other.is_symlink():
+        return one.is_symlink() and other.is_symlink() and one.readlink() == other.readlink()
+    return other.is_file() and filecmp.cmp(one, other, shallow=False)
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def lost_words(nodes: Sequence[int], why: str) -> list[str]:
+    """The warning that the outputs of these nodes are lost; none without any."""
+    if not nodes:
+        return []
+    shown = ", ".join(map(str, nodes[:NAMED])) + (f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else "")
+    return [f"the outputs of node{'s' if len(nodes) > 1 else ''} {shown} are lost: {why}; {KEEP}"]
+
+
+def conflict_words(conflicts: Sequence[str]) -> list[str]:
+    """The warning that several nodes have written the same files."""
+    if not conflicts:
+        return []
+    return [f"other nodes have written the same files, and those of the first node are kept: {_listed(conflicts)}"]
+
+
+def left_out_words(node: int, left_out: Sequence[str]) -> list[str]:
+    """The warning that entries were left out."""
+    return [f"of the outputs of node {node} were left out: {_listed(left_out)}"] if left_out else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return "; ".join(name.removeprefix(f"{tarpipe.ROOT}/") for name in names[:NAMED]) + more
+
+
+def _too_many(num_bytes: int, max_bytes: int) -> str:
+    return (
+        f"{num_bytes:,} bytes, and {max_bytes:,} in {MAX_FILES:,} files are left of kubernetes.outputs_max, which "
+        "counts for all nodes together"
+    )
+
+
+def _words(error: Exception) -> str:
+    return error.message if isinstance(error, EngineError) else str(error)

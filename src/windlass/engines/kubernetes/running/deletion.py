@@ -1,0 +1,68 @@
+"""After the run ends, watches the nodes provisioned for it until they are deleted, and records when.
+
+Karpenter deletes them by its own rules, and a deleted node leaves no trace in the cluster: only a process that watches
+can record when it went. It holds nothing meanwhile: the run may be resumed or removed, which ends the watch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.reading import claims
+from windlass.engines.kubernetes.running.provisioning_watch import ProvisioningWatch
+from windlass.errors import EngineError, WindlassError
+from windlass.runs.events import Entry, NodeProvisioning, Warned
+from windlass.runs.node_events import Reported
+from windlass.runs.store import Store
+
+MAX_SECONDS: Final = 1800.0
+"""Nodes that are not deleted by then are kept for a reason that is not known."""
+LOOK_SECONDS: Final = 5.0
+KEPT: Final = "kept"
+
+
+def watch_deletion(store: Store, run_id: str, client: Client) -> None:
+    """Record when each node of an ended run is deleted, until none is left, the run is resumed or time is over."""
+    with contextlib.suppress(WindlassError):
+        known = claims.recorded(store.events(run_id), time.time(), every_attempt=True)
+        watch = ProvisioningWatch(client, [one for one in claims.still_there(known) if one.state != KEPT])
+        give_up = time.monotonic() + MAX_SECONDS
+        while watch.left and store.status(run_id).phase.is_terminal:
+            if time.monotonic() >= give_up:
+                for one in watch.left:
+                    _record(store, run_id, claims.event_of(one.replace(state=KEPT)))
+                return
+            try:
+                with contextlib.suppress(EngineError):
+                    watch.read((), ())
+                for event in counted(watch):
+                    _record(store, run_id, event.entry, event.at)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:  # an object of an unknown shape
+                client.health.crashed("machines", error)
+                for warning in client.health.news():
+                    _record(store, run_id, Warned(warning.message))
+            if watch.left:
+                time.sleep(LOOK_SECONDS)
+
+
+def counted(watch: ProvisioningWatch) -> Iterator[Reported]:
+    """What is new of the nodes; a node that is deleted with how many are left after it."""
+    news = list(watch.news())
+    is_gone = [isinstance(event.entry, NodeProvisioning) and event.entry.state == "gone" for event in news]
+    for at, event in enumerate(news):
+        left = len(watch.left) + sum(is_gone[at + 1 :])
+        entry = NodeProvisioning.from_json({**event.entry.to_json(), "left": left}) if is_gone[at] else event.entry
+        yield Reported(event.at, entry)
+
+
+def _record(store: Store, run_id: str, entry: Entry, at: float | None = None) -> None:
+    """One more event of an ended run; a supervisor that holds the record has resumed it, and writes its own."""
+    writer = store.writer(run_id)
+    if writer is not None:
+        with contextlib.closing(writer):
+            if writer.status.phase.is_terminal:
+                writer.append(entry, at=at)

@@ -1,0 +1,188 @@
+"""Moves files of a run by a Job, which goes on without the supervisor, and in another pod where its pod is lost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.files import parsed
+from windlass.engines.kubernetes.access.unavailable import refuse
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.labels import COMPONENT, HELPER, TRANSFER
+from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
+from windlass.engines.kubernetes.objects.pod_status import (
+    MAX_WORDS,
+    NOT_ORDINARY,
+    claims_of,
+    container_state,
+    end_of,
+    is_problem,
+    key,
+    pod_status,
+    warning,
+)
+from windlass.engines.kubernetes.objects.quantity import Json, condition
+from windlass.engines.kubernetes.objects.transfer_package import REFUSED
+from windlass.engines.kubernetes.reading import admission
+from windlass.engines.kubernetes.running.pod_watch import has_ended
+from windlass.errors import EngineError
+from windlass.runs.events import Warned
+from windlass.supervise.clock import Clock
+from windlass.supervise.transfers import Line, Notes, Transfer, TransferRefused
+
+PROGRESS: Final = frozenset({"name", "done", "of", "moved"})
+WAIT: Final = frozenset({"name", "waits"})
+"""Fields of the lines that a transfer writes meanwhile."""
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at the Job."""
+
+
+class JobTransfer(Transfer):
+    """The Job of one transfer. A supervisor that takes over finds it as it is."""
+
+    def __init__(self, client: Client, manifest: Json, create: Callable[[Json], Json], *, warns: bool = True) -> None:
+        """`create` makes the object, or gives the one that exists. `warns`: whether to record what keeps its pods."""
+        self._client = client
+        self._manifest = manifest
+        self._name: str = manifest["metadata"]["name"]
+        self._claims = claims_of([manifest])
+        self._create = create
+        self._warns = warns
+        self._uid = ""
+        self._look_at = 0.0
+        """When to look next, in monotonic seconds."""
+        self._warned: set[str] = set()
+
+    def reports(self, record: Notes, clock: Clock) -> Iterator[Line]:
+        """See `Transfer`. Looks now and then, and gives nothing in between."""
+        if clock.monotonic() < self._look_at:
+            return
+        self._look_at = clock.monotonic() + LOOK_SECONDS
+        try:
+            yield from self._look(record)
+        except (Refused, Unreachable) as error:
+            refuse(error)
+
+    def end(self) -> None:
+        """See `Transfer`. Raises Refused, Unreachable."""
+        self._client.delete("batch/v1", "Job", self._name)
+
+    # -- one look -----------------------------------------------------------------------------------------------------
+
+    def _look(self, record: Notes) -> Iterator[Line]:
+        if not self._uid:
+            self._uid = self._create(self._manifest)["metadata"]["uid"]
+        pods = self._pods()
+        for pod in pods:
+            if (results := _results(pod)) is not None:
+                yield from results
+                self.is_done = True
+                return
+        live = [pod for pod in pods if not has_ended(pod)]
+        for pod in pods if self._warns else ():
+            self._warn_of_pod(record, pod_status(0, pod), _error_of(pod))
+        if live:
+            yield from self._progress(live[-1])
+        else:
+            self._look_at_job(record, pods)
+
+    def _pods(self) -> list[dict[str, Any]]:
+        """The pods that the Job has made, the oldest first."""
+        its = self._manifest["metadata"]["labels"]
+        of = layout.RUN_LABEL if layout.RUN_LABEL in its else HELPER
+        found = self._client.find("v1", "Pod", f"{of}={its[of]},{COMPONENT}={TRANSFER}")["items"]
+        its = [pod for pod in found if self._uid in {one["uid"] for one in pod["metadata"].get("ownerReferences", ())}]
+        return sorted(its, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def _progress(self, pod: Json) -> Iterator[Line]:
+        """The last line that it has written, if it runs."""
+        if container_state(pod)[0] != "running":
+            return
+        with contextlib.suppress(Refused):  # its container may have ended meanwhile
+            for line in self._client.logs(pod["metadata"]["name"], container=TRANSFER, follow=False, tail=1):
+                told = parsed(line.partition(b" ")[2])
+                if told is not None and (told.keys() >= PROGRESS or told.keys() >= WAIT):
+                    yield told
+
+    def _look_at_job(self, record: Notes, pods: list[dict[str, Any]]) -> None:
+        """Why it makes no pod. Raises EngineError where it gives up."""
+        job = self._client.get_if_exists("batch/v1", "Job", self._name)
+        if job is None:
+            self._uid = ""  # it was deleted: the next look makes it again
+            return
+        if end_of(job) == "Failed":
+            raise EngineError(*self._given_up(job, pods))
+        if end_of(job) and not pods:  # the pod with the results was removed, and nothing is left to be moved
+            self.end()
+            self._uid = ""
+        elif not self._warns:
+            return
+        elif admission.is_suspended(job):
+            self._note(record, f"Job {self._name} is suspended: a queue of the cluster has not admitted it")
+        elif not pods:
+            for event in self._events(self._name):  # a quota, or a webhook
+                self._warn(record, event)
+
+    def _given_up(self, job: Json, pods: list[dict[str, Any]]) -> tuple[str, str]:
+        seen = [pod_status(0, pod) for pod in pods]
+        last = seen[-1] if seen else PodStatus(0, reason=str(condition(job, "Failed").get("reason", "")))
+        known = (_error_of(pods[-1]) if pods else "") or last.message
+        words = ": ".join(part for part in (last.reason, known) if part) or f"exit code {last.exit_code}"
+        times = f"its pods have failed {len(seen)} times, the last with " if len(seen) > 1 else ""
+        return f"Job {self._name} gives up: {times}{words}", "windlass why RUN has what is known of its pods"
+
+    # -- what is recorded ---------------------------------------------------------------------------------------------
+
+    def _warn_of_pod(self, record: Notes, seen: PodStatus, error: str) -> None:
+        """Warn, once, of what keeps a pod from its work, or has ended it."""
+        if is_problem(seen):
+            self._warn(record, seen)
+        elif seen.state == "ended":
+            why = error or f"exit code {seen.exit_code}"
+            self._note(record, f"pod {seen.name} has ended with {why}; another goes on")
+        elif seen.state != "running":
+            for name in (seen.name, *self._claims):
+                for event in self._events(name):
+                    self._warn(record, replace(seen, reason=event.reason, message=event.message))
+
+    def _events(self, name: str) -> Iterator[ObjectReport]:
+        """What the cluster reports of one object that is no ordinary course of things."""
+        which = f"involvedObject.name={name},type=Warning,{NOT_ORDINARY}"
+        for event in self._client.find("v1", "Event", fieldSelector=which)["items"]:
+            about, words = event.get("involvedObject", {}), str(event.get("message") or "").strip()
+            yield ObjectReport(str(about.get("kind", "")), name, str(event.get("reason", "")), words[:MAX_WORDS])
+
+    def _warn(self, record: Notes, seen: PodStatus | ObjectReport) -> None:
+        told = warning(seen)
+        # Once there are attempts, what is recorded of a pod counts as one of theirs.
+        more = {} if record.status.attempts else {name: told[name] for name in told if name != "message"}
+        self._note(record, told["message"], key(seen), **more)
+
+    def _note(self, record: Notes, message: str, what: str = "", **more: Any) -> None:
+        if (what or message) not in self._warned:
+            self._warned.add(what or message)
+            record.note(Warned.from_json({"message": message, **more}))
+
+
+def _error_of(pod: Json) -> str:
+    """The error with which the program of a pod has ended; empty where it reports none."""
+    told = parsed(str(container_state(pod)[1].get("message") or "").encode())
+    return str((told or {}).get("error", ""))
+
+
+def _results(pod: Json) -> list[Line] | None:
+    """What a pod that has succeeded reports; None of another. Raises TransferRefused where no pod can succeed."""
+    where, ended = container_state(pod)
+    if where != "terminated":
+        return None
+    told = parsed(str(ended.get("message") or "").encode())
+    if ended.get("exitCode") == REFUSED and told is not None and "error" in told:
+        raise TransferRefused(str(told["error"]), str(told.get("hint", "")))
+    if ended.get("exitCode") != 0:
+        return None
+    if told is None or not isinstance(told.get("results"), list):
+        raise EngineError(f"pod {pod['metadata']['name']} has ended without a result", "try it again")
+    return list(told["results"])

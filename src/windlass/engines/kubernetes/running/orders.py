@@ -1,0 +1,464 @@
+"""Order server: sends requests to pods and receives their events, over the connections that their order clients keep.
+
+One thread serves all of them, in the pod of a supervisor. The messages are in `worker/order_protocol.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import resource
+import selectors
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
+
+from windlass.engines.kubernetes.access.client import Unreachable
+from windlass.engines.kubernetes.objects import layout
+from windlass.worker import order_protocol as protocol
+from windlass.worker.order_client import keep_alive
+
+MAX_UNAUTHENTICATED: Final = 64
+"""Connections that may be unauthenticated at once; then one of the busiest address is closed, or accepting waits."""
+MAX_OF_AN_ADDRESS: Final = 8
+"""Unauthenticated connections of one address that are not closed for others. A proxy may share one among pods."""
+BACKLOG: Final = 1024
+RESERVED_FILES: Final = 64
+"""Descriptors that are not for connections of pods; the logs of pods without one are read now and then."""
+RECEIVE_BYTES: Final = 64 << 10
+ACCEPT_PAUSE_SECONDS: Final = 1.0
+"""After an error of `accept`, such as too many open files."""
+
+
+MAX_PRINTED: Final = 1 << 53
+"""Bytes that a rank may have printed."""
+
+
+Answers = SimpleQueue[tuple[int, int | None]]
+
+
+class EventSink(Protocol):
+    """Takes the events of one attempt of a pod. Its methods are called in the server's thread, and must not wait."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+
+    @property
+    def offset(self) -> int:
+        """Bytes of events that it has taken."""
+
+    @property
+    def printed_seconds(self) -> float:
+        """Between two reports of how much ranks have printed."""
+
+    def take(self, token: str, events: bytes) -> None:
+        """Take what follows at `offset`; it may be empty. Raises OSError, ProtocolError: it is then sent again."""
+
+    def take_printed(self, sizes: Mapping[int, int]) -> None:
+        """Take how many bytes ranks have printed. Raises OSError."""
+
+    def disconnected(self) -> None:
+        """The connection was lost."""
+
+
+class Call:
+    """A request, until it is answered or the server is closed. If its connection is lost, it is sent again."""
+
+    def __init__(self, number: int, pod: str, words: Sequence[str], answers: Answers) -> None:
+        """`answers` gets `number` with the exit code, or with None where there will be no answer."""
+        self.number, self.pod, self.words = number, pod, words
+        self._answers = answers
+
+    def end(self, code: int | None) -> None:
+        """It was answered, or will not be."""
+        self._answers.put((self.number, code))
+
+
+class _Peer:
+    """One connection, which is a pod's once that is authenticated."""
+
+    def __init__(self, connection: socket.socket, address: str, deadline: float) -> None:
+        self.socket = connection
+        self.address = address
+        self.deadline = deadline
+        self.lines = protocol.Lines()
+        self.out = bytearray()
+        self.pod = ""
+        """The pod it claims to be; empty before it has sent that."""
+        self.expected = ""
+        """The proof that it must send; empty before it has sent its name."""
+        self.role = protocol.POD
+        """As it claims; `OUTPUTS` for a connection over which a pod sends its outputs."""
+        self.is_authenticated = False
+        """Whether it has sent that proof."""
+        self.calls: dict[int, Call] = {}
+        """Requests that were sent and not answered, by number."""
+
+
+class OrderServer:
+    """Sends requests to pods. All connections belong to one thread; its methods may be called in any other."""
+
+    def __init__(
+        self,
+        key: bytes,
+        address: tuple[str, int],
+        handshake_seconds: float = protocol.HANDSHAKE_SECONDS,
+        crashed: Callable[[str, Exception], None] = lambda what, error: None,
+    ) -> None:
+        """Listen at `address`, for pods that know `key`; `crashed` records an internal error. Raises OSError."""
+        self._key = key
+        self._handshake_seconds = handshake_seconds
+        self._crashed = crashed
+        self._numbers = itertools.count(1)
+        self._peers: dict[str, _Peer] = {}
+        """By the pod."""
+        self._unauthenticated: dict[_Peer, None] = {}
+        """Connections whose pod has not proved itself yet, the oldest first."""
+        self._waiting: dict[str, list[Call]] = {}
+        """Requests to pods that have no connection."""
+        self._accept_at: float | None = 0.0
+        """When to accept again; None while it is not paused."""
+        self._sinks: dict[str, EventSink] = {}
+        """By the pod, who takes its events."""
+        self._tasks: deque[Callable[[], object]] = deque()
+        """Submitted by other threads."""
+        self._outputs: dict[str, Callable[[socket.socket], None]] = {}
+        """By the pod, who takes a connection over which it sends its outputs."""
+        self._is_open = True
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._listener = socket.create_server(
+            address, family=family, backlog=BACKLOG, dualstack_ipv6=address[0] == "::" and socket.has_dualstack_ipv6()
+        )
+        self._listener.setblocking(False)
+        self._wake_source, self._wake_target = socket.socketpair()
+        self._wake_source.setblocking(False)
+        self._wake_target.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_source, selectors.EVENT_READ, None)
+        self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def pods(self) -> tuple[str, ...]:
+        """Names of the pods that are connected."""
+        return tuple(self._peers)
+
+    def call_all(
+        self, requests: Sequence[tuple[str, Sequence[str]]], seconds: float
+    ) -> Iterator[tuple[int, int | Unreachable]]:
+        """Make requests of pods; gives the number of each with its exit code as it is answered.
+
+        Each has so long, in which its pod may also connect. It may be carried out more than once, and after its time.
+        """
+        answers: Answers = SimpleQueue()
+        calls = {at: Call(at, pod, words, answers) for at, (pod, words) in enumerate(requests)}
+        self._submit(lambda: self._begin(*calls.values()))
+        give_up = time.monotonic() + seconds
+        with contextlib.suppress(Empty):
+            while calls and self._is_open:
+                number, code = answers.get(timeout=max(0.0, give_up - time.monotonic()))
+                if code is not None:
+                    del calls[number]
+                    yield number, code
+        left = list(calls.values())
+        self._submit(lambda: self._abandon(*left))
+        for call in left:
+            yield call.number, self._unreachable(call.pod, seconds)
+
+    def _unreachable(self, pod: str, seconds: float) -> Unreachable:
+        if not self._is_open:
+            return Unreachable(f"pod {pod} is not connected to the supervisor", "the supervisor is being shut down")
+        problem = f"pod {pod} did not answer" if pod in self._peers else f"pod {pod} is not connected to the supervisor"
+        return Unreachable(f"{problem} within {seconds:g} s", "is its node well?")
+
+    def subscribe(self, pod: str, sink: EventSink) -> None:
+        """Have a pod send the events of the sink's attempt, whenever it is connected, in place of those before."""
+        self._submit(lambda: self._subscribe(pod, sink))
+
+    def unsubscribe(self, pod: str, sink: EventSink) -> None:
+        """Give the sink nothing more, unless another has taken its place."""
+        self._submit(lambda: self._sinks.pop(pod) if self._sinks.get(pod) is sink else None)
+
+    def expect_outputs(self, pod: str, take: Callable[[socket.socket], None]) -> None:
+        """Have the next connection over which this pod sends its outputs given to `take`, which must not wait.
+
+        The connection then is the caller's, to be closed by it; any other is refused.
+        """
+        self._submit(lambda: self._outputs.__setitem__(pod, take))
+
+    def refuse_outputs(self, pod: str) -> None:
+        """Take no more outputs of this pod."""
+        self._submit(lambda: self._outputs.pop(pod, None))
+
+    def close(self) -> None:
+        """Close all connections; requests that are under way fail."""
+        if self._is_open:
+            self._is_open = False
+            self._wake()
+            self._thread.join()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _submit(self, task: Callable[[], object]) -> None:
+        self._tasks.append(task)
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it is awake; closed: there is nothing to do
+            self._wake_target.send(b"\0")
+
+    def _run(self) -> None:
+        try:
+            while self._is_open:
+                self._turn()
+        finally:
+            self._is_open = False
+            for peer in [*self._peers.values(), *self._unauthenticated]:
+                self._drop(peer)
+            self._listener.close()
+            self._selector.close()
+            self._wake_source.close()
+            self._wake_target.close()
+            for call in itertools.chain(*self._waiting.values()):
+                call.end(None)
+
+    def _turn(self) -> None:
+        self._pause_or_accept()
+        for key, events in self._selector.select(self._due_seconds()):
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    self._wake_source.recv(4096)
+            elif key.data == "accept":
+                self._accept()
+            else:
+                self._transfer(key.data, events)
+        while self._tasks:
+            self._tasks.popleft()()
+        now = time.monotonic()
+        for peer in [peer for peer in self._unauthenticated if peer.deadline <= now]:
+            self._drop(peer)
+
+    def _due_seconds(self) -> float | None:
+        moments = [peer.deadline for peer in itertools.islice(self._unauthenticated, 1)]
+        if self._accept_at is not None and self._has_room():
+            moments.append(self._accept_at)
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def _pause_or_accept(self) -> None:
+        """Accept connections unless many are unauthenticated, or accepting has just failed."""
+        self._make_room()
+        if not self._has_room():
+            if self._accept_at is None:
+                self._pause(0.0)
+        elif self._accept_at is not None and time.monotonic() >= self._accept_at:
+            self._accept_at = None
+            self._selector.register(self._listener, selectors.EVENT_READ, "accept")
+
+    def _make_room(self) -> None:
+        """Close the oldest unauthenticated connection of the address that has most of them, where no more may be."""
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+            [(address, num)] = Counter(peer.address for peer in self._unauthenticated).most_common(1)
+            if num > MAX_OF_AN_ADDRESS:
+                self._drop(next(peer for peer in self._unauthenticated if peer.address == address))
+
+    def _has_room(self) -> bool:
+        """Whether one more connection leaves this process the descriptors that it needs."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        num_open = len(self._peers) + len(self._unauthenticated)
+        is_within = soft == resource.RLIM_INFINITY or num_open < soft - RESERVED_FILES
+        return is_within and len(self._unauthenticated) < MAX_UNAUTHENTICATED
+
+    def _pause(self, until: float) -> None:
+        self._accept_at = until
+        self._selector.unregister(self._listener)
+
+    def _accept(self) -> None:
+        try:
+            connection, (address, *_) = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return
+        except OSError:
+            self._pause(time.monotonic() + ACCEPT_PAUSE_SECONDS)
+            return
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            keep_alive(connection)
+        peer = _Peer(connection, address, time.monotonic() + self._handshake_seconds)
+        self._unauthenticated[peer] = None
+        self._selector.register(connection, selectors.EVENT_READ, peer)
+
+    def _transfer(self, peer: _Peer, events: int) -> None:
+        """Receive and send what is ready. A peer that breaks the protocol is dropped: the thread serves the others."""
+        if peer.socket.fileno() < 0:
+            return  # dropped in this same turn
+        try:
+            if events & selectors.EVENT_READ:
+                data = peer.socket.recv(RECEIVE_BYTES)
+                if not data:
+                    raise ConnectionError
+                for line in peer.lines.feed(data):
+                    self._process(peer, protocol.read(line))
+                    if peer.socket.fileno() < 0:
+                        return
+            self._flush(peer)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except (OSError, protocol.ProtocolError):
+            self._drop(peer)
+        except Exception as error:
+            self._crashed(f"connection of pod {peer.pod}", error)
+            self._drop(peer)
+
+    def _process(self, peer: _Peer, message: dict[str, object]) -> None:
+        """Process one message. Raises ProtocolError."""
+        if peer.is_authenticated and "attempt" in message:
+            self._take(peer, message)
+        elif peer.is_authenticated:
+            number, code = protocol.number(message, "id"), protocol.number(message, "code")
+            if (call := peer.calls.pop(number, None)) is not None:
+                call.end(code)
+        elif not peer.expected:
+            self._challenge(peer, message)
+        elif protocol.is_equal(protocol.text(message, "proof"), peer.expected):
+            self._hand_over(peer) if peer.role == protocol.OUTPUTS else self._authenticated(peer)
+        else:
+            raise protocol.ProtocolError("the peer does not know the run's key")
+
+    def _challenge(self, peer: _Peer, message: dict[str, object]) -> None:
+        """Prove to a peer that this is the supervisor, and request the same of it. Raises ProtocolError."""
+        if protocol.number(message, "version") != protocol.VERSION:
+            raise protocol.ProtocolError("another version")
+        peer.pod, attempt = protocol.text(message, "pod"), protocol.number(message, "attempt")
+        peer.role = protocol.text({"role": protocol.POD, **message}, "role")
+        if peer.role not in (protocol.POD, protocol.OUTPUTS):
+            raise protocol.ProtocolError("no role of a pod")
+        nonces = (protocol.text(message, "nonce"), protocol.new_nonce())
+        peer.expected = protocol.proof(self._key, peer.role, peer.pod, attempt, nonces)
+        own = protocol.proof(self._key, protocol.SUPERVISOR, peer.pod, attempt, nonces)
+        peer.out += protocol.written(nonce=nonces[1], proof=own)
+
+    def _authenticated(self, peer: _Peer) -> None:
+        """A pod is connected: the requests that wait for it are sent. A connection that it had before has ended."""
+        peer.is_authenticated = True
+        peer.lines.limit = protocol.EVENTS_BYTES
+        del self._unauthenticated[peer]
+        if (older := self._peers.pop(peer.pod, None)) is not None:
+            self._drop(older)
+        self._peers[peer.pod] = peer
+        if (sink := self._sinks.get(peer.pod)) is not None:
+            sink.disconnected()
+            peer.out += _subscription(sink)
+        for call in self._waiting.pop(peer.pod, ()):
+            self._send(peer, call)
+
+    def _hand_over(self, peer: _Peer) -> None:
+        """Give a connection away over which a pod sends its outputs. Raises ProtocolError where they are not wanted."""
+        if (take := self._outputs.pop(peer.pod, None)) is None:
+            raise protocol.ProtocolError("no outputs of this pod are expected")
+        self._selector.unregister(peer.socket)
+        del self._unauthenticated[peer]
+        taken = socket.socket(fileno=peer.socket.detach())  # from here on `_drop` has nothing to close
+        taken.setblocking(True)
+        try:
+            take(taken)
+        except BaseException:
+            taken.close()
+            raise
+
+    def _drop(self, peer: _Peer) -> None:
+        if peer.socket.fileno() >= 0:
+            self._selector.unregister(peer.socket)
+            peer.socket.close()
+        self._unauthenticated.pop(peer, None)
+        if self._peers.get(peer.pod) is peer:
+            del self._peers[peer.pod]
+            if (sink := self._sinks.get(peer.pod)) is not None:
+                sink.disconnected()
+        self._begin(*peer.calls.values())
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _subscribe(self, pod: str, sink: EventSink) -> None:
+        self._sinks[pod] = sink
+        if (peer := self._peers.get(pod)) is not None:
+            peer.out += _subscription(sink)
+            self._transfer(peer, 0)
+
+    def _take(self, peer: _Peer, message: dict[str, object]) -> None:
+        """Pass on what a pod reports of the attempt it was asked for. Raises OSError, ProtocolError."""
+        sink = self._sinks.get(peer.pod)
+        if sink is None or sink.attempt != protocol.number(message, "attempt"):
+            return  # sent before it was asked for another
+        if "printed" in message:
+            sink.take_printed(_sizes(message["printed"]))
+            return
+        if protocol.number(message, "from") != sink.offset:
+            raise protocol.ProtocolError("from: not where the events before have ended")
+        try:
+            events = protocol.text(message, "events").encode("latin-1")
+        except UnicodeEncodeError:
+            raise protocol.ProtocolError("events: expected bytes") from None
+        sink.take(protocol.text(message, "token"), events)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, *calls: Call) -> None:
+        for call in calls:
+            peer = self._peers.get(call.pod)
+            if peer is None:
+                self._waiting.setdefault(call.pod, []).append(call)
+            else:
+                self._send(peer, call)
+                self._transfer(peer, 0)
+
+    def _abandon(self, *calls: Call) -> None:
+        """Their caller does not wait for the answers any more."""
+        for call in calls:
+            if call in (waiting := self._waiting.get(call.pod, [])):
+                waiting.remove(call)
+            if not waiting:
+                self._waiting.pop(call.pod, None)
+            if (peer := self._peers.get(call.pod)) is not None:
+                peer.calls = {number: one for number, one in peer.calls.items() if one is not call}
+
+    def _send(self, peer: _Peer, call: Call) -> None:
+        number = next(self._numbers)
+        peer.calls[number] = call
+        peer.out += protocol.written(id=number, request=list(call.words))
+
+    def _flush(self, peer: _Peer) -> None:
+        """Send as much as the connection takes now. Raises OSError."""
+        try:
+            while peer.out:
+                del peer.out[: peer.socket.send(peer.out)]
+        finally:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
+            if self._selector.get_key(peer.socket).events != wanted:
+                self._selector.modify(peer.socket, wanted, peer)
+
+
+def _subscription(sink: EventSink) -> bytes:
+    every = round(1000 * sink.printed_seconds)
+    return protocol.written(**{"attempt": sink.attempt, "from": sink.offset, "every": every})
+
+
+def _sizes(found: object) -> dict[int, int]:
+    """How much each rank has printed. Raises ProtocolError."""
+    if not isinstance(found, dict):
+        raise protocol.ProtocolError("printed: expected an object")
+    sizes = {number: protocol.number(found, rank) for rank in found if (number := layout.number_in(rank)) is not None}
+    if not all(0 <= size < MAX_PRINTED for size in sizes.values()):
+        raise protocol.ProtocolError("printed: not a size")
+    return sizes

@@ -1,0 +1,210 @@
+"""Reports the stage and the problems of the pods of one attempt, as node events; each once, and again where a pod goes
+back to wait, for the record has then forgotten what it waits for.
+
+Most of it is in the status of the pods. Why pods are not created, only events on their owner object report: these are
+read as long as a pod is missing or waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access import background
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
+from windlass.engines.kubernetes.objects.pod_status import (
+    NOT_ORDINARY,
+    is_problem,
+    key,
+    object_reports,
+    pod_status,
+    warning,
+)
+from windlass.engines.kubernetes.reading import eviction
+from windlass.engines.kubernetes.running.pod_watch import PodWatch
+from windlass.engines.kubernetes.running.provisioning_watch import ProvisioningWatch
+from windlass.engines.kubernetes.running.queue_watch import QueueWatch
+from windlass.errors import EngineError
+from windlass.runs.node_events import StageReached
+from windlass.runs.phase import Phase
+from windlass.worker.protocol import NodeEvent, NodeWarning
+
+PATIENCE_SECONDS: Final = 1.0
+"""A pod that waits no longer is one that starts."""
+FIRST_LOOK_SECONDS: Final = 1.5
+LOOK_SECONDS: Final = 4.0
+"""Between two reads of events."""
+MOST: Final = 200
+"""Problems of one attempt that go into the record; those of a thousand pods are mostly the same."""
+OBJECTS: Final = "objects"
+ENDS: Final = "ends"
+MAX_EVENTS: Final = "1000"
+UNSCHEDULABLE: Final = "Unschedulable"
+"""Reason of a pod that fits on no node now."""
+NOT_CREATED: Final = "FailedCreate"
+"""Reason of an event of an owner object whose pod a quota or a webhook refuses."""
+STAGES: Final = {
+    "missing": Phase.QUEUED,
+    "queued": Phase.QUEUED,
+    "provisioning": Phase.PROVISIONING,
+    "pulling": Phase.PULLING,
+}
+"""By the state of a pod; `provisioning` is one for which a node is provisioned, or whose node is not ready yet."""
+
+
+class PodProblems:
+    """Of one attempt; what it gives has the form of node events."""
+
+    def __init__(
+        self,
+        client: Client,
+        run_id: str,
+        number: int,
+        pods: PodWatch,
+        claims: Sequence[str],
+        num_nodes: int,
+        queue: QueueWatch,
+        changed: Callable[[], None],
+        spares: Sequence[str] = (),
+    ) -> None:
+        """`spares` are prefixes of the names of pods for which the attempt does not wait."""
+        self._client = client
+        self._ids = (run_id, number)
+        self._pods = pods
+        self._claims = claims
+        self._spares = spares
+        self._num_nodes = num_nodes
+        self._queue = queue
+        self._provisioning = ProvisioningWatch(client)
+        self._awaited: set[str] = set()
+        """The pods that waited for a node, or on it, when nodes were read last."""
+        self._changed = changed
+        self._stages: set[str] = set()
+        """The stages that were reported."""
+        self._told: dict[str, set[str]] = {}
+        """The problems that were reported: of the pod at a place and of other objects, since a pod waits; of ends."""
+        self._problems: set[tuple[str, str]] = set()
+        """All that were ever reported."""
+        self._states: dict[int, tuple[str, float]] = {}
+        """The state of the pod at each place, and since when."""
+        self.ours: set[int] = set()
+        """Places of pods that we have deleted."""
+        self._objects: list[ObjectReport] = []
+        self._closed = threading.Event()
+        self._pause = FIRST_LOOK_SECONDS
+        background.start(f"events of {run_id}", self._run, self._closed, client.health)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._closed.set()
+
+    def of_pod(self, place: int, node: int) -> Iterator[NodeEvent]:
+        """What is new of the pod at a place, which runs `node`."""
+        pod, now = pod_status(node, self._pods.pod(place)), time.time()
+        (before, since), state = self._states.get(place, ("", now)), pod.state
+        if state in ("queued", "pulling") and self._provisioning.is_provisioning(pod.name):
+            state = "provisioning"
+        if state != before:
+            since = now
+            self._states[place] = (state, since)
+        is_waiting = state in STAGES
+        if not is_waiting or now - since >= PATIENCE_SECONDS:
+            stage = STAGES.get(state, Phase.STARTING)
+            if (reached := f"{place} {stage} {since if is_waiting else ''}") not in self._stages:
+                self._stages.add(reached)
+                if is_waiting:
+                    self._told.pop(str(place), None)
+                    self._told.pop(OBJECTS, None)
+                yield StageReached(since, stage.value)
+            is_unnamed = (
+                pod.state == "running" and pod.reason == eviction.BY_API
+            )  # Karpenter reports why a moment later
+            is_expected = pod.reason == "Deleted" and self._is_expected(place)
+            if is_problem(pod) and not (is_expected or is_unnamed):
+                yield from self._warned(pod, now, str(place) if pod.state in ("ended", "gone") else OBJECTS)
+
+    def _is_expected(self, place: int) -> bool:
+        """Whether a pod is deleted by us, by a queue, or because another failed: its owner then deletes the rest."""
+        if self._pods.taken_back is not None:
+            return True
+        others = (pod_status(0, self._pods.pod(other)) for other in range(self._num_nodes) if other != place)
+        return place in self.ours or any(pod.state == "ended" and pod.exit_code != 0 for pod in others)
+
+    def without_capacity(self) -> dict[int, float]:
+        """The places whose pods the cluster does not schedule, or create, each with since when, in unix seconds.
+
+        Not those for which a node is provisioned.
+        """
+        found = {}
+        for place, (state, since) in self._states.items():
+            is_unplaced = state == "queued" and pod_status(0, self._pods.pod(place)).reason == UNSCHEDULABLE
+            if is_unplaced or (state == "missing" and self._refusal() is not None):
+                found[place] = since
+        return found
+
+    def why_not_created(self) -> str:
+        """Why a pod that is not there was not created."""
+        refusal = self._refusal()
+        return "its pod was never made" + (f": {refusal.message}" if refusal is not None else "")
+
+    def _refusal(self) -> ObjectReport | None:
+        return next((report for report in self._objects if report.reason == NOT_CREATED), None)
+
+    def of_objects(self) -> Iterator[NodeEvent]:
+        """What is new of the other objects, and of nodes that are provisioned."""
+        now = time.time()
+        # A pod that a queue holds back waits for the queue alone.
+        of_objects = () if self._queue.holds else self._objects
+        for report in (*of_objects, *self._provisioning.reports):
+            yield from self._warned(report, now, OBJECTS)
+        for report in self._pods.ends:
+            yield from self._warned(report, now, ENDS)
+        yield from self._provisioning.news()
+
+    def _warned(self, seen: PodStatus | ObjectReport, now: float, of: str) -> Iterator[NodeEvent]:
+        told, problem = self._told.setdefault(of, set()), key(seen)
+        if problem not in told and ((of, problem) in self._problems or len(self._problems) < MOST):
+            told.add(problem)
+            self._problems.add((of, problem))
+            yield NodeWarning.from_json({"at": now, **warning(seen)})
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> bool:
+        """Read once; gives whether it was the last time."""
+        if self._closed.wait(self._pause):
+            return True
+        self._pause = LOOK_SECONDS
+        places = range(self._num_nodes)
+        are_all_there = all(self._states.get(place, ("",))[0] in ("running", "ended") for place in places)
+        if are_all_there and not self._queue.is_open:
+            self._read_provisioning()
+            return False
+        with contextlib.suppress(EngineError):  # read again in the next round
+            self._queue.read()
+            self._changed()
+        if are_all_there:
+            return False
+        with contextlib.suppress(EngineError):  # the watch of the pods reports it
+            found = self._client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MAX_EVENTS)["items"]
+            self._objects = list(object_reports(found, *self._ids, claims=self._claims, spares=self._spares))
+            self._read_provisioning(found)
+            self._changed()
+        return False
+
+    def _read_provisioning(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Read of the nodes that pods wait for, or waited for at the last read.
+
+        A node may come, and a pod start on it, between two reads; Karpenter nominates no pod again within two minutes.
+        """
+        pods = [pod for place in range(self._num_nodes) if (pod := self._pods.pod(place)) is not None]
+        waiting = {pod["metadata"]["name"] for pod in pods if pod_status(0, pod).state in ("queued", "pulling")}
+        asked = [pod for pod in pods if pod["metadata"]["name"] in waiting | self._awaited]
+        if asked or self._provisioning.is_open:
+            with contextlib.suppress(EngineError):  # read again in the next round
+                self._provisioning.read(asked, events)
+                self._awaited = waiting

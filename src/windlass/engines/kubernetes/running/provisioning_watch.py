@@ -1,0 +1,90 @@
+"""Reports provisioning progress of the nodes an attempt waits for, as node events; each transition once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.optional import items, served
+from windlass.engines.kubernetes.objects.node_pools import GROUP
+from windlass.engines.kubernetes.objects.observations import NodeClaimStatus, ObjectReport
+from windlass.engines.kubernetes.objects.quantity import Json
+from windlass.engines.kubernetes.reading import claims, karpenter
+from windlass.runs.node_events import Reported
+
+
+class ProvisioningWatch:
+    """The nodes that are provisioned for the pods of one attempt, or that were provisioned for an ended run."""
+
+    def __init__(self, client: Client, known: Iterable[NodeClaimStatus] = ()) -> None:
+        """`known` are nodes as they are recorded already."""
+        self._client = client
+        self._api: str | None = None
+        """Of Karpenter; empty where there is none, None before it was read."""
+        self._nodes = tuple(known)
+        self._steps: list[NodeClaimStatus] = []
+        self._reported = {
+            (one.name, state, is_late)
+            for one in self._nodes
+            if one.state in claims.STATES
+            for state in claims.STATES[: claims.STATES.index(one.state) + 1]
+            for is_late in (False, True)
+        }
+        self._pods: frozenset[str] = frozenset()
+        self.reports: list[ObjectReport] = []
+        """Why no node is provisioned."""
+
+    @property
+    def left(self) -> tuple[NodeClaimStatus, ...]:
+        """The nodes that are not deleted."""
+        return claims.still_there(self._nodes)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a node that is provisioned has more to report."""
+        return any(one.state not in claims.FINAL for one in self.left)
+
+    def is_provisioning(self, pod: str) -> bool:
+        """Whether a node is provisioned for a pod, or not ready yet."""
+        return pod in self._pods
+
+    def read(self, pods: Sequence[Json], events: Sequence[Json]) -> None:
+        """Read progress for `pods`, which wait or have waited; `events` are the namespace's. Raises EngineError."""
+        if self._api is None:
+            self._api = served(self._client, GROUP)
+        asked = karpenter.questions(self._client, self._api)
+        answers = {name: found for name, one in asked.items() if (found := items(one)) is not None}
+        self.take(pods, events, answers, time.time())
+
+    def take(self, pods: Sequence[Json], events: Sequence[Json], answers: claims.Answers, now: float) -> None:
+        """Take what was read."""
+        self._nodes, self.reports = claims.provisioned(pods, events, answers, (), self._nodes, now)
+        there = {one["metadata"]["name"]: one for one in answers.get("claims", ())}
+        self._steps = [
+            step
+            for one in self._nodes
+            for step in (claims.steps(there[one.name], (), now) if one.name in there else [one])
+        ]
+        last = claims.newest_events((*events, *answers.get("refused", ())), [pod["metadata"]["name"] for pod in pods])
+        live = {one.name for one in self._nodes if one.state != "gone"}
+        unready = {one.machine for one in self._nodes if one.state == "registered"}
+        self._pods = frozenset(
+            name
+            for pod in pods
+            if (name := pod["metadata"]["name"])
+            and (
+                claims.node_of(pod) in unready
+                if claims.node_of(pod)
+                else name in last and any(one.name in live for one in claims.provisioned_by(last[name], now))
+            )
+        )
+
+    def news(self) -> Iterator[Reported]:
+        """What is new of the nodes."""
+        for one in self._steps:
+            is_late = one in self._nodes and one.state not in claims.FINAL and claims.is_late(one)
+            once = (one.name, one.state, is_late)
+            if once not in self._reported:
+                self._reported.add(once)
+                yield Reported(time.time() - (0.0 if is_late else one.seconds), claims.event_of(one))

@@ -1,0 +1,133 @@
+"""Stops and removes a run by its objects, on whichever machine its supervisor is.
+
+The run is marked first: its supervisor, which sees the pods being deleted, then knows that a stop was requested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any, Final
+
+from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.manifests import END_SECONDS
+from windlass.engines.kubernetes.objects.pod_status import sidecars
+from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS, OWNING_PARTS
+from windlass.engines.kubernetes.objects.workloads.base import Workload
+from windlass.engines.kubernetes.objects.workloads.job import BATCH
+from windlass.engines.kubernetes.running import tombstones
+from windlass.engines.kubernetes.running.pod_watch import has_ended, why_over
+from windlass.errors import EngineError, NoSuchRun
+
+OWNER_END_SECONDS: Final = 5.0
+"""How long owner objects may take to report their end after their pods."""
+OWNER_PAUSE_SECONDS: Final = 1.0
+
+
+def grace_seconds(client: Client, run_id: str) -> float:
+    """How long the ranks of a run have to exit; 0 where none runs. Raises Refused, Unreachable."""
+    pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
+    given = [pod["spec"].get("terminationGracePeriodSeconds", 0) for pod in pods]
+    return float(max(0, max(given, default=0) - END_SECONDS))
+
+
+def request(client: Client, run_id: str, *, now: bool) -> None:
+    """Request the end of a run; `now` leaves out the grace period. Raises NoSuchRun, Refused, Unreachable."""
+    anchor = client.get_if_exists("v1", "ConfigMap", run_id)
+    if anchor is None:
+        raise NoSuchRun(f"{run_id} no longer exists", "its objects were deleted")
+    tombstones.put(client, anchor, tombstones.STOP, now=now)
+
+
+def stop(client: Client, run_id: str, *, now: bool) -> None:
+    """The same, and end the pods, whatever their supervisor does. Raises NoSuchRun, Refused, Unreachable."""
+    request(client, run_id, now=now)
+    delete_makers(client, run_id)
+    if now:
+        for pod in client.find("v1", "Pod", layout.of_attempts(run_id))["items"]:
+            client.delete("v1", "Pod", pod["metadata"]["name"], grace=0)
+
+
+def remove(client: Client, run_id: str) -> None:
+    """Delete all objects of a run, but a claim that it does not own. Raises Refused, Unreachable."""
+    # The pods before the Jobs: Kubernetes may forget the finalizers of ended pods whose Job is gone, after the API
+    # server was restarted. The anchor last: what it owns is deleted in the other order.
+    delete_makers(client, run_id, are_pods_first=True)
+    client.delete("v1", "ConfigMap", run_id)
+    for name in live_pods(client, run_id):  # their owner object may have been deleted without them
+        client.delete("v1", "Pod", name)
+
+
+def live_pods(client: Client, run_id: str) -> list[str]:
+    """The names of the pods of a run that have not ended. Raises Refused, Unreachable."""
+    pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
+    return [str(pod["metadata"]["name"]) for pod in pods if not has_ended(pod)]
+
+
+def end_leftovers(client: Client, run_id: str, *, now: bool) -> None:
+    """End the pods of a run that has ended by its record. Raises Refused, Unreachable."""
+    found = live_pods(client, run_id)
+    if not found:
+        return
+    with contextlib.suppress(NoSuchRun):  # its anchor is deleted: only the pods are left
+        stop(client, run_id, now=now)
+    for name in found:
+        client.delete("v1", "Pod", name, grace=0 if now else None)
+
+
+def delete_makers(client: Client, run_id: str, *, are_pods_first: bool = False) -> None:
+    """Delete the owner objects of a run's pods, and with them the pods. Raises Refused, Unreachable."""
+    for api, kind in (*OWNING_PARTS, *OWNER_KINDS) if are_pods_first else OWNER_KINDS:
+        for one in _found(client, api, kind, run_id):
+            client.delete(api, kind, one["metadata"]["name"], is_owned_first=are_pods_first)
+
+
+def end_makers(client: Client, run_id: str, way: Workload) -> None:
+    """Make sure that no more pods are created. Owner objects that have ended are kept, with their pods' logs.
+
+    Raises Refused, Unreachable.
+    """
+    give_up = time.monotonic() + OWNER_END_SECONDS
+    while True:
+        found = client.find(way.api, way.kind, layout.of_attempts(run_id))["items"]
+        going = [one["metadata"]["name"] for one in found if not why_over(one)]
+        if not going or time.monotonic() > give_up:
+            break
+        time.sleep(OWNER_PAUSE_SECONDS)
+    for name in going:
+        client.delete(way.api, way.kind, name)
+
+
+def end_beside_sidecars(client: Client, run_id: str) -> list[str]:
+    """Delete the owner objects of pods that only containers beside ours keep running, and with them the pods.
+
+    Returns the names of these containers. Raises EngineError while ours still runs beside them; Refused, Unreachable.
+    """
+    pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
+    held = [pod for pod in pods if sidecars(pod) and "deletionTimestamp" not in pod["metadata"]]
+    if going := [pod["metadata"]["name"] for pod in held if not has_ended(pod)]:
+        raise EngineError(f"the ranks of pod {going[0]} have not ended yet", "the next command looks again")
+    if held:
+        delete_makers(client, run_id)
+        for pod in held:  # their owner object may have been deleted without them
+            client.delete("v1", "Pod", pod["metadata"]["name"])
+    return sorted({name for pod in held for name in sidecars(pod)})
+
+
+def only_copy(client: Client, run_id: str) -> str:
+    """What is deleted with a run that owns a claim; empty where it owns none. Raises Unreachable."""
+    with contextlib.suppress(Refused):
+        claim = client.get("v1", "PersistentVolumeClaim", run_id)
+        if any(owner["name"] == run_id for owner in claim["metadata"].get("ownerReferences", ())):
+            return f"claim {run_id}, and what was saved in it"
+    return ""
+
+
+def _found(client: Client, api: str, kind: str, run_id: str) -> list[dict[str, Any]]:
+    try:
+        return list(client.find(api, kind, layout.of_attempts(run_id))["items"])
+    except Refused as error:
+        if api != BATCH and error.status in (403, 404):  # not installed, or not permitted
+            return []
+        raise

@@ -1,0 +1,261 @@
+"""The Lease of a run: of several supervisors, on different machines or homes, only its holder acts.
+
+As client-go's leader election: the holder renews a Lease (coordination.k8s.io/v1), and another one acquires it once it
+has seen no renewal for the whole duration by its own clock, since clocks of machines differ. A supervisor of the same
+home on the same machine acquires it at once: the lock of the run already proves that the holder has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from windlass.engines.kubernetes.access import background
+from windlass.engines.kubernetes.access.client import Absence, Client, Refused
+from windlass.engines.kubernetes.objects import labels, layout, manifests
+from windlass.engines.kubernetes.objects.quantity import seconds_of
+from windlass.errors import EngineError
+from windlass.runs.machine import this_machine
+from windlass.supervise.backend import HeldElsewhere
+from windlass.worker import process
+
+API: Final = "coordination.k8s.io/v1"
+KIND: Final = "Lease"
+DURATION_SECONDS: Final = 40.0
+RENEW_SECONDS: Final = 10.0
+SKEW_SECONDS: Final = 20.0
+"""How far the clocks of two machines may differ for a command that reads the Lease only once."""
+
+
+def boot_clock() -> float:
+    """Seconds since boot, those in which the machine was suspended included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def holder_of(home: Path) -> str:
+    """The identity of this process as a holder; its prefix is common to the supervisors of one home on one machine."""
+    machine = this_machine(os.environ)
+    digest = hashlib.sha256(f"{machine.id} {home.resolve()}".encode()).hexdigest()[:12]
+    return f"{machine.host}_{digest}_{os.getpid()}-{process.boot_id()[:8]}"
+
+
+class Lease:
+    """The Lease of one run, as one supervisor sees it."""
+
+    def __init__(
+        self,
+        client: Client,
+        run_id: str,
+        holder: str,
+        *,
+        clock: Callable[[], float] = boot_clock,
+        now: Callable[[], float] = time.time,
+        has_ended: Callable[[str], bool] = lambda host: False,
+    ) -> None:
+        """`clock` measures durations; `now` returns the Unix seconds that are written to the Lease.
+
+        `has_ended` returns whether the cluster reports that a holder on this host has ended, so that its Lease can be
+        taken before it expires. It may raise Refused and Unreachable.
+        """
+        self._client = client
+        self.name = run_id
+        """Of the object."""
+        self._holder = holder
+        self._clock = clock
+        self._now = now
+        self._has_ended = has_ended
+        self._lock = threading.Lock()
+        self._seen: tuple[str, str] | None = None
+        """Holder and time of renewal of a Lease that another holds, as last seen."""
+        self._seen_at = 0.0
+        self._renewed_at: float | None = None
+        """When this supervisor last renewed it; None while it does not hold it."""
+        self._done = threading.Event()
+        self._denial = Absence(clock)
+        self._unfenced_at: float | None = None
+        """When it was last found that there is nothing to hold; None where there is a Lease."""
+        self.lost_to = ""
+        """The supervisor that has taken it over or holds it; empty for none."""
+
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether the login has no right on leases, or the run was removed: then there is no fencing."""
+        return self._unfenced_at is not None
+
+    def ensure(self) -> bool:
+        """Hold the Lease; False while it is not known whether its holder is alive.
+
+        Raises HeldElsewhere, and Refused or Unreachable where the holder cannot be read.
+        """
+        with self._lock:
+            if self.lost_to:
+                raise HeldElsewhere(f"the run is supervised by {self.lost_to}")
+            if self._is_fresh() or self._is_unfenced():
+                return True
+            try:
+                return self._take()
+            except Refused as error:
+                if error.is_absent(self.name, "ConfigMap") or self._is_denied(error):
+                    self._unfenced_at = self._clock()  # asked again later: the right may be given, or be missed once
+                    return True
+                if error.status == 403 and not self._is_known():
+                    return False  # asked again at once: authorizers refuse for a moment while they are restarted
+                if error.status == 409:  # another supervisor was quicker, or it was renewed meanwhile: read it again
+                    return False
+                raise
+
+    def keep(self, changed: Callable[[], None]) -> None:
+        """Renew it from now on, in a thread; `changed` is called when it is lost."""
+
+        def turn() -> bool:
+            if self._done.wait(RENEW_SECONDS):
+                return True
+            try:
+                self.renew()
+            except HeldElsewhere:
+                changed()
+                return True
+            except EngineError:
+                pass  # while the server does not answer, no other supervisor can take it
+            return False
+
+        background.start(f"lease of {self.name}", turn, self._done, self._client.health)
+
+    def renew(self) -> None:
+        """Renew it now. Raises HeldElsewhere, Refused, Unreachable."""
+        with self._lock:
+            self._take()
+
+    def release(self) -> None:
+        """Give it back, if the cluster answers."""
+        self._done.set()
+        if self._renewed_at is None:
+            return
+        with self._lock, contextlib.suppress(EngineError):
+            found = self._client.get(API, KIND, self.name)
+            if found["spec"].get("holderIdentity") == self._holder:
+                self._put({**found, "spec": {**found["spec"], "holderIdentity": ""}})
+            self._renewed_at = None
+
+    def _is_fresh(self) -> bool:
+        """Whether no other supervisor can have taken it: it was renewed less than its duration ago."""
+        return self._renewed_at is not None and self._clock() - self._renewed_at < DURATION_SECONDS - RENEW_SECONDS
+
+    def _is_unfenced(self) -> bool:
+        """Whether there was nothing to hold when it was last looked, not long ago."""
+        return self._unfenced_at is not None and self._clock() - self._unfenced_at < RENEW_SECONDS
+
+    def _is_known(self) -> bool:
+        """Whether this login has read the Lease before: then a refusal is no want of the right."""
+        return self._renewed_at is not None or self._seen is not None
+
+    def _is_denied(self, error: Refused) -> bool:
+        """Whether the login has no right on leases: it was refused for some seconds, and never had it."""
+        return self._denial.is_confirmed(is_absent=error.status == 403 and not self._is_known())
+
+    def _take(self) -> bool:
+        began, self._unfenced_at = self._clock(), None
+        found = self._client.get_if_exists(API, KIND, self.name)
+        if found is None:
+            anchor = self._client.get("v1", "ConfigMap", self.name)
+            self._client.create(manifests.owned(self._manifest(anchor), anchor))
+            self._renewed_at = began
+            return True
+        spec = found.get("spec") or {}
+        holder = str(spec.get("holderIdentity") or "")
+        if holder and not is_same_place(holder, self._holder):
+            if self._renewed_at is not None:
+                self._lose(holder)
+            if not self._has_ended(host_of(holder)) and not self._is_expired(holder, spec):
+                return False
+        transitions = int(spec.get("leaseTransitions") or 0) + (holder != self._holder)
+        self._put({**found, "spec": {**spec, **self._spec(transitions)}})
+        self._renewed_at = began
+        return True
+
+    def _is_expired(self, holder: str, spec: Mapping[str, Any]) -> bool:
+        """Whether another holder was not seen to renew it for its whole duration. Raises HeldElsewhere if it was."""
+        seen = (holder, str(spec.get("renewTime")))
+        if self._seen is None:
+            self._seen, self._seen_at = seen, self._clock()
+        elif self._seen != seen:
+            self._lose(holder)
+        return self._clock() - self._seen_at >= float(spec.get("leaseDurationSeconds") or DURATION_SECONDS)
+
+    def _lose(self, holder: str) -> NoReturn:
+        self.lost_to = described(holder)
+        raise HeldElsewhere(f"the run is supervised by {self.lost_to}")
+
+    def _put(self, lease: Mapping[str, Any]) -> None:
+        """Write it, unless it has changed since it was read. Raises Refused (409)."""
+        self._client.call("PUT", self._client.path(API, KIND, self.name), lease)
+
+    def _manifest(self, anchor: Mapping[str, Any]) -> dict[str, Any]:
+        meta = anchor["metadata"]
+        its = labels.like(meta["labels"], labels.SUPERVISOR, **{layout.MARK_LABEL: "lease"})
+        return {
+            "apiVersion": API,
+            "kind": KIND,
+            "metadata": {"name": self.name, "namespace": meta["namespace"], "labels": its},
+            "spec": self._spec(0),
+        }
+
+    def _spec(self, transitions: int) -> dict[str, Any]:
+        now = self._now() + self._client.ahead  # commands compare it with the clock of the cluster
+        stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "holderIdentity": self._holder,
+            "leaseDurationSeconds": int(DURATION_SECONDS),
+            "renewTime": stamp,
+            "leaseTransitions": transitions,
+        }
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """Whether two holders are supervisors of the same home on the same machine."""
+    return one.rpartition("_")[0] == other.rpartition("_")[0]
+
+
+def host_of(holder: str) -> str:
+    """The host of a holder; that of a pod has the name of the pod."""
+    place = holder.rpartition("_")[0]
+    return place.rpartition("_")[0] or place
+
+
+def described(holder: str) -> str:
+    """A holder for messages: its pid and host."""
+    return f"process {holder.rpartition('_')[2].partition('-')[0]} on {host_of(holder)}"
+
+
+def held_elsewhere(client: Client, run_id: str, home: Path, now: float) -> str:
+    """The supervisor of another machine or home that has recently renewed the Lease of a run; empty for none.
+
+    Raises as `fresh_holder`.
+    """
+    holder = fresh_holder(client, run_id, now)
+    return described(holder) if holder and not is_same_place(holder, holder_of(home)) else ""
+
+
+def renewed_at(client: Client, run_id: str) -> float:
+    """When the Lease of a run was last renewed, in Unix seconds; 0 for none. Raises Refused, Unreachable."""
+    found = client.get_if_exists(API, KIND, run_id) or {}
+    return seconds_of((found.get("spec") or {}).get("renewTime"), 0.0)
+
+
+def fresh_holder(client: Client, run_id: str, now: float) -> str:
+    """The supervisor that has recently renewed the Lease of a run; empty for none. `now` is this machine's time.
+
+    Compares the clocks of the cluster and of the holder's machine. Raises Refused, Unreachable.
+    """
+    found = client.get_if_exists(API, KIND, run_id) or {}
+    spec = found.get("spec") or {}
+    renewed = seconds_of(spec.get("renewTime"), 0.0)
+    seconds = float(spec.get("leaseDurationSeconds") or DURATION_SECONDS) + SKEW_SECONDS
+    return str(spec.get("holderIdentity") or "") if abs(now + client.ahead - renewed) < seconds else ""

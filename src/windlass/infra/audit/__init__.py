@@ -1,7 +1,0 @@
-"""Lists what exists in AWS and belongs to a cluster, service by service, and says what could not be listed."""
-
-from windlass.infra.audit.policy import audit_actions, audit_statements
-from windlass.infra.audit.report import AuditReport, Found, PriceKey, Unknown
-from windlass.infra.audit.run import audit
-
-__all__ = ["AuditReport", "Found", "PriceKey", "Unknown", "audit", "audit_actions", "audit_statements"]

@@ -1,6 +1,0 @@
-"""Recovery after a crash: nothing that a killed command has made stays unknown to Terraform."""
-
-from windlass.infra.recovery.recover import needs_recovery, recover
-from windlass.infra.recovery.report import Duplicate, Foreign, Imported, Orphan, RecoveryReport
-
-__all__ = ["Duplicate", "Foreign", "Imported", "Orphan", "RecoveryReport", "needs_recovery", "recover"]

@@ -1,0 +1,129 @@
+"""Credentials, region and endpoint of S3: the environment, the role of a pod, a profile, or botocore's chain."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from windlass.stores.s3 import roles
+from windlass.stores.s3.errors import Busy, NoLogin, StoreError
+from windlass.stores.s3.profile import Profile
+from windlass.stores.s3.signature import Keys
+
+REGION = "us-east-1"
+NONE = "no credentials for AWS were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+RENEW_SECONDS = 600
+"""Before keys of a role expire, from when new ones are asked for."""
+AGAIN_SECONDS = 60
+"""After new keys were refused while the old ones are still valid, until they are asked for again."""
+
+
+class Credentials:
+    """Where requests get their keys from; those that expire are renewed. Safe for threads and forks.
+
+    Its methods raise Denied, and Busy where the service that gives the keys of a role does not answer.
+    """
+
+    def __init__(self, environ: Mapping[str, str], what: str, clock: Callable[[], float] = time.time) -> None:
+        """`what` is the address that errors name; `clock` gives Unix seconds."""
+        key, secret = environ.get("AWS_ACCESS_KEY_ID"), environ.get("AWS_SECRET_ACCESS_KEY")
+        self._keys = Keys(key, secret, environ.get("AWS_SESSION_TOKEN") or "") if key and secret else None
+        self._what = what
+        self._found: Any = None
+        self._lock = (os.getpid(), threading.Lock())
+        self._profile = Profile(environ)
+        self.region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or self._profile.region or REGION
+        """Where the first request goes; the bucket may name another."""
+        self.endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or self._profile.endpoint
+        """URL of a store that is not AWS; else empty."""
+        self._role = _Role(role, clock) if (role := roles.of_environment(environ, self.region, what)) else None
+
+    def keys(self) -> Keys:
+        """The keys of now."""
+        if self._keys is not None:
+            return self._keys
+        if self._role is not None:
+            return self._role.fresh() or self._renewed(self._role)
+        if (keys := self._profile.keys) is not None:
+            return keys
+        with self._own_lock():
+            if self._found is None:
+                self._found = self._of_botocore()
+        with _errors_of_botocore(self._what):
+            # Of a login or a role, only this asks for keys.
+            frozen = self._found.get_frozen_credentials()
+        return Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
+
+    def _renewed(self, role: _Role) -> Keys:
+        with self._own_lock():
+            return role.fresh() or role.renewed()
+
+    def _own_lock(self) -> threading.Lock:
+        """That of the parent may have been taken, by a thread that is not in this process."""
+        if self._lock[0] != os.getpid():
+            self._lock = (os.getpid(), threading.Lock())
+        return self._lock[1]
+
+    def _of_botocore(self) -> Any:
+        try:
+            from botocore.session import Session
+        except ImportError as error:
+            raise NoLogin(
+                f"{NONE}, or give the pod a role; roles and logins of profiles need boto3: pip install boto3",
+                self._what,
+            ) from error
+        with _errors_of_botocore(self._what):
+            found = Session().get_credentials()
+        if found is None:
+            raise NoLogin(f"{NONE}, or AWS_PROFILE", self._what)
+        return found
+
+
+@contextmanager
+def _errors_of_botocore(what: str) -> Iterator[None]:
+    """Raises NoLogin for an error of botocore, and Busy for one that passes."""
+    from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError, SSLError
+
+    try:
+        yield
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code")
+        status = 503 if code in roles.PASSING else error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        raise roles.failure(f"credentials for AWS: {error}", status, what) from error
+    except BotoCoreError as error:
+        passes = isinstance(error, (ConnectionError, HTTPClientError)) and not isinstance(error, SSLError)
+        raise (Busy if passes else NoLogin)(f"credentials for AWS: {error}", what) from error
+    except (OSError, ValueError) as error:  # of a token file or a credential_process, which botocore lets through
+        raise NoLogin(f"credentials for AWS cannot be read: {error}", what) from error
+
+
+class _Role:
+    """The keys of a role, until they expire."""
+
+    def __init__(self, ask: roles.Role, clock: Callable[[], float]) -> None:
+        self._ask, self._clock = ask, clock
+        self._now: roles.RoleKeys | None = None
+        self._renew_at = 0.0
+
+    def fresh(self) -> Keys | None:
+        """The keys, unless new ones should be asked for."""
+        found = self._now
+        return found.keys if found is not None and self._clock() < self._renew_at else None
+
+    def renewed(self) -> Keys:
+        """New keys; the old ones as long as they are valid and none can be had. Raises StoreError."""
+        try:
+            found = self._ask()
+        except StoreError:
+            if self._now is None or self._clock() >= self._now.expires_at:
+                raise
+            self._renew_at = self._clock() + AGAIN_SECONDS
+            return self._now.keys
+        # Keys that are valid for a shorter time are used at least once.
+        self._renew_at = max(found.expires_at - RENEW_SECONDS, (self._clock() + found.expires_at) / 2)
+        self._now = found
+        return found.keys

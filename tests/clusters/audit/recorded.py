@@ -1,0 +1,47 @@
+"""Answers of AWS as a finder gets them, without AWS: for what no emulator has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.finders import FINDERS
+from windlass.clusters.audit.report import Found
+from windlass.clusters.audit.scope import Scope
+from windlass.clusters.aws import AwsError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Recorded(Ask):
+    """Answers by `CLIENT.operation`: a list for a listing, a dictionary for one answer, an error to raise."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self._answers = answers
+
+    def _answer(self, service: str, operation: str) -> Any:
+        answer = self._answers.get(f"{service}.{operation}", [])
+        if isinstance(answer, AwsError):
+            raise answer
+        return answer
+
+    def items(self, service: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
+        yield from self._answer(service, operation)
+
+    def get(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        return dict(self._answer(service, operation) or {})
+
+    def tags(self, service: str, operation: str, key: str, **parameters: Any) -> dict[str, str]:
+        return dict(self._answer(service, operation) or {})
+
+    def each(self, items: Iterable[T], look: Callable[[T], Iterable[R]]) -> Iterator[R]:
+        for item in items:
+            yield from look(item)
+
+
+def found(kind: str, scope: Scope, answers: Mapping[str, Any], service: str = "") -> list[Found]:
+    """What the finder of a kind finds in recorded answers."""
+    [finder] = [one for one in FINDERS if one.kind == kind and service in ("", one.service)]
+    return list(finder.find(Recorded(answers), scope))

@@ -1,0 +1,120 @@
+"""What a finder cannot ask or understand: a row, never an empty list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from windlass.clusters.audit import AuditReport, Found, Unknown
+from windlass.clusters.audit.calls import Ask, Asker
+from windlass.clusters.audit.finder import Finder
+from windlass.clusters.audit.finders import balancing
+from windlass.clusters.audit.run import run_finder
+from windlass.clusters.audit.scope import Scope
+from windlass.clusters.aws import AccessDenied, Aws, NoAnswer, NoEndpoint, NotThere
+
+SCOPE = Scope("train", "us-east-1", "123456789012")
+VOLUME = Found("ec2", "volume", "vol-1", "data", "us-east-1", "tag", bills=True)
+
+
+@pytest.fixture
+def asker() -> Iterator[Asker]:
+    """Of an account that is never asked."""
+    with Aws("us-east-1", environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}) as aws, ThreadPoolExecutor(2) as details:
+        yield Asker(aws, details)
+
+
+def raising(*errors: Exception, service: str = "ec2") -> Finder:
+    """A finder of one volume whose next page fails."""
+
+    def find(ask: Ask, scope: Scope) -> Iterator[Found]:
+        yield VOLUME
+        for error in errors:
+            raise error
+
+    return Finder(service, "volume", ("ec2:DescribeVolumes",), find)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AccessDenied("denied", "allow it", action="ec2:DescribeVolumes", code="UnauthorizedOperation"),
+        NoAnswer("throttled", action="ec2:DescribeVolumes", code="Throttling"),
+        NotThere("the whole service?", action="ec2:DescribeVolumes", code="ResourceNotFoundException"),
+        KeyError("VolumeId"),
+        TypeError("None"),
+    ],
+)
+def test_what_fails_is_unknown_and_what_was_found_before_is_kept(asker: Asker, error: Exception) -> None:
+    found, [unknown] = run_finder(raising(error), asker, SCOPE)
+    assert found == [VOLUME]
+    assert (unknown.kind, unknown.asked) == ("volume", "ec2:DescribeVolumes")
+
+
+def test_a_service_that_the_region_does_not_have_has_no_objects(asker: Asker) -> None:
+    error = NoEndpoint("no such host", action="braket:ListDevices")
+    assert run_finder(raising(error, service="dms-of-mars"), asker, SCOPE) == ([VOLUME], [])
+    assert len(run_finder(raising(error, service="ec2"), asker, SCOPE)[1]) == 1
+    late = NoAnswer("late", action="braket:ListDevices")
+    assert len(run_finder(raising(late, service="dms-of-mars"), asker, SCOPE)[1]) == 1, "it exists, and did not answer"
+
+
+def test_an_object_that_goes_while_it_is_looked_at_is_left_out_and_one_that_is_denied_is_unknown(asker: Asker) -> None:
+    def look(one: int) -> Iterator[int]:
+        if one == 2:
+            raise NotThere("gone", action="iam:ListRoleTags", code="NoSuchEntity")
+        if one > 3:
+            raise AccessDenied("denied", action="iam:ListRoleTags", code="AccessDenied")
+        yield one
+
+    ask = Ask(asker, "iam", "role", ())
+    assert list(ask.each(range(6), look)) == [0, 1, 3]
+    assert [one.asked for one in ask.unknown] == ["iam:ListRoleTags"], "equal failures are one row"
+
+
+def test_items_before_a_failing_page_are_looked_at(asker: Asker) -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise NoAnswer("page 2", action="iam:ListRoles", code="Throttling")
+
+    each = Ask(asker, "iam", "role", ()).each(items(), lambda one: [one])
+    assert next(each) == 1
+    with pytest.raises(NoAnswer):
+        next(each)
+
+
+@pytest.mark.parametrize("count", [0, 5, 20, 25])
+def test_load_balancers_before_a_failing_page_are_looked_at(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    def items(*_: object) -> Iterator[dict[str, Any]]:
+        yield from ({"number": number} for number in range(count))
+        raise NoAnswer("page 2", action="elasticloadbalancing:DescribeLoadBalancers", code="Throttling")
+
+    ask = Ask(asker, "elbv2", "load balancer", ())
+    monkeypatch.setattr(ask, "items", items)
+    batches, found = balancing._batches(ask, "describe_load_balancers", "LoadBalancers"), list[int]()
+    with pytest.raises(NoAnswer):
+        found.extend(len(batch) for batch in batches)
+    assert (sum(found), all(0 < size <= balancing.BATCH for size in found)) == (count, True)
+
+
+def report(*found: Found, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
+    return AuditReport("train", "us-east-1", found, unknown, datetime(2026, 11, 25, tzinfo=UTC), 9)
+
+
+def test_a_report_is_clean_with_rows_that_are_kept_or_free_and_not_with_one_that_may_bill_or_an_open_question() -> None:
+    kept = Found("s3", "bucket", "b", "b", "us-east-1", "name", bills=True, kept_on_purpose=True)
+    possible = Found("iam", "role", "train-x", "train-x", "global", "name", bills=False, is_certain=False)
+    assert report().is_clean
+    assert report(kept, possible).is_clean
+    assert not report(VOLUME).is_clean
+    unproved = replace(VOLUME, is_certain=False)
+    assert not report(unproved).is_clean
+    assert report(replace(unproved, kept_on_purpose=True)).is_clean
+    assert not report(unknown=(Unknown("volume", "ec2:DescribeVolumes", "denied"),)).is_clean

@@ -1,0 +1,102 @@
+"""The table of components: order, sources, what a cluster is to have, and the values of the charts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from windlass.clusters.components.component import Chart, Component, Generated, Manifests
+from windlass.clusters.components.table import COMPONENTS, default, ordered
+from windlass.clusters.components.values import ClusterValues, GpuPool
+from windlass.errors import UsageError
+
+VALUES = ClusterValues(
+    "lab",
+    "eu-west-1",
+    "vpc-1",
+    "team",
+    endpoint="https://e",
+    queue_name="lab-events",
+    has_load_balancer_controller=True,
+    pools=(GpuPool("a", ("g5.xlarge", "g5.2xlarge")),),
+    tags={"windlass.dev/cluster": "lab"},
+)
+BY_NAME = {one.name: one for one in COMPONENTS}
+
+
+def names(*asked: str) -> list[str]:
+    return [one.name for one in ordered(asked)]
+
+
+def test_every_component_is_pinned_and_says_what_must_be_ready() -> None:
+    for one in COMPONENTS:
+        if isinstance(one.source, Generated):
+            continue
+        assert re.fullmatch(r"\d+\.\d+\.\d+", one.version)
+        assert one.ready, one.name
+        if isinstance(one.source, Chart):
+            assert one.source.version == one.version
+            assert one.source.repository.startswith(("oci://", "https://"))
+        else:
+            assert isinstance(one.source, Manifests)
+            assert f"/v{one.version}/" in one.source.url
+
+
+def test_what_a_component_needs_is_installed_before_it() -> None:
+    assert names("trainer") == ["jobset", "trainer"]
+    assert names("node-pools") == ["karpenter", "node-pools"]
+    assert names("kueue") == ["kueue"], "Kueue queues what there is"
+    assert names("kueue", "mpi-operator", "trainer") == ["jobset", "trainer", "mpi-operator", "kueue"]
+    everything = names(*(one.name for one in reversed(COMPONENTS)))
+    assert sorted(everything) == sorted(BY_NAME)
+    for at, name in enumerate(everything):
+        assert {*BY_NAME[name].needs, *BY_NAME[name].after} <= set(everything[:at])
+
+
+def test_an_unknown_name_and_a_cycle_are_refused() -> None:
+    with pytest.raises(UsageError, match="karpentr is no component") as caught:
+        ordered(["karpentr"])
+    assert caught.value.hint == "did you mean karpenter?"
+    one = replace(BY_NAME["jobset"], needs=("trainer",))
+    with pytest.raises(UsageError, match="jobset → trainer → jobset"):
+        ordered(["jobset"], (one, BY_NAME["trainer"]))
+
+
+def test_a_cluster_has_karpenter_pools_and_load_balancers_where_terraform_made_them() -> None:
+    assert set(default(VALUES)) == set(BY_NAME)
+    bare = ClusterValues("lab", "eu-west-1", "vpc-1", "team")
+    assert set(BY_NAME) - set(default(bare)) == {"karpenter", "node-pools", "aws-load-balancer-controller"}
+
+
+def values_of(name: str) -> dict[str, Any]:
+    component: Component = BY_NAME[name]
+    return dict(component.values(VALUES))
+
+
+def test_charts_are_configured_with_the_outputs_of_the_cluster() -> None:
+    karpenter = values_of("karpenter")
+    assert karpenter["settings"] == {
+        "clusterName": "lab",
+        "clusterEndpoint": "https://e",
+        "interruptionQueue": "lab-events",
+    }
+    assert karpenter["serviceAccount"] == {"name": "karpenter"}
+    balancers = values_of("aws-load-balancer-controller")
+    assert (balancers["clusterName"], balancers["region"], balancers["vpcId"]) == ("lab", "eu-west-1", "vpc-1")
+    assert balancers["defaultTags"] == {
+        "windlass.dev/cluster": "lab",
+        "windlass.dev/managed-by": "aws-load-balancer-controller",
+    }
+    assert values_of("trainer")["jobset"] == {"install": False}
+    terms = values_of("nvidia-device-plugin")["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert terms[0]["matchExpressions"] == [
+        {"key": "windlass.dev/pool", "operator": "Exists"},
+        {"key": "windlass.dev/pool", "operator": "NotIn", "values": ["system"]},
+    ]
+    for name in ("jobset", "kueue"):
+        assert f"'registry.k8s.io/{name}/{name}', 'tag': 'v{BY_NAME[name].version}'" in str(values_of(name))

@@ -1,0 +1,35 @@
+"""Cluster files whose policies are tested, and all that their policies allow."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from windlass.clusters.policies import Purpose, statements
+from windlass.spec.cluster import Cluster
+from windlass.spec.parse import parse_cluster
+
+ACCOUNT: Final = "123456789012"
+SMALL: Final = "name: vision\nregion: us-east-1\ncomponents: [jobset]\n"
+"""Nothing that can be left out."""
+EVERYTHING: Final = """\
+name: vision
+region: us-east-1
+gpus:
+  - {name: h100, instances: [p5.48xlarge], provision: node-group}
+  - {name: a10g, instances: [g5.12xlarge], provision: node-group, capacity: spot}
+storage: {efs: true, fsx: true, s3_files: true}
+sagemaker: true
+budget: {limit: 1000, email: someone@example.com}
+state: {bucket: team-state, prefix: clusters}
+"""
+"""All that a cluster file may ask for."""
+
+
+def cluster(text: str = EVERYTHING) -> Cluster:
+    """A cluster file as its model."""
+    return parse_cluster(text, "cluster.yaml")
+
+
+def every_action() -> set[str]:
+    """All actions of all policies."""
+    return {action for purpose in Purpose for one in statements(cluster(), ACCOUNT, purpose) for action in one.actions}

@@ -1,0 +1,90 @@
+"""The policy of doctor, in an emulated account that enforces policies: enough, and none of it needless."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from tests.clusters.policies.clusters import cluster
+from tests.fakeaws.emulator import ACCOUNT, Emulator, emulated_aws
+
+from windlass.clusters.aws import Aws, AwsError
+from windlass.clusters.policies import Purpose, Statement, as_statements, statements
+from windlass.clusters.preflight.account import account_findings
+from windlass.clusters.preflight.finding import Finding
+from windlass.clusters.preflight.identity import PodsOf, association_finding
+
+FILE: Final = """\
+name: vision
+region: us-east-1
+gpus: [{name: gpus, instances: [g5.12xlarge], max: 8}]
+"""
+ANOTHER_QUOTA: Final = FILE.replace("g5.12xlarge", "p4d.24xlarge")
+"""Instances of which no larger quota was requested yet."""
+UNSEEN: Final = {"ReadDefaultQuotas": "asked where AWS has no value for the account, and the emulator always has one"}
+"""Statements that are not missed in the emulator, each with the reason."""
+GIVEN: Final = statements(cluster(FILE), ACCOUNT, Purpose.DOCTOR)
+ROLE: Final = f"arn:aws:iam::{ACCOUNT}:role/vision-run"
+TRUST: Final = json.dumps({"Version": "2012-10-17", "Statement": []})
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """An account with a small quota, a cluster, the role of its runs, and a user."""
+    quotas = {"FAKEAWS_QUOTAS": "L-1216C47A=64,L-DB2E81BA=64,L-417A185B=64"}
+    with emulated_aws(tmp_path_factory.mktemp("aws"), auth=True, environ=quotas) as aws:
+        role = aws.client("iam").create_role(RoleName="vision-run", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
+        vpc = aws.client("ec2").create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        subnet = aws.client("ec2").create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/20")["Subnet"]["SubnetId"]
+        aws.client("eks").create_cluster(name="vision", roleArn=role, resourcesVpcConfig={"subnetIds": [subnet]})
+        aws.client("iam").create_user(UserName="checker")
+        yield aws
+
+
+def findings(emulator: Emulator, allowed: list[Statement], file: str = FILE) -> list[Finding]:
+    """What doctor finds, and what its offers do, as a user with these statements."""
+    iam = emulator.client("iam")
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [one.as_json() for one in allowed]})
+    iam.put_user_policy(UserName="checker", PolicyName="doctor", PolicyDocument=policy)
+    key = iam.create_access_key(UserName="checker")["AccessKey"]
+    login = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+    wanted = cluster(file)
+    with Aws(environ=emulator.environ | login) as aws:
+        seen = list(account_findings(aws, wanted, lambda account: as_statements(wanted, account, Purpose.AUDIT)))
+        seen.append(association_finding(aws, PodsOf("vision", "training"), ROLE))
+        return [*seen, *(_done(one) for one in seen if one.offer is not None)]
+
+
+def _done(one: Finding) -> Finding:
+    assert one.offer is not None
+    try:
+        return one.offer.act()
+    except AwsError as error:
+        return Finding(one.name, "warn", f"unknown: {error.message}", error.hint)
+
+
+def undone(emulator: Emulator) -> None:
+    """Remove the association that an offer has made."""
+    eks = emulator.client("eks")
+    for one in eks.list_pod_identity_associations(clusterName="vision")["associations"]:
+        eks.delete_pod_identity_association(clusterName="vision", associationId=one["associationId"])
+
+
+def test_doctor_with_exactly_its_policy_leaves_nothing_unknown_emulated(emulator: Emulator) -> None:
+    seen = findings(emulator, list(GIVEN))
+    undone(emulator)
+    assert [one for one in seen if "unknown" in one.found] == []
+    assert any(one.found.startswith("requested") for one in seen)
+    assert any(one.found.startswith("made a-") for one in seen)
+
+
+@pytest.mark.parametrize("sid", [one.sid for one in GIVEN if one.sid not in UNSEEN])
+def test_without_a_statement_doctor_says_what_it_may_not_ask_emulated(emulator: Emulator, sid: str) -> None:
+    [missing] = [one for one in GIVEN if one.sid == sid]
+    rest = [one for one in GIVEN if one is not missing]
+    seen = findings(emulator, rest, ANOTHER_QUOTA if sid == "RequestQuotas" else FILE)
+    undone(emulator)
+    said = " ".join(f"{one.found} {one.fix}" for one in seen if "unknown" in one.found)
+    assert any(action in said for action in missing.actions), seen

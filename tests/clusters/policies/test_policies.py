@@ -1,0 +1,232 @@
+"""The printed policies against AWS's service authorization reference, and against what they are made of."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.clusters.policies.clusters import ACCOUNT, EVERYTHING, SMALL, cluster, every_action
+from tests.fakeaws.emulator.reference import TABLE
+
+import windlass.clusters
+from windlass.clusters.audit import audit_statements
+from windlass.clusters.policies import LONGEST, TITLES, Place, Purpose, Statement, as_statements, policies, statements
+from windlass.clusters.policies.control import managed_policies, passed, roles_of
+from windlass.clusters.policies.documents import documents
+
+REFERENCE: Final[dict[str, Any]] = json.loads(TABLE.read_text())
+CONFIGURATION: Final = Path(windlass.clusters.__file__).with_name("eks")
+ANYWHERE: Final = frozenset({"aws:RequestedRegion", "aws:ViaAWSService"})
+"""Condition keys that all services have."""
+ALL: Final = [(purpose, one) for purpose in Purpose for one in statements(cluster(), ACCOUNT, purpose)]
+by_sid = pytest.mark.parametrize(("purpose", "one"), ALL, ids=[f"{purpose}-{one.sid}" for purpose, one in ALL])
+WITHOUT_RESOURCE: Final = frozenset({Purpose.AUDIT})
+"""Audits look for what has lost its name and its tags: they list all."""
+
+LISTINGS: Final = {"ListLogs": "all log groups are listed", "ListEfs": "looked for by name before there is an id"}
+"""Statements on everything, where a resource is possible, each with its reason."""
+
+
+def types_of(action: str) -> dict[str, Any]:
+    return {kind: row for kind, row in REFERENCE["actions"][action].items() if kind}
+
+
+def is_of(resource: str, service: str, kind: str) -> bool:
+    """Whether a resource of a statement can be of a type, by the fixed parts of the type's ARN."""
+    template = str(REFERENCE["resources"][f"{service}:{kind}"]["arn"])
+    if service == "ecr":
+        template = template.replace("${RepositoryName}", "*")
+    start = re.sub(r"\$\{\w+\}", "*", template).split(":", 5)
+    found = resource.split(":", 5)
+    if len(found) != 6 or found[2] != start[2]:
+        return False
+    head = re.split(r"[/*]", start[5])[0]
+    return not head or found[5].startswith(head)
+
+
+@by_sid
+def test_actions_are_named_in_full_and_known_to_aws(purpose: Purpose, one: Statement) -> None:
+    assert one.actions
+    for action in one.actions:
+        assert re.fullmatch(r"[a-z0-9-]+:[A-Z][A-Za-z0-9]+", action)
+        # The reference of April 2026 does not have S3 Files, which is newer.
+        assert action in REFERENCE["actions"] or action.startswith("s3files:"), action
+
+
+@by_sid
+def test_resources_are_named_where_aws_checks_them(purpose: Purpose, one: Statement) -> None:
+    for action in (each for each in one.actions if each in REFERENCE["actions"]):
+        kinds, service = types_of(action), action.split(":")[0]
+        if one.resources == ("*",):
+            assert not kinds or purpose in WITHOUT_RESOURCE or one.sid in LISTINGS, action
+        else:
+            assert any(is_of(resource, service, kind) for resource in one.resources for kind in kinds), action
+    for resource in one.resources:
+        if resource != "*" and one.sid != "S3Files":
+            assert any(
+                is_of(resource, action.split(":")[0], kind) for action in one.actions for kind in types_of(action)
+            ), f"{resource}: no action of the statement is checked on it"
+
+
+@by_sid
+def test_conditions_are_keys_that_aws_has_for_the_action(purpose: Purpose, one: Statement) -> None:
+    for action in (each for each in one.actions if each in REFERENCE["actions"]):
+        service, rows = action.split(":")[0], REFERENCE["actions"][action]
+        known = {key for row in rows.values() for key in row["conditions"]}
+        known |= {key for kind in types_of(action) for key in REFERENCE["resources"][f"{service}:{kind}"]["conditions"]}
+        for key in {key for values in one.conditions.values() for key in values} - ANYWHERE:
+            assert re.sub(r"(Tag/).*", r"\1${TagKey}", key) in known, f"{action} has no condition {key}"
+
+
+@by_sid
+def test_what_names_no_resource_is_bounded_by_region(purpose: Purpose, one: Statement) -> None:
+    if one.resources == ("*",) and purpose is not Purpose.AUDIT:
+        keys = {key for values in one.conditions.values() for key in values}
+        is_global = set(one.actions) <= {"s3:ListAllMyBuckets", "ecr:GetAuthorizationToken"}
+        assert "aws:RequestedRegion" in keys or is_global
+
+
+@by_sid
+def test_roles_are_passed_and_made_for_named_services_alone(purpose: Purpose, one: Statement) -> None:
+    key = {"iam:PassRole": "iam:PassedToService", "iam:CreateServiceLinkedRole": "iam:AWSServiceName"}
+    for action in set(one.actions) & set(key):
+        assert one.actions == (action,)
+        assert one.conditions["StringEquals"][key[action]]
+        assert all(resource.count("*") <= 1 and "/*" not in resource[:-2] for resource in one.resources)
+
+
+@pytest.mark.parametrize("text", [SMALL, EVERYTHING], ids=["small", "everything"])
+@pytest.mark.parametrize("purpose", list(Purpose))
+def test_documents_are_within_the_limit_and_have_each_statement_once(text: str, purpose: Purpose) -> None:
+    found = policies(cluster(text), ACCOUNT, purpose)
+    assert all(one.size <= LONGEST for one in found)
+    assert [one for document in found for one in document.statements] == list(
+        statements(cluster(text), ACCOUNT, purpose)
+    )
+    sids = [one["Sid"] for one in as_statements(cluster(text), ACCOUNT, purpose)]
+    assert len(sids) == len(set(sids))
+    assert all(re.fullmatch(r"[A-Za-z0-9]+", sid) for sid in sids)
+    assert len({one.name for one in found}) == len(found)
+    assert TITLES[purpose]
+
+
+def test_the_longest_names_fit_too() -> None:
+    text = EVERYTHING.replace("name: vision", f"name: {'v' * 30}").replace("us-east-1", "ap-southeast-2")
+    for purpose in Purpose:
+        assert all(one.size <= LONGEST for one in policies(cluster(text), ACCOUNT, purpose))
+
+
+def test_several_documents_are_numbered_and_one_is_not() -> None:
+    one = Statement("A", ("s3:GetObject",), ("arn:aws:s3:::b/*",))
+    two = Statement("B", ("s3:PutObject",), ("arn:aws:s3:::b/*",))
+    [single] = documents("windlass-a", [one, two])
+    assert single.name == "windlass-a"
+    assert [document.name for document in documents("windlass-a", [one, two], 150)] == ["windlass-a-1", "windlass-a-2"]
+
+
+@pytest.mark.parametrize(
+    "service", ["elasticfilesystem", "fsx", "s3files", "cloudformation", "budgets", "sqs", "events"]
+)
+def test_what_a_cluster_file_does_not_ask_for_is_not_allowed(service: str) -> None:
+    def services(text: str) -> set[str]:
+        found = statements(cluster(text), ACCOUNT, Purpose.UP)
+        return {action.split(":")[0] for one in found for action in one.actions}
+
+    assert service in services(EVERYTHING)
+    assert service not in services(SMALL)
+
+
+def test_policies_of_two_clusters_have_no_resource_in_common_but_what_tags_bound() -> None:
+    other = cluster(EVERYTHING.replace("name: vision", "name: audio"))
+    for mine, theirs in zip(
+        statements(cluster(), ACCOUNT, Purpose.UP), statements(other, ACCOUNT, Purpose.UP), strict=True
+    ):
+        if shared := set(mine.resources) & set(theirs.resources):
+            assert shared == {"*"} or mine.conditions != theirs.conditions or mine.sid in UNBOUNDED, mine.sid
+
+
+UNBOUNDED: Final = {
+    "ReadKeys": "keys are described before AWS knows their tags",
+    "ListEfs": "looked for by name",
+    "FindState": "both clusters keep their state in one bucket",
+    "LaunchIn": "EKS's group has no tag of ours",
+    "InterfacesOfMountTargets": "made by EFS, without tags",
+    "RolesOfServices": "of the account",
+    "RoleOfFsxForTheBucket": "of the account",
+    "RightsOfFsxOnTheBucket": "of the account",
+    "ExportFsx": "a task is new",
+    "S3Files": "not in the reference yet",
+}
+"""Statements that two clusters of an account have alike, each with its reason."""
+
+
+def test_every_role_and_managed_policy_of_the_configuration_is_in_the_policies() -> None:
+    text = "\n".join(path.read_text() for path in CONFIGURATION.glob("*.tf"))
+    attached = set(re.findall(r'"(Amazon(?:EKS|EC2|EBS|EFS|S3)\w+)"', text)) | set(
+        re.findall(r"policy/(?:service-role/)?(Amazon\w+)", text)
+    )
+    attached -= {name for name in attached if "Admin" in name or name == "AmazonEKSEditPolicy"}
+    assert {name.split("/")[-1] for name in managed_policies(cluster())} == attached
+    names = json.loads((CONFIGURATION / "names.json").read_text())
+    roles = {name.removeprefix("{name}-") for address, name in names.items() if address.startswith("aws_iam_role.")}
+    # No cluster file asks for the Mountpoint driver, and SageMaker's role is passed by who starts a job.
+    assert set(roles_of(cluster())) == roles - {"s3-csi"}
+    assert set(passed(cluster())) == roles - {"s3-csi", "sagemaker"}
+
+
+NOT_OURS: Final = {
+    "billing:GetBillingViewData": "a budget of a billing view",
+    "fsx:CreateBackup": "a backup before a file system is deleted, which the configuration skips",
+    "ec2:DescribeSecurityGroups": "read by ReadNetwork",
+    "ecs:ListClusters": "flow logs of ECS",
+    "ecs:ListContainerInstances": "flow logs of ECS",
+    "ecs:ListServices": "flow logs of ECS",
+    "ecs:ListTaskDefinitions": "flow logs of ECS",
+    "ecs:ListTasks": "flow logs of ECS",
+    "route53:AssociateVPCWithHostedZone": "endpoints with private DNS names; ours is a gateway",
+    "ssm:GetParameters": "templates that name an image by a parameter; ours name none",
+    "s3:PutObject": "tasks with a report; ours have none",
+}
+"""What AWS's reference says that our actions may need besides, and ours do not, each with its reason."""
+
+
+def test_what_actions_need_besides_is_allowed_or_has_a_reason() -> None:
+    allowed = {action for one in statements(cluster(), ACCOUNT, Purpose.UP) for action in one.actions}
+    needed = {
+        need
+        for action in allowed
+        if action in REFERENCE["actions"]
+        for row in REFERENCE["actions"][action].values()
+        for need in row["needs"]
+    }
+    assert needed - allowed - set(NOT_OURS) == set()
+
+
+def test_the_policy_of_doctor_has_exactly_what_its_code_names() -> None:
+    """Calls of doctor are made below `aws_errors` with their action."""
+    folder = CONFIGURATION.with_name("preflight")
+    text = "\n".join(path.read_text() for path in sorted(folder.glob("*.py")))
+    named = set(re.findall(r'aws_errors\([^\n]*"([a-z0-9-]+:[A-Z]\w+)"\)', text))
+    allowed = {action for one in statements(cluster(), ACCOUNT, Purpose.DOCTOR) for action in one.actions}
+    assert named == allowed - {"iam:PassRole"}
+
+
+def test_the_policy_of_an_audit_is_made_of_what_its_finders_declare() -> None:
+    assert as_statements(cluster(), ACCOUNT, Purpose.AUDIT) == [
+        {**one, "Action": one["Action"][0] if len(one["Action"]) == 1 else one["Action"]} for one in audit_statements()
+    ]
+
+
+def test_the_reference_has_no_action_that_no_policy_names() -> None:
+    assert every_action() - set(REFERENCE["actions"]) == {
+        action for action in every_action() if action.startswith("s3files:")
+    }
+
+
+def test_a_place_in_another_partition_has_its_arns() -> None:
+    place = Place.of(cluster(SMALL.replace("us-east-1", "cn-north-1")), ACCOUNT)
+    assert place.bucket_arn == "arn:aws-cn:s3:::windlass-vision-123456789012"
+    assert place.role("node") == "arn:aws-cn:iam::123456789012:role/vision-node"

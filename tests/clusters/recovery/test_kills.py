@@ -1,0 +1,166 @@
+"""kill -9 of Windlass, of Terraform and of both, amid up and down: nothing is lost (real Terraform, emulated AWS)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.clusters.recovery import program
+from tests.fakeaws.emulator import Emulator
+from tests.helpers.nightly import IS_NIGHTLY
+from tests.helpers.until import passed, until
+
+from windlass.clusters.folder import ClusterFolder, LocalBackend, S3Backend
+from windlass.clusters.recovery import RecoveryReport
+from windlass.clusters.terraform import process
+from windlass.worker.process import of_session, send
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+LINES: Final = {"up": 24, "down": 20}
+"""What the apply of the small configuration prints."""
+LATER_SECONDS: Final = 0.5
+"""From a printed line to the kill, at most: the launch template alone takes 6 s, in which nothing is printed."""
+PATIENCE_SECONDS: Final = 400.0
+"""Each command starts Terraform and its provider several times, each time for seconds of a core."""
+CYCLES: Final = 5 if IS_NIGHTLY else 1
+"""Each kills once in up and once in down."""
+
+
+@dataclass
+class Scene:
+    """One cluster in the emulated account."""
+
+    home: Path
+    name: str
+    backend: LocalBackend | S3Backend
+    environ: Mapping[str, str]
+    aws: Emulator
+
+    def __post_init__(self) -> None:
+        self.folder = ClusterFolder.of(self.home, self.name)
+
+    def start(self, action: str) -> subprocess.Popen[bytes]:
+        """Start the program that is killed."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        backend = asdict(self.backend)
+        argv = [str(self.home), self.name, json.dumps(backend), json.dumps(dict(self.environ)), action]
+        with (self.home / f"{action}.log").open("wb") as log:
+            root = Path(__file__).parents[3]
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.clusters.recovery.program", *argv],
+                cwd=root,
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{root / 'src'}:{root}"},
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self, action: str, victim: str, num_lines: int, seconds: float) -> None:
+        """Start up or down, and kill so many seconds after the given line of its apply."""
+        child = self.start(action)
+        log = self.home / f"{action}.log"
+        record = until(lambda: self.applying() or child.poll() is not None, log.read_text, PATIENCE_SECONDS)
+        if not isinstance(record, process.RunningCommand):  # it was over before this process looked
+            assert child.returncode == 0, log.read_text()
+            return
+        until(
+            lambda: child.poll() is not None or len(record.log.read_bytes().splitlines()) >= num_lines,
+            log.read_text,
+            PATIENCE_SECONDS,
+        )
+        passed(seconds)
+        if victim in ("windlass", "both"):
+            child.kill()
+        if victim in ("terraform", "both") and record.is_alive:
+            for pid in [record.pid] if victim == "terraform" else of_session(record.pid):
+                send(pid, signal.SIGKILL)
+        child.wait(PATIENCE_SECONDS)
+
+    def applying(self) -> process.RunningCommand | None:
+        """The apply that runs."""
+        record = process.record_of(self.folder.path)
+        return record if record and record.command == "apply" and record.pid else None
+
+    def recover(self) -> RecoveryReport:
+        """What the next command does first."""
+        with self.folder.locked("test"):
+            driver = program.terraform_of(self.folder, self.environ)
+            report = program.recovered(driver, self.environ)
+            missing = self.existing() - {one.id for one in driver.state()}
+            assert not missing, (missing, report)
+            assert report.is_clean, report
+            return report
+
+    def existing(self) -> set[str]:
+        """Ids of all that exists for this cluster, as Terraform writes them."""
+        ec2, iam = self.aws.client("ec2"), self.aws.client("iam")
+        filters = [{"Name": "tag:windlass.dev/cluster", "Values": [self.name]}]
+        found = {one["VpcId"] for one in ec2.describe_vpcs(Filters=filters)["Vpcs"]}
+        found |= {one["SubnetId"] for one in ec2.describe_subnets(Filters=filters)["Subnets"]}
+        templates = ec2.describe_launch_templates()["LaunchTemplates"]
+        found |= {one["LaunchTemplateId"] for one in templates if one["LaunchTemplateName"].startswith(f"{self.name}-")}
+        buckets = self.aws.client("s3").list_buckets()["Buckets"]
+        found |= {one["Name"] for one in buckets if one["Name"].startswith(f"{self.name}-")}
+        roles = [one["RoleName"] for one in iam.list_roles()["Roles"] if one["RoleName"].startswith(f"{self.name}-")]
+        policies = {f"{role}:{one}" for role in roles for one in iam.list_role_policies(RoleName=role)["PolicyNames"]}
+        return found | set(roles) | policies
+
+    def finish_up(self) -> None:
+        """Apply, and a second plan is clean."""
+        with self.folder.locked("test"):
+            driver = program.terraform_of(self.folder, self.environ)
+            driver.apply(driver.plan())
+            second = driver.plan()
+            assert second.summary.is_empty, second.summary
+            assert self.existing() == {one.id for one in driver.state()}
+
+    def finish_down(self) -> None:
+        """Destroy, and nothing is left."""
+        with self.folder.locked("test"):
+            driver = program.terraform_of(self.folder, self.environ)
+            driver.apply(driver.plan(destroy=True))
+            assert not driver.state()
+        assert not self.existing()
+
+
+OFTEN: Final = (("s3", "terraform"),)
+"""What CI kills: it is Terraform that makes, and a local state loses less."""
+
+
+def combinations() -> list[Any]:
+    """Each store with each victim; most of them are of the long tests."""
+    every = [(store, victim) for store in ("local", "s3") for victim in ("windlass", "terraform", "both")]
+    return [pytest.param(*one, marks=() if one in OFTEN else pytest.mark.nightly) for one in every]
+
+
+@pytest.mark.parametrize(("store", "victim"), combinations())
+def test_emulated_kill_9_amid_up_and_down_leaves_nothing_that_is_not_in_the_state(
+    store: str,
+    victim: str,
+    shared_aws: Emulator,
+    terraform: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """Moments are seeded; both halves of a cycle begin where the other has ended."""
+    environ = {**terraform, **shared_aws.environ}
+    name = f"kill-{store}-{victim}"
+    backend: Any = LocalBackend()
+    if store == "s3":
+        shared_aws.client("s3").create_bucket(Bucket=f"state-{victim}")
+        backend = S3Backend(f"state-{victim}", f"{name}.tfstate", "us-east-1", endpoint=shared_aws.url)
+    scene = Scene(tmp_path, name, backend, environ, shared_aws)
+    moments = random.Random(f"{store} {victim}")
+    for _ in range(CYCLES):
+        for action, finish in (("up", scene.finish_up), ("down", scene.finish_down)):
+            scene.kill(action, victim, moments.randint(1, LINES[action]), moments.random() * LATER_SECONDS)
+            scene.recover()
+            finish()

@@ -1,0 +1,126 @@
+"""Tests of `windlass.clusters.terraform.errors`: failures as recorded, and as AWS words them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.clusters.terraform.test_events import events
+
+from windlass.clusters.terraform.errors import StalePlan, StateLocked, TerraformError, TerraformFailed, failure
+from windlass.clusters.terraform.events import Diagnostic
+
+LOG = Path("apply.log")
+API = "operation error {}, https response error StatusCode: {}, RequestID: 4f2a-11, api error {}"
+
+
+def recorded(name: str) -> TerraformError:
+    """The error of a recorded command."""
+    return failure("apply", [one for one in events(name) if isinstance(one, Diagnostic)], LOG)
+
+
+def worded(operation: str, status: int, error: str, doing: str = "creating it") -> TerraformFailed:
+    """The error of one failure of the provider."""
+    summary = f"{doing}: {API.format(operation, status, error)}"
+    found = failure("apply", [Diagnostic("error", summary, address="aws_vpc.main", file="vpc.tf", line=3)], LOG)
+    assert isinstance(found, TerraformFailed)
+    return found
+
+
+def test_missing_credentials_say_how_to_log_in() -> None:
+    found = recorded("credentials")
+    assert "aws sso login" in found.hint
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "InvalidClientTokenId", "AuthFailure"])
+def test_expired_and_wrong_credentials_say_how_to_log_in(code: str) -> None:
+    found = worded("STS: GetCallerIdentity", 403, f"{code}: The security token included in the request is expired")
+    assert "aws sso login" in found.hint
+
+
+def test_a_refusal_names_the_action() -> None:
+    message = (
+        "UnauthorizedOperation: You are not authorized to perform this operation. User: "
+        "arn:aws:iam::123456789012:user/x is not authorized to perform: ec2:CreateVpc on resource: "
+        "arn:aws:ec2:us-east-1:123456789012:vpc/* because no identity-based policy allows the "
+        "ec2:CreateVpc action. Encoded authorization failure message: R0lGODlhAQAB"
+    )
+    found = worded("EC2: CreateVpc", 403, message)
+    assert "aws_vpc.main in vpc.tf:3" in found.message
+    assert found.hint.startswith("allow ec2:CreateVpc")
+    assert "R0lGODlhAQAB" not in found.message
+
+
+def test_a_refusal_without_the_action_names_the_operation() -> None:
+    assert worded("EKS: CreateAddon", 403, "AccessDeniedException: ").hint.startswith("allow eks:CreateAddon")
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("VpcLimitExceeded: The maximum number of VPCs has been reached.", "ask for a higher quota"),
+        ("AddressLimitExceeded: The maximum number of addresses has been reached.", "ask for a higher quota"),
+        ("ResourceLimitExceeded: Too many clusters", "ask for a higher quota"),
+        ("InsufficientInstanceCapacity: no p5.48xlarge", "choose other zones"),
+        ("UnsupportedAvailabilityZoneException: us-east-1e", "choose other zones"),
+        (
+            "DependencyViolation: The vpc 'vpc-1' has dependencies and cannot be deleted.",
+            "something that Terraform did not make",
+        ),
+        (
+            "DeleteConflict: Cannot delete entity, must detach all policies first.",
+            "something that Terraform did not make",
+        ),
+        ("Throttling: Rate exceeded", "try again in a few minutes"),
+        ("InvalidSubnetID.NotFound: The subnet ID 'subnet-1' does not exist", "something that the configuration needs"),
+        ('requested bucket from "eu-west-1", actual location "us-east-1"', "name the region of that bucket"),
+        ("Whatever: else", "see apply.log"),
+    ],
+)
+def test_a_failure_says_what_to_do(error: str, hint: str) -> None:
+    assert worded("EC2: Do", 400, error).hint.startswith(hint)
+
+
+def test_names_that_exist_are_all_named() -> None:
+    found = recorded("exists")
+    assert "cluster up --recover" in found.hint
+    assert (
+        "aws_iam_role.node in main.tf:33: creating IAM Role (small-node): Role with name small-node already exists."
+        in (found.message)
+    )
+    assert "RequestID" not in found.message
+
+
+def test_a_held_lock_says_who_holds_it_since_when() -> None:
+    found = recorded("locked")
+    assert isinstance(found, StateLocked)
+    assert found.lock.id == "47263ab1-a052-0c5d-8451-2a8ae7a0cdd1"
+    assert (found.lock.host, found.lock.doing) == ("vm", "apply")
+    assert "locked by root@vm since 2026-11-25 01:12:27 UTC (apply)" in found.message
+
+
+def test_a_stale_plan_says_to_plan_again() -> None:
+    assert isinstance(recorded("stale"), StalePlan)
+
+
+def test_a_missing_bucket_of_the_state_is_named() -> None:
+    found = recorded("nobucket")
+    assert '"absent-state" does not exist' in found.message
+    assert "create the bucket" in found.hint
+
+
+def test_an_error_in_the_configuration_has_its_place() -> None:
+    found = recorded("configuration")
+    assert "bad.tf:2: Unsupported argument" in found.message
+
+
+def test_an_unreachable_service_is_the_network() -> None:
+    found = recorded("refused")
+    assert "check the network" in found.hint
+    assert len(found.message) < 700
+
+
+def test_a_command_that_fails_without_an_error_points_at_its_log() -> None:
+    found = failure("apply", [], LOG, "panic: oh")
+    assert "panic: oh" in found.message
+    assert str(LOG) in found.hint

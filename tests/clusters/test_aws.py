@@ -1,0 +1,236 @@
+"""The border to AWS: where region and credentials come from, and what errors of botocore become."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass.clusters.aws import (
+    AccessDenied,
+    Aws,
+    AwsError,
+    NoAnswer,
+    NotLoggedIn,
+    NotThere,
+    aws_errors,
+    iam_action,
+    partition,
+)
+from windlass.errors import EngineError, MissingPart
+
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+
+
+@contextmanager
+def answering(status: int, body: Mapping[str, Any] | bytes) -> Iterator[str]:
+    """The URL of a server on loopback that gives every call the same answer: of the JSON protocol, or these bytes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/x-amz-json-1.1")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing is logged."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def failure(status: int, code: str, message: str) -> AwsError:
+    """What a call becomes that AWS answers with an error."""
+    with (
+        answering(status, {"__type": code, "message": message}) as url,
+        Aws(environ={**KEYS, "AWS_ENDPOINT_URL": url}) as aws,
+        pytest.raises(AwsError) as raised,
+        aws_errors("list the repositories", "ecr:DescribeRepositories"),
+    ):
+        aws.client("ecr").describe_repositories()
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "AccessDeniedException", AccessDenied),
+        (403, "UnauthorizedOperation", AccessDenied),
+        (400, "ExpiredTokenException", NotLoggedIn),
+        (400, "UnrecognizedClientException", NotLoggedIn),
+        (403, "InvalidClientTokenId", NotLoggedIn),
+        (400, "RepositoryNotFoundException", NotThere),
+        (400, "InvalidVolume.NotFound", NotThere),
+        (400, "InvalidParameterException", AwsError),
+    ],
+)
+def test_errors_of_aws_by_their_code(status: int, code: str, kind: type[AwsError]) -> None:
+    error = failure(status, code, "no")
+    assert type(error) is kind
+    assert (error.code, error.action) == (code, "ecr:DescribeRepositories")
+    assert error.message.endswith(f"list the repositories: DescribeRepositories: no ({code})")
+    assert isinstance(error, EngineError)
+
+
+def test_a_denied_action_is_named_as_aws_names_it() -> None:
+    message = "User: arn:aws:iam::1:user/ada is not authorized to perform: ecr:ListImages on resource: *"
+    assert (
+        failure(400, "AccessDeniedException", message).hint == "allow ecr:ListImages to the credentials' user or role"
+    )
+
+
+def test_a_denied_action_that_aws_does_not_name_is_the_one_that_was_asked_for() -> None:
+    error = failure(403, "UnauthorizedOperation", "You are not authorized to perform this operation.")
+    assert error.hint == "allow ecr:DescribeRepositories to the credentials' user or role"
+
+
+def test_an_expired_login_says_how_to_log_in_again() -> None:
+    assert "aws sso login" in failure(400, "ExpiredTokenException", "The security token has expired").hint
+
+
+def test_what_sagemaker_could_not_find_is_not_there() -> None:
+    assert type(failure(400, "ValidationException", 'Could not find endpoint "x".')) is NotThere
+    assert type(failure(400, "ValidationException", "1 validation error detected")) is AwsError
+
+
+XHTML = b"""<?xml version="1.0"?>
+<!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Strict//EN" "xhtml1-strict.dtd">
+<html xmlns="http://www.w3.org/1999/xhtml"><body>Log in</body></html>"""
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, XHTML), (200, b"<!-- portal -->\n<html></html>"), (200, b"OK"), (404, b""), (404, b"404 page not found")],
+)
+@pytest.mark.parametrize(
+    ("service", "operation"),
+    [("kms", "list_keys"), ("eks", "list_clusters"), ("s3", "list_buckets")],
+)
+def test_what_no_service_of_aws_answers_is_neither_an_empty_list_nor_an_absence(
+    status: int, body: bytes, service: str, operation: str
+) -> None:
+    """As XML and as JSON they are answers without members: an audit would find nothing left."""
+    with (
+        answering(status, body) as url,
+        Aws(environ={**KEYS, "AWS_ENDPOINT_URL": url}, attempts=1) as aws,
+        pytest.raises(NoAnswer),
+        aws_errors("list them"),
+    ):
+        getattr(aws.client(service), operation)()
+
+
+def test_a_port_that_does_not_listen_is_no_answer() -> None:
+    import botocore.session
+    from botocore.config import Config
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    once = Config(retries={"total_max_attempts": 1}, connect_timeout=1)  # the pauses between attempts take seconds
+    keys = {"aws_access_key_id": "AKIA", "aws_secret_access_key": "secret"}
+    client = botocore.session.Session().create_client("sts", "us-east-1", endpoint_url=url, config=once, **keys)
+    with pytest.raises(NoAnswer) as raised, aws_errors("ask"):
+        client.get_caller_identity()
+    client.close()
+    assert "region" in raised.value.hint
+
+
+def test_without_credentials_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with Aws("us-east-1", environ={}) as aws, pytest.raises(NotLoggedIn, match="no credentials") as raised:
+        _ = aws.identity
+    assert "aws configure" in raised.value.hint
+
+
+def test_an_unknown_profile_is_an_error_of_the_login() -> None:
+    with pytest.raises(NotLoggedIn, match="absent-profile"):
+        Aws("us-east-1", environ={"AWS_PROFILE": "absent-profile"})
+
+
+def test_a_region_comes_from_the_argument_then_the_environment() -> None:
+    assert Aws("eu-west-1", environ=KEYS).region == "eu-west-1"
+    assert Aws(environ=KEYS).region == "us-east-1"
+    assert Aws(environ={"AWS_DEFAULT_REGION": "ap-south-1"}).region == "ap-south-1"
+
+
+def test_without_a_region_the_error_says_how_to_set_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    with pytest.raises(AwsError, match="no region") as raised:
+        Aws(environ={})
+    assert "AWS_REGION" in raised.value.hint
+
+
+def test_a_misspelled_region_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(AwsError, match="'us-east1' is not") as raised:
+        Aws("us-east1", environ=KEYS)
+    assert raised.value.hint == "did you mean us-east-1?"
+
+
+def test_calls_are_counted() -> None:
+    with answering(200, {"repositories": []}) as url, Aws(environ={**KEYS, "AWS_ENDPOINT_URL": url}) as aws:
+        aws.client("ecr").describe_repositories()
+        aws.client("ecr").describe_repositories()
+        assert aws.num_calls == 2
+        assert aws.client("ecr") is aws.client("ecr")
+
+
+def test_retries_are_those_of_mode_standard() -> None:
+    config = Aws(environ=KEYS).client("ec2").meta.config
+    assert config.retries["mode"] == "standard"
+    assert (config.connect_timeout, config.read_timeout) == (10, 60)
+
+
+def test_a_missing_part_of_botocore_is_named() -> None:
+    from botocore.exceptions import MissingDependencyException
+
+    with pytest.raises(MissingPart, match="crt"), aws_errors("log in"):
+        raise MissingDependencyException(msg="this needs botocore[crt]")
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(KeyError), aws_errors("think"):
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("client", "operation", "action"),
+    [
+        ("ec2", "DescribeVolumes", "ec2:DescribeVolumes"),
+        ("elbv2", "DescribeTags", "elasticloadbalancing:DescribeTags"),
+        ("elb", "DescribeTags", "elasticloadbalancing:DescribeTags"),
+        ("efs", "DescribeFileSystems", "elasticfilesystem:DescribeFileSystems"),
+        ("s3", "ListBuckets", "s3:ListAllMyBuckets"),
+        ("budgets", "DescribeBudgets", "budgets:ViewBudget"),
+    ],
+)
+def test_actions_of_iam_by_client_and_operation(client: str, operation: str, action: str) -> None:
+    assert iam_action(client, operation) == action
+
+
+def test_partitions_of_regions() -> None:
+    assert [partition(one) for one in ("us-east-1", "cn-north-1", "us-gov-west-1")] == ["aws", "aws-cn", "aws-us-gov"]

@@ -1,0 +1,78 @@
+"""A cluster as a ClusterConfig of eksctl.
+
+`eksctl_cluster_config.schema.json` has the fields that Windlass writes, from eksctl's published schema (v1alpha5).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from windlass.clusters.components.table import KARPENTER
+from windlass.clusters.eksctl import cluster_config
+from windlass.spec.parse import parse_cluster
+
+SCHEMA = json.loads(Path(__file__).with_name("eksctl_cluster_config.schema.json").read_text())
+WHOLE = """
+name: vision
+region: us-west-2
+zones: [us-west-2a, us-west-2b]
+access: {admins: ["arn:aws:iam::123456789012:role/admins"], users: ["arn:aws:iam::123456789012:role/users"]}
+network: {public_access: [203.0.113.7/32], nat: per-zone}
+gpus:
+  - {name: block, instances: [p5.48xlarge], provision: node-group, capacity: capacity-block, reservation: cr-0a,
+     zone: us-west-2a}
+  - {name: efa, instances: [p4d.24xlarge], provision: node-group, min: 1}
+  - {name: spot, instances: [g5.xlarge, g5.2xlarge], provision: node-group, capacity: spot}
+  - {name: karpenter, instances: [g5.xlarge]}
+storage: {efs: true, fsx: true, s3_files: true}
+sagemaker: true
+budget: {limit: 500, email: team@example.com}
+"""
+
+
+def made(text: str) -> tuple[dict[str, Any], list[str]]:
+    return cluster_config(parse_cluster(text))
+
+
+@pytest.mark.parametrize("text", ["name: vision\nregion: us-west-2\n", WHOLE])
+def test_a_config_has_only_fields_that_eksctl_knows(text: str) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(made(text)[0])
+
+
+def test_a_field_that_eksctl_does_not_know_is_found() -> None:
+    config, _ = made(WHOLE)
+    config["managedNodeGroups"][0]["instanceKind"] = "g5.xlarge"
+    assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(config)
+
+
+def test_pools_are_node_groups_with_what_they_need() -> None:
+    groups = {group["name"]: group for group in made(WHOLE)[0]["managedNodeGroups"]}
+    assert list(groups) == ["system", "block", "efa", "spot"]
+    assert groups["block"]["capacityReservation"] == {"capacityReservationTarget": {"capacityReservationID": "cr-0a"}}
+    assert groups["block"]["availabilityZones"] == ["us-west-2a"]
+    assert groups["efa"]["efaEnabled"] is True
+    assert (groups["efa"]["minSize"], groups["efa"]["desiredCapacity"]) == (1, 1)
+    assert groups["spot"]["spot"] is True
+    assert "efaEnabled" not in groups["spot"]
+
+
+def test_the_api_server_is_private_unless_ranges_are_named() -> None:
+    bare, whole = (made(text)[0]["vpc"] for text in ("name: vision\nregion: us-west-2\n", WHOLE))
+    assert bare["clusterEndpoints"] == {"privateAccess": True, "publicAccess": False}
+    assert whole["clusterEndpoints"]["publicAccess"] is True
+    assert whole["publicAccessCIDRs"] == ["203.0.113.7/32"]
+
+
+def test_what_eksctl_cannot_make_is_named() -> None:
+    left_out = made(WHOLE)[1]
+    for what in ("bucket", "repositories", "EFS", "FSx", "S3 Files", "SageMaker", "budget", "NodePools", "operators"):
+        assert any(what in one for one in left_out), what
+
+
+def test_eksctl_installs_the_karpenter_that_windlass_does() -> None:
+    assert made(WHOLE)[0]["karpenter"]["version"] == KARPENTER.version
