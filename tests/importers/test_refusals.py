@@ -228,8 +228,9 @@ def test_a_secret_that_is_left_out_is_to_be_kept_where_the_original_runs() -> No
         "secrets: [hf-token], and on this machine export HF_TOKEN=…, "
         "on a cluster kubectl create secret generic hf-token --from-literal=HF_TOKEN=…"
     )
-    launch = 'PyTorch(entry_point="a.py", instance_type="ml.c5.large", environment={"HF_TOKEN": "x1"}).fit()\n'
-    _, left = [one for one in import_text(launch, "launch.py").left if "HF_TOKEN" in one.field]
+    started = '"AlgorithmSpecification": {"ContainerEntrypoint": ["python", "/a.py"]}'
+    described = f'{{"TrainingJobName": "a", {started}, "Environment": {{"HF_TOKEN": "x1"}}}}'
+    _, left = [one for one in import_text(described, "saved.json").left if "HF_TOKEN" in one.field]
     assert left.instead.startswith("secrets: [hf-token], and aws secretsmanager create-secret --name hf-token ")
     assert left.instead.endswith("""--secret-string '{"HF_TOKEN": "…"}'""")
     login = "[sh, -c, wandb login neverinanyjobfile00000 && torchrun train.py]"
@@ -281,8 +282,8 @@ def test_a_torchrun_that_names_no_ranks_starts_one_where_no_operator_tells_it_of
     assert (task.job.procs_per_node, task.lost) == (1, ())
     role = "roles: [{entrypoint: torchrun, args: [train.py], resource: {gpu: 4}}]\n"
     assert import_text(role, "app.yaml", form="torchx").job.procs_per_node == 1
-    launch = 'ModelTrainer(compute=Compute(), source_code=SourceCode(command="torchrun train.py")).train()\n'
-    made = import_text(launch, "launch.py")
+    started = '"AlgorithmSpecification": {"ContainerEntrypoint": ["torchrun", "/train.py"]}'
+    made = import_text(f'{{"TrainingJobName": "a", {started}}}', "saved.json")
     assert made.job.procs_per_node == 1
     assert not [one for one in made.left if "core" in one.meaning]
     all_gpus = "resources: {accelerators: A100:4}\nrun: accelerate launch train.py\n"

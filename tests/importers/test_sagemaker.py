@@ -94,6 +94,54 @@ def test_words_of_a_container_are_read_as_those_of_others() -> None:
     assert job["sagemaker"]["training_plan"].endswith("training-plan/one")
 
 
+def test_channels_without_an_input_mode_have_that_of_the_job() -> None:
+    body = json.loads((FOLDER / "sagemaker-toolkit.json").read_text())
+    body["AlgorithmSpecification"]["TrainingInputMode"] = "FastFile"
+    body["InputDataConfig"][1]["InputMode"] = "File"
+    made = import_text(json.dumps(body), "saved.json")
+    assert [(one.name, one.via) for one in made.job.data] == [("train", "mount"), ("validation", "copy")]
+    assert "AlgorithmSpecification.TrainingInputMode" not in {one.field for one in made.left}
+    body["AlgorithmSpecification"]["TrainingInputMode"] = "Pipe"
+    lost = {one.field for one in import_text(json.dumps(body), "saved.json").lost}
+    assert "AlgorithmSpecification.TrainingInputMode" in lost
+
+
+def test_a_description_reads_the_same_from_the_aws_cli_and_from_boto3() -> None:
+    """Version 1 of the CLI prints times as numbers, version 2 as text; boto3 adds ResponseMetadata."""
+    described = json.loads((FOLDER / "sagemaker-toolkit.json").read_text())
+    numbers = described | {"CreationTime": 1714644674.123, "LastModifiedTime": 1714645000.0}
+    of_boto3 = described | {
+        "CreationTime": "2024-05-02 10:11:14.123000+00:00",
+        "ResponseMetadata": {"RetryAttempts": 0},
+    }
+    texts = [json.dumps(one, indent=4) for one in (described, numbers, of_boto3)]
+    made = [import_text(text, "saved.json") for text in texts]
+    assert made[0].text == made[1].text == made[2].text
+    assert made[0].target == made[1].target == made[2].target
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from sagemaker.pytorch import PyTorch\nPyTorch(entry_point='train.py').fit()",
+        "import sagemaker as sm",
+        "import boto3\nboto3.client('sagemaker').create_training_job(**request)",
+    ],
+)
+def test_a_script_of_the_sdk_is_refused_with_what_to_import_in_its_place(text: str) -> None:
+    with pytest.raises(JobFileError, match="import does not read Python") as caught:
+        import_text(text, "launch.py")
+    [problem] = caught.value.problems
+    assert "aws sagemaker describe-training-job --training-job-name NAME > job.json" in problem.hint
+    assert "CreateTrainingJob request" in problem.hint
+
+
+def test_of_another_script_init_writes_the_job_file() -> None:
+    with pytest.raises(JobFileError, match="import does not read Python") as caught:
+        import_text("import torch\n", "train.py")
+    assert "windlass init train.py" in caught.value.problems[0].hint
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

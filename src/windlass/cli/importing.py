@@ -36,14 +36,13 @@ def import_job(
 
     FILE, or - for standard input, is YAML or JSON: a PyTorchJob, TFJob, JAXJob, XGBoostJob, MPIJob (all versions),
     TrainJob, JobSet, Job or ElasticJob, with the objects beside it if they are there; or a training job of SageMaker,
-    as describe-training-job prints it, or a script that makes one by an Estimator or a ModelTrainer, which is read and
-    never run. Nothing is started, and no cluster is asked.
+    as describe-training-job prints it, or the request that creates it. Nothing is started, and no cluster is asked.
 
     \b
     Example:
       windlass import pytorchjob.yaml
       kubectl get trainjob llama -o yaml | windlass import - --to -
-      windlass import launch.py    a script with ModelTrainer(…) of SageMaker
+      windlass import saved.json    what aws sagemaker describe-training-job prints
       windlass import --sky task.yaml --to jobs/task.yaml
     """
     from windlass.actions.importing import STREAM, read_foreign, write_job

@@ -4,6 +4,5 @@
                              └─ each value is read or reported; `Source.rest` finds those that are neither
 
 Pod templates are read by `pods.py`, `node_affinity.py` and `storage.py`, for all kinds; commands of containers by
-`container_command.py` and `shell.py`, with the parsers of torchrun and mpirun in `windlass.spec`. Scripts of
-SageMaker's SDK become a Source by `sagemaker_code.py`, which reads their syntax and runs nothing.
+`container_command.py` and `shell.py`, with the parsers of torchrun and mpirun in `windlass.spec`.
 """

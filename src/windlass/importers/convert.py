@@ -17,8 +17,6 @@ from windlass.importers.field_hints import Hint, hints
 from windlass.importers.jobset import job, jobset
 from windlass.importers.kubeflow import jaxjob, mpijob, pytorchjob, tfjob, xgboostjob
 from windlass.importers.sagemaker import is_training_job, sagemaker
-from windlass.importers.sagemaker_code import is_script, script
-from windlass.importers.sagemaker_sdk import estimator
 from windlass.importers.sagemaker_target import report_missing, target_text
 from windlass.importers.secret_words import refuse_secrets
 from windlass.importers.sky import sky
@@ -87,9 +85,9 @@ def import_text(
     """
     draft = Draft()
     read: Reader
-    if form == "kubernetes" and is_script(where):
-        shown, read, found = "script of SageMaker's SDK", estimator, Documents(script(text, where))
-    elif form == "kubernetes" and len(sources := split(text, where)) == 1 and is_training_job(sources[0].value):
+    if where.endswith(".py"):
+        raise JobFileError([_python(text, where)])
+    if form == "kubernetes" and len(sources := split(text, where)) == 1 and is_training_job(sources[0].value):
         shown, read, found = "training job of SageMaker", sagemaker, Documents(sources[0])
     elif form == "kubernetes":
         found = manifests(text, where, document)
@@ -117,6 +115,18 @@ def import_text(
     written = _head(where, shown, left) + dump_job(made)
     parse_job(written, "job.yaml")  # what we write, we can read
     return Imported(made, shown, left, written, target_text(draft))
+
+
+def _python(text: str, where: str) -> Problem:
+    """The error for a Python file, with what to import or to write in its place."""
+    if re.search(r"""^\s*(?:from|import)\s+sagemaker\b|["']sagemaker["']""", text, re.MULTILINE):
+        message = "is a Python script that uses SageMaker, and import does not read Python"
+        described = "aws sagemaker describe-training-job --training-job-name NAME > job.json"
+        hint = f"import the training job that it creates: {described}, or the JSON of its CreateTrainingJob request"
+    else:
+        message = "is a Python script, and import does not read Python"
+        hint = f"windlass init {argument(where)} writes a job file for a training script"
+    return Problem(where, "", message, hint)
 
 
 def _beside(source: Source) -> None:

@@ -19,7 +19,6 @@ Table = Literal[
     "sky",
     "sky resource",
     "sagemaker",
-    "sagemaker sdk",
 ]
 _NOT_WHOLE: Final = frozenset(("labels", "annotations", "matchLabels"))
 """Mappings each of whose entries is listed by itself."""

@@ -9,8 +9,8 @@ from windlass.importers.container_command import start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
 from windlass.importers.field_hints import hints
-from windlass.importers.sagemaker_script import Script, script_of_toolkit
 from windlass.importers.sagemaker_target import machines, read_target
+from windlass.importers.sagemaker_toolkit import Script, script_of_toolkit
 from windlass.importers.source import View
 from windlass.spec.names import legal_name
 
@@ -47,13 +47,17 @@ def sagemaker(found: Documents, draft: Draft) -> None:
             draft.put_env(variable, value.value, value)
     read_target(view, draft)
     _limits(view, draft)
-    _algorithm(view.at("AlgorithmSpecification"))
+    algorithm = view.at("AlgorithmSpecification")
+    _metrics(algorithm)
+    mode = algorithm.at("TrainingInputMode")
+    if not mode.take_if("File") and all(one.at("InputMode") for one in channels.values()):
+        mode.leave("the input mode of channels that name none", "each channel here names one", is_ours=True)
     _start(view, channels, draft)
     for name, one in channels.items():
         if name == DRIVERS:
             one.leave("programs of the SDK that start the ranks", "Windlass starts them", is_ours=True)
         elif not (name == CODE and DRIVERS in channels):
-            _channel(name, one, draft)
+            _channel(name, one, mode, draft)
 
 
 def _limits(view: View, draft: Draft) -> None:
@@ -85,13 +89,7 @@ def _usual(view: View, usual: str, meaning: str, instead: str) -> None:
         view.leave(meaning, instead)
 
 
-def _algorithm(view: View) -> None:
-    _usual(
-        view.at("TrainingInputMode"),
-        "File",
-        "how channels reach the container",
-        "data: [{…, via: mount}] streams files",
-    )
+def _metrics(view: View) -> None:
     view.at("EnableSageMakerMetricsTimeSeries").leave("metrics in the console", "CloudWatch has them", is_ours=True)
     view.at("MetricDefinitions").leave(
         "metrics that CloudWatch takes from the log", "progress: one pattern with groups as (?P<step>…) and (?P<loss>…)"
@@ -141,11 +139,11 @@ def _of_drivers(given: View, channels: dict[str, View], draft: Draft) -> Script:
     return script
 
 
-def _channel(name: str, view: View, draft: Draft) -> None:
-    """A channel becomes a data set."""
+def _channel(name: str, view: View, mode_of_job: View, draft: Draft) -> None:
+    """A channel becomes a data set; one without an input mode has that of the job."""
     view.text("ChannelName")
     source = view.at("DataSource", "S3DataSource")
-    mode = view.at("InputMode")
+    mode = view.at("InputMode") or mode_of_job
     if mode.value not in (None, "File", "FastFile"):
         mode.leave(f"a channel in mode {mode.value}", "data: [{…, via: stream}], which the script reads")
         mode.take()
