@@ -18,7 +18,7 @@ from tests.cluster.test_training import DIGITS, LOCAL, SHAPE, accuracy, results,
 from tests.engines.harness import Harness, Run
 
 from windlass.engines.kubernetes.objects.workloads.runtimes import API, STEP
-from windlass.engines.kubernetes.planning.runtime_catalog import KINDS
+from windlass.engines.kubernetes.planning.runtimes import KINDS
 from windlass.runs.phase import Phase
 
 pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]

@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.objects.pod_spec import pod_spec, pod_specs
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.runtimes import Patching
 from windlass.engines.kubernetes.planning.export import PIECE_BYTES, manifests
-from windlass.engines.kubernetes.planning.runtime_catalog import Runtimes
+from windlass.engines.kubernetes.planning.runtimes import Runtimes
 from windlass.importers.convert import import_text
 from windlass.spec.yamlwriter import block_lines
 

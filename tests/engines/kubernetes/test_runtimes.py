@@ -19,7 +19,7 @@ from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.runtimes import STEP, patching_of
 from windlass.engines.kubernetes.planning.plan import attempt_objects, numbered
-from windlass.engines.kubernetes.planning.runtime_catalog import Runtimes
+from windlass.engines.kubernetes.planning.runtimes import Runtimes
 from windlass.plan.plan import Plan
 
 SCHEMAS = {

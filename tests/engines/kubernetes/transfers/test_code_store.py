@@ -18,9 +18,9 @@ from tests.servers.s3 import S3Server, s3_server
 from windlass.code.pack import pack
 from windlass.engines.kubernetes.objects.package import FILE
 from windlass.engines.kubernetes.objects.transfer_manifests import filled
-from windlass.engines.kubernetes.planning import code_store
 from windlass.engines.kubernetes.planning.export import manifests
 from windlass.engines.kubernetes.planning.facts import boot_program
+from windlass.engines.kubernetes.running import code_store
 from windlass.errors import EngineError, UsageError
 
 

@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.objects.manifests import GPU_LABELS
 from windlass.engines.kubernetes.objects.node_pools import labels_made, taints_of_node
 from windlass.engines.kubernetes.objects.quantity import Json, is_true
 from windlass.engines.kubernetes.planning.mounts import wanted_claims
-from windlass.engines.kubernetes.planning.runtime_catalog import Runtimes, runtimes
+from windlass.engines.kubernetes.planning.runtimes import Runtimes, runtimes
 from windlass.engines.kubernetes.planning.transfers import wanted_claim
 from windlass.engines.kubernetes.reading import karpenter, kueue
 from windlass.engines.kubernetes.reading.preflight import rbac

@@ -14,7 +14,7 @@ from windlass.engines.kubernetes.objects.workloads.runtimes import Runtime
 from windlass.engines.kubernetes.planning import mounts as mounting
 from windlass.engines.kubernetes.planning import transfers
 from windlass.engines.kubernetes.planning.facts import Facts
-from windlass.engines.kubernetes.planning.node_notes import (
+from windlass.engines.kubernetes.planning.provisioning import (
     disruption_notes,
     node_notes,
     plan_price,
@@ -23,8 +23,8 @@ from windlass.engines.kubernetes.planning.node_notes import (
     taint_notes,
 )
 from windlass.engines.kubernetes.planning.queue_notes import queue_notes
-from windlass.engines.kubernetes.planning.runtime_catalog import Runtimes, image_and_user, pod_of, runtime_of
 from windlass.engines.kubernetes.planning.runtime_notes import runtime_notes
+from windlass.engines.kubernetes.planning.runtimes import Runtimes, image_and_user, pod_of, runtime_of
 from windlass.engines.kubernetes.planning.spare_notes import can_keep_others, spare_notes
 from windlass.engines.kubernetes.planning.supervision import missing_rights, supervised_in_cluster, supervision_notes
 from windlass.engines.kubernetes.planning.workload_notes import workload_notes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects.manifests import END_SECONDS
 from windlass.engines.kubernetes.objects.workloads.runtimes import NODE
-from windlass.engines.kubernetes.planning.runtime_catalog import KINDS, container_of, pod_of, unfit
+from windlass.engines.kubernetes.planning.runtimes import KINDS, container_of, pod_of, unfit
 from windlass.errors import near
 from windlass.plan.plan import Note, blocker
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.objects.quantity import Json
     from windlass.engines.kubernetes.objects.workloads.runtimes import Patching
     from windlass.engines.kubernetes.planning.facts import Cluster
-    from windlass.engines.kubernetes.planning.runtime_catalog import Runtimes
+    from windlass.engines.kubernetes.planning.runtimes import Runtimes
     from windlass.spec.job import Job
 
 GRACE_SECONDS: Final = 30

@@ -16,11 +16,10 @@ from windlass.engines.kubernetes.objects import layout, manifests
 from windlass.engines.kubernetes.objects.transfer_manifests import filled
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
-from windlass.engines.kubernetes.planning import code_store
 from windlass.engines.kubernetes.planning.mounts import CLAIM_STEP, VOLUME_STEP
 from windlass.engines.kubernetes.planning.plan import attempt_objects, is_imported
 from windlass.engines.kubernetes.reading.preflight.capacity import Room
-from windlass.engines.kubernetes.running import deletion, reuse, shutdown, tombstones
+from windlass.engines.kubernetes.running import code_store, deletion, reuse, shutdown, tombstones
 from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.engines.kubernetes.running.attempt_start import AttemptStart
 from windlass.engines.kubernetes.running.collection import ExecFetch, Fetch, OutputsCollection, lost_words

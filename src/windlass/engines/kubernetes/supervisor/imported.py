@@ -15,7 +15,7 @@ from typing import Any, Final
 from windlass.engines.kubernetes.objects import expiry, layout
 from windlass.engines.kubernetes.objects.supervisor_manifests import PLAN_FILE, plan_digest
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
-from windlass.engines.kubernetes.planning.node_notes import MACHINES
+from windlass.engines.kubernetes.planning.provisioning import MACHINES
 from windlass.engines.kubernetes.reading.discovery.snapshot import Place
 from windlass.engines.kubernetes.supervisor.record import UNPACKED_BYTES, DamagedRecord, unpacked
 from windlass.errors import StoreTooNew, WindlassError

@@ -15,7 +15,7 @@ from windlass.engines.kubernetes.objects.quantity import is_true
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning import supervision
 from windlass.engines.kubernetes.planning.facts import is_default
-from windlass.engines.kubernetes.planning.node_notes import group_check, pool_check
+from windlass.engines.kubernetes.planning.provisioning import group_check, pool_check
 from windlass.engines.kubernetes.reading.admission import inactive
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.image import image_check
