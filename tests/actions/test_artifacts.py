@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.test_plan import planned
+from tests.engines.kubernetes.planning.test_plan import planned
 
 from windlass.actions.artifacts import look
 from windlass.cli.artifacts import where_words

@@ -10,9 +10,9 @@ import pytest
 from tests.cli.conftest import Call
 from tests.cli.test_json import hold
 from tests.cli.test_views import plain
-from tests.engines.kubernetes.test_list_price import SPOT
-from tests.engines.kubernetes.test_plan import TARGET, planned, with_cluster
-from tests.engines.kubernetes.test_provisioning import pool
+from tests.engines.kubernetes.planning.test_list_price import SPOT
+from tests.engines.kubernetes.planning.test_plan import TARGET, planned, with_cluster
+from tests.engines.kubernetes.running.test_provisioning import pool
 
 from windlass.cli.cost import cost_lines
 from windlass.cli.formatting import money

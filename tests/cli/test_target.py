@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 from tests.cli.conftest import WINDLASS, Call
 from tests.cli.test_json import hold
-from tests.engines.kubernetes.test_setup import NAME, Namespace
+from tests.engines.kubernetes.reading.preflight.test_setup import NAME, Namespace
 
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.spec.job import Job

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.engines.kubernetes.test_plan import planned
+from tests.engines.kubernetes.planning.test_plan import planned
 from tests.engines.local.planning import plan_local
 
 from windlass.cli import eventtext, plantext, statustext

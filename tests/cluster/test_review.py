@@ -15,7 +15,7 @@ from tests.cluster.bed.host import wait_for
 from tests.cluster.harnesses import harness_on, opened, pods, set_up, target_on
 from tests.cluster.proxy import relay
 from tests.engines.harness import Harness, Run
-from tests.engines.kubernetes.test_labels import OF_RUN, require, templates
+from tests.engines.kubernetes.objects.test_labels import OF_RUN, require, templates
 from tests.supervise.test_notify import SECRET, Hook, hooked
 
 from windlass.engines.kubernetes.engine import KubernetesEngine

@@ -17,7 +17,7 @@ from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.harnesses import CAN, PATIENCE_SECONDS, harness_on, let_go, opened, plan_on, pods
 from tests.engines.harness import Harness, Run, Way
-from tests.engines.kubernetes.test_supervision import PLUGIN
+from tests.engines.kubernetes.running.test_supervision import PLUGIN
 
 from windlass.actions.why import why
 from windlass.engines.kubernetes.engine import KubernetesEngine

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests.engines.kubernetes.test_plan import FACTS, TARGET, blockers
+from tests.engines.kubernetes.planning.test_plan import FACTS, TARGET, blockers
 from tests.examples.heads import NUM_IMAGES, PIXELS, write_archives
 from tests.helpers.machine import Machine, kill
 from tests.helpers.until import until

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.kubernetes.objects.test_labels import INSIDE
 from tests.engines.kubernetes.objectserver import ObjectServer
-from tests.engines.kubernetes.test_labels import INSIDE
-from tests.engines.kubernetes.test_plan import planned
+from tests.engines.kubernetes.planning.test_plan import planned
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout

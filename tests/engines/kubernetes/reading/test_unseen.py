@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
-from tests.engines.kubernetes.test_plan import FACTS, TARGET
+from tests.engines.kubernetes.planning.test_plan import FACTS, TARGET
 
 from windlass.cli.formatting import painter
 from windlass.cli.whytext import why_lines

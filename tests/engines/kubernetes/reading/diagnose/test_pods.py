@@ -387,7 +387,7 @@ def test_amounts_are_numbers() -> None:
     assert [amount(text) for text in ("2", "500m", "16Gi", "?")] == [2.0, 0.5, 16 * 2.0**30, 0.0]
 
 
-DOCS = Path(__file__).parents[4] / "docs"
+DOCS = Path(__file__).parents[5] / "docs"
 PAGE = DOCS / "concepts" / "why.md"
 
 

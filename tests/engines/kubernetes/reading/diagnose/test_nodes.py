@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.diagnose.test_pods import why
+from tests.engines.kubernetes.reading.diagnose.test_pods import why
 
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.objects.observations import (

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, refusing, status
-from tests.engines.kubernetes.test_discovery import BEGAN_AT, page
-from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, blockers, plain, planned
-from tests.engines.kubernetes.test_pod_reuse import NUM_NODES, RUN, Scene
-from tests.engines.kubernetes.test_tail import begin, stream
+from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, blockers, plain, planned
+from tests.engines.kubernetes.reading.discovery.test_discovery import BEGAN_AT, page
+from tests.engines.kubernetes.reading.logs.test_tail import begin, stream
+from tests.engines.kubernetes.running.test_pod_reuse import NUM_NODES, RUN, Scene
 
 from windlass.cli.plantext import plan_lines
 from windlass.engines.kubernetes.objects import layout

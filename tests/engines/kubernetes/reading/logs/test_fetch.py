@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request
-from tests.engines.kubernetes.test_tail import begin, stream
+from tests.engines.kubernetes.reading.logs.test_tail import begin, stream
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.objects import layout

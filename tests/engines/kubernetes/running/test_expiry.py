@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
-from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, blockers, planned
-from tests.engines.kubernetes.test_supervision import Scene
+from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, blockers, planned
+from tests.engines.kubernetes.running.test_supervision import Scene
 
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.objects import expiry

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, sent, status
-from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
+from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, planned
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs

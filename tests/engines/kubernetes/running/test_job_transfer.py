@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
-from tests.engines.kubernetes.test_plan import planned
-from tests.engines.kubernetes.transfers.test_planning import CLAIM, DIGITS
+from tests.engines.kubernetes.planning.test_plan import planned
+from tests.engines.kubernetes.planning.test_transfers import CLAIM, DIGITS
 from tests.supervise.fakes import START, FakeClock
 
 from windlass.engines.kubernetes.access.client import Client, Refused

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from tests.engines.kubernetes.test_provisioning import DONE, claim, event
+from tests.engines.kubernetes.running.test_provisioning import DONE, claim, event
 
 from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.client import Client

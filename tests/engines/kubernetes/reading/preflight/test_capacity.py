@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from tests.engines.kubernetes.test_plan import planned
+from tests.engines.kubernetes.planning.test_plan import planned
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.access.background import Health

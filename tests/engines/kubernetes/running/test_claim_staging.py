@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request
-from tests.engines.kubernetes.test_plan import TARGET
+from tests.engines.kubernetes.planning.test_plan import TARGET
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects.labels import COMPONENT, HELPER, TRANSFER

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, sent, status
-from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, blockers, planned
+from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, blockers, planned
 
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.planning.facts import Cluster, read_cluster

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tests.engines.kubernetes.test_checks import found, served
-from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
+from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, planned
+from tests.engines.kubernetes.reading.preflight.test_checks import found, served
 
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.objects.node_pools import labels_made, match

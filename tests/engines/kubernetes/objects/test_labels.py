@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
+from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, planned
 
 from windlass.engines.kubernetes.access import probe_pods
 from windlass.engines.kubernetes.access.claim_files import claim_files

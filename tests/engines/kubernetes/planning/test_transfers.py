@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.test_plan import CLUSTER, CODE, FACTS, TARGET, blockers, planned, pod_spec
+from tests.engines.kubernetes.planning.test_plan import CLUSTER, CODE, FACTS, TARGET, blockers, planned, pod_spec
 
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.planning.export import manifests

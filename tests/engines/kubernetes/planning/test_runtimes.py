@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, blockers, planned
+from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, blockers, planned
 
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec

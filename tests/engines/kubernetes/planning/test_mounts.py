@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
-from tests.engines.kubernetes.test_plan import CODE, FACTS, TARGET, blockers, planned, pod_spec
+from tests.engines.kubernetes.planning.test_plan import CODE, FACTS, TARGET, blockers, planned, pod_spec
 
 from windlass.engines.kubernetes.objects.mount_choice import DRIVERS, choose
 from windlass.engines.kubernetes.planning.export import manifests

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.test_plan import CLUSTER, FACTS, TARGET, planned
-from tests.engines.kubernetes.test_provisioning import pool
+from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, planned
+from tests.engines.kubernetes.running.test_provisioning import pool
 
 from windlass.cli.plantext import plan_lines
 from windlass.engines.kubernetes.planning.facts import read_facts

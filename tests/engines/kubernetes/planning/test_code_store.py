@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines.kubernetes.test_export import DATA, SMALL
-from tests.engines.kubernetes.test_plan import LARGE, TARGET, planned
+from tests.engines.kubernetes.planning.test_export import DATA, SMALL
+from tests.engines.kubernetes.planning.test_plan import LARGE, TARGET, planned
 from tests.servers.s3 import S3Server, s3_server
 
 from windlass.code.pack import pack

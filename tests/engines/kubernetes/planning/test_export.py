@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from tests.engines.kubernetes.test_plan import CLUSTER, planned, with_code
+from tests.engines.kubernetes.planning.test_plan import CLUSTER, planned, with_code
 
 from windlass.cli.manifesttext import head_lines
 from windlass.code.pack import Packed

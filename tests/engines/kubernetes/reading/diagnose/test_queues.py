@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.diagnose.test_pods import BEGUN, why
+from tests.engines.kubernetes.reading.diagnose.test_pods import BEGUN, why
 
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.objects.observations import ClusterStatus, PodStatus, QueueStatus, QuotaHolder
@@ -170,7 +170,7 @@ def test_a_run_that_waits_again_tells_that_it_was_put_out() -> None:
     assert verdict.evidence[-1] == "attempt 1 was evicted: Preempted, for Job b/urgent-1"
 
 
-PAGE = Path(__file__).parents[4] / "docs" / "concepts" / "why.md"
+PAGE = Path(__file__).parents[5] / "docs" / "concepts" / "why.md"
 
 
 def test_the_page_names_every_reason_of_a_queue_and_its_verdict() -> None:
