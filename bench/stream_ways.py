@@ -211,7 +211,7 @@ IMPORTS = {
     "s3torchconnector": "s3torchconnector",
     "litdata": "litdata",
     "mosaicml": "streaming",
-    "windlass": "windlass.train.stores.s3",
+    "windlass": "windlass.stores.s3.store",
     "local": "torch.utils.data",
 }
 

@@ -26,14 +26,14 @@ from tests.train.checkpoint.test_in_s3 import EXACT, LARGE, restored
 from tests.train.stream.sources import assert_each_once, assert_pictures, pictures, shards
 from torch.utils.data import DataLoader
 
-from windlass.stores.s3 import retry
-from windlass.stores.s3.errors import Changed
+from windlass.stores import retry
+from windlass.stores.errors import Changed
+from windlass.stores.gs_az import process as gs_az
+from windlass.stores.gs_az.process import ProcessStore
 from windlass.train import stream
 from windlass.train.checkpoint import Checkpoint, files
 from windlass.train.checkpoint.faults import UnreadableCheckpoint
 from windlass.train.sampler import BatchSampler
-from windlass.train.stores import gs_az
-from windlass.train.stores.gs_az import ProcessStore
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -17,10 +17,10 @@ from tests.storage.sets import Data, Done, Shape, assert_equal, names, write_set
 from tests.storage.test_s3_outputs import SCRIPT as WRITE
 from tests.storage.test_s3_staging import run_id, windlass
 
+from windlass.stores.errors import StoreError
 from windlass.stores.s3 import bucket as bucket_module
 from windlass.stores.s3 import objects
 from windlass.stores.s3.bucket import Bucket
-from windlass.stores.s3.errors import StoreError
 
 pytestmark = pytest.mark.slow
 SET = Shape(12, 50_000, 1, 20_000_000)

@@ -14,9 +14,9 @@ from windlass.storage.address import Address
 from windlass.storage.multipart import NoUpload
 from windlass.storage.place import Fatal, SourceChanged, Throttled
 from windlass.storage.s3_store import S3Store, Uploads
+from windlass.stores.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
 from windlass.stores.s3.answer import Body, Sent
 from windlass.stores.s3.bucket import Answer, Bucket
-from windlass.stores.s3.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret"}
 Given = bytes | StoreError

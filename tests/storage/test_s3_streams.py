@@ -18,7 +18,7 @@ from tests.storage.sets import Data
 from tests.train.stream.sources import assert_each_once, assert_pictures, pictures, shards
 from torch.utils.data import DataLoader
 
-from windlass.stores.s3 import retry
+from windlass.stores import retry
 from windlass.train import stream
 from windlass.train.sampler import BatchSampler
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError

@@ -29,10 +29,8 @@ from windlass.storage.place import (
     Throttled,
     Unreachable,
 )
-from windlass.stores.s3 import errors
-from windlass.stores.s3.answer import Sent
-from windlass.stores.s3.bucket import CHECKSUM_HEADER, PAYLOAD_HEADER, Answer, Bucket
-from windlass.stores.s3.errors import (
+from windlass.stores import errors
+from windlass.stores.errors import (
     CHECK_CREDENTIALS,
     Altered,
     Busy,
@@ -43,6 +41,8 @@ from windlass.stores.s3.errors import (
     NoAnswer,
     StoreError,
 )
+from windlass.stores.s3.answer import Sent
+from windlass.stores.s3.bucket import CHECKSUM_HEADER, PAYLOAD_HEADER, Answer, Bucket
 from windlass.stores.s3.objects import CHECKSUM_ALGORITHM, CHECKSUM_MODE, complete_once, parsed
 
 PIECE_BYTES: Final = 256 << 10

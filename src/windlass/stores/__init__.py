@@ -1,1 +1,1 @@
-"""Object stores for every process, on nodes too: S3 by the standard library, gs and az by a process of obstore."""
+"""Object stores, on nodes too: one interface, S3 by the standard library, gs and az by a process that has obstore."""

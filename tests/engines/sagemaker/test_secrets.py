@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fakeaws.control_plane import ControlPlane
 
-from windlass.stores.s3.errors import Denied, Missing, StoreError
+from windlass.stores.errors import Denied, Missing, StoreError
 from windlass.stores.s3.secrets import main, secret
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI"}

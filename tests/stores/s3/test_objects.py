@@ -16,9 +16,7 @@ from typing import Any
 
 import pytest
 
-from windlass.stores.s3 import bucket as bucket_module
-from windlass.stores.s3.bucket import Bucket
-from windlass.stores.s3.errors import (
+from windlass.stores.errors import (
     Altered,
     Busy,
     Changed,
@@ -31,8 +29,10 @@ from windlass.stores.s3.errors import (
     StoreError,
     Unconfirmed,
 )
+from windlass.stores.retry import TRIES
+from windlass.stores.s3 import bucket as bucket_module
+from windlass.stores.s3.bucket import Bucket
 from windlass.stores.s3.objects import PART_BYTES, listed, write
-from windlass.stores.s3.retry import TRIES
 from windlass.stores.s3.signature import EMPTY, Keys, query_of, signed
 from windlass.train.checkpoint.opening import open_folder
 

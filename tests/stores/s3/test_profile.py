@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.servers.emulated_roles import emulated_roles
 
+from windlass.stores.errors import Busy, Denied
 from windlass.stores.s3.credentials import REGION, Credentials
-from windlass.stores.s3.errors import Busy, Denied
 from windlass.stores.s3.profile import Profile
 from windlass.stores.s3.signature import Keys
 

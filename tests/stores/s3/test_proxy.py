@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from windlass.stores.errors import StoreError
 from windlass.stores.s3.bucket import Bucket
-from windlass.stores.s3.errors import StoreError
 from windlass.stores.s3.proxy import connect, proxy_of
 
 KEYS = {

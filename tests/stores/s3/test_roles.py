@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.servers.emulated_roles import EmulatedRoles, emulated_roles
 
+from windlass.stores.errors import Busy, Denied
 from windlass.stores.s3.credentials import AGAIN_SECONDS, RENEW_SECONDS, Credentials
-from windlass.stores.s3.errors import Busy, Denied
 from windlass.stores.s3.roles import is_agent
 from windlass.stores.s3.signature import Keys
 

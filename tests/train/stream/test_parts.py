@@ -17,7 +17,7 @@ from tests.train.stream.sources import Memory, open_in, pictures, tar_of
 from windlass.storage import manifest as manifests
 from windlass.storage.digest import Parts, combined
 from windlass.storage.manifest import File, Manifest
-from windlass.stores.s3.retry import TRIES, repeated
+from windlass.stores.retry import TRIES, repeated
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError
 from windlass.train.stream.manifest import listed
 from windlass.train.stream.reader import BLOCK_BYTES, Span, _near, digest_of

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from windlass.train.stores.s3 import S3Store
+from windlass.stores.s3.store import S3Store
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError
 from windlass.train.stream.in_store import StoreSource
 from windlass.train.stream.opening import open_source

@@ -17,7 +17,7 @@ from windlass.engines.sagemaker import layout
 from windlass.errors import EngineError, LoginFailed
 from windlass.storage.address import Address
 from windlass.storage.files import write_whole
-from windlass.stores.s3.errors import NoLogin
+from windlass.stores.errors import NoLogin
 
 HINT: Final = "the store is storage: of the target"
 LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
@@ -43,9 +43,9 @@ def has_any(address: str, home: Path) -> bool:
     with _said(f"{address} cannot be read"):
         if found.is_folder:
             return Path(found.path).is_dir() and any(Path(found.path).iterdir())
+        from windlass.stores.errors import MissingBucket
         from windlass.stores.s3 import objects as s3
         from windlass.stores.s3.bucket import Bucket
-        from windlass.stores.s3.errors import MissingBucket
 
         with contextlib.suppress(MissingBucket):  # removed, with all that was in it
             return any(isinstance(one, s3.Object) for one in s3.listed(Bucket(found.bucket), f"{found.path}/"))
@@ -121,7 +121,7 @@ def _bring(address: str, archive: Path, home: Path) -> bool:
         if is_there := model.is_file():
             shutil.copyfile(model, archive)
         return is_there
-    from windlass.stores.s3.errors import Missing, MissingBucket
+    from windlass.stores.errors import Missing, MissingBucket
     from windlass.stores.s3.fetch import fetch
 
     try:
@@ -139,9 +139,9 @@ def remove(address: str, home: Path) -> None:
     if found.is_folder:
         shutil.rmtree(found.path, ignore_errors=True)
         return
+    from windlass.stores.errors import MissingBucket
     from windlass.stores.s3 import objects as s3
     from windlass.stores.s3.bucket import Bucket
-    from windlass.stores.s3.errors import MissingBucket
 
     with _said(f"{address} cannot be removed"), contextlib.suppress(MissingBucket):  # removed, with all that was in it
         bucket = Bucket(found.bucket)

@@ -19,10 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
-from windlass.stores.s3 import answer as answers
-from windlass.stores.s3.answer import Body, Sent, ask
-from windlass.stores.s3.credentials import Credentials
-from windlass.stores.s3.errors import (
+from windlass.stores.errors import (
     CHECK_CREDENTIALS,
     Altered,
     Busy,
@@ -36,8 +33,11 @@ from windlass.stores.s3.errors import (
     StoreError,
     Unconfirmed,
 )
+from windlass.stores.retry import repeated
+from windlass.stores.s3 import answer as answers
+from windlass.stores.s3.answer import Body, Sent, ask
+from windlass.stores.s3.credentials import Credentials
 from windlass.stores.s3.proxy import Route, connect, proxy_of
-from windlass.stores.s3.retry import repeated
 from windlass.stores.s3.signature import path_of, query_of, signed
 
 SECONDS = 20

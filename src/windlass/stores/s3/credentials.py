@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from windlass.stores.errors import Busy, NoLogin, StoreError
 from windlass.stores.s3 import roles
-from windlass.stores.s3.errors import Busy, NoLogin, StoreError
 from windlass.stores.s3.profile import Profile
 from windlass.stores.s3.signature import Keys
 

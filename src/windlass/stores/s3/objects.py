@@ -16,11 +16,11 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from windlass.stores.errors import Busy, Changed, Missing, StoreError, Unconfirmed
+from windlass.stores.ranged import RangedFile
+from windlass.stores.retry import repeated
 from windlass.stores.s3.answer import Body, unix_seconds
 from windlass.stores.s3.bucket import CHECKSUM_HEADER, PASSING, Answer, Bucket, require_stored
-from windlass.stores.s3.errors import Busy, Changed, Missing, StoreError, Unconfirmed
-from windlass.stores.s3.ranged import RangedFile
-from windlass.stores.s3.retry import repeated
 
 PART_BYTES = 16 << 20
 MAX_PARTS = 10_000

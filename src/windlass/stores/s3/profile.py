@@ -9,7 +9,7 @@ import configparser
 import os
 from collections.abc import Mapping
 
-from windlass.stores.s3.errors import Denied
+from windlass.stores.errors import Denied
 from windlass.stores.s3.signature import Keys
 
 CHAINED = frozenset(("role_arn", "credential_process", "sso_session", "sso_start_url"))

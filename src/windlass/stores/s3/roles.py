@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlencode, urlsplit
 from xml.etree import ElementTree
 
+from windlass.stores.errors import Busy, Denied
 from windlass.stores.s3.answer import ask, unix_seconds
-from windlass.stores.s3.errors import Busy, Denied
 from windlass.stores.s3.signature import Keys
 
 SECONDS = 5

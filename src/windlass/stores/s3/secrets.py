@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
+from windlass.stores.errors import Busy, Denied, Missing, StoreError
+from windlass.stores.retry import repeated
 from windlass.stores.s3.credentials import Credentials
-from windlass.stores.s3.errors import Busy, Denied, Missing, StoreError
-from windlass.stores.s3.retry import repeated
 from windlass.stores.s3.roles import asked
 from windlass.stores.s3.signature import signed
 

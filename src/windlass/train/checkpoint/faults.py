@@ -10,7 +10,7 @@ import errno
 import os
 from dataclasses import dataclass
 
-from windlass.stores.s3.errors import StoreError
+from windlass.stores.errors import StoreError
 
 
 class Fault(enum.Enum):

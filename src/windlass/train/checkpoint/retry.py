@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from windlass.stores.s3.errors import StoreError
+from windlass.stores.errors import StoreError
 from windlass.train.checkpoint.faults import described
 
 VARIABLE = "WINDLASS_CHECKPOINT_RETRY_SECONDS"

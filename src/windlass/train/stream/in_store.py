@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from windlass.stores.errors import Busy as StoreBusy
+from windlass.stores.errors import Changed, Denied, Missing, StoreError
 from windlass.stores.s3 import objects
-from windlass.stores.s3.errors import Busy as StoreBusy
-from windlass.stores.s3.errors import Changed, Denied, Missing, StoreError
-from windlass.train.stores.store import Store
+from windlass.stores.store import Store
 from windlass.train.stream.errors import Busy, StreamError
 from windlass.train.stream.source import OWN, Object, Source, changed, removed
 

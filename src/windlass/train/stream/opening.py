@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from windlass.stores.s3.errors import StoreError
+from windlass.stores.errors import StoreError
 from windlass.train.stream.errors import StreamError
 from windlass.train.stream.source import FolderSource, Source
 
@@ -18,7 +18,7 @@ def open_source(address: str) -> Source:
         return FolderSource(Path(os.path.expanduser(address)).absolute())
     if scheme == "file":
         return FolderSource(Path(unquote(urlsplit(address).path)).absolute())
-    from windlass.train.stores.opening import SCHEMES, open_store  # folders need no client of a store
+    from windlass.stores.opening import SCHEMES, open_store  # folders need no client of a store
     from windlass.train.stream.in_store import StoreSource
 
     try:

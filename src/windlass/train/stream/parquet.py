@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from windlass.stores.s3.ranged import RangedFile
+from windlass.stores.ranged import RangedFile
 from windlass.train.stream.cache import CachedSet
 from windlass.train.stream.errors import StreamError
 from windlass.train.stream.index import Index, Member

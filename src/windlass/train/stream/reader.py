@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from windlass.stores.s3.retry import repeated
+from windlass.stores.retry import repeated
 from windlass.train.stream.cache import CachedSet
 from windlass.train.stream.errors import Busy, StreamError
 from windlass.train.stream.pool import Pool

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from windlass.train.checkpoint.storage import is_address
 
 if TYPE_CHECKING:
-    from windlass.train.stores.store import Store
+    from windlass.stores.store import Store
 
 FOLDER = ".stream"
 
@@ -77,7 +77,7 @@ class SharedObject(Shared):
 
     def fetch(self, to: Path) -> bool:
         """See `Shared`."""
-        from windlass.stores.s3.errors import Missing
+        from windlass.stores.errors import Missing
 
         try:
             to.write_bytes(self._store.get(self._key))
@@ -87,7 +87,7 @@ class SharedObject(Shared):
 
     def publish(self, path: Path) -> None:
         """See `Shared`."""
-        from windlass.stores.s3.errors import Changed
+        from windlass.stores.errors import Changed
 
         with suppress(Changed):
             self._store.write(self._key, [path.read_bytes()])
@@ -99,7 +99,7 @@ def of_run(name: str, environ: Mapping[str, str]) -> Shared | None:
     if not folder or not environ.get("WINDLASS_RUN_ID"):
         return None
     if is_address(folder):
-        from windlass.train.stores.opening import open_store  # folders need no client of a store
+        from windlass.stores.opening import open_store  # folders need no client of a store
 
         if (found := open_store(folder)) is None:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Callable, Iterator
 
-from windlass.stores.s3.ranged import RangedFile
+from windlass.stores.ranged import RangedFile
 from windlass.train.stream.errors import StreamError
 from windlass.train.stream.reader import BLOCK_BYTES
 

@@ -14,8 +14,8 @@ from windlass.engines.kubernetes.planning.plan import PIECE_BYTES, is_imported
 from windlass.engines.travel import planned_code
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.stores.errors import Denied, Missing, StoreError
 from windlass.stores.s3.bucket import Bucket
-from windlass.stores.s3.errors import Denied, Missing, StoreError
 from windlass.stores.s3.objects import PART_BYTES, write
 
 HINT: Final = "the store is storage: of the target; this machine writes to it, and the pods read it"

@@ -18,10 +18,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+from windlass.stores.errors import Busy, Denied, Missing, MissingBucket, StoreError
 from windlass.stores.s3 import roles
 from windlass.stores.s3.bucket import Bucket
 from windlass.stores.s3.credentials import Credentials
-from windlass.stores.s3.errors import Busy, Denied, Missing, MissingBucket, StoreError
 from windlass.stores.s3.signature import signed
 
 TRIES = 3

@@ -22,13 +22,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from windlass.stores.errors import Busy, Changed, Denied, Forbidden, Missing, MissingBucket, NoAnswer, StoreError
 from windlass.stores.gs_az import program
 from windlass.stores.gs_az.failure import Kind
+from windlass.stores.retry import repeated
 from windlass.stores.s3.answer import Body
-from windlass.stores.s3.errors import Busy, Changed, Denied, Forbidden, Missing, MissingBucket, NoAnswer, StoreError
 from windlass.stores.s3.objects import MAX_PARTS, PART_BYTES, Object, parts_of
-from windlass.stores.s3.retry import repeated
-from windlass.train.stores.store import Store
+from windlass.stores.store import Store
 
 _CREDENTIALS = ("AZURE_", "GOOGLE_", "GCE_", "SSL_CERT_")
 """What the names of variables begin with that decide who asks, and whom."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windlass.stores.gs_az import KINDS
-from windlass.train.stores.store import Store
+from windlass.stores.store import Store
 
 SCHEMES = ("s3", *KINDS)
 
@@ -18,9 +18,9 @@ def open_store(address: str) -> tuple[Store, str] | None:
     if scheme not in SCHEMES or not bucket:
         return None
     if scheme == "s3":
-        from windlass.train.stores.s3 import S3Store  # other stores need no client of it
+        from windlass.stores.s3.store import S3Store  # other stores need no client of it
 
         return S3Store(bucket), prefix.strip("/")
-    from windlass.train.stores.gs_az import ProcessStore
+    from windlass.stores.gs_az.process import ProcessStore
 
     return ProcessStore(KINDS[scheme], bucket), prefix.strip("/")

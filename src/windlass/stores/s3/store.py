@@ -10,7 +10,7 @@ from windlass.stores.s3 import objects
 from windlass.stores.s3.answer import Body
 from windlass.stores.s3.bucket import Bucket
 from windlass.stores.s3.objects import Object
-from windlass.train.stores.store import Store
+from windlass.stores.store import Store
 
 
 class S3Store(Store):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from windlass.stores.s3.errors import Busy
+from windlass.stores.errors import Busy
 
 TRIES = Busy.tries
 FIRST_PAUSE_SECONDS = 0.1
