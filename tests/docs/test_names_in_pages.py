@@ -70,7 +70,7 @@ FIELDS = frozenset(fields_of([job_schema(), cluster_schema(), *TARGETS])) | FORE
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)
 def test_options_named_in_pages_exist(page: Path) -> None:
-    assert sorted(set(re.findall(r"`(--[a-z][a-z_-]*)[^`\n]*`", prose(page))) - OPTIONS) == []
+    assert sorted(set(re.findall(r"`(--[a-z][a-z0-9_-]*)[^`\n]*`", prose(page))) - OPTIONS) == []
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)

@@ -22,6 +22,8 @@ class Get:
     range: str
     """Its header; empty where there is none."""
     if_range: str
+    query: str = ""
+    authorization: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,14 @@ def file_host(files: dict[str, bytes]) -> Iterator[FileHost]:
 
 def _answer(handler: BaseHTTPRequestHandler, host: FileHost) -> None:
     headers = handler.headers
-    get = Get(unquote(handler.path.lstrip("/")), headers.get("Range", ""), headers.get("If-Range", ""))
+    path, _, query = handler.path.partition("?")
+    get = Get(
+        unquote(path.lstrip("/")),
+        headers.get("Range", ""),
+        headers.get("If-Range", ""),
+        query,
+        headers.get("Authorization", ""),
+    )
     host.gets.append(get)
     reply = host.reply(get)
     data = host.files.get(get.name)
@@ -103,23 +112,31 @@ def _answer(handler: BaseHTTPRequestHandler, host: FileHost) -> None:
         handler.end_headers()
         return
     tag = f'"{hashlib.md5(data).hexdigest()}"'
-    start = int(get.range.removeprefix("bytes=").rstrip("-")) if get.range and not reply.ignores_range else 0
-    if get.if_range and get.if_range != tag and not reply.ignores_if_range:
-        start = 0
+    start, end = _span(get, reply, tag, len(data))
     if start >= len(data) > 0:
         handler.send_response(416)
         handler.send_header("Content-Length", "0")
         handler.end_headers()
         return
-    handler.send_response(206 if start else 200)
-    if start:
-        handler.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+    is_part = (start, end) != (0, len(data))
+    handler.send_response(206 if is_part else 200)
+    if is_part:
+        handler.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
     if reply.has_version:
         handler.send_header("ETag", tag)
-    for name, value in (*reply.headers, ("Content-Length", str(reply.states or len(data) - start))):
+    for name, value in (*reply.headers, ("Content-Length", str(reply.states or end - start))):
         handler.send_header(name, value)
     handler.end_headers()
-    _send(handler, host, data[start:][: reply.cut_after])
+    _send(handler, host, data[start:end][: reply.cut_after])
+
+
+def _span(get: Get, reply: Reply, tag: str, size: int) -> tuple[int, int]:
+    """Which bytes of a file are sent."""
+    is_other = get.if_range and get.if_range != tag and not reply.ignores_if_range
+    if not get.range or reply.ignores_range or is_other:
+        return 0, size
+    first, _, last = get.range.removeprefix("bytes=").partition("-")
+    return int(first), min(size, int(last) + 1) if last else size
 
 
 def _send(handler: BaseHTTPRequestHandler, host: FileHost, data: bytes) -> None:

@@ -24,6 +24,7 @@ from windlass.storage.failure import first_of
 from windlass.storage.helpers import number_here
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.memory import return_freed_blocks
+from windlass.storage.note import Noted
 from windlass.storage.opening import journal_for, no_copy_to, note_of, open_place
 from windlass.storage.place import Entry, Place
 from windlass.storage.progress import Copied, Progress
@@ -52,13 +53,23 @@ DIGEST: Final = re.compile(r"set:.*|[0-9a-f]{6,64}")
 
 
 def copy(
-    source: str, destination: str, context: Context, progress: Progress | None = None, *, by_content: bool = False
+    source: str,
+    destination: str,
+    context: Context,
+    progress: Progress | None = None,
+    *,
+    by_content: bool = False,
+    sha256: str = "",
 ) -> DataCopied:
-    """Copy what differs from one place to another; `by_content` reads what has equal sizes and versions.
+    """Copy what differs from one place to another; `by_content` reads what has equal sizes and versions, and `sha256`
+    is stated of the one file of a URL.
 
     Raises UsageError, StorageError, MissingPart.
     """
     of, to = (Address.parse(text, context.cwd) for text in (source, destination))
+    _refuse_as_destination(to)
+    if sha256 and not of.is_http:
+        raise UsageError(f"--sha256 is that of one file at a URL, and {of} is none")
     for end in (of, to):
         if end.is_folder and os.path.lexists(end.path) and not Path(end.path).is_dir():
             raise UsageError(
@@ -67,8 +78,17 @@ def copy(
     _require_folder(of)
     home = _own_home(context)
     with journal_for(of, to, home) as journal:
-        places, note = (open_place(of, home), open_place(to, home)), note_of(of, to, home)
-        work = Copy(*places, journal, progress, noted=note, num_helpers=number_here, by_content=by_content)
+        places = open_place(of, home, sha256.lower()), open_place(to, home)
+        note = Noted() if of.is_http else note_of(of, to, home)
+        work = Copy(
+            *places,
+            journal,
+            progress,
+            noted=note,
+            num_helpers=number_here,
+            by_content=by_content,
+            is_part=of.is_http,
+        )
         done: Copied = _wait(work.run())
     refused = tuple(RefusedFile(one.name, one.why) for one in done.refused)
     return DataCopied(
@@ -83,6 +103,11 @@ def copy(
         refused,
         done.seconds,
     )
+
+
+def _refuse_as_destination(to: Address) -> None:
+    if to.is_http:
+        raise UsageError(f"{to} is read only", "copy to a folder, s3://, gs:// or az://")
 
 
 def verify(address: str, context: Context, progress: Progress | None = None) -> DataVerified:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,7 +17,7 @@ from windlass.cli.render import print_data
 if TYPE_CHECKING:
     from windlass.storage.progress import Progress
 
-SCHEMES: Final = ("s3://", "gs://", "az://")
+SCHEMES: Final = ("s3://", "gs://", "az://", "https://")
 _on: Final = click.option(
     "--on",
     metavar="TARGET",
@@ -51,26 +52,32 @@ data.add_command(fetch)
 @click.argument("source", shell_complete=_complete_address)
 @click.argument("destination", shell_complete=_complete_address)
 @click.option("--checksum", is_flag=True, help="Read what has equal sizes and versions, and copy what differs.")
+@click.option("--sha256", metavar="HEX", help="SHA-256 that the one file of a URL must have.")
 @options.output
-def copy(source: str, destination: str, checksum: bool, form: str) -> int:
+def copy(source: str, destination: str, checksum: bool, sha256: str | None, form: str) -> int:
     """Copy what differs: in parallel, verified, and going on where an earlier copy was ended.
 
     Nothing is deleted at DESTINATION. It gets a manifest with the SHA-256 of each file, by which `data verify` proves
     it. Ends with 1 where a file was refused; all others are copied. Files that `data verify` found damaged are copied
     again.
 
+    SOURCE may be one file of an HTTP server, or a list (SHA256SUMS, NAME.sha256) that sha256sum has written.
+
     \b
     Example:
       windlass data copy s3://bucket/digits/ data/digits
       windlass data copy data/digits s3://bucket/digits/
+      windlass data copy https://example.com/digits.tar data/digits
     """
     from windlass.actions import data as actions
     from windlass.runs.context import here
     from windlass.storage.progress import Progress
 
+    if sha256 is not None and not re.fullmatch(r"[0-9A-Fa-f]{64}", sha256):
+        raise click.UsageError("--sha256 is not a SHA-256: it has 64 hexadecimal digits")
     progress = Progress()
     with interruptible(lambda: _going_on(progress)), shown("copy", progress, form):
-        done = actions.copy(source, destination, here(), progress, by_content=checksum)
+        done = actions.copy(source, destination, here(), progress, by_content=checksum, sha256=sha256 or "")
     print_data(done, form, lambda paint: copied_lines(done, paint))
     return 1 if done.refused else 0
 

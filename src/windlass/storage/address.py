@@ -1,34 +1,41 @@
-"""Address of a set of files: a folder of this machine, or a prefix in an object store."""
+"""Address of a set of files: a folder of this machine, a prefix in an object store, or a file of an HTTP server."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from windlass.errors import UsageError
 from windlass.stores.gs_az import KINDS
+from windlass.stores.http import Url
 
 STORES: Final = {"s3": "s3", **KINDS}
 """Scheme of an address → kind of store."""
+HTTP: Final = ("http", "https")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a set of files is."""
+    """Where a set of files is. Its text has no secret."""
 
     kind: str
-    """`folder`, `s3`, `gs` or `az`."""
+    """`folder`, `s3`, `gs`, `az`, `http` or `https`."""
     bucket: str
-    """Bucket or container; empty for a folder."""
+    """Bucket or container; host of a URL; empty for a folder."""
     path: str
-    """Absolute path of a folder; else the prefix, without a slash at either end."""
+    """Absolute path of a folder; else the prefix, without a slash at either end, or the path of a URL without its first
+    slash."""
+    url: Url | None = field(default=None, repr=False, compare=False)
+    """Of a file of an HTTP server: with its query and its login, which are kept in no file."""
 
     @classmethod
     def parse(cls, text: str, folder: Path) -> Address:
-        """Read `s3://bucket/prefix`, `file:///path` or a path, which is relative to `folder`. Raises UsageError."""
+        """Read `s3://bucket/prefix`, `https://host/file`, `file:///path` or a path, which is relative to `folder`.
+        Raises UsageError.
+        """
         scheme, is_url, rest = text.partition("://")
         if not is_url:
             if not text:
@@ -38,8 +45,10 @@ class Address:
             if not rest.startswith("/"):
                 raise UsageError(f"{text} has no path from the root", "write file:///PATH")
             return cls("folder", "", os.path.realpath(rest))
+        if scheme.lower() in HTTP:
+            return cls._of_url(text)
         if scheme not in STORES:
-            known = "known are s3://, gs://, az:// and paths of folders"
+            known = "known are s3://, gs://, az://, https:// and paths of folders"
             raise UsageError(f"{text}: {scheme}:// is no known kind of store", known)
         bucket, _, prefix = rest.partition("/")
         if not bucket:
@@ -49,10 +58,23 @@ class Address:
             raise UsageError(f"{text}: a prefix has no . and no ..")
         return cls(STORES[scheme], bucket, "/".join(parts))
 
+    @classmethod
+    def _of_url(cls, text: str) -> Address:
+        try:
+            url = Url.parse(text)
+        except ValueError as error:
+            raise UsageError(f"the URL of a source cannot be used: {error}", "write https://HOST/PATH") from None
+        return cls(url.scheme, url.host, url.path.removeprefix("/"), url)
+
     @property
     def is_folder(self) -> bool:
         """Whether it is on this machine."""
         return self.kind == "folder"
+
+    @property
+    def is_http(self) -> bool:
+        """Whether it is a file of an HTTP server, which can only be read."""
+        return self.kind in HTTP
 
     def key(self, name: str) -> str:
         """The key of one file in its bucket."""
@@ -61,6 +83,8 @@ class Address:
     def __str__(self) -> str:
         if self.is_folder:
             return self.path
+        if self.is_http:
+            return f"{self.kind}://{self.bucket}/{self.path}"
         return f"{self.kind}://{self.bucket}/{self.path + '/' if self.path else ''}"
 
 

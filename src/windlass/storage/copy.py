@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 import time
 from collections import deque
@@ -31,8 +32,9 @@ from windlass.storage.place import (
     SourceChanged,
     Throttled,
 )
-from windlass.storage.progress import Copied, Progress, Refusal
+from windlass.storage.progress import Copied, Counter, Progress, Refusal
 from windlass.storage.retry import repeated
+from windlass.storage.sequential import Sequential, Stream
 from windlass.storage.verify import digest_of as content_digest
 from windlass.storage.walk import digest_of
 from windlass.storage.window import MOST, Window
@@ -80,11 +82,13 @@ class Copy:
         has_manifest: bool = True,
         num_helpers: Callable[[int], int] | None = None,
         by_content: bool = False,
+        is_part: bool = False,
     ) -> None:
         """`noted` is where it notes that nothing is left to do, for the next copy between these places.
 
         `has_manifest`: whether the destination has a manifest; without one, files that it has are copied anew.
         `by_content`: files of equal sizes and versions are read at both places, and copied where they differ.
+        `is_part`: the source is a part of what the destination has, whose manifest keeps its other files.
         `num_helpers` says for a number of small files how many processes move them beside this one; default: none.
         """
         self.progress = progress or Progress()
@@ -107,6 +111,7 @@ class Copy:
         self._helpers: Helpers | None = None
         self._has_manifest = has_manifest
         self._by_content = by_content
+        self._is_part = is_part
         self._there: list[Entry] | None = None
         """What a store at the destination lists, where it was asked."""
         self._there_digest = ""
@@ -154,7 +159,8 @@ class Copy:
             with suppress(asyncio.CancelledError):
                 await settling
             await self._settle()
-        manifest = Manifest.of(self._files.values())
+        others = before.files if self._is_part and before is not None else {}
+        manifest = Manifest.of({**others, **self._files}.values())
         if self._has_manifest and (before is None or stored is None or manifest != before):
             data = stored = manifest.to_bytes()
             await repeated(lambda: self._destination.write_own(manifests.NAME, data))
@@ -287,6 +293,9 @@ class Copy:
             if not self._destination.takes_parts:
                 yield lambda entry=entry: self._whole(entry)  # type: ignore[misc]
                 continue
+            if self._source.is_sequential:
+                yield lambda entry=entry: self._in_order(entry)  # type: ignore[misc]
+                continue
             large = _Large(entry, Parts.of(entry.size))
             for number in range(len(large.parts)):
                 yield lambda large=large, number=number: self._part(large, number)  # type: ignore[misc]
@@ -385,17 +394,24 @@ class Copy:
             await repeated(once, self._window)
 
     def _stream(self, entry: Entry, parts: Parts, expected: str) -> None:
-        digest, came = StreamDigest(parts.part_bytes), 0
+        digest, came, stated = StreamDigest(parts.part_bytes), 0, self._source.sha256(entry)
 
         def pieces() -> Iterator[Buffer]:
             nonlocal came
+            stream, whole = Stream(self._source, entry), hashlib.sha256() if stated else None
             for number in range(len(parts)):  # by parts: a folder gives what it is asked for in one piece
-                for piece in self._source.pieces(entry, *parts.span(number)):
+                span = parts.span(number)
+                for piece in stream.read(*span) if self._source.is_sequential else self._source.pieces(entry, *span):
                     digest.update(piece)
+                    if whole is not None:
+                        whole.update(piece)
                     self._moved(len(piece))
                     came += len(piece)
                     yield piece
-            check(entry, digest.digest(), self._expectation(entry, expected))  # before the file has its name
+            # Before the file has its name.
+            check(entry, digest.digest(), self._expectation(entry, expected))
+            if whole is not None:
+                check(entry, f"sha256:{whole.hexdigest()}", f"sha256:{stated}")
 
         try:
             version = self._destination.put_stream(entry.name, pieces(), parts.part_bytes, digest.digest)
@@ -405,19 +421,24 @@ class Copy:
             raise
         self._written(_file(entry, digest.digest(), version))
 
+    async def _in_order(self, entry: Entry) -> None:
+        """A large file that is read by one request."""
+        counter = Counter(self.progress, self._lock)
+        with self._refusing(entry):
+            try:
+                done = await Sequential(self._source, self._destination, self._window).copy(entry, counter)
+            except BaseException:
+                counter.set(0)
+                raise
+            self._written(_file(done.entry, done.digest, done.version))
+            done.partial.forget()
+
     async def _part(self, large: _Large, number: int) -> None:
         if large.is_over:
             return
         entry = large.entry
         start, length = large.parts.span(number)
-        counted = 0
-        """Bytes of the part in the progress."""
-
-        def count(num_bytes: int) -> None:
-            nonlocal counted
-            with self._lock:
-                self.progress.bytes_done += num_bytes - counted
-                counted = num_bytes
+        counter = Counter(self.progress, self._lock)
 
         async def once() -> bytes:
             partial = await self._partial(large)
@@ -425,34 +446,29 @@ class Copy:
                 return partial.done[number]
             begun = partial.begun(number)
 
-            def moved(num_bytes: int) -> None:
-                nonlocal counted
-                counted += num_bytes
-                self._moved(num_bytes)
-
             def move() -> bytes:
                 rest = self._source.pieces(entry, start + begun, length - begun) if begun < length else ()
-                return partial.write(number, rest, moved)
+                return partial.write(number, rest, counter.moved)
 
-            count(begun)
+            counter.set(begun)
             try:
                 return await self._window.run(length, move)
             except BaseException:
-                count(partial.begun(number))
+                counter.set(partial.begun(number))
                 raise
 
         with self._refusing(entry, large):
             large.digests[number] = await repeated(once, self._window)
             is_last = len(large.digests) == len(large.parts)  # before any other part runs
             if number in (await self._partial(large)).done:
-                count(length)
+                counter.set(length)
             if is_last:
                 await self._finish(large)
 
     async def _partial(self, large: _Large) -> PartialFile:
         async with large.lock:
             if large.partial is None:
-                source = f"{self._source.address} {large.entry.version}"
+                source = f"{self._source.address} {self._source.identity(large.entry)}"
                 large.partial = await self._destination.begin(large.entry, large.parts, source)
             return large.partial
 
@@ -482,7 +498,10 @@ class Copy:
         """The digest that the source's own manifest has of a file, or else `expected`."""
         known = self._expected.get(entry.name)
         is_known = known is not None and (known.size, known.version) == (entry.size, entry.version)
-        return known.digest if known is not None and is_known else expected
+        if known is not None and is_known:
+            return known.digest
+        stated = self._source.sha256(entry) if entry.size <= PART_BYTES else ""
+        return f"sha256:{stated}" if stated else expected
 
     def _moved(self, num_bytes: int) -> None:
         with self._lock:

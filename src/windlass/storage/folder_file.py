@@ -68,6 +68,12 @@ class FolderFile(PartialFile):
             begin_writing(file.fileno(), start, kept)
         return digest.digest()
 
+    def kept(self, number: int) -> bytes:
+        """See `PartialFile`."""
+        start, length = self._parts.span(number)
+        with system_errors(str(self._path)), open(self._part if self._part.exists() else self._path, "rb") as file:
+            return os.pread(file.fileno(), length if number in self.done else self._kept.get(number, 0), start)
+
     async def finish(self, digests: list[bytes]) -> str:
         """See `PartialFile`."""
         with system_errors(str(self._path)):

@@ -12,6 +12,7 @@ from typing import Final
 from windlass.errors import StorageError, UsageError
 from windlass.storage.address import Address, key_of
 from windlass.storage.folder import PARTIAL, Folder
+from windlass.storage.http_store import HttpStore
 from windlass.storage.journal import Journal
 from windlass.storage.names import OWN
 from windlass.storage.note import Noted
@@ -22,10 +23,16 @@ from windlass.storage.s3_store import S3Store
 LOCK: Final = "lock"
 
 
-def open_place(address: Address, home: Path) -> Place:
-    """The place of an address; `home` is the folder of this user's records. Raises StorageError, MissingPart."""
+def open_place(address: Address, home: Path, sha256: str = "") -> Place:
+    """The place of an address; `home` is the folder of this user's records, `sha256` that which the one file of a URL
+    must have.
+
+    Raises StorageError, UsageError, MissingPart.
+    """
     if address.is_folder:
         return Folder(address)
+    if address.is_http:
+        return HttpStore(address, sha256)
     return S3Store(address, _state(address, home)) if address.kind == "s3" else ObjectStore(address)
 
 

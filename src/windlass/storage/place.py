@@ -95,6 +95,10 @@ class PartialFile(ABC):
         `moved` is called with the number of bytes that were written, after each piece.
         """
 
+    def kept(self, number: int) -> bytes:
+        """What is written of a part, read again; empty where it cannot be."""
+        return b""
+
     @abstractmethod
     async def finish(self, digests: list[bytes]) -> str:
         """All parts are written: give the file its name; returns its version. Raises StorageError."""
@@ -116,6 +120,8 @@ class Place(ABC):
     """Whether large files are written by `begin`, and gone on with; else by `put_stream`, from their beginning."""
     is_sent = False
     """Whether it can be pickled, for another process to use."""
+    is_sequential = False
+    """Whether a large file is read by one request, from its beginning to its end."""
 
     def check(self) -> None:
         """Ask a store once whether files can be listed there, as every copy does first."""
@@ -135,6 +141,18 @@ class Place(ABC):
     @abstractmethod
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
         """Bytes of a file that was listed, as they come. In a thread. Raises SourceChanged where it is not that one."""
+
+    def identity(self, entry: Entry) -> str:
+        """What a file that is not whole was copied from: only with an equal one is it gone on with."""
+        return entry.version
+
+    def sha256(self, entry: Entry) -> str:
+        """The SHA-256 of the whole file that the user or a list states, in hexadecimal digits; empty for none."""
+        return ""
+
+    async def again(self, entry: Entry) -> Entry | None:
+        """A file that has changed since it was listed, as it is now; None where it is not asked for."""
+        return None
 
     @abstractmethod
     def put(self, name: str, data: Buffer) -> str:

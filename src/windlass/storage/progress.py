@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from windlass.storage.manifest import File
 
@@ -36,6 +37,29 @@ class Progress:
     is_listing: bool = True
     waits_for: str = ""
     """The process that has the lock of the set; empty where none is waited for."""
+
+
+@dataclass
+class Counter:
+    """Bytes of one file, or of one part, in the progress of its copy. For several threads."""
+
+    progress: Progress
+    lock: threading.Lock = field(repr=False)
+    """Of the progress."""
+    num_bytes: int = 0
+
+    def set(self, num_bytes: int) -> None:
+        """So many bytes are at the destination, not all of them moved by this copy."""
+        with self.lock:
+            self.progress.bytes_done += num_bytes - self.num_bytes
+            self.num_bytes = num_bytes
+
+    def moved(self, num_bytes: int) -> None:
+        """So many more bytes were moved."""
+        with self.lock:
+            self.progress.bytes_done += num_bytes
+            self.progress.bytes_moved += num_bytes
+            self.num_bytes += num_bytes
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,220 @@
+"""Files of HTTP servers as the source of a copy: one file, or those of a list with the SHA-256 of each."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+from urllib.parse import quote
+
+from windlass.errors import StorageError, UsageError
+from windlass.storage.address import Address
+from windlass.storage.place import (
+    Buffer,
+    Entry,
+    Forbidden,
+    Place,
+    SourceChanged,
+    Throttled,
+    Unreachable,
+)
+from windlass.storage.retry import repeated
+from windlass.stores.errors import Busy, Changed, Denied, Missing, NoAnswer, StoreError
+from windlass.stores.http import Head, HttpClient, Url
+
+PIECE_BYTES: Final = 256 << 10
+MAX_LIST_BYTES: Final = 64 << 20
+LOOKUPS: Final = 16
+"""Files of a list whose size is asked for at once."""
+HTML: Final = (".html", ".htm", ".xhtml")
+LIST: Final = re.compile(r"(sha256sums?|checksums)(\.txt)?|.+\.(sha256|sha256sums?)(\.txt)?", re.IGNORECASE)
+"""Names of files that are lists: `SHA256SUMS`, `mnist.sha256`, `checksums.txt`."""
+_LINE: Final = re.compile(r"(\\?)([0-9A-Fa-f]{64}) [ *](.+)")
+_BSD_LINE: Final = re.compile(r"(\\?)SHA256 \((.+)\) = ([0-9A-Fa-f]{64})")
+SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Remote:
+    """One file of a server."""
+
+    name: str
+    """In the set."""
+    url: Url
+    sha256: str = ""
+    """That is stated of it, in hexadecimal digits; empty where none is."""
+
+
+class HttpStore(Place):
+    """One file of a server, or the files of a list that `sha256sum` has written. Read only."""
+
+    is_sequential = True
+
+    def __init__(self, address: Address, sha256: str = "") -> None:
+        """`sha256` is that of the one file, in hexadecimal digits. Raises UsageError."""
+        self.address = address
+        self._client = HttpClient()
+        assert address.url is not None
+        self._url = address.url
+        self._sha256 = sha256
+        self._is_list = LIST.fullmatch(self._url.name) is not None
+        if not self._url.name:
+            raise UsageError(
+                f"{address} names no file: HTTP servers do not list what they have",
+                "name one file, or a list of files that sha256sum has written, such as https://HOST/SHA256SUMS",
+            )
+        if sha256 and self._is_list:
+            raise UsageError(f"{address} is a list that states the SHA-256 of each file", "leave out --sha256")
+        self._found: dict[str, tuple[Remote, Head]] = {}
+
+    def check(self) -> None:
+        """See `Place`."""
+        with _errors(str(self.address)):
+            self._client.head(self._url)
+
+    async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
+        """See `Place`."""
+        if not self._is_list:
+            yield [
+                await repeated(lambda: asyncio.to_thread(self._entry, Remote(self._url.name, self._url, self._sha256)))
+            ]
+            return
+        remotes = iter(await repeated(lambda: asyncio.to_thread(self._listed)))
+        found: list[Entry] = []
+
+        async def work() -> None:
+            for one in remotes:
+                try:
+                    found.append(await repeated(partial(asyncio.to_thread, self._entry, one)))
+                except Unreachable:
+                    raise
+                except StorageError as error:
+                    found.append(Entry(one.name, 0, "", error.message.removeprefix(f"{one.name}: ")))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(LOOKUPS):
+                group.create_task(work())
+        yield found
+
+    def _listed(self) -> list[Remote]:
+        with _errors(str(self.address)):
+            data = self._client.read(self._url, MAX_LIST_BYTES)
+        return parse_list(data, str(self.address), self._url)
+
+    def _entry(self, one: Remote) -> Entry:
+        """The file as it is listed: known by the SHA-256 that is stated of it, else by its version."""
+        what = one.name if self._is_list else str(self.address)
+        with _errors(what):
+            head = self._client.head(one.url)
+        if head.is_page and not one.sha256 and not one.name.lower().endswith(HTML):
+            raise StorageError(
+                f"{what}: the server answers with an HTML page, which may ask for a login",
+                "open the URL in a browser; state --sha256 if the file is one",
+            )
+        self._found[one.name] = one, head
+        # Without either, no two listings show whether the file is the same.
+        version = f"sha256:{one.sha256}" if one.sha256 else _word(head.version) or f"unknown-{uuid.uuid4().hex}"
+        return Entry(one.name, head.size, version)
+
+    def identity(self, entry: Entry) -> str:
+        """See `Place`."""
+        return f"{entry.version}/{_word(self._found[entry.name][1].version)}"
+
+    def sha256(self, entry: Entry) -> str:
+        """See `Place`."""
+        return self._found[entry.name][0].sha256
+
+    async def again(self, entry: Entry) -> Entry:
+        """See `Place`."""
+        return await repeated(lambda: asyncio.to_thread(self._entry, self._found[entry.name][0]))
+
+    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+        """See `Place`."""
+        one, head = self._found[entry.name]
+        if start and not head.version and not one.sha256:
+            raise SourceChanged(
+                f"{entry.name}: the connection broke, and the server states no version of the file, by which the rest "
+                "could be asked for"
+            )
+        with _errors(entry.name):
+            yield from self._client.stream(one.url, head, start, length, PIECE_BYTES)
+
+    def put(self, name: str, data: Buffer) -> str:
+        """Raises UsageError."""
+        raise UsageError(f"{self.address} is read only")
+
+    async def read_own(self, name: str) -> bytes | None:
+        """See `Place`: a server has no manifest of ours."""
+        return None
+
+
+def parse_list(data: bytes, what: str, base: Url | None) -> list[Remote]:
+    """The files of a list in the form of `sha256sum` (or `sha256sum --tag`): URLs, or names relative to `base`, the URL
+    of the list. `what` is named in errors. Raises UsageError.
+    """
+    found: dict[str, Remote] = {}
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        at = f"{what}, line {number}"
+        one = _remote(line.rstrip(), at, base)
+        if found.setdefault(one.name, one) != one:
+            raise UsageError(f"{at}: two different files have the name {one.name}")
+    if not found:
+        raise UsageError(f"{what} lists no files", "write it by: sha256sum FILE…")
+    return list(found.values())
+
+
+def _remote(line: str, at: str, base: Url | None) -> Remote:
+    if match := _LINE.fullmatch(line):
+        escaped, sha256, name = match.groups()
+    elif match := _BSD_LINE.fullmatch(line):
+        escaped, name, sha256 = match.groups()
+    else:
+        raise UsageError(f"{at} is not of the form: SHA256  NAME", "write the list by: sha256sum FILE…")
+    if escaped:
+        name = name.replace("\\n", "\n").replace("\\r", "\r").replace("\\\\", "\\")
+    try:
+        if re.match("https?://", name):
+            url = Url.parse(name)
+            name = url.name
+        elif base is None:
+            raise UsageError(f"{at}: a list on this machine names files by URLs, and this is {name!r}")
+        else:
+            name = name.removeprefix("./")
+            url = base.joined(quote(name, safe="/"))
+    except ValueError as error:
+        raise UsageError(f"{at}: the URL cannot be used: {error}") from None
+    if not name:
+        raise UsageError(f"{at}: the URL names no file")
+    return Remote(name, url, sha256.lower())
+
+
+def _word(version: str) -> str:
+    """A version without spaces, which separate it from the address in the notes of copies."""
+    return version.replace(" ", "_")
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """Errors of a server as those of a place."""
+    try:
+        yield
+    except StoreError as error:
+        words = f"{what}: {error.strerror}"
+        if isinstance(error, NoAnswer):
+            raise Unreachable(words, "check the host name, the network and HTTPS_PROXY") from error
+        if isinstance(error, Busy):
+            raise Throttled(words) from error
+        if isinstance(error, Changed):
+            raise SourceChanged(words, "copy it again once it is written") from error
+        if isinstance(error, Missing):
+            raise StorageError(words, "check the URL") from error
+        if isinstance(error, Denied):
+            raise Forbidden(words, "check the login, or make a new presigned URL") from error
+        raise StorageError(words) from error

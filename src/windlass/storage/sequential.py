@@ -1,0 +1,152 @@
+"""Copies a large file in order: by one request, part after part, and compared with the SHA-256 that is stated of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from windlass.errors import StorageError
+from windlass.storage.digest import Parts, combined
+from windlass.storage.place import Buffer, Damaged, Entry, PartialFile, Place, SourceChanged
+from windlass.storage.retry import repeated
+from windlass.storage.window import Window
+
+if TYPE_CHECKING:
+    from windlass.storage.progress import Counter
+
+CHANGES: Final = 3
+"""How often a file is begun again that was changed while it was copied."""
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """The file at the destination."""
+
+    entry: Entry
+    """As it was listed when it was copied."""
+    digest: str
+    version: str
+    partial: PartialFile
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Copies of large files between two places."""
+
+    source: Place
+    destination: Place
+    window: Window
+
+    async def copy(self, entry: Entry, counter: Counter) -> InOrder:
+        """Copy one file; from its beginning where it has changed or has another SHA-256. Raises StorageError."""
+        found: list[str] = []
+        num_changes = 0
+        while True:
+            try:
+                done = await self._once(entry, counter, found)
+            except SourceChanged:
+                num_changes += 1
+                if num_changes == CHANGES or (now := await self.source.again(entry)) is None:
+                    raise
+                entry, done = now, None
+            if done is not None:
+                return done
+            if len(found) > 1 and (found[-1] == found[-2] or len(found) == Damaged.tries):
+                raise _other(entry, self.source.sha256(entry), found)
+            counter.set(0)
+
+    async def _once(self, entry: Entry, counter: Counter, found: list[str]) -> InOrder | None:
+        """None where it has to be begun again: its SHA-256, which is added to `found`, is not the stated one."""
+        parts, stated = Parts.of(entry.size), self.source.sha256(entry)
+        partial = await self.destination.begin(entry, parts, f"{self.source.address} {self.source.identity(entry)}")
+        work = _File(partial, parts, Stream(self.source, entry), counter, bool(stated))
+        try:
+            digests = [await self._part(work, number, parts.span(number)[1]) for number in range(len(parts))]
+        except _OtherPart:
+            await partial.discard()
+            return None
+        if stated and work.whole.hexdigest() != stated:
+            await partial.discard()
+            found.append(work.whole.hexdigest())
+            return None
+        version = await repeated(lambda: partial.finish(digests), self.window)
+        return InOrder(entry, combined(digests), version, partial)
+
+    async def _part(self, work: _File, number: int, length: int) -> bytes:
+        return await repeated(lambda: self.window.run(length, lambda: work.part(number)), self.window)
+
+
+class _OtherPart(Exception):
+    """A part that an earlier copy has written is not that of the source."""
+
+
+class _File:
+    """One file that is written part after part."""
+
+    def __init__(self, partial: PartialFile, parts: Parts, stream: Stream, counter: Counter, is_hashed: bool) -> None:
+        self._partial, self._parts, self._stream, self._counter = partial, parts, stream, counter
+        self._is_hashed = is_hashed
+        self.whole = hashlib.sha256()
+        """Of all parts so far, where it is needed."""
+
+    def part(self, number: int) -> bytes:
+        """Have one part written; gives its SHA-256. In a thread. Raises StorageError."""
+        start, length = self._parts.span(number)
+        if (digest := self._partial.done.get(number)) is not None:
+            if self._is_hashed:
+                data = self._partial.kept(number) or b"".join(self._stream.read(start, length))
+                if hashlib.sha256(data).digest() != digest:
+                    raise _OtherPart
+                self.whole.update(data)
+            self._counter.set(start + length)
+            return digest
+        begun = self._partial.begun(number)
+        taken: list[Buffer] = [self._partial.kept(number)] if self._is_hashed and begun else []
+        self._counter.set(start + begun)
+
+        def pieces() -> Iterator[Buffer]:
+            for piece in self._stream.read(start + begun, length - begun):
+                if self._is_hashed:
+                    taken.append(piece)
+                yield piece
+
+        digest = self._partial.write(number, pieces(), self._counter.moved)
+        for piece in taken:
+            self.whole.update(piece)
+        return digest
+
+
+class Stream:
+    """A file that is read by one request as long as it is read in order."""
+
+    def __init__(self, source: Place, entry: Entry) -> None:
+        self._source, self._entry = source, entry
+        self._pieces: Iterator[Buffer] = iter(())
+        self._rest = memoryview(b"")
+        """Of the last piece, which is read next."""
+        self._at = -1
+        """Offset of what is read next; -1 where another request is needed."""
+
+    def read(self, start: int, length: int) -> Iterator[Buffer]:
+        """So many bytes from an offset on. Raises StorageError."""
+        if start != self._at:
+            self._pieces = self._source.pieces(self._entry, start, self._entry.size - start)
+            self._rest, self._at = memoryview(b""), start
+        try:
+            while length:
+                piece = self._rest or memoryview(next(self._pieces))
+                piece, self._rest = piece[:length], piece[length:]
+                self._at, length = self._at + len(piece), length - len(piece)
+                yield piece
+            if self._at == self._entry.size:
+                next(self._pieces, None)  # its connection can be used again
+        except BaseException:
+            self._pieces, self._at = iter(()), -1
+            raise
+
+
+def _other(entry: Entry, stated: str, found: list[str]) -> StorageError:
+    words = f"its SHA-256 is {found[-1]} in {len(found)} downloads, and {stated} is stated"
+    return StorageError(f"{entry.name}: {words}", "compare the digest with that of the publisher")

@@ -1,0 +1,327 @@
+"""Reads files from HTTP servers: their size and version, and their bytes from any offset.
+
+A URL may have secrets in its query (a presigned URL) and in its user and password. They are sent to its host alone, and
+are in no text that is made of a URL or of an error.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import os
+import re
+import socket
+import ssl
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from windlass.stores.errors import Busy, Changed, Forbidden, Missing, NoAnswer, StoreError
+from windlass.stores.s3.answer import Answer, ask
+from windlass.stores.s3.proxy import Route, connect, proxy_of
+
+SECONDS = 30
+"""Without a byte, after which a request is repeated."""
+MAX_REDIRECTS = 10
+MAX_PAUSE_SECONDS = 300.0
+"""The longest pause that is made because a server asks for it."""
+PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))
+"""Statuses of errors that pass."""
+REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+_SAFE = "/%:=&?~+!$,;'@()*[]-._"
+_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
+
+
+@dataclass(frozen=True)
+class Url:
+    """The URL of a file. Its text and its repr have no query, user or password."""
+
+    scheme: str
+    host: str
+    """With the port, where one is named."""
+    path: str
+    """Percent-encoded; begins with a slash."""
+    query: str = field(default="", repr=False)
+    """Percent-encoded; empty for none."""
+    authorization: str = field(default="", repr=False)
+    """Header that is sent to this host alone; empty for none."""
+
+    @classmethod
+    def parse(cls, text: str) -> Url:
+        """Read an http or https URL; a fragment is dropped. Raises ValueError, whose words have no secret."""
+        parts = urlsplit(text.strip())
+        if parts.scheme not in ("http", "https"):
+            raise ValueError("it does not begin with http:// or https://")
+        name = parts.hostname or ""
+        if not name.isascii():
+            name = name.encode("idna").decode()
+        if ":" in name:
+            name = f"[{name}]"
+        try:
+            port = parts.port
+        except ValueError:
+            raise ValueError("its port is not a number") from None
+        if not _HOST.fullmatch(name):
+            raise ValueError("it has no valid host name")
+        login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        return cls(
+            parts.scheme,
+            name if port is None else f"{name}:{port}",
+            quote(parts.path, safe=_SAFE) or "/",
+            quote(parts.query, safe=_SAFE),
+            "" if login == ":" else f"Basic {b64encode(login.encode()).decode()}",
+        )
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether a record must not have all of it."""
+        return bool(self.query or self.authorization)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path, decoded; empty where the path ends with a slash."""
+        return unquote(self.path.rpartition("/")[2])
+
+    @property
+    def target(self) -> str:
+        """What a request asks its host for."""
+        return f"{self.path}?{self.query}" if self.query else self.path
+
+    def joined(self, location: str) -> Url:
+        """The URL that a relative or an absolute reference means here; without a login on another host. Raises
+        ValueError.
+        """
+        found = Url.parse(urljoin(f"{self.scheme}://{self.host}{self.target}", location))
+        is_same = (found.scheme, found.host) == (self.scheme, self.host) and not found.authorization
+        login = self.authorization if is_same else found.authorization
+        return Url(found.scheme, found.host, found.path, found.query, login)
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.host}{self.path}"
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a server states about a file."""
+
+    size: int
+    """Bytes of the whole file."""
+    version: str
+    """A strong ETag, else Last-Modified, as `If-Range` takes it; empty where the server states neither."""
+    has_ranges: bool
+    """Whether the server sends a part of the file by itself."""
+    is_page: bool
+    """Whether the content is HTML."""
+
+
+class _Kept:
+    """A connection that a thread uses again; closed when the last reference to it is dropped."""
+
+    def __init__(self, of: tuple[int, str, str], route: Route) -> None:
+        self.of = of
+        """The process that made it, the scheme and the host."""
+        self.route = route
+
+    def __del__(self) -> None:
+        self.route.connection.close()
+
+
+class HttpClient:
+    """Requests to HTTP servers; safe for threads. Proxies and certificates are those of the environment.
+
+    Its methods raise StoreError: Busy where the same request may succeed later, Missing, Forbidden, and Changed where
+    the file is not the one that was asked for. No request is repeated.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._environ = os.environ if environ is None else environ
+        self._sleep, self._clock = sleep, clock
+        self._context: ssl.SSLContext | None = None
+        """Made once: reading the certificates takes longer than a request."""
+        self._local = threading.local()
+        self._pause_until: dict[str, float] = {}
+        """When requests to a host may be sent again, in monotonic seconds, where it has asked for a pause."""
+        self._answered_hosts: set[str] = set()
+
+    def head(self, url: Url) -> Head:
+        """Size and version of a file. By a GET of its first byte: a presigned URL may allow no HEAD."""
+        with self._answered(url, {"range": "bytes=0-0"}) as answer:
+            found = _head_of(answer, url)
+            if answer.status == 206:
+                answer.read()  # of one byte: the connection can be used again
+            return found
+
+    def read(self, url: Url, max_bytes: int) -> bytes:
+        """A whole small file, such as a list."""
+        with self._answered(url, {}) as answer:
+            data: bytes = answer.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise StoreError(27, f"it has more than {max_bytes:,} bytes", str(url))
+        return data
+
+    def stream(self, url: Url, head: Head, start: int, length: int, piece_bytes: int) -> Iterator[bytes]:
+        """Bytes of the file that `head` describes, by one request, in pieces of at most this size.
+
+        A server without ranges sends the file from its beginning, and what is before `start` is dropped.
+        """
+        fields = {}
+        if length < head.size and head.has_ranges:
+            fields["range"] = f"bytes={start}-{start + length - 1}"
+            if head.version:
+                fields["if-range"] = head.version
+        with self._answered(url, fields) as answer:
+            found, at = _head_of(answer, url), _start_of(answer)
+            if (found.size, found.version) != (head.size, head.version) or at > start:
+                raise Changed("the file has changed on the server", str(url))
+            while at < start + length:
+                piece = answer.read(min(piece_bytes, start + length - at))
+                if not piece:
+                    raise http.client.IncompleteRead(b"", start + length - at)
+                if (skipped := max(0, start - at)) < len(piece):
+                    yield piece[skipped:]
+                at += len(piece)
+
+    @contextmanager
+    def _answered(self, url: Url, fields: Mapping[str, str]) -> Iterator[Answer]:
+        """The answer to a GET after all redirects, without an error; its body is read in the block."""
+        at = url
+        for _ in range(MAX_REDIRECTS + 1):
+            answer, kept = self._asked(at, fields)
+            if answer.status not in REDIRECTS:
+                break
+            answer.close()
+            at = _redirected(url, at, answer.fields.get("location", ""))
+        else:
+            raise StoreError(5, f"the server redirects more than {MAX_REDIRECTS} times", str(url))
+        try:
+            with answer:
+                if answer.status >= 300 and not _is_empty(answer):
+                    raise self._refusal(url, at, answer)
+                yield answer
+        except StoreError:
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            raise Busy(f"the connection broke: {_words(error)}", str(url)) from error
+        if answer.length == 0 and not answer.will_close:
+            self._local.kept = kept
+
+    def _asked(self, url: Url, fields: Mapping[str, str]) -> tuple[Answer, _Kept]:
+        """The head of an answer, and its connection, which is not this thread's again before the body is read."""
+        if (pause := self._pause_until.get(url.host, 0.0) - time.monotonic()) > 0:
+            self._sleep(pause)
+        sent = {"host": url.host, "user-agent": "windlass", "accept": "*/*", "accept-encoding": "identity", **fields}
+        if url.authorization:
+            sent["authorization"] = url.authorization
+        while True:
+            kept, is_fresh = self._connection(url)
+            route = kept.route
+            login = {"proxy-authorization": route.authorization} if route.authorization else {}
+            try:
+                answer = ask(route.connection, "GET", f"{route.base}{url.target}", {**sent, **login}, b"")
+            except ssl.SSLCertVerificationError as error:
+                words = f"the certificate of the server is not valid: {error.verify_message}"
+                raise StoreError(5, f"{words}; SSL_CERT_FILE names other authorities", str(url)) from error
+            except (OSError, http.client.HTTPException) as error:
+                if is_fresh:
+                    is_silent = isinstance(error, (ConnectionRefusedError, TimeoutError, socket.gaierror))
+                    kind = NoAnswer if is_silent and url.host not in self._answered_hosts else Busy
+                    raise kind(f"the server does not answer: {_words(error)}", str(url)) from error
+                # Else the server has closed a connection that was idle.
+            else:
+                self._answered_hosts.add(url.host)
+                return answer, kept
+
+    def _connection(self, url: Url) -> tuple[_Kept, bool]:
+        """The connection of this thread to the host, and whether it is new."""
+        kept: _Kept | None = getattr(self._local, "kept", None)
+        self._local.kept = None
+        if kept is not None and kept.of == (os.getpid(), url.scheme, url.host):
+            return kept, False
+        secure = url.scheme == "https"
+        if secure and self._context is None:
+            self._context = ssl.create_default_context()
+        try:
+            route = connect(url.host, secure, SECONDS, self._context, proxy_of(self._environ, url.host, secure))
+        except ValueError as error:  # its words have no password
+            raise StoreError(22, f"the proxy of the environment cannot be used: {error}", str(url)) from None
+        return _Kept((os.getpid(), url.scheme, url.host), route), True
+
+    def _refusal(self, url: Url, at: Url, answer: Answer) -> StoreError:
+        status, what = answer.status, str(url)
+        where = "" if at.host == url.host else f", after a redirect to {at.host}"
+        said = f"the server answers {status} {http.client.responses.get(status, '')}".rstrip() + where
+        if status in PASSING:
+            pause = min(MAX_PAUSE_SECONDS, self._asked_pause(answer.fields.get("retry-after", "")))
+            self._pause_until[at.host] = max(self._pause_until.get(at.host, 0.0), time.monotonic() + pause)
+            return Busy(said, what)
+        if status in (404, 410):
+            return Missing(said, what)
+        if status in (401, 403, 407):
+            return Forbidden(f"{said}: it may need a login, or the URL may have expired", what)
+        if status == 412:
+            return Changed(said, what)
+        return StoreError(5, said, what)
+
+    def _asked_pause(self, text: str) -> float:
+        """Seconds of a `Retry-After`: a number or a date; 0 for none."""
+        if text.isdecimal():
+            return float(text)
+        try:
+            found = email.utils.parsedate_tz(text)
+            return 0.0 if found is None else max(0.0, email.utils.mktime_tz(found) - self._clock())
+        except (ValueError, OverflowError):
+            return 0.0
+
+
+def _redirected(first: Url, at: Url, location: str) -> Url:
+    """Where a redirect leads. Raises StoreError."""
+    try:
+        found = at.joined(location)
+    except ValueError:
+        raise StoreError(5, "the server redirects to an address that is not http or https", str(first)) from None
+    if not location or (at.scheme, found.scheme) == ("https", "http"):
+        raise StoreError(5, f"the server redirects from https to http, at {found.host}", str(first))
+    return found
+
+
+def _head_of(answer: Answer, url: Url) -> Head:
+    fields = answer.fields
+    tag = fields.get("etag", "")
+    version = tag if tag.startswith('"') else fields.get("last-modified", "")
+    is_page = fields.get("content-type", "").partition(";")[0].strip().lower() == "text/html"
+    if answer.status in (206, 416):
+        found = _RANGE.fullmatch(fields.get("content-range", ""))
+        size = found[3] if found else ""
+    else:
+        size = fields.get("content-length", "")
+    if not size.isdecimal() or answer.chunked:
+        raise StoreError(5, "the server does not state the size of the file", str(url))
+    return Head(int(size), version, answer.status in (206, 416), is_page)
+
+
+def _start_of(answer: Answer) -> int:
+    """Offset of the first byte that an answer has."""
+    found = _RANGE.fullmatch(answer.fields.get("content-range", "")) if answer.status == 206 else None
+    return int(found[1] or 0) if found else 0
+
+
+def _is_empty(answer: Answer) -> bool:
+    """Whether it is the answer of a server with ranges that the file has no first byte."""
+    return answer.status == 416 and answer.fields.get("content-range", "").strip() == "bytes */0"
+
+
+def _words(error: BaseException) -> str:
+    """An error of a connection without its arguments, which may have parts of the URL."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.strerror or os.strerror(error.errno)
+    return type(error).__name__

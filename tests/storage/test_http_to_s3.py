@@ -1,0 +1,52 @@
+"""Copies from an HTTP server to S3: verified as a whole before the object is there, resumed by parts."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+
+import pytest
+from tests.servers.faulty import PASS, FaultProxy, refusal
+from tests.servers.http_files import FileHost, file_host
+from tests.storage.sets import Data
+
+pytestmark = pytest.mark.slow
+BIG = random.Random(1).randbytes(30_000_000)
+SHA256 = hashlib.sha256(BIG).hexdigest()
+
+
+@pytest.fixture
+def host() -> Iterator[FileHost]:
+    with file_host({"d/big.tar": BIG}) as found:
+        yield found
+
+
+def test_a_file_of_a_server_is_copied_to_s3_and_verified(data: Data, host: FileHost, bucket: str) -> None:
+    there = f"s3://{bucket}/set"
+    done = data.json("copy", f"{host.address}/d/big.tar", there, "--sha256", SHA256)
+    assert (done["copied_files"], done["files"]) == (1, 1)
+    assert data.json("verify", there)["ok"]
+    assert data.json("copy", f"{host.address}/d/big.tar", there, "--sha256", SHA256)["unchanged_files"] == 1
+
+
+def test_a_file_with_another_sha256_is_no_object(data: Data, host: FileHost, bucket: str) -> None:
+    there = f"s3://{bucket}/set"
+    done = data.run("copy", f"{host.address}/d/big.tar", there, "--sha256", "0" * 64)
+    assert done.returncode == 1
+    assert f"its SHA-256 is {SHA256}" in done.stdout
+    assert data.json("ls", there)["files"] == []
+
+
+def test_a_copy_to_s3_goes_on_with_the_parts_that_s3_has(
+    data: Data, host: FileHost, bucket: str, proxy: FaultProxy
+) -> None:
+    there = f"s3://{bucket}/set"
+    denied = refusal(403, "ExpiredToken", "The provided token has expired.")
+    proxy.fault = lambda request: denied if request.query.get("partNumber") == ["3"] else PASS
+    assert data.run("copy", f"{host.address}/d/big.tar", there, "--sha256", SHA256).returncode == 1
+    proxy.reset()
+    assert data.json("copy", f"{host.address}/d/big.tar", there, "--sha256", SHA256)["copied_files"] == 1
+    parts = [one.query["partNumber"] for one in proxy.data if one.method == "PUT" and "partNumber" in one.query]
+    assert sorted(parts) == [["3"], ["4"]]
+    assert data.json("verify", there)["ok"]
