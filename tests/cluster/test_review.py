@@ -19,7 +19,7 @@ from tests.engines.kubernetes.objects.test_labels import OF_RUN, require, templa
 from tests.supervise.test_notify import SECRET, Hook, hooked
 
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.objects import expiry, layout
+from windlass.engines.kubernetes.objects import layout, ttl
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.rbac import Right
 from windlass.errors import UsageError
@@ -160,7 +160,7 @@ def test_a_run_that_has_ended_expires_whole_and_a_resume_keeps_it(bed: Bed, name
         assert run.wait().phase is Phase.SUCCEEDED, run.text()
         uid = wait_for(lambda: owner_of(bed, namespace, run), "the run to expire with its supervisor")
         job = json.loads(bed.kubectl("get", "job", f"{run.id}-supervisor", "-n", namespace, "-o", "json"))
-        assert (job["metadata"]["uid"], job["spec"]["ttlSecondsAfterFinished"]) == (uid, expiry.WEEK_SECONDS)
+        assert (job["metadata"]["uid"], job["spec"]["ttlSecondsAfterFinished"]) == (uid, ttl.WEEK_SECONDS)
         patch = json.dumps({"spec": {"ttlSecondsAfterFinished": 1}})
         bed.kubectl("patch", "job", f"{run.id}-supervisor", "-n", namespace, "-p", patch)
         wait_for(lambda: [one["kind"] for one in objects_of(bed, namespace, run)] == [CLAIM], "the run to be gone")

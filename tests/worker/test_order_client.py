@@ -21,7 +21,7 @@ from tests.worker.pod_process import Pod
 
 from windlass.engines.kubernetes.access.client import Unreachable
 from windlass.engines.kubernetes.access.control import Request
-from windlass.engines.kubernetes.running.orders import OrderServer
+from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.worker import event_feed, order_client, pod_reuse, process
 from windlass.worker import order_protocol as protocol
 

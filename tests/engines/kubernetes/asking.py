@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windlass.engines.kubernetes.access.client import Unreachable
-from windlass.engines.kubernetes.running.orders import OrderServer
+from windlass.engines.kubernetes.access.order_server import OrderServer
 
 
 def call(server: OrderServer, pod: str, words: Sequence[str], seconds: float) -> int:

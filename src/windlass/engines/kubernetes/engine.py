@@ -394,7 +394,7 @@ class KubernetesEngine(SupervisedEngine):
             return self._clock() + backend.client.ahead
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
-        from windlass.engines.kubernetes.running.sweep import sweep
+        from windlass.engines.kubernetes.running.expiry import sweep
         from windlass.supervise.recorder import Recorder
 
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:

@@ -207,7 +207,7 @@ class ClusterRuns(TargetRuns):
         """See `Engine`: in a temporary folder, which is filled in a thread with `follow`. Raises EngineError."""
         import tempfile
 
-        from windlass.engines.kubernetes.reading.logs.fetch import LogReader
+        from windlass.engines.kubernetes.running.log_fetch import LogReader
 
         with (
             tempfile.TemporaryDirectory(prefix="windlass-logs-") as folder,

@@ -21,6 +21,7 @@ from tests.helpers.until import BOUND_SECONDS, until
 
 from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.access.control import ConnectionControl, Request
+from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.running import collection
 from windlass.engines.kubernetes.running.collection import (
@@ -33,7 +34,6 @@ from windlass.engines.kubernetes.running.collection import (
     move_into,
     receive,
 )
-from windlass.engines.kubernetes.running.orders import OrderServer
 from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.errors import EngineError
 from windlass.runs.store import OUTPUT_DIGEST

@@ -14,9 +14,9 @@ from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, blockers
 from tests.engines.kubernetes.running.test_supervision import Scene
 
 from windlass.engines.kubernetes.access.client import Client, Refused
-from windlass.engines.kubernetes.objects import expiry
+from windlass.engines.kubernetes.objects import ttl as expiry
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
-from windlass.engines.kubernetes.running.sweep import sweep
+from windlass.engines.kubernetes.running.expiry import sweep
 from windlass.plan.plan import Plan
 from windlass.runs.phase import Phase
 

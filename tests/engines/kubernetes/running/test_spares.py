@@ -23,9 +23,9 @@ from windlass.engines.kubernetes.objects.pod_status import object_reports
 from windlass.engines.kubernetes.planning.export import manifests
 from windlass.engines.kubernetes.planning.plan import attempt_objects
 from windlass.engines.kubernetes.reading.discovery.board import TABLES, Board
-from windlass.engines.kubernetes.reading.logs.fetch import LogReader
 from windlass.engines.kubernetes.reading.preflight.pod_admission import run_pods
 from windlass.engines.kubernetes.running import reuse, spares
+from windlass.engines.kubernetes.running.log_fetch import LogReader
 from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.runs.events import Warned, entries, entry_of
 from windlass.runs.phase import Phase

@@ -16,6 +16,14 @@ from tests.helpers.clock import Clock
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Client, NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.access.lease import (
+    DURATION_SECONDS,
+    RENEW_SECONDS,
+    Lease,
+    held_elsewhere,
+    holder_of,
+    is_same_place,
+)
 from windlass.engines.kubernetes.access.login import AGAIN_SECONDS
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.objects import layout
@@ -26,14 +34,6 @@ from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_prog
 from windlass.engines.kubernetes.planning.plan import numbered, plan
 from windlass.engines.kubernetes.running import shutdown, tombstones
 from windlass.engines.kubernetes.running.backend import UNFINISHED, KubernetesBackend
-from windlass.engines.kubernetes.supervisor.lease import (
-    DURATION_SECONDS,
-    RENEW_SECONDS,
-    Lease,
-    held_elsewhere,
-    holder_of,
-    is_same_place,
-)
 from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError, UsageError

@@ -13,12 +13,12 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.engines.kubernetes.supervisor.test_damaged import a_plan
 
+from windlass.engines.kubernetes.access.lease import holder_of
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.summary import summary_of
 from windlass.engines.kubernetes.objects.supervisor_manifests import filled, with_digest
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of
-from windlass.engines.kubernetes.supervisor.lease import holder_of
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.errors import EngineError, NoSuchRun, UsageError
 from windlass.runs.events import AttemptStarted, Created, Entry, Event, RunEnded, RunResumed

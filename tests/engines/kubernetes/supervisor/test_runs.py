@@ -18,14 +18,15 @@ from tests.engines.kubernetes.supervisor.test_damaged import with_request
 from windlass.actions.api import Run
 from windlass.cli.render import condition_notes
 from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.lease import DURATION_SECONDS, SKEW_SECONDS
 from windlass.engines.kubernetes.engine import KubernetesEngine
-from windlass.engines.kubernetes.objects import expiry, labels, layout
+from windlass.engines.kubernetes.objects import labels, layout, ttl
 from windlass.engines.kubernetes.objects.summary import summary_of
 from windlass.engines.kubernetes.objects.supervisor_package import AGAIN
+from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.reading.diagnose.supervisors import absent
 from windlass.engines.kubernetes.reading.discovery import discovery
-from windlass.engines.kubernetes.supervisor import presence, runs
-from windlass.engines.kubernetes.supervisor.lease import DURATION_SECONDS, SKEW_SECONDS
+from windlass.engines.kubernetes.supervisor import runs
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.errors import UsageError
 from windlass.plan.plan import Plan
@@ -57,7 +58,7 @@ class Scene:
             "namespace": "team",
             "kubeconfig": server.kubeconfig(folder),
             "via": "job",
-            expiry.AFTER: expiry.WEEK_SECONDS,
+            ttl.AFTER: ttl.WEEK_SECONDS,
         }
         plan = {
             "engine": "kubernetes",
@@ -242,7 +243,7 @@ def test_a_run_that_has_expired_keeps_its_record_here_and_says_so(scene: Scene) 
 
 def test_a_run_whose_end_was_not_read_before_it_expired_is_lost(server: ObjectServer, tmp_path: Path) -> None:
     """Whether another machine has removed it, or it has ended and expired, is not known any more."""
-    with closing(Scene(server, tmp_path, ago=expiry.WEEK_SECONDS + 10)) as scene:
+    with closing(Scene(server, tmp_path, ago=ttl.WEEK_SECONDS + 10)) as scene:
         scene.write(AttemptStarted(1, 2))
         scene.engine.status(RUN)
         remove(scene)
@@ -539,7 +540,7 @@ def test_a_supervisor_that_has_ended_before_a_resume_is_none_that_has_crashed(
 ) -> None:
     supervisor_pod(server, {"state": ended("Error", code)}, metadata)
     assert scene.engine.status(RUN).condition is None
-    assert presence.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
+    assert supervisor_status.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
 
 
 def test_a_supervisor_that_crashes_later_is_named_though_its_lease_is_fresh(
@@ -554,7 +555,7 @@ def test_a_supervisor_that_crashes_later_is_named_though_its_lease_is_fresh(
         condition = scene.engine.status(RUN).condition
         assert condition is not None
         assert "has crashed (exit code 1, 2 restarts so far)" in condition["message"]
-        assert presence.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
+        assert supervisor_status.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
 
 
 def test_the_command_of_a_supervisor_that_its_container_cannot_execute_is_named(
@@ -575,7 +576,7 @@ def test_a_supervisor_that_was_restarted_receives_the_stop(scene: Scene, server:
     server.job(RUN, "Running")
     scene.engine.stop(RUN)
     assert f"{RUN}-1" in server.names("Job")
-    assert not presence.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
+    assert not supervisor_status.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
 
 
 def test_a_state_is_as_of_the_last_sign_of_life_of_a_supervisor_that_is_overdue(
@@ -632,13 +633,13 @@ def test_a_supervisor_beside_a_sidecar_that_is_not_ready_is_not_absent(server: O
         supervisor_pod(server, {"state": {"running": {}}}, conditions=unready)
         scene.lease(15.0)
         assert scene.engine.status(RUN).condition is None
-        assert presence.acting(scene.client) == {RUN}
+        assert supervisor_status.acting(scene.client) == {RUN}
 
 
 def test_a_fresh_record_asks_for_no_lease(scene: Scene) -> None:
     scene.engine.status(RUN)
     assert not [request for request in scene.server.requests if request.plural == "leases"]
-    assert presence.QUIET_SECONDS > 0
+    assert supervisor_status.QUIET_SECONDS > 0
 
 
 @pytest.mark.parametrize("is_supervised", [True, False])
@@ -712,6 +713,6 @@ def test_a_supervisor_that_has_done_all_ends_its_job_beside_a_sidecar(
     server.put("Pod", "p", OF_SUPERVISOR, spec={"containers": []}, status={"containerStatuses": statuses})
     server.put("Job", layout.supervisor_name(RUN), OF_SUPERVISOR, api="batch/v1", spec={"backoffLimit": 6})
     with closing(server.client(tmp_path)) as client:
-        presence.end_beside_sidecars(client, RUN)
+        supervisor_status.end_beside_sidecars(client, RUN)
         spec = client.get("batch/v1", "Job", layout.supervisor_name(RUN))["spec"]
     assert spec == {"backoffLimit": 6, **({"activeDeadlineSeconds": 1} if is_beside else {})}

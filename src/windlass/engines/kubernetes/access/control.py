@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 from windlass.engines.kubernetes.access import exec_stream
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.exec_stream import Pod
+from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.running.orders import OrderServer
 from windlass.errors import EngineError
 from windlass.worker import order_client, order_protocol, pod_reuse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.kubernetes.objects import expiry, layout, manifests
+from windlass.engines.kubernetes.objects import layout, manifests, ttl
 from windlass.engines.kubernetes.objects import supervisor_manifests as supervisor
 from windlass.engines.kubernetes.objects.manifests import Shape
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS, mpijob
@@ -63,7 +63,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
     seen = facts.cluster.runtimes if facts.cluster is not None else None
     runtime = runtime_of(named, job.kubernetes.runtime_kind, seen)
     is_inside = supervised_in_cluster(job, target, facts.cluster, via)[0]
-    expires = expiry.run_seconds(job)
+    expires = ttl.run_seconds(job)
     outputs_max = transfers.outputs_max(job, via)
     shape = Shape(
         run_id=run_id,
@@ -86,7 +86,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         target_env=target.env,
         expires_seconds=expires,
         outputs_max=outputs_max,
-        pods_seconds=expiry.pods_seconds(job, via, is_supervised_inside=is_inside),
+        pods_seconds=ttl.pods_seconds(job, via, is_supervised_inside=is_inside),
         supervisor_queue=target.supervisor_queue or "",
         tolerations=_tolerations(job, seen),
         mounts=mounting.mounted(job, target, facts.cluster),
@@ -114,7 +114,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
                     "namespace": shape.namespace,
                     "via": via,
                     "why": why,
-                    **({} if expires is None else {expiry.AFTER: expires}),
+                    **({} if expires is None else {ttl.AFTER: expires}),
                     **({"supervisor_queue": target.supervisor_queue} if target.supervisor_queue else {}),
                     "kubeconfig": facts.kubeconfig,
                     **(image_and_user(seen, shape.image, shape.user) if runtime else {}),

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.access.control import ExecControl, PodControl
+from windlass.engines.kubernetes.access.lease import Lease, held_elsewhere, holder_of
 from windlass.engines.kubernetes.access.unavailable import is_passing, refuse, unavailable
 from windlass.engines.kubernetes.objects import layout, manifests
 from windlass.engines.kubernetes.objects.transfer_manifests import filled
@@ -26,7 +27,6 @@ from windlass.engines.kubernetes.running.collection import ExecFetch, Fetch, Out
 from windlass.engines.kubernetes.running.job_transfer import JobTransfer
 from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.engines.kubernetes.running.spares import Spares
-from windlass.engines.kubernetes.supervisor.lease import Lease, held_elsewhere, holder_of
 from windlass.errors import EngineError
 from windlass.plan.compose import compose
 from windlass.plan.plan import Plan

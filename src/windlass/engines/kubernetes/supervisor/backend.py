@@ -10,7 +10,7 @@ from typing import Any, Final
 from windlass.engines.kubernetes.access.client import Refused, Unreachable
 from windlass.engines.kubernetes.access.control import ConnectionControl
 from windlass.engines.kubernetes.access.unavailable import is_passing
-from windlass.engines.kubernetes.objects import expiry, layout
+from windlass.engines.kubernetes.objects import layout, ttl
 from windlass.engines.kubernetes.objects.pod_status import sidecars
 from windlass.engines.kubernetes.objects.quantity import seconds_of
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
@@ -94,7 +94,7 @@ class InClusterBackend(KubernetesBackend):
         super().clean_up(record, is_patient=is_patient)
         self.require_written(END_SECONDS)
         try:
-            expiry.begin(self.client, self.plan.run_id)
+            ttl.begin(self.client, self.plan.run_id)
         except (Refused, Unreachable) as error:
             if is_passing(error):
                 raise TargetUnavailable("ClusterUnreachable", f"the run cannot be ended: {error.message}") from error

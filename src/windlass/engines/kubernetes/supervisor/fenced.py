@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.lease import Lease, holder_of
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.supervisor import presence
-from windlass.engines.kubernetes.supervisor.lease import Lease, holder_of
+from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord
 from windlass.errors import EngineError, NoSuchRun, UsageError
 from windlass.runs.record import Status
@@ -26,7 +26,7 @@ HOLD_PAUSE_SECONDS: Final = 0.5
 
 def lease_of(client: Client, run_id: str, home: Path) -> Lease:
     """The Lease of a run, for a command with this home."""
-    return Lease(client, run_id, holder_of(home), has_ended=partial(presence.has_ended_on, client, run_id))
+    return Lease(client, run_id, holder_of(home), has_ended=partial(supervisor_status.has_ended_on, client, run_id))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from windlass.engines.kubernetes.objects import expiry, layout
+from windlass.engines.kubernetes.objects import layout, ttl
 from windlass.engines.kubernetes.objects.supervisor_manifests import PLAN_FILE, plan_digest
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.provisioning import MACHINES
@@ -43,7 +43,7 @@ FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
         "via": str,
         "namespace": str,
         "why": str,
-        expiry.AFTER: float,
+        ttl.AFTER: float,
         "supervisor_queue": str,
         "image": str,
         "user": int,

@@ -19,15 +19,16 @@ from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ConnectionControl
 from windlass.engines.kubernetes.access.in_cluster import CONTEXT, write_kubeconfig
+from windlass.engines.kubernetes.access.lease import Lease, holder_of
+from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.supervisor_manifests import MOUNTED, PLAN_FILE
 from windlass.engines.kubernetes.objects.supervisor_package import AGAIN
+from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.running import reuse, tombstones
 from windlass.engines.kubernetes.running.backend import STARTED
-from windlass.engines.kubernetes.running.orders import OrderServer
-from windlass.engines.kubernetes.supervisor import outputs, presence
+from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
-from windlass.engines.kubernetes.supervisor.lease import Lease, holder_of
 from windlass.engines.kubernetes.supervisor.mirror import Mirror, MirroredStore
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord
 from windlass.errors import WindlassError
@@ -60,7 +61,7 @@ def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)
             if code == 0:
                 outputs.end_at_sigterm()
                 outputs.hold(client, run_id, home / "runs" / run_id)
-                presence.end_beside_sidecars(client, run_id)
+                supervisor_status.end_beside_sidecars(client, run_id)
             return code
         except WindlassError as error:  # such as another holder, an API server that is away
             print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -72,7 +73,7 @@ def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)
 
 def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
     holder = holder_of(home)
-    lease = Lease(client, run_id, holder, has_ended=lambda host: presence.has_ended_on(client, run_id, host))
+    lease = Lease(client, run_id, holder, has_ended=lambda host: supervisor_status.has_ended_on(client, run_id, host))
     while not lease.ensure():
         time.sleep(HOLD_PAUSE_SECONDS)
     record = ClusterRecord(client, run_id, holder)

@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Client, Refused
+from windlass.engines.kubernetes.access.lease import host_of
 from windlass.engines.kubernetes.access.optional import at_once
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
+from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.reading.discovery.snapshot import Place, place_of
-from windlass.engines.kubernetes.supervisor import presence
+from windlass.engines.kubernetes.reading.supervisor_status import Absence
 from windlass.engines.kubernetes.supervisor.imported import imported_plan
-from windlass.engines.kubernetes.supervisor.lease import host_of
-from windlass.engines.kubernetes.supervisor.presence import Absence
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, summaries
 from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
@@ -99,7 +99,7 @@ class NewsReader:
         client = self._client_of(place)
         known = summaries(client) if len(statuses) > 1 else {}
         quiet = {one.id for one in statuses if known and not one.phase.is_terminal and self._is_quiet(client, one, now)}
-        quiet -= presence.acting(client) if quiet else set()
+        quiet -= supervisor_status.acting(client) if quiet else set()
         found: dict[str, News | WindlassError] = {}
         for status in statuses:
             summary = known.get(status.id, {})
@@ -114,7 +114,7 @@ class NewsReader:
         """Whether nothing was recorded for so long that a supervisor may be absent."""
         newest = self._store.events(status.id, status.last_seq - 1)
         written_at = newest[-1].time if newest else status.created_at
-        return now + client.ahead - written_at > presence.QUIET_SECONDS
+        return now + client.ahead - written_at > supervisor_status.QUIET_SECONDS
 
     def _news(self, client: Client, place: Place, status: Status, now: float) -> News:
         try:
@@ -124,12 +124,12 @@ class NewsReader:
                 raise
             return self._without_record(client, status, now)
         written_at = max((event.time for event in head.events), default=status.created_at)
-        is_quiet = now + client.ahead - written_at > presence.QUIET_SECONDS  # events have times of the cluster
+        is_quiet = now + client.ahead - written_at > supervisor_status.QUIET_SECONDS  # events have times of the cluster
         absence = None
         if not status.phase.is_terminal and (is_quiet or _is_starting(head, status.id)):
-            absence = presence.absence(client, status.id, now, may_start=not is_quiet)
+            absence = supervisor_status.absence(client, status.id, now, may_start=not is_quiet)
         is_watched = not status.phase.is_terminal and is_quiet and absence is None
-        silent_since = presence.quiet_since(client, status.id, now) if is_watched else None
+        silent_since = supervisor_status.quiet_since(client, status.id, now) if is_watched else None
         # A submission or a resume was killed between the record and the supervisor's Job, which is created last.
         has_job = not absence or client.get_if_exists(BATCH, "Job", layout.supervisor_name(status.id)) is not None
         plan = self._new_plan(client, place, status.id, events)
@@ -147,7 +147,7 @@ class NewsReader:
         """News of a run whose record is not there: it was removed, or not submitted completely."""
         if client.get_if_exists("v1", "ConfigMap", status.id) is None:
             return News([], {}, is_started=False, is_removed=True)
-        if not presence.absence(client, status.id, now):
+        if not supervisor_status.absence(client, status.id, now):
             name = layout.record_name(status.id)
             raise DamagedRecord(f"ConfigMap {name} was deleted; the run's supervisor writes it again")
         return News([], {}, is_started=False)

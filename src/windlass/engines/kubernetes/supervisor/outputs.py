@@ -20,9 +20,9 @@ from windlass.engines.kubernetes.access.files import PodFiles
 from windlass.engines.kubernetes.objects import labels, layout
 from windlass.engines.kubernetes.objects.supervisor_manifests import HOME
 from windlass.engines.kubernetes.objects.supervisor_package import AGAIN
+from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.running import tombstones
 from windlass.engines.kubernetes.running.collection import FOLDER, Allowance, bring_home, fetch_verified
-from windlass.engines.kubernetes.supervisor import presence
 from windlass.errors import EngineError, UsageError
 from windlass.runs.events import OutputsCollected, Warned, entries
 from windlass.runs.record import CLUSTER, Status
@@ -143,9 +143,9 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
 
 def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
     """The pod that holds the outputs of a run. Raises UsageError where there is none."""
-    pods = client.find("v1", "Pod", presence.selector(run_id))["items"]
+    pods = client.find("v1", "Pod", supervisor_status.selector(run_id))["items"]
     for found in pods:
-        if presence.is_running(found):  # there may be sidecars beside it
+        if supervisor_status.is_running(found):  # there may be sidecars beside it
             notes = {**(found["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
             return {**found, "metadata": {**found["metadata"], "annotations": notes}}
     mark = _mark(client, run_id)

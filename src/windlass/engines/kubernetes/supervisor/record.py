@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from windlass.engines.kubernetes.access import lease
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.objects import labels, layout, manifests
 from windlass.engines.kubernetes.objects.summary import LATEST, summary_in, summary_of
-from windlass.engines.kubernetes.supervisor import lease
 from windlass.errors import EngineError
 from windlass.runs.events import Created, Event
 from windlass.runs.record import CLUSTER, Status

@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from windlass.engines.base import RunState, reopen
 from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.lease import Lease, holder_of
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS
-from windlass.engines.kubernetes.objects import expiry, layout, manifests
+from windlass.engines.kubernetes.objects import layout, manifests, ttl
 from windlass.engines.kubernetes.objects.summary import summary_of
 from windlass.engines.kubernetes.objects.supervisor_manifests import filled, keyed, stamped, with_digest
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
+from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.reading.discovery.snapshot import WAITING, Place, in_phase
-from windlass.engines.kubernetes.reading.logs.fetch import LogReader
+from windlass.engines.kubernetes.reading.supervisor_status import Absence
 from windlass.engines.kubernetes.running import reuse, shutdown, tombstones
-from windlass.engines.kubernetes.supervisor import outputs, presence
+from windlass.engines.kubernetes.running.log_fetch import LogReader
+from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
-from windlass.engines.kubernetes.supervisor.lease import Lease, holder_of
 from windlass.engines.kubernetes.supervisor.news import News, NewsReader, plan_in
-from windlass.engines.kubernetes.supervisor.presence import Absence
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, head_manifest
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
@@ -111,7 +112,7 @@ class ClusterSupervised:
         with held(client, writer.status, self._store.home), writing(client, writer) as first:
             owner = client.get("v1", "ConfigMap", run_id)
             backend.create_shared(owner)
-            expiry.release(client, run_id)
+            ttl.release(client, run_id)
             self._delete_job(client, run_id)
             tombstones.forget(client, run_id)
             client.delete("v1", "ConfigMap", layout.supervisor_name(run_id))
@@ -336,7 +337,7 @@ class ClusterSupervised:
 
     def _may_have_expired(self, status: Status) -> bool:
         last = max(event.time for event in self._store.events(status.id))
-        return self._clock() - last > expiry.seconds_of(self._store.plan(status.id))
+        return self._clock() - last > ttl.seconds_of(self._store.plan(status.id))
 
     def import_run(self, client: Client, place: Place, run_id: str) -> bool:
         """Fill the cache with a run that another machine has started; returns whether its supervisor is in the cluster.
@@ -362,8 +363,8 @@ class ClusterSupervised:
         Raises NoSuchRun, Refused, Unreachable.
         """
         client = self.client(run_id)
-        pods = client.find("v1", "Pod", presence.selector(run_id))["items"]
-        if any(presence.is_running(pod) for pod in pods):
+        pods = client.find("v1", "Pod", supervisor_status.selector(run_id))["items"]
+        if any(supervisor_status.is_running(pod) for pod in pods):
             shutdown.request(client, run_id, now=now)
         else:
             shutdown.stop(client, run_id, now=now)

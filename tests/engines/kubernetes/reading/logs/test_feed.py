@@ -14,8 +14,8 @@ import pytest
 from tests.engines.kubernetes.api import Api, ClusterOfOneRun, Pods, client_of, reply, serving
 from tests.helpers.until import until
 
+from windlass.engines.kubernetes.access.order_server import EventSink
 from windlass.engines.kubernetes.reading.logs.feed import UNFED_SECONDS, NodeFeed, NodeFiles, Readers
-from windlass.engines.kubernetes.running.orders import EventSink
 from windlass.worker.order_protocol import ProtocolError
 
 TOKEN = "t0ken"

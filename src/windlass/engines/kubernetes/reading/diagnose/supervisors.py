@@ -11,7 +11,7 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.objects.observations import ClusterStatus
 from windlass.engines.kubernetes.reading.diagnose.pod_reasons import explained
-from windlass.engines.kubernetes.supervisor.presence import NO_ACCOUNT, SILENT
+from windlass.engines.kubernetes.reading.supervisor_status import NO_ACCOUNT, SILENT
 from windlass.runs.record import SUPERVISOR_ABSENT
 
 CODE: Final = "supervisor-absent"

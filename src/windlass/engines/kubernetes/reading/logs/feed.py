@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.order_server import EventSink
 from windlass.engines.kubernetes.objects.pod_status import container_state, exit_code, is_restarted
 from windlass.engines.kubernetes.reading.logs.follower import POLLS_A_SECOND, PodLogReader, Pods
-from windlass.engines.kubernetes.running.orders import EventSink
 from windlass.engines.kubernetes.running.pod_watch import has_ended, is_forced
 from windlass.runs import node_events
 from windlass.supervise.log_tail import Known, LogTail

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from windlass.engines.kubernetes.access.client import Client
-from windlass.engines.kubernetes.objects.expiry import WEEK_SECONDS, seconds_of
+from windlass.engines.kubernetes.objects.ttl import WEEK_SECONDS, seconds_of
 from windlass.engines.kubernetes.reading.discovery.snapshot import place_of
 from windlass.engines.kubernetes.running import shutdown
 from windlass.runs.phase import Phase

@@ -15,7 +15,7 @@ from tests.engines.kubernetes.reading.logs.test_tail import begin, stream
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.reading.logs.fetch import LogReader
+from windlass.engines.kubernetes.running.log_fetch import LogReader
 from windlass.worker.protocol import NodeSpec, RankSpec, pack
 
 RUN = "case-7f3k2"

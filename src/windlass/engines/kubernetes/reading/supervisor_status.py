@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from windlass.engines.kubernetes.access import lease
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.optional import items
 from windlass.engines.kubernetes.objects import labels, layout
@@ -16,7 +17,6 @@ from windlass.engines.kubernetes.objects.waiting import STUCK, reason_of
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading import kueue
 from windlass.engines.kubernetes.reading.admission import is_suspended
-from windlass.engines.kubernetes.supervisor import lease
 from windlass.errors import EngineError
 
 Json = Mapping[str, Any]

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, _Handler
 
+from windlass.engines.kubernetes.access import lease
 from windlass.engines.kubernetes.access.client import Client, _ahead
+from windlass.engines.kubernetes.access.lease import Lease, held_elsewhere
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.reading.discovery import discovery
-from windlass.engines.kubernetes.supervisor import lease, presence
-from windlass.engines.kubernetes.supervisor.lease import Lease, held_elsewhere
 from windlass.runs.phase import Phase
 
 RUN = "digits-7f3k2"
@@ -51,13 +52,13 @@ def test_a_lease_that_was_just_renewed_is_held(
         spec={"holderIdentity": "pod-a_0_1-0", "renewTime": datetime.fromtimestamp(now, UTC).isoformat()},
     )
     assert held_elsewhere(client, RUN, tmp_path, time.time())
-    assert not presence.absence(client, RUN, time.time())
+    assert not supervisor_status.absence(client, RUN, time.time())
 
 
 def test_a_supervisor_whose_clock_is_wrong_renews_its_lease_by_that_of_the_cluster(client: Client) -> None:
     """Else `status` says that it gives no sign of life."""
     assert Lease(client, RUN, "pod-a_0_1-0").ensure()
-    assert presence.quiet_since(client, RUN, time.time()) is None
+    assert supervisor_status.quiet_since(client, RUN, time.time()) is None
     assert lease.renewed_at(client, RUN) == pytest.approx(time.time() + client.ahead, abs=20.0)
 
 

@@ -19,6 +19,7 @@ import pytest
 from tests.engines.kubernetes.asking import call
 from tests.helpers.until import passed, until
 
+from windlass.engines.kubernetes.access import order_server
 from windlass.engines.kubernetes.access.client import Client, Unreachable
 from windlass.engines.kubernetes.access.control import (
     ConnectionControl,
@@ -27,9 +28,9 @@ from windlass.engines.kubernetes.access.control import (
     order_client_fields,
     signalling,
 )
+from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.running import orders, reuse
-from windlass.engines.kubernetes.running.orders import OrderServer
+from windlass.engines.kubernetes.running import reuse
 from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.errors import EngineError
 from windlass.runs.events import PodsReused, entry_of
@@ -245,7 +246,7 @@ def test_an_error_of_one_peer_ends_that_peer_alone_and_is_recorded() -> None:
 
 def test_strangers_that_are_silent_keep_no_pod_away() -> None:
     server = OrderServer(KEY, ("127.0.0.1", 0), handshake_seconds=0.3)
-    strangers = [Peer(server) for _ in range(orders.MAX_UNAUTHENTICATED + 5)]
+    strangers = [Peer(server) for _ in range(order_server.MAX_UNAUTHENTICATED + 5)]
     pod = Peer(server).join()
     until(lambda: server.pods == ("pod-0",))
     assert all(one.is_refused() for one in strangers)
@@ -258,7 +259,7 @@ def test_strangers_that_are_silent_keep_no_pod_away() -> None:
 def test_connections_of_one_stranger_keep_no_pod_away_for_a_moment() -> None:
     """They are as many as may be unauthenticated, and have an hour."""
     with contextlib.closing(OrderServer(KEY, ("127.0.0.1", 0), handshake_seconds=3600.0)) as server:
-        strangers = [Peer(server, source="127.0.0.2") for _ in range(orders.MAX_UNAUTHENTICATED)]
+        strangers = [Peer(server, source="127.0.0.2") for _ in range(order_server.MAX_UNAUTHENTICATED)]
         waiting = Peer(server)
         pod = Peer(server, "pod-1").join()
         until(lambda: server.pods == ("pod-1",))
@@ -388,7 +389,7 @@ def test_one_thread_serves_300_pods(server: OrderServer, peers: list[Peer]) -> N
 def test_connections_leave_descriptors_for_all_else(
     server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit = orders.RESERVED_FILES + 2
+    limit = order_server.RESERVED_FILES + 2
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     peers += [Peer(server, f"pod-{number}").join() for number in range(2)]
     until(lambda: len(server.pods) == 2)
