@@ -23,7 +23,7 @@ from tests.engines.harness import Harness, Run
 from tests.helpers.until import until
 
 from windlass.diagnose.diagnose import diagnose
-from windlass.engines.kubernetes.planning.plan import MAX_PIECES, PIECE_BYTES
+from windlass.engines.kubernetes.objects.manifests import MAX_PIECES, PIECE_BYTES
 from windlass.runs.phase import Phase
 
 __all__ = ["home", "windlass"]

@@ -207,7 +207,7 @@ class KubernetesEngine(SupervisedEngine):
             raise UsageError(
                 f"{run_id} has not ended: it is {self.store.status(run_id).phase}", f"windlass logs -f {run_id}"
             )
-        from windlass.engines.kubernetes.planning.plan import is_imported
+        from windlass.engines.kubernetes.objects.planned import is_imported
 
         with contextlib.closing(writer):
             require_resumable(writer.status)
@@ -308,8 +308,8 @@ class KubernetesEngine(SupervisedEngine):
     def results(self, run_id: str) -> ResultsPlace:
         """See `Engine`."""
         from windlass.engines.kubernetes.access.exec_copy import results_claim
+        from windlass.engines.kubernetes.objects.planned import attempt_objects
         from windlass.engines.kubernetes.objects.pod_spec import pod_spec
-        from windlass.engines.kubernetes.planning.plan import attempt_objects
 
         folder = self.store.run_dir(run_id) / "output"
         copied = str(folder) if folder.is_dir() and any(folder.iterdir()) else ""

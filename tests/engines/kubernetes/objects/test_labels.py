@@ -15,8 +15,8 @@ from windlass.engines.kubernetes.access import probe_pods
 from windlass.engines.kubernetes.access.claim_files import claim_files
 from windlass.engines.kubernetes.access.exec_copy import RunPods
 from windlass.engines.kubernetes.objects import labels, layout
+from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
-from windlass.engines.kubernetes.planning.plan import attempt_objects
 from windlass.engines.kubernetes.reading.preflight import capacity, network, rbac
 from windlass.engines.kubernetes.supervisor.record import Head, head_manifest
 from windlass.errors import EngineError

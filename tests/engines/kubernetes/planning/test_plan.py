@@ -13,11 +13,13 @@ from windlass.cli.plantext import plan_lines
 from windlass.code.pack import Packed
 from windlass.code.selection import LeftOut
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.manifests import MAX_PIECES, PIECE_BYTES
+from windlass.engines.kubernetes.objects.planned import attempt_objects, numbered
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec as find_pod_spec
 from windlass.engines.kubernetes.objects.pod_spec import pod_templates
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts
-from windlass.engines.kubernetes.planning.plan import MAX_PIECES, PIECE_BYTES, attempt_objects, numbered, plan
+from windlass.engines.kubernetes.planning.plan import plan
 from windlass.engines.travel import CodeFacts
 from windlass.errors import JobFileError
 from windlass.plan.plan import Plan

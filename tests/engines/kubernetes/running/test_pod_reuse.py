@@ -15,8 +15,9 @@ from tests.helpers.until import until
 from windlass.engines.kubernetes.access.client import Refused
 from windlass.engines.kubernetes.access.control import Request
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program
-from windlass.engines.kubernetes.planning.plan import attempt_objects, plan
+from windlass.engines.kubernetes.planning.plan import plan
 from windlass.engines.kubernetes.running import reuse
 from windlass.engines.kubernetes.running.attempt import PodAttempt, attempt_facts
 from windlass.engines.kubernetes.running.backend import KubernetesBackend

@@ -19,9 +19,9 @@ from tests.engines.kubernetes.running.test_pod_reuse import NUM_NODES, RUN, Scen
 
 from windlass.cli.plantext import plan_lines
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_status import object_reports
 from windlass.engines.kubernetes.planning.export import manifests
-from windlass.engines.kubernetes.planning.plan import attempt_objects
 from windlass.engines.kubernetes.reading.discovery.board import TABLES, Board
 from windlass.engines.kubernetes.reading.preflight.pod_admission import run_pods
 from windlass.engines.kubernetes.running import reuse, spares

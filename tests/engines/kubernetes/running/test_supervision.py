@@ -28,10 +28,11 @@ from windlass.engines.kubernetes.access.login import AGAIN_SECONDS
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.manifests import bounded, deadline_seconds
+from windlass.engines.kubernetes.objects.planned import numbered
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program, read_facts
-from windlass.engines.kubernetes.planning.plan import numbered, plan
+from windlass.engines.kubernetes.planning.plan import plan
 from windlass.engines.kubernetes.running import shutdown, tombstones
 from windlass.engines.kubernetes.running.backend import UNFINISHED, KubernetesBackend
 from windlass.engines.kubernetes.target import ClusterRuns

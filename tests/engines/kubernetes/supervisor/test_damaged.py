@@ -16,9 +16,9 @@ from tests.engines.kubernetes.planning.test_plan import planned
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.planned import is_imported
 from windlass.engines.kubernetes.objects.supervisor_manifests import PLAN_FILE, with_digest
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
-from windlass.engines.kubernetes.planning.plan import is_imported
 from windlass.engines.kubernetes.reading.discovery import discovery
 from windlass.engines.kubernetes.reading.discovery.snapshot import Place
 from windlass.engines.kubernetes.running import reuse

@@ -16,9 +16,9 @@ from windlass.engines.kubernetes.access import exec_stream, probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.files import SILENCE_SECONDS, PodFiles, Told, last_line, parsed, require_claim
 from windlass.engines.kubernetes.objects import labels, layout
+from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_status import container_state
-from windlass.engines.kubernetes.planning.plan import attempt_objects
 from windlass.engines.kubernetes.running.pod_watch import Pod, by_id
 from windlass.engines.kubernetes.running.spares import begun
 from windlass.errors import EngineError, UsageError

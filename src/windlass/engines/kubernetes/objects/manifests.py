@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.access.control import order_client_fields
 from windlass.engines.kubernetes.objects import labels as named
-from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects import layout, mount_manifests
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.quantity import quantity_text
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest
 from windlass.engines.kubernetes.objects.workloads.runtimes import Runtime
-from windlass.engines.kubernetes.planning.mounts import Mounted
-from windlass.engines.kubernetes.planning.mounts import volumes as volumes_of_mounts
 from windlass.worker import masking
 
 if TYPE_CHECKING:
@@ -61,6 +59,14 @@ DEADLINE_SLACK_SECONDS: Final = 60
 END_SECONDS: Final = 15
 """How much longer than its ranks a pod may take to end."""
 BOOT_FILE: Final = "boot.py"
+IMAGE: Final = "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"
+"""The image of pods where neither job nor target names one."""
+PYTHON: Final = "python3"
+"""Their interpreter."""
+PIECE_BYTES: Final = 1_000_000
+"""Of the code in one object, which may hold 1 MiB."""
+MAX_PIECES: Final = 8
+"""Objects that carry the code of a run; larger code is kept in a store."""
 OF_STORES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
 """Beginnings of variables that name a store, or the certificates by which it is known."""
 UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -115,7 +121,7 @@ class Shape:
     """Bytes that outputs may have to come home; 0 where none do."""
     data_claim: str = ""
     """The claim that has the data sets which are staged for the run; empty where none is."""
-    mounts: tuple[Mounted, ...] = ()
+    mounts: tuple[mount_manifests.Mounted, ...] = ()
     """The data sets that the cluster mounts."""
     tolerations: tuple[Manifest, ...] = ()
     """Of taints of nodes; those for nodes that do not answer come beside them."""
@@ -424,7 +430,7 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     if shape.data_claim:
         claimed = {"persistentVolumeClaim": {"claimName": shape.data_claim}}
         yield "data", layout.DATA, claimed, {"subPath": layout.DATA_FOLDER, **READ_ONLY}
-    yield from volumes_of_mounts(shape.mounts)
+    yield from mount_manifests.pod_volumes(shape.mounts)
     # The tombstone of the run's end, which does not exist while the run is active: for pods that are created later.
     if WORKLOADS[shape.via].revives or job.kubernetes.spares:
         yield "end", layout.END, {"configMap": {"name": layout.mark_name(run, "end"), "optional": True}}, READ_ONLY

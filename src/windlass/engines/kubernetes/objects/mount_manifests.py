@@ -1,5 +1,9 @@
 """The volumes by which a cluster mounts data sets. Pure: the same set gives the same names.
 
+mountpoint  Mountpoint for Amazon S3: reads objects of the bucket as files; changes no file in place
+s3-files    S3 Files, by the driver of EFS from 3.0 on: a file system of NFS over a bucket
+lustre      FSx for Lustre with a data repository association
+
 PersistentVolume       the bucket or a file system that shows it: static, of the whole cluster, for the claim below
 PersistentVolumeClaim  of the namespace of the runs
 
@@ -10,16 +14,61 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.objects import labels as named
-from windlass.engines.kubernetes.objects.mount_choice import LUSTRE, S3_FILES, Way
+from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 
+if TYPE_CHECKING:
+    from windlass.spec.parts import FileSystem
+
+MOUNTPOINT, S3_FILES, LUSTRE = "mountpoint", "s3-files", "lustre"
+DRIVERS: Final = {MOUNTPOINT: "s3.csi.aws.com", S3_FILES: "efs.csi.aws.com", LUSTRE: "fsx.csi.aws.com"}
+ADD_ONS: Final = {
+    MOUNTPOINT: "aws-mountpoint-s3-csi-driver",
+    S3_FILES: "aws-efs-csi-driver",
+    LUSTRE: "aws-fsx-csi-driver",
+}
+"""Of EKS, by which each driver is installed."""
 CAPACITY: Final = "1Ti"
 """Required by the API, and ignored by these drivers."""
 NAME_DIGITS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How one set can be mounted."""
+
+    kind: str
+    folder: str
+    """Of the volume, which has the set: relative, empty for all of it."""
+    file_system: FileSystem | None = None
+    """None for Mountpoint, whose volume is the set itself."""
+
+    @property
+    def driver(self) -> str:
+        """Name of the CSI driver."""
+        return DRIVERS[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """A data set as the pods of a run mount it."""
+
+    name: str
+    """Of the data set."""
+    claim: str
+    folder: str
+    """Of the claim; empty for all of it."""
+    is_written: bool
+
+    @property
+    def path(self) -> str:
+        """Where the ranks find it."""
+        return f"{layout.MOUNTS}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +132,13 @@ def _csi(way: Way, source: str, user: int) -> tuple[dict[str, Any], list[str]]:
     assert way.kind == LUSTRE
     attributes = {"dnsname": one.dns_name, "mountname": one.mount_name}
     return {"driver": way.driver, "volumeHandle": one.id, "volumeAttributes": attributes}, ["flock"]
+
+
+def pod_volumes(sets: tuple[Mounted, ...]) -> Iterator[tuple[str, str, Manifest, Manifest]]:
+    """Volumes of a pod: name, mount path, source, further fields of the mount. Sets of one claim share a volume."""
+    places = {claim: at for at, claim in enumerate(dict.fromkeys(one.claim for one in sets))}
+    for one in sets:
+        more: Manifest = {"subPath": one.folder} if one.folder else {}
+        if not one.is_written:
+            more["readOnly"] = True
+        yield f"mount-{places[one.claim]}", one.path, {"persistentVolumeClaim": {"claimName": one.claim}}, more

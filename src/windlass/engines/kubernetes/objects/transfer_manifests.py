@@ -32,12 +32,14 @@ from windlass.engines.kubernetes.objects.manifests import (
 )
 from windlass.engines.kubernetes.objects.package import FILE
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
-from windlass.engines.kubernetes.planning.stores import needs_obstore
+from windlass.stores.gs_az import KINDS
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
     from windlass.spec.parts import DataClaim
 
+REACHED: Final = ("s3", *KINDS)
+"""The schemes of stores that pods reach: S3 by the standard library alone, the others by obstore in the image."""
 RESULT_FILE: Final = "/dev/termination-log"
 AMOUNTS: Final = {"cpu": "250m", "memory": "256Mi"}
 LIMITS: Final = {"cpu": "2", "memory": "2Gi"}
@@ -50,6 +52,11 @@ ASK_AGAIN_SECONDS: Final = 10
 """Before a store that refuses is asked once more: a role that was just made is not known everywhere at once."""
 GRACE_SECONDS: Final = 5
 TMP: Final = "/tmp"
+
+
+def needs_obstore(address: str) -> bool:
+    """Whether a pod reaches this address by obstore."""
+    return address.partition("://")[0] in KINDS
 
 
 def claim_of_data(namespace: str, wanted: DataClaim) -> Manifest:

@@ -16,13 +16,13 @@ from windlass.engines.base import Manifests
 from windlass.engines.kubernetes.access.control import order_client_fields
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.manifests import bounded, code_sources, core
+from windlass.engines.kubernetes.objects.planned import numbered
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.job import keeps_others
 from windlass.engines.kubernetes.objects.workloads.runtimes import OURS
 from windlass.engines.kubernetes.planning.mounts import CLAIM_STEP, VOLUME_STEP
-from windlass.engines.kubernetes.planning.plan import numbered
 from windlass.engines.kubernetes.running import tombstones
 from windlass.engines.kubernetes.running.attempt import attempt_facts
 from windlass.engines.kubernetes.running.reuse import own_pods

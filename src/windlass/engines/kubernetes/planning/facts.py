@@ -40,7 +40,6 @@ MOUNTS_BY_ADMINISTRATOR: Final = (
 )
 DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "mount-volume", "mount-claim", "transfer")
 """Steps with objects that a dry run sends, beside those of the attempt and the Jobs of the supervisor and of files."""
-DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 MOST_NODES: Final = "500"
 """In one answer; of more nodes a plan does not read the taints."""
 
@@ -252,41 +251,6 @@ def boot_program() -> str:
     return (Path(__file__).parents[3] / "worker" / "boot.py").read_text(encoding="utf-8")
 
 
-def _class_missing(client: Client, name: str | None) -> Note | None:
-    """A note where the cluster has no such storage class, or no default one; the API server takes a claim of any.
-
-    An empty name asks for none. Raises Unreachable.
-    """
-    from windlass.plan.plan import Note
-
-    try:
-        if name is None and not any(map(is_default, client.find("storage.k8s.io/v1", "StorageClass")["items"])):
-            volumes = items(lambda: client.find("v1", "PersistentVolume"))  # one without a class may be bound
-            fix = f"set storage_class: of results:, or of the claim; {client.kubectl} get storageclass lists them"
-            text = (
-                "the claim names no storage class, and the cluster has no default one: no volume is created for "
-                "it, and its pods stay pending"
-            )
-            is_free = volumes is None or any(map(_is_free, volumes))
-            return Note("storage-class-missing", text, fix, blocks=not is_free)
-        if not name or client.get_if_exists("storage.k8s.io/v1", "StorageClass", name) is not None:
-            return None
-    except Refused:  # this login may not look
-        return None
-    text = f"the cluster has no storage class {name}: only a volume of that class that is there already is bound"
-    return Note("storage-class-missing", text, f"{client.kubectl} get storageclass lists them")
-
-
-def is_default(storage_class: Json) -> bool:
-    """Whether claims without a storage class get this one."""
-    return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
-
-
-def _is_free(volume: Json) -> bool:
-    """Whether a claim without a storage class may be bound to this volume."""
-    return volume.get("status", {}).get("phase") == "Available" and not volume["spec"].get("storageClassName")
-
-
 def _is_unfit(error: Refused) -> bool:
     """Whether another workload kind may do: this one is not served, lacks a field, or the login may not create it."""
     return error.status == 404 or any(words in error.message for words in UNFIT)
@@ -296,6 +260,7 @@ def dry_run(plan: Plan) -> list[Note]:
     """Notes of the API server's dry run of the objects of a plan. Empty where it does not answer."""
     from windlass.engines.kubernetes.planning.queue_notes import ignored, suspended_supervisor
     from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes
+    from windlass.engines.kubernetes.reading.preflight.storage import class_missing
     from windlass.plan.plan import Note
 
     [cluster] = plan.requests("cluster")
@@ -312,7 +277,7 @@ def dry_run(plan: Plan) -> list[Note]:
             if manifest in helpers:
                 return suspended_supervisor(made)
             if manifest["kind"] == "PersistentVolumeClaim":
-                return _class_missing(client, manifest["spec"].get("storageClassName"))
+                return class_missing(client, manifest["spec"].get("storageClassName"))
             return ignored(made) if manifest is of_attempt[-1] else None
         except Unreachable:
             return None

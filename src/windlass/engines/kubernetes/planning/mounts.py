@@ -1,46 +1,80 @@
-"""Plans the volumes of data sets with `via: mount`: steps, mounts of the pods, and what a cluster lacks. Pure."""
+"""Plans the volumes of data sets with `via: mount`: the driver for each, steps, and what a cluster lacks. Pure."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.mount_choice import ADD_ONS, DRIVERS, LUSTRE, MOUNTPOINT, Way, choose, ways
-from windlass.engines.kubernetes.objects.mount_manifests import Volume, volume
-from windlass.engines.kubernetes.objects.workloads.base import Manifest
+from windlass.engines.kubernetes.objects.mount_manifests import (
+    ADD_ONS,
+    DRIVERS,
+    LUSTRE,
+    MOUNTPOINT,
+    S3_FILES,
+    Mounted,
+    Volume,
+    Way,
+    volume,
+)
 from windlass.plan.plan import Note, Step, blocker
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.planning.facts import Cluster, Facts
     from windlass.spec.job import Job
-    from windlass.spec.parts import Data
+    from windlass.spec.parts import Data, FileSystem
     from windlass.spec.targets import KubernetesTarget
 
 VOLUME_STEP, CLAIM_STEP = "mount-volume", "mount-claim"
 SOURCE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w!.'()*=+@-]+)*/?", re.ASCII)
 """Addresses whose prefix can be an option of a mount and a folder of a volume."""
 ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+SMALL_BYTES: Final = 1 << 20
+"""Files that are smaller on average cost more in requests than in transfer."""
+MANY_FILES: Final = 1_000_000
+"""So many count as small files where the size of the set is not given."""
+LARGE_BYTES: Final = 1 << 40
+"""A set from this size on is not read from the bucket again in each epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mounted:
-    """A data set as the pods of a run mount it."""
+def ways(data: Data, file_systems: Sequence[FileSystem]) -> Iterator[Way]:
+    """All ways to mount a set, whatever is installed."""
+    yield Way(MOUNTPOINT, "")
+    for one in file_systems:
+        above, below = one.source.rstrip("/") + "/", data.source.rstrip("/") + "/"
+        if below.startswith(above):
+            folder = posixpath.join(one.path.strip("/"), below.removeprefix(above).rstrip("/")).strip("/")
+            yield Way(one.kind, folder, one)
 
-    name: str
-    """Of the data set."""
-    claim: str
-    folder: str
-    """Of the claim; empty for all of it."""
-    is_written: bool
 
-    @property
-    def path(self) -> str:
-        """Where the ranks find it."""
-        return f"{layout.MOUNTS}/{self.name}"
+def choose(data: Data, file_systems: Sequence[FileSystem], drivers: Collection[str] | None) -> tuple[Way | None, str]:
+    """The way for a set, and why this one; None where there is none, and what is missing.
+
+    `drivers` are those that the cluster has; None is not known, and all count as installed.
+    """
+    every = list(ways(data, file_systems))
+    order, why = _order(data)
+    fit = [way for kind in order for way in every if way.kind == kind]
+    found = [way for way in fit if drivers is None or way.driver in drivers]
+    if found:
+        others = [way.kind for way in found[1:]]
+        return found[0], why if others or len(order) == 1 else f"{why}; nothing else is there for it"
+    return None, why
+
+
+def _order(data: Data) -> tuple[tuple[str, ...], str]:
+    """The kinds that serve a set, the best first, and the reason."""
+    if data.write:
+        return (S3_FILES, LUSTRE), "it is written, and needs a file system in which files change in place"
+    if data.files is not None and data.size is not None and data.size < data.files * SMALL_BYTES:
+        return (LUSTRE, S3_FILES, MOUNTPOINT), f"its files have {data.size // data.files:,} bytes on average"
+    if data.files is not None and data.size is None and data.files >= MANY_FILES:
+        return (LUSTRE, S3_FILES, MOUNTPOINT), f"it has {data.files:,} files"
+    if data.size is not None and data.size >= LARGE_BYTES:
+        return (LUSTRE, MOUNTPOINT, S3_FILES), "it is large, and Lustre keeps what was read once"
+    return (MOUNTPOINT, S3_FILES, LUSTRE), "it is read as it is in the bucket, without another file system"
 
 
 def mounted(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> tuple[Mounted, ...]:
@@ -166,13 +200,3 @@ def _mountable(job: Job) -> Iterator[Data]:
     for data in job.data:
         if data.is_mounted and SOURCE.fullmatch(data.source) and ".." not in data.source.split("/"):
             yield data
-
-
-def volumes(sets: tuple[Mounted, ...]) -> Iterator[tuple[str, str, Manifest, Manifest]]:
-    """Volumes of a pod as `manifests` lists them; sets of one claim share a volume."""
-    places = {claim: at for at, claim in enumerate(dict.fromkeys(one.claim for one in sets))}
-    for one in sets:
-        more: Manifest = {"subPath": one.folder} if one.folder else {}
-        if not one.is_written:
-            more["readOnly"] = True
-        yield f"mount-{places[one.claim]}", one.path, {"persistentVolumeClaim": {"claimName": one.claim}}, more

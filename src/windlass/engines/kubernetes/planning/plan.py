@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects import layout, manifests, ttl
 from windlass.engines.kubernetes.objects import supervisor_manifests as supervisor
-from windlass.engines.kubernetes.objects.manifests import Shape
+from windlass.engines.kubernetes.objects.manifests import IMAGE, MAX_PIECES, PIECE_BYTES, PYTHON, Shape
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS, mpijob
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.runtimes import Runtime
@@ -42,11 +42,6 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
 
-IMAGE: Final = "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"
-PYTHON: Final = "python3"
-PIECE_BYTES: Final = 1_000_000
-"""An object may hold 1 MiB."""
-MAX_PIECES: Final = 8
 FOLDERS: Final = Folders(layout.CODE, layout.TRAVEL)
 _FOLDERS: Final = {"WINDLASS_OUTPUT_DIR": layout.OUTPUT, "WINDLASS_CHECKPOINT_DIR": layout.CHECKPOINTS}
 
@@ -178,25 +173,6 @@ def code_source(target: KubernetesTarget, facts: Facts) -> str:
     return f"{target.storage.rstrip('/')}/code/{facts.code.digest}.tar.gz"
 
 
-def attempt_objects(plan: Plan) -> list[Mapping[str, Any]]:
-    """The objects of the first attempt, the one that makes the pods last."""
-    return [*plan.requests("attempt-part"), *plan.requests("attempt")]
-
-
-def is_imported(plan: Plan) -> bool:
-    """Whether another machine has made this plan."""
-    return layout.IMPORTED in plan.requests("code")[0]
-
-
-def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:
-    """The objects of attempt `number` with so many pods, from a plan alone."""
-    way = WORKLOADS[plan.requests("cluster")[0]["via"]]
-    found = [_numbered(one, plan.run_id, number) for one in attempt_objects(plan)]
-    for one in found:
-        way.resize(one, num_pods)
-    return found
-
-
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
@@ -253,23 +229,6 @@ def _supervisor(shape: Shape, job: Job) -> Iterator[Step]:
         (f"make Job {name}, the supervisor of the run in the cluster", supervisor.job(shape, job)),
     ):
         yield Step("supervisor", summary, made)
-
-
-def _numbered(made: Mapping[str, Any], run_id: str, number: int) -> Manifest:
-    """The manifest of attempt 1 as that of attempt `number`."""
-    first, name = layout.attempt_name(run_id, 1), layout.attempt_name(run_id, number)
-
-    def changed(value: Any, key: str = "") -> Any:
-        if isinstance(value, Mapping):
-            return {name: changed(one, name) for name, one in value.items()}
-        if isinstance(value, list):
-            return [changed(one) for one in value]
-        if key == layout.ATTEMPT_LABEL:
-            return str(number)
-        return name if value == first and key == "name" else value
-
-    found: Manifest = changed(made)
-    return found
 
 
 def _nodes(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, num_nodes: int) -> NodeTemplate:

@@ -1,20 +1,17 @@
-"""What a plan and a check show of node provisioning: which NodePools and types match, at which price. Pure."""
+"""What a plan shows of node provisioning: which NodePools and types match, at which price. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.checks import Check
 from windlass.engines.kubernetes.objects.manifests import GPU, INSTANCE_LABEL
 from windlass.engines.kubernetes.objects.node_pools import (
     MAX_TYPES,
     makes,
-    match,
     matches,
     taint_not_tolerated,
     taint_text,
-    taints_of,
 )
 from windlass.engines.kubernetes.objects.observations import NodePoolMatch
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 MACHINES: Final = "machines"
-"""The kind of the step, and the name of the check."""
+"""The kind of the step."""
 MAX_POOLS: Final = 4
 
 
@@ -140,43 +137,3 @@ def _request(pool: NodePoolMatch, target: KubernetesTarget) -> dict[str, Any]:
         "prices": prices,
     }
     return {name: value for name, value in found.items() if value}
-
-
-def pool_check(pools: Iterable[Json]) -> Check:
-    """What Karpenter's NodePools make, and which of them are not ready."""
-    shown, wrong = [], []
-    for pool in pools:
-        seen = match(pool, {})
-        taints = [f"taint {one}" for one in taints_of(pool)]
-        shown.append(f"{seen.name} ({'; '.join([makes(seen, seen.named), *seen.limits, *taints])})")
-        wrong += [f"{seen.name} is not ready: {seen.not_ready}"] if seen.not_ready else []
-    if not shown:
-        return Check(
-            MACHINES,
-            "warn",
-            "Karpenter is installed, and there is no NodePool",
-            "no node is provisioned for pods that fit nowhere",
-        )
-    if wrong:
-        return Check(MACHINES, "warn", "; ".join([*shown, *wrong]), "kubectl describe nodepool")
-    return Check(MACHINES, "ok", f"Karpenter makes: {'; '.join(shown)}")
-
-
-def group_check(status: Json) -> Check:
-    """The node groups of Cluster Autoscaler, and which of them are in backoff."""
-    shown, wrong = [], []
-    for group in status.get("nodeGroups") or ():
-        health, scale_up = group.get("health") or {}, group.get("scaleUp") or {}
-        counts = (health.get("nodeCounts") or {}).get("registered") or {}
-        shown.append(
-            f"{group.get('name')} ({counts.get('ready', 0)} nodes, {health.get('minSize', 0)} to "
-            f"{health.get('maxSize', '?')})"
-        )
-        if scale_up.get("status") == "Backoff":
-            why = (scale_up.get("backoffInfo") or {}).get("errorMessage") or "a scale-up failed"
-            wrong.append(f"{group.get('name')} is in backoff: {why}")
-    text = f"Cluster Autoscaler is {status['autoscalerStatus']}: {'; '.join(shown) or 'no node group'}"
-    if wrong or status["autoscalerStatus"] != "Running":
-        fix = "kubectl -n kube-system describe configmap cluster-autoscaler-status"
-        return Check(MACHINES, "warn", "; ".join([text, *wrong]), fix)
-    return Check(MACHINES, "ok", text)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from windlass.engines.kubernetes.objects.layout import SUPERVISOR_ACCOUNT
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
-from windlass.engines.kubernetes.reading.preflight.rbac import EXEC, Right, supervisor_needs
+from windlass.engines.kubernetes.reading.preflight.rbac import EXEC, supervisor_needs
+from windlass.engines.kubernetes.reading.preflight.rights import decide, how_to, lacking_on
 from windlass.plan.plan import Note, blocker
 
 if TYPE_CHECKING:
@@ -30,40 +30,6 @@ def supervised_in_cluster(job: Job, target: KubernetesTarget, cluster: Cluster |
     )
 
 
-def decide(
-    target: KubernetesTarget,
-    namespace: str,
-    *,
-    has_account: bool | None,
-    missing: Collection[str],
-    lacking: Collection[str] = (),
-) -> tuple[bool, str]:
-    """The same by the facts alone: `has_account` is None where it is not known, `missing` are rights of the login,
-    `lacking` resources on which the account has not all rights.
-    """
-    if target.supervisor == "machine":
-        return False, f"supervisor: machine of target {target.name}"
-    if has_account is None:
-        return False, f"this login may not get serviceaccounts in namespace {namespace}"
-    if not has_account:
-        return False, f"namespace {namespace} has no service account {SUPERVISOR_ACCOUNT}"
-    if missing:
-        return False, f"this login may not {', '.join(missing)}"
-    if lacking:
-        return False, lacks(lacking)
-    return True, f"namespace {namespace} has the service account {SUPERVISOR_ACCOUNT}"
-
-
-def lacks(resources: Iterable[str]) -> str:
-    """That the service account has not all rights on these resources."""
-    return f"service account {SUPERVISOR_ACCOUNT} lacks rights on {', '.join(resources)}"
-
-
-def lacking_on(wanted: Iterable[Right], granted: Collection[str] | None) -> tuple[str, ...]:
-    """The resources on which the service account lacks a right; none where its rights are not known."""
-    return () if granted is None else tuple(dict.fromkeys(one.on for one in wanted if str(one) not in granted))
-
-
 def _lacking(job: Job, cluster: Cluster, via: str) -> tuple[str, ...]:
     way = WORKLOADS.get(via, WORKLOADS["job"])
     return lacking_on(supervisor_needs(way, is_queued=job.queue is not None), cluster.supervisor_granted)
@@ -74,16 +40,6 @@ def missing_rights(job: Job, target: KubernetesTarget, cluster: Cluster, via: st
     is_there, _ = supervised_in_cluster(job, target, cluster, via)
     unneeded = {str(right) for right in EXEC} if is_there else set()
     return tuple(right for right in cluster.missing if right not in unneeded)
-
-
-def how_to(target: str, *, has_account: bool | None, lacking: Collection[str] = ()) -> str:
-    """What to do to have supervisors run in the cluster."""
-    if has_account is False or lacking:
-        does = "grants them" if lacking else "creates it"
-        return (
-            f"windlass target setup {target} {does}; for the platform team: windlass target setup {target} -o manifest"
-        )
-    return f"windlass check --on {target} --role prints the role that grants these"
 
 
 def supervision_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None, via: str) -> Iterator[Note]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects import layout, transfer_manifests
 from windlass.engines.kubernetes.objects.manifests import Shape
-from windlass.engines.kubernetes.planning.stores import REACHED, needs_obstore
+from windlass.engines.kubernetes.objects.transfer_manifests import REACHED, needs_obstore
 from windlass.plan.plan import Note, Step, blocker
 from windlass.plan.steps import upload_times
 from windlass.plan.stores import image_notes

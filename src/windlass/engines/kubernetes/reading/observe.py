@@ -17,6 +17,7 @@ from windlass.engines.kubernetes.access.client import Client, Refused, Unreachab
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once, served
 from windlass.engines.kubernetes.objects import layout, node_pools
 from windlass.engines.kubernetes.objects.observations import ClusterStatus, ObjectReport, PodStatus, QueueStatus
+from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_status import (
     NOT_ORDINARY,
@@ -28,7 +29,6 @@ from windlass.engines.kubernetes.objects.pod_status import (
     pod_status,
     recorded,
 )
-from windlass.engines.kubernetes.planning.plan import attempt_objects
 from windlass.engines.kubernetes.reading import admission, claims, karpenter, quotas
 from windlass.engines.kubernetes.reading.diagnose.rules import rules_on
 from windlass.engines.kubernetes.running import reuse

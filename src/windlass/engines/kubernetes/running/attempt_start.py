@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines.kubernetes.access.client import Refused
 from windlass.engines.kubernetes.access.unavailable import is_passing
 from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects.planned import numbered
 from windlass.engines.kubernetes.objects.workloads.job import keeps_others
-from windlass.engines.kubernetes.planning.plan import numbered
 from windlass.engines.kubernetes.running import reuse
 from windlass.engines.kubernetes.running.attempt import attempt_facts
 from windlass.engines.kubernetes.running.pod_watch import Pod, PodId, has_ended, pod_id

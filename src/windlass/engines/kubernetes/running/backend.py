@@ -14,11 +14,11 @@ from windlass.engines.kubernetes.access.control import ExecControl, PodControl
 from windlass.engines.kubernetes.access.lease import Lease, held_elsewhere, holder_of
 from windlass.engines.kubernetes.access.unavailable import is_passing, refuse, unavailable
 from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects.planned import attempt_objects, is_imported
 from windlass.engines.kubernetes.objects.transfer_manifests import filled
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.planning.mounts import CLAIM_STEP, VOLUME_STEP
-from windlass.engines.kubernetes.planning.plan import attempt_objects, is_imported
 from windlass.engines.kubernetes.reading.preflight.capacity import Room
 from windlass.engines.kubernetes.running import code_store, deletion, reuse, shutdown, tombstones
 from windlass.engines.kubernetes.running.attempt import PodAttempt

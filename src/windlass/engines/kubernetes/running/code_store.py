@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from windlass.engines.kubernetes.objects.manifests import PIECE_BYTES
+from windlass.engines.kubernetes.objects.planned import is_imported
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
-from windlass.engines.kubernetes.planning.plan import PIECE_BYTES, is_imported
 from windlass.engines.travel import planned_code
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan

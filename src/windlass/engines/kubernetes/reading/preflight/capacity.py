@@ -14,11 +14,11 @@ from typing import Any, Final
 from windlass.engines.kubernetes.access import background, probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import labels, layout, manifests
+from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_status import container_state
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
-from windlass.engines.kubernetes.planning.plan import attempt_objects
 from windlass.plan.plan import Plan
 
 LOOK_SECONDS: Final = 2.0

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.checks import Check
 from windlass.engines.kubernetes.access.client import NotLoggedIn, Refused, Unreachable
-from windlass.engines.kubernetes.objects import manifests
-from windlass.engines.kubernetes.objects.manifests import GPU_LABELS
-from windlass.engines.kubernetes.objects.node_pools import taint_not_tolerated, taint_text, taints_of_node
-from windlass.engines.kubernetes.objects.quantity import is_true
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
-from windlass.engines.kubernetes.planning import supervision
-from windlass.engines.kubernetes.planning.facts import is_default
-from windlass.engines.kubernetes.planning.provisioning import group_check, pool_check
 from windlass.engines.kubernetes.reading.admission import inactive
-from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight import rbac, rights
 from windlass.engines.kubernetes.reading.preflight.image import image_check
+from windlass.engines.kubernetes.reading.preflight.nodes import group_checks, node_checks, pool_check
+from windlass.engines.kubernetes.reading.preflight.storage import storage_checks
 from windlass.engines.kubernetes.reading.preflight.survey import Survey
 from windlass.spec.quantities import amount
 
@@ -34,10 +28,6 @@ OPERATORS: Final = (
     ("Karpenter", "karpenter.sh", None),
 )
 """What is found, the group (or its one version) that it is served in, and which of its kinds is meant."""
-SHARED: Final = ("efs", "fsx", "nfs", "cephfs", "file.csi.azure", "azurefile", "filestore", "lustre", "weka", "gpfs")
-"""Parts of the names of provisioners whose volumes several nodes may write at once."""
-ALONE: Final = ("ebs", "pd.csi", "gce-pd", "disk.csi", "local-path", "rbd", "cinder", "hostpath", "no-provisioner")
-"""Parts of the names of those whose volumes one node has at a time."""
 PODS_MUST_SAY: Final = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 """Limits of a quota under which a pod without a request for the resource is refused."""
 Json = Mapping[str, Any]
@@ -130,16 +120,16 @@ def _supervisor(seen: Survey, target: KubernetesTarget) -> Check:
     """Where the supervisors of runs run."""
     is_there, why = _decided(seen, target)
     granted = rbac.granted(seen.get("account") or {})
-    if is_there and (lacking := supervision.lacking_on(rbac.supervisor_rights(seen.groups), granted)):
+    if is_there and (lacking := rights.lacking_on(rbac.supervisor_rights(seen.groups), granted)):
         what = "are not started" if target.supervisor == "cluster" else "are supervised on the machine that starts them"
-        fix = supervision.how_to(target.name, has_account=True, lacking=lacking)
-        return Check("supervisor", "warn", f"{supervision.lacks(lacking)}: runs that need them {what}", fix)
+        fix = rights.how_to(target.name, has_account=True, lacking=lacking)
+        return Check("supervisor", "warn", f"{rights.lacks(lacking)}: runs that need them {what}", fix)
     if is_there:
         fix = f"to supervise them on this machine: supervisor: machine of target {target.name}"
         return Check("supervisor", "ok", f"runs are supervised in the cluster: {why}", fix)
     fix = f"leave out supervisor: of target {target.name}, to supervise them in the cluster"
     if target.supervisor != "machine":
-        fix = f"to supervise them in the cluster: {supervision.how_to(target.name, has_account=_has_account(seen))}"
+        fix = f"to supervise them in the cluster: {rights.how_to(target.name, has_account=_has_account(seen))}"
     if target.supervisor == "cluster":
         return Check("supervisor", "fail", f"supervisor: cluster, and {why}", fix)
     return Check("supervisor", "ok", f"runs are supervised on the machine that starts them: {why}", fix)
@@ -148,7 +138,7 @@ def _supervisor(seen: Survey, target: KubernetesTarget) -> Check:
 def _decided(seen: Survey, target: KubernetesTarget) -> tuple[bool, str]:
     """Whether runs are supervised in the cluster, and why."""
     missing = [str(right) for right in seen.missing if right in rbac.SUPERVISED]
-    return supervision.decide(target, seen.namespace, has_account=_has_account(seen), missing=missing)
+    return rights.decide(target, seen.namespace, has_account=_has_account(seen), missing=missing)
 
 
 def _has_account(seen: Survey) -> bool | None:
@@ -227,101 +217,6 @@ def _quota(seen: Survey, quotas: Json) -> Iterator[Check]:
         yield Check("quota", "ok", text, "jobs must set resources.cpus and resources.memory here" if says else "")
 
 
-def _storage(seen: Survey, classes: Json) -> Iterator[Check]:
-    shown, shared, has_default = [], False, False
-    for one in classes["items"]:
-        provisioner = str(one.get("provisioner", ""))
-        has_default |= is_default(one)
-        kind = _kind_of(provisioner)
-        shared |= kind != "one node at a time"
-        shown.append(f"{one['metadata']['name']}{' (default)' if is_default(one) else ''}: {provisioner}, {kind}")
-    text = "; ".join(shown) or "no storage class"
-    if not shown:
-        fix = "results need a claim that is there: kubernetes: {results: {claim: NAME}}"
-        yield Check("storage", "warn", text, fix)
-    elif not shared:
-        fix = "results of several nodes need one that may be shared (ReadWriteMany): EFS, FSx, NFS, CephFS"
-        yield Check("storage", "warn", text, fix)
-    else:
-        yield Check("storage", "ok", text)
-    if shown and not has_default:
-        fix = "name one in kubernetes.results.storage_class of the jobs, or have an administrator mark one as default"
-        yield Check(
-            "default storage",
-            "warn",
-            "no storage class is the default: results: with a size and no storage_class is refused",
-            fix,
-        )
-
-
-def _kind_of(provisioner: str) -> str:
-    """Whether several nodes may share a volume of it, as far as its name shows."""
-    if any(word in provisioner for word in SHARED):
-        return "shared"
-    return "one node at a time" if any(word in provisioner for word in ALONE) else "shared or not: unknown"
-
-
-def _gpus(seen: Survey, nodes: Json) -> Iterator[Check]:
-    having = {node["metadata"]["name"]: node for node in nodes["items"] if _gpus_of(node)}
-    if not having:
-        yield Check("gpus", "ok", f"none on {len(nodes['items'])} nodes, unless an autoscaler provisions some")
-        return
-    total = sum(_gpus_of(node) for node in having.values())
-    pods = seen.get("pods")
-    taken = _taken((pods or {}).get("items", ()), having)
-    free = f"{total - taken} free of {total}" if pods is not None else f"{total}, some of which may be in use"
-    kinds = _counted(_gpu_type(node) for node in having.values())
-    instances = _counted(_label(node, manifests.INSTANCE_LABEL) for node in having.values())
-    unready = [name for name, node in having.items() if not is_true(node, "Ready")]
-    text = f"{free}, on {len(having)} of {len(nodes['items'])} nodes: {kinds}; {instances}"
-    if unready:
-        yield Check("gpus", "warn", f"{text}; not ready: {', '.join(unready[:5])}", "kubectl describe node NAME")
-    else:
-        yield Check("gpus", "ok", text)
-
-
-def _nodes(seen: Survey, nodes: Json) -> Iterator[Check]:
-    yield from _gpus(seen, nodes)
-    found = [taints_of_node(node) for node in nodes["items"] if is_true(node, "Ready")]
-    texts = collections.Counter(taint_text(one) for taints in found for one in taints)
-    if not texts:
-        return
-    shown = ", ".join(f"{text} on {count} of {len(found)} nodes" for text, count in sorted(texts.items()))
-    text = f"{shown}; pods of jobs that request GPUs tolerate {manifests.GPU}, and no other"
-    if all(taint_not_tolerated(taints, {"tolerations": [manifests.GPU_TOLERATION]}) for taints in found):
-        fix = "use nodes without such a taint, or have a policy add the toleration"
-        yield Check("taints", "warn", f"{text}: there is no node for them", fix)
-    else:
-        yield Check("taints", "ok", text)
-
-
-def _gpus_of(node: Mapping[str, Any]) -> int:
-    return int(amount(str(node.get("status", {}).get("allocatable", {}).get(manifests.GPU, "0"))))
-
-
-def _gpu_type(node: Mapping[str, Any]) -> str:
-    return next((found for label in GPU_LABELS if (found := _label(node, label))), "")
-
-
-def _label(node: Mapping[str, Any], name: str) -> str:
-    return str(node["metadata"].get("labels", {}).get(name, ""))
-
-
-def _counted(values: Iterable[str]) -> str:
-    counts = collections.Counter(value or "of unknown type" for value in values)
-    return ", ".join(f"{many} × {value}" for value, many in sorted(counts.items()))
-
-
-def _taken(pods: Iterable[Mapping[str, Any]], nodes: Mapping[str, Any]) -> int:
-    """GPUs that pods on these nodes have."""
-    return sum(
-        int(amount(str(container.get("resources", {}).get("limits", {}).get(manifests.GPU, "0"))))
-        for pod in pods
-        if pod["spec"].get("nodeName") in nodes
-        for container in pod["spec"]["containers"]
-    )
-
-
 def _security(seen: Survey, space: Json) -> Iterator[Check]:
     labels = space["metadata"].get("labels", {})
     level = labels.get("pod-security.kubernetes.io/enforce")
@@ -331,22 +226,13 @@ def _security(seen: Survey, space: Json) -> Iterator[Check]:
     yield Check("pod security", "ok", f"{level or 'no level'} is enforced; pods are made for restricted, the strictest")
 
 
-def _pools(_: Survey, pools: Json) -> Iterator[Check]:
-    yield pool_check(pools["items"])
-
-
-def _autoscaler(_: Survey, answer: Json) -> Iterator[Check]:
-    if answer["status"] is not None:
-        yield group_check(answer["status"])
-
-
-RULES: Final[Mapping[str, tuple[str, Callable[[Survey, Json], Iterator[Check]]]]] = {
+RULES: Final[Mapping[str, tuple[str, Callable[[Survey, Json], Iterable[Check]]]]] = {
     "queues": ("queues", _queues),
     "quotas": ("quota", _quota),
-    "classes": ("storage classes", _storage),
-    "nodes": ("GPU nodes", _nodes),
-    "pools": ("NodePools", _pools),
-    "autoscaler": ("the node autoscaler", _autoscaler),
+    "classes": ("storage classes", lambda _, found: storage_checks(found)),
+    "nodes": ("GPU nodes", lambda seen, found: node_checks(found["items"], seen.get("pods"))),
+    "pools": ("NodePools", lambda _, found: [pool_check(found["items"])]),
+    "autoscaler": ("the node autoscaler", lambda _, found: group_checks(found["status"])),
     "namespace": ("pod security", _security),
 }
 """By an answer that is needed, what it is called where it is forbidden, and the checks on it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes.planning.plan import IMAGE, PYTHON
+from windlass.engines.kubernetes.objects.manifests import IMAGE, PYTHON
 
 if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget

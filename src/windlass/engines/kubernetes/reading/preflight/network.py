@@ -18,7 +18,7 @@ from windlass.engines.kubernetes.access import exec_stream, probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.files import last_line, parsed
 from windlass.engines.kubernetes.objects import labels, layout, manifests
-from windlass.engines.kubernetes.planning.plan import IMAGE, PYTHON
+from windlass.engines.kubernetes.objects.manifests import IMAGE, PYTHON
 from windlass.errors import EngineError
 from windlass.worker import netprobe
 

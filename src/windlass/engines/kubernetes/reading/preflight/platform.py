@@ -11,9 +11,8 @@ from windlass.engines.checks import Check
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.connect import connect, find_kubeconfig
 from windlass.engines.kubernetes.access.kubeconfig import read_context
-from windlass.engines.kubernetes.objects.manifests import GPU
+from windlass.engines.kubernetes.objects.manifests import GPU, IMAGE
 from windlass.engines.kubernetes.objects.quantity import is_true
-from windlass.engines.kubernetes.planning.plan import IMAGE
 from windlass.engines.kubernetes.reading import karpenter
 from windlass.engines.kubernetes.reading.preflight import probes, report
 from windlass.engines.kubernetes.reading.preflight.pod_findings import Association

@@ -1,0 +1,47 @@
+"""Reads the objects of a run from its plan alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.engines.kubernetes.objects.workloads.base import Manifest
+from windlass.plan.plan import Plan
+
+
+def attempt_objects(plan: Plan) -> list[Mapping[str, Any]]:
+    """The objects of the first attempt, the one that makes the pods last."""
+    return [*plan.requests("attempt-part"), *plan.requests("attempt")]
+
+
+def is_imported(plan: Plan) -> bool:
+    """Whether another machine has made this plan."""
+    return layout.IMPORTED in plan.requests("code")[0]
+
+
+def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:
+    """The objects of attempt `number` with so many pods, from a plan alone."""
+    way = WORKLOADS[plan.requests("cluster")[0]["via"]]
+    found = [_numbered(one, plan.run_id, number) for one in attempt_objects(plan)]
+    for one in found:
+        way.resize(one, num_pods)
+    return found
+
+
+def _numbered(made: Mapping[str, Any], run_id: str, number: int) -> Manifest:
+    """The manifest of attempt 1 as that of attempt `number`."""
+    first, name = layout.attempt_name(run_id, 1), layout.attempt_name(run_id, number)
+
+    def changed(value: Any, key: str = "") -> Any:
+        if isinstance(value, Mapping):
+            return {name: changed(one, name) for name, one in value.items()}
+        if isinstance(value, list):
+            return [changed(one) for one in value]
+        if key == layout.ATTEMPT_LABEL:
+            return str(number)
+        return name if value == first and key == "name" else value
+
+    found: Manifest = changed(made)
+    return found

@@ -1,0 +1,127 @@
+"""Checks on nodes: their GPUs and taints, and what node autoscalers can provision. Pure."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from windlass.engines.checks import Check
+from windlass.engines.kubernetes.objects.manifests import GPU, GPU_LABELS, GPU_TOLERATION, INSTANCE_LABEL
+from windlass.engines.kubernetes.objects.node_pools import (
+    makes,
+    match,
+    taint_not_tolerated,
+    taint_text,
+    taints_of,
+    taints_of_node,
+)
+from windlass.engines.kubernetes.objects.quantity import Json, is_true
+from windlass.spec.quantities import amount
+
+MACHINES: Final = "machines"
+"""The name of the check on node autoscalers."""
+
+
+def node_checks(nodes: Sequence[Json], pods: Json | None) -> Iterator[Check]:
+    """GPUs and taints of nodes; `pods` are those on them, None where they may not be listed."""
+    yield from _gpu_checks(nodes, pods)
+    found = [taints_of_node(node) for node in nodes if is_true(node, "Ready")]
+    texts = collections.Counter(taint_text(one) for taints in found for one in taints)
+    if not texts:
+        return
+    shown = ", ".join(f"{text} on {count} of {len(found)} nodes" for text, count in sorted(texts.items()))
+    text = f"{shown}; pods of jobs that request GPUs tolerate {GPU}, and no other"
+    if all(taint_not_tolerated(taints, {"tolerations": [GPU_TOLERATION]}) for taints in found):
+        fix = "use nodes without such a taint, or have a policy add the toleration"
+        yield Check("taints", "warn", f"{text}: there is no node for them", fix)
+    else:
+        yield Check("taints", "ok", text)
+
+
+def _gpu_checks(nodes: Sequence[Json], pods: Json | None) -> Iterator[Check]:
+    having = {node["metadata"]["name"]: node for node in nodes if _gpus_of(node)}
+    if not having:
+        yield Check("gpus", "ok", f"none on {len(nodes)} nodes, unless an autoscaler provisions some")
+        return
+    total = sum(_gpus_of(node) for node in having.values())
+    taken = _taken((pods or {}).get("items", ()), having)
+    free = f"{total - taken} free of {total}" if pods is not None else f"{total}, some of which may be in use"
+    kinds = _counted(_gpu_type(node) for node in having.values())
+    instances = _counted(_label(node, INSTANCE_LABEL) for node in having.values())
+    unready = [name for name, node in having.items() if not is_true(node, "Ready")]
+    text = f"{free}, on {len(having)} of {len(nodes)} nodes: {kinds}; {instances}"
+    if unready:
+        yield Check("gpus", "warn", f"{text}; not ready: {', '.join(unready[:5])}", "kubectl describe node NAME")
+    else:
+        yield Check("gpus", "ok", text)
+
+
+def _gpus_of(node: Json) -> int:
+    return int(amount(str(node.get("status", {}).get("allocatable", {}).get(GPU, "0"))))
+
+
+def _gpu_type(node: Json) -> str:
+    return next((found for label in GPU_LABELS if (found := _label(node, label))), "")
+
+
+def _label(node: Json, name: str) -> str:
+    return str(node["metadata"].get("labels", {}).get(name, ""))
+
+
+def _counted(values: Iterable[str]) -> str:
+    counts = collections.Counter(value or "of unknown type" for value in values)
+    return ", ".join(f"{many} × {value}" for value, many in sorted(counts.items()))
+
+
+def _taken(pods: Iterable[Json], nodes: Json) -> int:
+    """GPUs that pods on these nodes have."""
+    return sum(
+        int(amount(str(container.get("resources", {}).get("limits", {}).get(GPU, "0"))))
+        for pod in pods
+        if pod["spec"].get("nodeName") in nodes
+        for container in pod["spec"]["containers"]
+    )
+
+
+def pool_check(pools: Iterable[Json]) -> Check:
+    """What Karpenter's NodePools make, and which of them are not ready."""
+    shown, wrong = [], []
+    for pool in pools:
+        seen = match(pool, {})
+        taints = [f"taint {one}" for one in taints_of(pool)]
+        shown.append(f"{seen.name} ({'; '.join([makes(seen, seen.named), *seen.limits, *taints])})")
+        wrong += [f"{seen.name} is not ready: {seen.not_ready}"] if seen.not_ready else []
+    if not shown:
+        return Check(
+            MACHINES,
+            "warn",
+            "Karpenter is installed, and there is no NodePool",
+            "no node is provisioned for pods that fit nowhere",
+        )
+    if wrong:
+        return Check(MACHINES, "warn", "; ".join([*shown, *wrong]), "kubectl describe nodepool")
+    return Check(MACHINES, "ok", f"Karpenter makes: {'; '.join(shown)}")
+
+
+def group_checks(status: Json | None) -> Iterator[Check]:
+    """The node groups of Cluster Autoscaler, and which of them are in backoff; `status` is None where it has none."""
+    if status is None:
+        return
+    shown, wrong = [], []
+    for group in status.get("nodeGroups") or ():
+        health, scale_up = group.get("health") or {}, group.get("scaleUp") or {}
+        counts = (health.get("nodeCounts") or {}).get("registered") or {}
+        shown.append(
+            f"{group.get('name')} ({counts.get('ready', 0)} nodes, {health.get('minSize', 0)} to "
+            f"{health.get('maxSize', '?')})"
+        )
+        if scale_up.get("status") == "Backoff":
+            why = (scale_up.get("backoffInfo") or {}).get("errorMessage") or "a scale-up failed"
+            wrong.append(f"{group.get('name')} is in backoff: {why}")
+    text = f"Cluster Autoscaler is {status['autoscalerStatus']}: {'; '.join(shown) or 'no node group'}"
+    if wrong or status["autoscalerStatus"] != "Running":
+        fix = "kubectl -n kube-system describe configmap cluster-autoscaler-status"
+        yield Check(MACHINES, "warn", "; ".join([text, *wrong]), fix)
+    else:
+        yield Check(MACHINES, "ok", text)
