@@ -195,6 +195,8 @@ def test_a_signal_that_the_caller_has_ignored_stays_so(handled: str, name: str) 
         (("statu",), "'statu' is not a command (did you mean status?)"),
         (("rum",), "'rum' is not a command (did you mean run?)"),
         (("rmm",), "'rmm' is not a command (did you mean rm?)"),
+        (("data", "fetch", "cifar10"), "'fetch' is not a command (that is windlass data copy)"),
+        (("data", "frobnicate"), "No such command 'frobnicate'"),
         (("frobnicate",), "'frobnicate' is not a command\n"),
         (("lgos",), "'lgos' is not a command (did you mean logs?)"),
         (("artefacts",), "'artefacts' is not a command (did you mean artifacts?)"),

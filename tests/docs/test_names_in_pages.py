@@ -23,7 +23,7 @@ WRITTEN = [
 FOREIGN_OPTIONS = frozenset({
     "--backend", "--checkpoint-format", "--ckpt-path", "--config_file", "--cpu", "--delete-emptydir-data",
     "--devices", "--epochs", "--gpu", "--gradient_accumulation_steps", "--hostfile", "--init_from", "--kills",
-    "--local-rank", "--lr",
+    "--backbone-sha256", "--local-rank", "--lr", "--mirror", "--url",
     "--local-ranks-filter", "--local_rank", "--log-dir", "--master-addr", "--master-port", "--max-restarts",
     "--max_retries", "--mca", "--mixed_precision", "--mounts", "--nnodes", "--node-rank", "--nproc-per-node",
     "--no_local_rank", "--num_cpu_threads_per_process", "--num_gpus", "--num_nodes", "--num_processes", "--output_dir",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tests.recipes import tiny
+from tests.examples import tiny_sets
 
 PIXELS = 64
 NUM_IMAGES = 20
@@ -22,10 +22,10 @@ def write_archives(folder: Path) -> None:
         for stem in stems:
             boxes = make_boxes(rng)
             files[f"{root}/JPEGImages/{stem}.jpg"] = make_image(rng, boxes)
-            files[f"{root}/Annotations/{stem}.xml"] = tiny.voc(stem, boxes, (PIXELS, PIXELS))
+            files[f"{root}/Annotations/{stem}.xml"] = tiny_sets.voc(stem, boxes, (PIXELS, PIXELS))
         files[f"{root}/ImageSets/Main/train.txt"] = "\n".join(stems[:-4]).encode()
         files[f"{root}/ImageSets/Main/val.txt"] = "\n".join(stems[-4:]).encode()
-        (folder / f"{root}.zip").write_bytes(tiny.zipped(files))
+        (folder / f"{root}.zip").write_bytes(tiny_sets.zipped(files))
 
 
 def make_boxes(rng: random.Random) -> list[tuple[int, int, int, int]]:

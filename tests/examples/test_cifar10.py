@@ -6,8 +6,6 @@ import importlib.util
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +15,9 @@ import pytest
 import torch
 from tests.engines.sagemaker.planning import BUCKET, CODE, FACTS, FIELDS, problems, request
 from tests.engines.sagemaker.test_export import SCHEMA
+from tests.examples import tiny_sets
+from tests.examples.prepare import script_of
 from tests.helpers.machine import Machine
-from tests.recipes import tiny
 from tests.servers.http_files import file_host
 from tests.servers.s3 import S3Server, s3_server
 
@@ -80,14 +79,15 @@ def server(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serv
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_it_goes_from_the_archive_to_a_bucket_and_by_two_hosts_to_a_model(
-    machine: Machine, server: S3Server, script: ModuleType
+    machine: Machine, server: S3Server, script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched = machine.folder.parent / "set"
+    prepared = machine.folder.parent / "set"
     shutil.copytree(EXAMPLE, machine.folder, dirs_exist_ok=True)
-    with file_host(tiny.cifar10()) as host:
-        words = ["data", "fetch", "cifar10", str(fetched), "--layout", "torchvision", "--to", SET]
-        command = [sys.executable, "-m", "tests.recipes.harness", "main", *words, "--from", host.address]
-        subprocess.run(command, cwd=ROOT, env={**os.environ, **machine.environ}, capture_output=True, check=True)
+    archives = tiny_sets.cifar10()
+    monkeypatch.setenv("WINDLASS_HOME", str(machine.home))
+    with file_host(archives) as host:
+        words = ["--archives", str(machine.folder.parent / "archives"), "--folder", str(prepared), "--to", SET]
+        script_of("s3-cifar10", archives).main(["--url", f"{host.address}/cifar-10-python.tar.gz", *words])
     machine.write("targets.yaml", f"here: {{kind: sagemaker-local, storage: 's3://{BUCKET}/windlass/'}}\n")
     job = machine.folder / "job.yaml"
     job.write_text(job.read_text().replace("s3://bucket/datasets/cifar10-dataset/", SET))
@@ -104,4 +104,4 @@ def test_it_goes_from_the_archive_to_a_bucket_and_by_two_hosts_to_a_model(
     stored = {one["Key"] for one in server.client().list_objects_v2(Bucket=BUCKET, Prefix="windlass/")["Contents"]}
     assert f"windlass/runs/{status['id']}/output/{status['id']}-1/output/model.tar.gz" in stored
     torch.manual_seed(0)
-    assert loss_of(network, fetched, script) < loss_of(script.make_network(), fetched, script) / 2
+    assert loss_of(network, prepared, script) < loss_of(script.make_network(), prepared, script) / 2

@@ -36,11 +36,10 @@ NUM_STEPS = 2 * (NUM_IMAGES - 4) // 8
 
 @pytest.fixture
 def job(machine: Machine) -> Path:
-    """The example beside a set that `data fetch` has made of its archives."""
+    """The example beside a set that prepare.py has made of its archives."""
     shutil.copytree(HEADS, machine.folder, dirs_exist_ok=True, ignore=MADE)
     write_archives(machine.folder / "archives")
-    done = machine.windlass("data", "fetch", "scut-head", "data/heads", "--from", "archives")
-    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, "prepare.py"], cwd=machine.folder, env=machine.environ, check=True)
     return machine.folder / "job.yaml"
 
 
@@ -69,12 +68,13 @@ def loss_of(weights: Path, data: Path, script: ModuleType) -> float:
         return float(script.losses(network(torch.stack(images)), torch.stack(grids)).mean())
 
 
-def test_each_system_has_a_job_that_parses_and_a_page_that_the_list_names() -> None:
+def test_each_system_has_a_page_that_the_list_names_and_jobs_that_parse() -> None:
     listed = (SYSTEMS / "README.md").read_text()
-    folders = [path for path in SYSTEMS.iterdir() if path.is_dir()]
-    assert folders
-    for folder in folders:
-        parse_job((folder / "job.yaml").read_text(), str(folder / "job.yaml"))
+    assert {path.parent for path in SYSTEMS.glob("*/job.yaml")} == {HEADS, SYSTEMS / "s3-cifar10"}
+    for job in SYSTEMS.glob("*/*.yaml"):
+        parse_job(job.read_text(), str(job))
+    for folder in (path for path in SYSTEMS.iterdir() if path.is_dir()):
+        assert (folder / "prepare.py").exists()
         assert f"]({folder.name}/README.md)" in listed
 
 
@@ -88,7 +88,7 @@ def test_the_job_for_a_cluster_stages_its_set_and_takes_no_data_along(tmp_path: 
     (tmp_path / "job/data/heads").mkdir(parents=True)
     (tmp_path / "job/data/heads/data.yaml").write_text("train: images/train")
     travels = [one.name for one in select(tmp_path / "job", {"HOME": str(tmp_path)}).files]
-    assert travels == [".gitignore", "README.md", "cluster.yaml", "job.yaml", "train.py"]
+    assert travels == [".gitignore", "README.md", "cluster.yaml", "job.yaml", "prepare.py", "train.py"]
 
 
 def test_labels_become_a_grid_and_its_own_boxes_overlap_in_full(script: ModuleType) -> None:

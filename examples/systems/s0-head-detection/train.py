@@ -82,7 +82,7 @@ class Heads(Dataset[tuple[Tensor, Tensor]]):
         self.labels = images.parent.parent / "labels" / images.name
         self.size = size
         if not self.images:
-            raise SystemExit(f"{images} has no images; fetch the set anew: windlass data fetch scut-head {folder}")
+            raise SystemExit(f"{images} has no images; make the set anew: python prepare.py --folder {folder}")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -100,7 +100,7 @@ def split_folders(folder: Path) -> dict[str, str]:
     try:
         lines = (folder / "data.yaml").read_text().splitlines()
     except FileNotFoundError:
-        raise SystemExit(f"{folder} has no data.yaml: windlass data fetch scut-head {folder}") from None
+        raise SystemExit(f"{folder} has no data.yaml: python prepare.py --folder {folder}") from None
     pairs = dict(line.split(": ", 1) for line in lines if ": " in line)
     return {split: pairs[split] for split in ("train", "val")}
 

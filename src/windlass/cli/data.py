@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from windlass.cli import options
-from windlass.cli.data_fetch import fetch
 from windlass.cli.data_progress import interruptible, shown
 from windlass.cli.datatext import cache_lines, copied_lines, list_lines, staged_lines, verified_lines
 from windlass.cli.formatting import count, size, visible
@@ -34,18 +33,31 @@ def _complete_address(_ctx: click.Context, _parameter: click.Parameter, incomple
     return options.or_file(SCHEMES if incomplete else (), incomplete)
 
 
-@click.group()
+COPYING: Final = ("cp", "download", "fetch", "get", "import", "pull", "push", "put", "sync", "upload")
+"""Words of other tools for `copy`."""
+
+
+class DataGroup(click.Group):
+    """A group that refers users to `copy` when they type another tool's word for it."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click. Raises UsageError."""
+        if args and args[0] in COPYING:
+            raise click.UsageError(f"'{args[0]}' is not a command (that is windlass data copy)", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=DataGroup)
 def data() -> None:
-    """Fetch, copy, stage, list and verify sets of files: folders, s3://, gs:// and az://.
+    """Copy, stage, list and verify sets of files: folders, s3://, gs:// and az://.
 
     \b
     Example:
       windlass data copy s3://bucket/digits/ data/digits
       windlass data verify data/digits
     """
-
-
-data.add_command(fetch)
 
 
 @data.command(short_help="Copy what differs, verified; goes on where it ended.")

@@ -62,7 +62,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "cp": Entry("exec_copy", "Copy files out of a run or into it"),
     "artifacts": Entry("artifacts", "List what a run has made, where it is, and how to copy it"),
     "checkpoints": Entry("checkpoints", "List, verify, prune and export the checkpoints of a run"),
-    "data": Entry("data", "Fetch, copy, stage, list and verify data in folders and object stores"),
+    "data": Entry("data", "Copy, stage, list and verify data in folders and object stores"),
     "stop": Entry("run", "End a run: SIGTERM, the job's grace period, SIGKILL"),
     "resume": Entry("resume", "Resume a run that failed, was stopped or was lost"),
     "note": Entry("note", "Write a note on a run, or show it"),

@@ -53,7 +53,6 @@ PRINTED: Final[Mapping[str, Any]] = {
     "warm-ls": list[reports.WarmProcess],
     "warm-stop": reports.StoppedWarm,
     "data-copy": reports.DataCopied,
-    "data-fetch": reports.DataFetched | reports.DataRecipeList,
     "data-verify": reports.DataVerified,
     "data-ls": reports.DataList | reports.DataCacheList,
     "data-stage": reports.StagedData,

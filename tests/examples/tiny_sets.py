@@ -1,10 +1,9 @@
-"""Small sets in the formats of the public ones, and their recipes with the checksums of these files."""
+"""Small sets of files in the formats of the public ones: CIFAR-10, COCO 2017, a backbone of Mask R-CNN, SCUT-HEAD."""
 
 from __future__ import annotations
 
 import dataclasses
 import gzip
-import hashlib
 import io
 import json
 import pickle
@@ -14,39 +13,9 @@ import tarfile
 import zipfile
 from collections.abc import Mapping
 
-from windlass.recipes.recipe import Recipe
-from windlass.recipes.registry import RECIPES
-
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR_IMAGES = 7
 """Of each batch."""
-
-
-def recipe_for(name: str, files: Mapping[str, bytes]) -> Recipe:
-    """The recipe with the sizes and checksums of other files, where it has any."""
-    found = RECIPES[name]
-    downloads = tuple(
-        dataclasses.replace(one, num_bytes=len(files[one.name]), checksums=checksums(files[one.name]))
-        if one.checksums
-        else one
-        for one in found.downloads
-    )
-    layouts = {name: dataclasses.replace(one, num_bytes=1000) for name, one in found.layouts.items()}
-    return dataclasses.replace(found, downloads=downloads, layouts=layouts)
-
-
-def checksums(data: bytes) -> tuple[str, ...]:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}", f"md5:{hashlib.md5(data).hexdigest()}"
-
-
-def mnist() -> dict[str, bytes]:
-    rng, found = random.Random(1), {}
-    for part, number in (("train", 6), ("t10k", 3)):
-        images = struct.pack(">4I", 0x803, number, 28, 28) + rng.randbytes(number * 784)
-        labels = struct.pack(">2I", 0x801, number) + bytes(rng.randrange(10) for _ in range(number))
-        found[f"{part}-images-idx3-ubyte.gz"] = gzip.compress(images, mtime=0)
-        found[f"{part}-labels-idx1-ubyte.gz"] = gzip.compress(labels, mtime=0)
-    return found
 
 
 def tar_gz(files: Mapping[str, bytes]) -> bytes:
@@ -202,15 +171,3 @@ def scut_head() -> dict[str, bytes]:
             files[f"{root}/ImageSets/Main/{name}.txt"] = "\n".join(of).encode()
         found[f"{root}.zip"] = zipped(files)
     return found
-
-
-SETS = {"mnist": mnist, "cifar10": cifar10, "coco2017": coco2017, "imagenet-r50": imagenet_r50, "scut-head": scut_head}
-"""Name → the files of its host."""
-
-
-def large_zip(num_bytes: int) -> bytes:
-    """val2017.zip with one image of this size."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(zipfile.ZipInfo("val2017/1.jpg"), random.Random(5).randbytes(num_bytes))
-    return out.getvalue()
