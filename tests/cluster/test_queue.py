@@ -20,7 +20,7 @@ from tests.helpers.until import until
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.kubernetes.access.client import Client
-from windlass.engines.kubernetes.planning.facts import dry_run
+from windlass.engines.kubernetes.planning.dry_run import dry_run
 from windlass.engines.kubernetes.reading.observe import observe
 from windlass.engines.kubernetes.reading.preflight.checks import checks
 from windlass.engines.kubernetes.reading.preflight.survey import survey

@@ -14,7 +14,7 @@ from tests.cluster.test_supervised_inside import supervisors
 from tests.engines.harness import SCRIPTS, Run
 
 from windlass.actions.why import why
-from windlass.engines.kubernetes.planning.facts import dry_run
+from windlass.engines.kubernetes.planning.dry_run import dry_run
 from windlass.engines.kubernetes.reading.preflight.report import check
 from windlass.runs.phase import Phase
 from windlass.spec.job import Job

@@ -49,6 +49,11 @@ class CodeFacts:
         return self.packed.digest if self.packed is not None else "0" * 64
 
     @property
+    def num_packed_bytes(self) -> int:
+        """Of what travels, compressed."""
+        return len(self.packed.data) if self.packed is not None else 0
+
+    @property
     def size(self) -> str:
         """In words."""
         code = self.packed

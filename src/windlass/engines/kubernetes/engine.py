@@ -57,7 +57,8 @@ class KubernetesEngine(SupervisedEngine):
     @classmethod
     def make_plan(cls, job: Job, target: KubernetesTarget, run_id: str, base: Path, context: Context) -> Plan:
         """See `Engine`; the objects are sent to the API server as a dry run, which creates none."""
-        from windlass.engines.kubernetes.planning.facts import boot_program, dry_run, read_facts
+        from windlass.engines.kubernetes.planning.dry_run import dry_run
+        from windlass.engines.kubernetes.planning.facts import boot_program, read_facts
         from windlass.engines.kubernetes.planning.plan import plan
 
         facts = read_facts(job, target, base=base, environ=context.environ)

@@ -11,8 +11,9 @@ from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.engines.kubernetes.planning.test_plan import CODE, FACTS, TARGET, blockers, planned, pod_spec
 
 from windlass.engines.kubernetes.objects.mount_manifests import DRIVERS
+from windlass.engines.kubernetes.planning.dry_run import dry_run
 from windlass.engines.kubernetes.planning.export import manifests
-from windlass.engines.kubernetes.planning.facts import Facts, dry_run
+from windlass.engines.kubernetes.planning.facts import Facts
 from windlass.engines.kubernetes.planning.mounts import choose
 from windlass.errors import JobFileError
 from windlass.plan.plan import Plan

@@ -129,6 +129,39 @@ class Shape:
     """The runtime of the cluster that a TrainJob stands on; then `image` may be empty, and is the runtime's."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunObjects:
+    """The objects of a run, with those of its first attempt."""
+
+    anchor: Manifest
+    """Owns all others."""
+    pieces: tuple[Manifest, ...]
+    """Of the code."""
+    service: Manifest
+    claim: Manifest | None
+    """Of the results; None where none is created for the run."""
+    attempt: tuple[Manifest, ...]
+    """The owner object of the pods last."""
+    policies: tuple[Manifest, ...]
+
+
+def run_objects(shape: Shape, job: Job, boot: str) -> RunObjects:
+    """The objects of a run; `boot` is the program that unpacks the code."""
+    return RunObjects(
+        anchor=anchor(shape, job, boot),
+        pieces=tuple(_piece(shape, job, number) for number in range(shape.num_pieces)),
+        service=_service(shape, job),
+        claim=_claim(shape, job),
+        attempt=tuple(attempt(shape, job, 1, job.nodes.max + job.kubernetes.spares)),
+        policies=tuple(_network_policies(shape, job)),
+    )
+
+
+def num_pieces(size: int) -> int:
+    """Objects that so many bytes of code fill."""
+    return -(-size // PIECE_BYTES)
+
+
 def labels(shape: Shape, job: Job, component: str, attempt: int | None = None) -> dict[str, str]:
     """What ties an object to its run."""
     return {**job.labels, **named.of_run(shape.run_id, job.name, shape.submitter, component, attempt)}
@@ -148,14 +181,14 @@ def anchor(shape: Shape, job: Job, boot: str) -> Manifest:
     return made
 
 
-def piece(shape: Shape, job: Job, number: int) -> Manifest:
+def _piece(shape: Shape, job: Job, number: int) -> Manifest:
     """One piece of the code; what it holds is put in as `binaryData` when it is sent."""
     name = layout.piece_name(shape.run_id, shape.code_digest, number)
     its = {**labels(shape, job, named.CODE), layout.CODE_LABEL: shape.code_digest[:8]}
     return core("ConfigMap", name, shape.namespace, its, immutable=True)
 
 
-def service(shape: Shape, job: Job) -> Manifest:
+def _service(shape: Shape, job: Job) -> Manifest:
     """What gives each pod a name."""
     its, pods = labels(shape, job, named.TRAINING), {layout.RUN_LABEL: shape.run_id}
     return naming_service(shape.run_id, shape.namespace, its, pods, "master", layout.MASTER_PORT)
@@ -189,7 +222,7 @@ def spread(pods: Mapping[str, str]) -> list[Manifest]:
     ]
 
 
-def network_policies(shape: Shape, job: Job) -> Iterator[Manifest]:
+def _network_policies(shape: Shape, job: Job) -> Iterator[Manifest]:
     """What admits to the pods of a run only connections from its pods, and to its supervisor only orders' port."""
     run = {"matchLabels": {layout.RUN_LABEL: shape.run_id}}
     pods = {**run, "matchExpressions": [{"key": layout.ATTEMPT_LABEL, "operator": "Exists"}]}
@@ -207,7 +240,7 @@ def _policy(name: str, shape: Shape, labels: Mapping[str, str], pods: Manifest, 
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta, "spec": spec}
 
 
-def claim(shape: Shape, job: Job) -> Manifest | None:
+def _claim(shape: Shape, job: Job) -> Manifest | None:
     """The claim that is created for the run, if one was requested."""
     results = job.kubernetes.results
     if results is None or results.claim is not None:

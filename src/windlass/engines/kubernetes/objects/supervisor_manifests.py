@@ -44,7 +44,12 @@ ENDLESS: Final = 1_000_000
 """How often the pod may fail: a supervisor that ends before its run is always started again."""
 
 
-def job(shape: Shape, job: Job) -> Manifest:
+def supervisor_objects(shape: Shape, job: Job) -> tuple[Manifest, Manifest, Manifest, Manifest]:
+    """The Secret of the run's key, the ConfigMap, the Service and the Job of the supervisor, in that order."""
+    return _key(shape, job), _contents(shape, job), _service(shape, job), supervisor_job(shape, job)
+
+
+def supervisor_job(shape: Shape, job: Job) -> Manifest:
     """The Job of the supervisor."""
     name, its = layout.supervisor_name(shape.run_id), labels(shape, job, SUPERVISOR)
     made = manifests.own_job(shape, name, its, _pod(shape, job.notify), ENDLESS)
@@ -53,20 +58,20 @@ def job(shape: Shape, job: Job) -> Manifest:
     return made
 
 
-def contents(shape: Shape, job: Job) -> Manifest:
+def _contents(shape: Shape, job: Job) -> Manifest:
     """What is mounted into its pod; `filled` adds the data."""
     its = {**labels(shape, job, SUPERVISOR), layout.CODE_LABEL: SUPERVISOR}
     return core("ConfigMap", layout.supervisor_name(shape.run_id), shape.namespace, its)
 
 
-def service(shape: Shape, job: Job) -> Manifest:
+def _service(shape: Shape, job: Job) -> Manifest:
     """What gives the pod of the supervisor a name."""
     name, its = layout.supervisor_name(shape.run_id), labels(shape, job, SUPERVISOR)
     pods = {layout.RUN_LABEL: shape.run_id, COMPONENT: SUPERVISOR}
     return manifests.naming_service(name, shape.namespace, its, pods, "orders", layout.ORDERS_PORT)
 
 
-def key(shape: Shape, job: Job) -> Manifest:
+def _key(shape: Shape, job: Job) -> Manifest:
     """The Secret of the run's key; `keyed` adds the key."""
     return core("Secret", layout.key_name(shape.run_id), shape.namespace, labels(shape, job, SUPERVISOR), type="Opaque")
 

@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.objects.manifests import GPU_LABELS
 from windlass.engines.kubernetes.objects.node_pools import labels_made, taints_of_node
 from windlass.engines.kubernetes.objects.quantity import Json, is_true
 from windlass.engines.kubernetes.planning.mounts import wanted_claims
-from windlass.engines.kubernetes.planning.runtimes import Runtimes, runtimes
+from windlass.engines.kubernetes.planning.runtimes import Runtimes, read_runtimes
 from windlass.engines.kubernetes.planning.transfers import wanted_claim
 from windlass.engines.kubernetes.reading import karpenter, kueue
 from windlass.engines.kubernetes.reading.preflight import rbac
@@ -25,21 +25,12 @@ from windlass.runs.machine import user_name
 from windlass.runs.store import default_home
 
 if TYPE_CHECKING:
-    from windlass.plan.plan import Note, Plan
     from windlass.pricing.table import Table
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
 
 MAX_BYTES: Final = 64 << 20
 """Code before it is compressed, where objects of the cluster carry it."""
-UNFIT: Final = ("unknown field", "cannot create resource")
-"""The API server's errors on an object whose version lacks a field, or that the login may not create."""
-MOUNTS_BY_ADMINISTRATOR: Final = (
-    "an administrator makes the volumes, once for all runs: windlass plan -o json | jq '.steps[] | "
-    'select(.kind == "mount-volume" or .kind == "mount-claim") | .request\' | kubectl apply -f -'
-)
-DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "mount-volume", "mount-claim", "transfer")
-"""Steps with objects that a dry run sends, beside those of the attempt and the Jobs of the supervisor and of files."""
 MOST_NODES: Final = "500"
 """In one answer; of more nodes a plan does not read the taints."""
 
@@ -82,6 +73,16 @@ class Cluster:
     """Where the account is there, rights that the login lacks to submit runs with a supervisor in the cluster."""
     supervisor_granted: frozenset[str] | None = None
     """The rights of the account, as its set-up has noted them; None where that is not known."""
+
+    def gpu_label(self, gpu_type: str | None) -> tuple[str, str] | None:
+        """The label of nodes with a GPU type: one whose value has the type as a word; None where there is none."""
+        if gpu_type is None:
+            return None
+        wanted = gpu_type.lower()
+        for label, value in self.gpu_labels:
+            if wanted in (value.lower(), *value.lower().replace("_", "-").split("-")):
+                return label, value
+        return None
 
     def has_claim(self, name: str) -> bool:
         """Whether a claim is known to be there."""
@@ -168,7 +169,7 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
         queues = pool.submit(kueue.queues, client) if job.queue is not None else None
         node_pools = pool.submit(karpenter.node_pools, client)
         named = job.kubernetes.runtime
-        standing = pool.submit(runtimes, client, named, job.kubernetes.runtime_kind) if named is not None else None
+        standing = pool.submit(read_runtimes, client, named, job.kubernetes.runtime_kind) if named is not None else None
         lacking, unlisted = rights.result()
         has_account, granted = account.result()
         return Cluster(
@@ -249,67 +250,3 @@ def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None
 def boot_program() -> str:
     """The text of the program that unpacks the code in a pod."""
     return (Path(__file__).parents[3] / "worker" / "boot.py").read_text(encoding="utf-8")
-
-
-def _is_unfit(error: Refused) -> bool:
-    """Whether another workload kind may do: this one is not served, lacks a field, or the login may not create it."""
-    return error.status == 404 or any(words in error.message for words in UNFIT)
-
-
-def dry_run(plan: Plan) -> list[Note]:
-    """Notes of the API server's dry run of the objects of a plan. Empty where it does not answer."""
-    from windlass.engines.kubernetes.planning.queue_notes import ignored, suspended_supervisor
-    from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes
-    from windlass.engines.kubernetes.reading.preflight.storage import class_missing
-    from windlass.plan.plan import Note
-
-    [cluster] = plan.requests("cluster")
-    client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
-    of_attempt = [*plan.requests("attempt-part"), *plan.requests("attempt")]
-    helpers = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
-    helpers += [one for kind in ("stage-job", "upload-job", "check-job") for one in plan.requests(kind)]
-    others = (request for kind in DRY_KINDS for request in plan.requests(kind))
-    objects = [*others, *of_attempt, *helpers]
-
-    def ask(manifest: Mapping[str, Any]) -> Note | None:
-        try:
-            made = client.create(manifest, dry_run=True)
-            if manifest in helpers:
-                return suspended_supervisor(made)
-            if manifest["kind"] == "PersistentVolumeClaim":
-                return class_missing(client, manifest["spec"].get("storageClassName"))
-            return ignored(made) if manifest is of_attempt[-1] else None
-        except Unreachable:
-            return None
-        except Refused as error:
-            if error.status == 404 and f'namespaces "{client.namespace}"' in error.message:
-                fix = f"{client.kubectl} create namespace {client.namespace}"
-                return Note(
-                    "namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix, blocks=True
-                )
-            if error.status == 409:
-                return None  # the object is that of the run itself, which is resumed with other nodes
-            name = manifest["metadata"]["name"]
-            if error.status == 403 and manifest["kind"] == "PersistentVolume":
-                return Note(
-                    "mount-rights",
-                    "this login may not create PersistentVolumes, which are of the whole cluster",
-                    MOUNTS_BY_ADMINISTRATOR,
-                    blocks=True,
-                )
-            what = f"{manifest['kind']} {name}"
-            if manifest is of_attempt[-1] and f'"{name}" not found' in error.message:
-                return None  # what it refers to is made before it, and is not there yet
-            if manifest in of_attempt and manifest["kind"] != "Job" and _is_unfit(error):
-                return Note(
-                    "way-unfit", f"{what}: {error.message}", "kubernetes: {via: job} needs no operator", blocks=True
-                )
-            return Note("cluster-refuses", f"{what}: {error.message}", error.hint or "change the job", blocks=True)
-
-    try:
-        with ThreadPoolExecutor(len(objects) + 1) as pool:
-            of_pods = pool.submit(pod_notes, client, plan)
-            notes = [note for note in pool.map(ask, objects) if note is not None]
-            return list(dict.fromkeys((*notes, *of_pods.result())))
-    finally:
-        client.close()

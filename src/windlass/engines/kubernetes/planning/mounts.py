@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from windlass.engines.kubernetes.objects.mount_manifests import (
     ADD_ONS,
@@ -22,7 +23,7 @@ from windlass.engines.kubernetes.objects.mount_manifests import (
 from windlass.plan.plan import Note, Step, blocker
 
 if TYPE_CHECKING:
-    from windlass.engines.kubernetes.planning.facts import Cluster, Facts
+    from windlass.engines.kubernetes.planning.facts import Cluster
     from windlass.spec.job import Job
     from windlass.spec.parts import Data, FileSystem
     from windlass.spec.targets import KubernetesTarget
@@ -37,6 +38,20 @@ MANY_FILES: Final = 1_000_000
 """So many count as small files where the size of the set is not given."""
 LARGE_BYTES: Final = 1 << 40
 """A set from this size on is not read from the bucket again in each epoch."""
+
+
+PlannedMount: TypeAlias = "tuple[Data, Way, Volume, str]"
+"""A set, how it is mounted, its volume, and why so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mounts:
+    """The data sets that a cluster mounts for a run."""
+
+    sets: tuple[Mounted, ...]
+    """As the pods have them."""
+    steps: tuple[Step, ...]
+    """The volumes that are created, and where each set is."""
 
 
 def ways(data: Data, file_systems: Sequence[FileSystem]) -> Iterator[Way]:
@@ -77,30 +92,19 @@ def _order(data: Data) -> tuple[tuple[str, ...], str]:
     return (MOUNTPOINT, S3_FILES, LUSTRE), "it is read as it is in the bucket, without another file system"
 
 
-def mounted(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> tuple[Mounted, ...]:
-    """The sets that are mounted, as far as the cluster can."""
-    return tuple(
-        Mounted(data.name, made.claim_name, way.folder, data.write)
-        for data, way, made, _ in _planned(job, target, cluster)
-    )
+def plan_mounts(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Mounts:
+    """The sets of a job that are mounted, as far as the cluster can."""
+    planned = list(_planned(job, target, cluster))
+    sets = (Mounted(data.name, made.claim_name, way.folder, data.write) for data, way, made, _ in planned)
+    return Mounts(tuple(sets), tuple(_steps(planned, cluster)))
 
 
-def wanted_claims(job: Job, target: KubernetesTarget) -> list[str]:
-    """The claims that the sets of a job would have, whichever way is chosen for each."""
-    namespace = job.kubernetes.namespace or target.namespace
-    return [
-        volume(way, data.source, namespace, target.user).claim_name
-        for data in _mountable(job)
-        for way in ways(data, target.file_systems)
-    ]
-
-
-def mount_steps(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
+def _steps(planned: Iterable[PlannedMount], cluster: Cluster | None) -> Iterator[Step]:
     """The volumes that are not there yet, and where each set is."""
     made: set[str] = set()
-    for data, way, one, why in _planned(job, target, facts.cluster):
+    for data, way, one, why in planned:
         name = one.claim_name
-        if name not in made and (facts.cluster is None or not facts.cluster.has_claim(name)):
+        if name not in made and (cluster is None or not cluster.has_claim(name)):
             for kind, manifest in ((VOLUME_STEP, one.persistent), (CLAIM_STEP, one.claim)):
                 yield Step(
                     kind, f"make {manifest['kind']} {manifest['metadata']['name']}, which no run removes", manifest
@@ -119,6 +123,16 @@ def mount_steps(job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[St
                 "why": why,
             },
         )
+
+
+def wanted_claims(job: Job, target: KubernetesTarget) -> list[str]:
+    """The claims that the sets of a job would have, whichever way is chosen for each."""
+    namespace = job.kubernetes.namespace or target.namespace
+    return [
+        volume(way, data.source, namespace, target.user).claim_name
+        for data in _mountable(job)
+        for way in ways(data, target.file_systems)
+    ]
 
 
 def mount_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Note]:
@@ -188,7 +202,7 @@ def _of_repository(data: Data, way: Way) -> Note:
     return Note("mount-repository", message, shlex.join(command))
 
 
-def _planned(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[tuple[Data, Way, Volume, str]]:
+def _planned(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[PlannedMount]:
     namespace = job.kubernetes.namespace or target.namespace
     for data in _mountable(job):
         way, why = choose(data, target.file_systems, None if cluster is None else cluster.csi_drivers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.objects.manifests import GPU, INSTANCE_LABEL
@@ -14,12 +15,12 @@ from windlass.engines.kubernetes.objects.node_pools import (
     taint_text,
 )
 from windlass.engines.kubernetes.objects.observations import NodePoolMatch
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.plan.plan import Note, Step
 from windlass.plan.price import LISTED_IN, list_price, price
 
 if TYPE_CHECKING:
+    from windlass.engines.kubernetes.planning.facts import Cluster
     from windlass.pricing.table import Table
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
@@ -29,13 +30,29 @@ MACHINES: Final = "machines"
 MAX_POOLS: Final = 4
 
 
-def pools_for(made: Iterable[Step], pools: Iterable[Json] | None) -> tuple[NodePoolMatch, ...]:
-    """The NodePools as they match the pods of a plan; `made` are its steps so far."""
-    spec = pod_spec(step.request for step in made if step.kind in ("attempt-part", "attempt"))
-    return matches(pools or (), spec) if spec else ()
+@dataclass(frozen=True, slots=True)
+class Provisioning:
+    """How nodes of a run may be provisioned, and what they cost."""
+
+    steps: tuple[Step, ...]
+    notes: tuple[Note, ...]
+    price: dict[str, Any] | None
 
 
-def provisioning_steps(pools: Iterable[NodePoolMatch], target: KubernetesTarget) -> Iterator[Step]:
+def plan_provisioning(
+    job: Job, target: KubernetesTarget, cluster: Cluster | None, prices: Table | None, pods: Json
+) -> Provisioning:
+    """Which node pools match the pods of a run, given their spec, which is empty where it is not known."""
+    pools = matches(cluster.node_pools or (), pods) if cluster is not None and pods else ()
+    taints = cluster.taints if cluster is not None else None
+    return Provisioning(
+        steps=tuple(_steps(pools, target)),
+        notes=(*_pool_notes(pools), *_taint_notes(pods, taints, pools), *_disruption_notes(job, pools)),
+        price=_price(job, pools, target, prices),
+    )
+
+
+def _steps(pools: Iterable[NodePoolMatch], target: KubernetesTarget) -> Iterator[Step]:
     """Which NodePools and types match, at which price."""
     fit = [pool for pool in pools if not pool.mismatch]
     if fit:
@@ -45,7 +62,7 @@ def provisioning_steps(pools: Iterable[NodePoolMatch], target: KubernetesTarget)
         yield Step(MACHINES, summary, {"pools": [_request(pool, target) for pool in fit]})
 
 
-def node_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
+def _pool_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
     """That no NodePool matches the pods. No refusal: nodes that are there may do, and NodePools may be changed."""
     if pools and all(pool.mismatch for pool in pools):
         why = "; ".join(f"NodePool {pool.name}: {pool.mismatch[0]}" for pool in pools[:MAX_POOLS])
@@ -56,12 +73,9 @@ def node_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
         yield Note("machines-none", message, f"{fix}see: kubectl get nodepools")
 
 
-def taint_notes(
-    made: Iterable[Step], taints: Iterable[Iterable[Json]] | None, pools: Iterable[NodePoolMatch]
-) -> Iterator[Note]:
+def _taint_notes(pods: Json, taints: Iterable[Iterable[Json]] | None, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
     """That the pods of a plan tolerate the taints of no node, and no NodePool matches them."""
-    spec = pod_spec(step.request for step in made if step.kind in ("attempt-part", "attempt"))
-    found = [taint_not_tolerated(one, spec) for one in taints or ()]
+    found = [taint_not_tolerated(one, pods) for one in taints or ()]
     kept = [taint for taint in found if taint is not None]
     if not kept or len(kept) < len(found) or any(not pool.mismatch for pool in pools):
         return
@@ -74,7 +88,7 @@ def taint_notes(
     )
 
 
-def disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
+def _disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
     """How matching NodePools end pods, or delete nodes that a restart needs, although pods are not to be disrupted."""
     for pool in [one for one in pools if not one.mismatch][:MAX_POOLS]:
         found = [pool.ends_pods] if pool.ends_pods else []
@@ -93,7 +107,7 @@ def disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]
             )
 
 
-def node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
+def _node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
     """The instance type of the job's nodes, where only one can serve it."""
     types = [job.resources.instance] if job.resources.instance is not None else []
     fit = [pool for pool in pools if not pool.mismatch]
@@ -102,16 +116,12 @@ def node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
     return str(types[0]) if len(types) == 1 else None
 
 
-def plan_price(
-    job: Job,
-    pools: tuple[NodePoolMatch, ...],
-    target: KubernetesTarget,
-    table: Table | None,
-    num_nodes: int,
-    spares: int,
+def _price(
+    job: Job, pools: tuple[NodePoolMatch, ...], target: KubernetesTarget, table: Table | None
 ) -> dict[str, Any] | None:
     """The price of a plan: the target's own, else the list price where the target names its region."""
-    kind = node_type(job, pools)
+    num_nodes, spares = job.nodes.max, job.kubernetes.spares
+    kind = _node_type(job, pools)
     per_hour = target.prices.get(kind or "", target.price_per_hour)
     if per_hour is not None:
         return price(per_hour, target.currency, num_nodes, f"target {target.name}", spares)

@@ -14,7 +14,7 @@ from windlass.plan.stores import image_notes
 from windlass.stores.gs_az import INSTALL
 
 if TYPE_CHECKING:
-    from windlass.engines.kubernetes.planning.facts import Facts
+    from windlass.engines.kubernetes.planning.facts import Cluster
     from windlass.spec.job import Job
     from windlass.spec.parts import Data, DataClaim
     from windlass.spec.targets import KubernetesTarget
@@ -30,25 +30,29 @@ NEEDS_CLAIM: Final = "write kubernetes: {data: {size: 200GiB}}, or the same as d
 
 def wanted_claim(job: Job, target: KubernetesTarget) -> DataClaim | None:
     """The claim in which the data sets of a job are staged; None where none is, or none is named."""
-    return (job.kubernetes.data or target.data) if staged(job) else None
+    return (job.kubernetes.data or target.data) if _staged(job) else None
 
 
-def staged(job: Job) -> list[Data]:
+def _staged(job: Job) -> list[Data]:
     """The data sets that are staged in a claim."""
     return [data for data in job.data if data.is_staged]
 
 
-def data_path(data: Data, shape: Shape) -> str:
-    """Where the ranks read it, or the address of its source."""
+def data_paths(shape: Shape, job: Job) -> dict[str, str]:
+    """By data set, where the ranks read it, or the address of its source."""
+    return {data.name: _data_path(shape, data) for data in job.data}
+
+
+def _data_path(shape: Shape, data: Data) -> str:
     if data.is_staged:
         return layout.data_path(shape.namespace, shape.run_id, data.name)
     return next((one.path for one in shape.mounts if one.name == data.name), data.source)
 
 
-def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
+def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Step]:
     """Staging steps, and the program that uploads outputs."""
     claim = wanted_claim(job, target)
-    is_there = claim is not None and facts.cluster is not None and facts.cluster.has_claim(claim.claim)
+    is_there = claim is not None and cluster is not None and cluster.has_claim(claim.claim)
     if claim is not None and claim.size is not None and not is_there:
         yield Step(
             "data-claim",
@@ -60,15 +64,20 @@ def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts
         yield Step("transfer", f"make ConfigMap {made['metadata']['name']}, the program that moves files", made)
     if claim is None:
         return
-    sets = [{"name": data.name, "source": data.source, "link": data_path(data, shape)} for data in staged(job)]
-    for data, one in zip(staged(job), sets, strict=True):
+    sets = [{"name": data.name, "source": data.source, "link": _data_path(shape, data)} for data in _staged(job)]
+    for data, one in zip(_staged(job), sets, strict=True):
         yield Step("stage", f"stage {data.source} as ${data.env_name} in claim {claim.claim}", one)
     made = transfer_manifests.stage_job(shape, job, sets)
     yield Step("stage-job", f"make Job {made['metadata']['name']}, which stages them before the first attempt", made)
 
 
-def upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
-    """What comes after the last attempt."""
+def output_steps(shape: Shape, job: Job) -> Iterator[Step]:
+    """How outputs leave the pods: uploaded from the claim of the results, or collected by the supervisor."""
+    yield from _upload_steps(shape, job)
+    yield from _collect_steps(shape, job)
+
+
+def _upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
     results = job.kubernetes.results
     if not (to := _destination(shape, job)) or results is None:
         return
@@ -85,14 +94,7 @@ def upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
     )
 
 
-def outputs_max(job: Job, via: str) -> int:
-    """Bytes that the outputs of a run may have to come home; 0 where none do."""
-    if job.kubernetes.results is not None or via not in KEEPS_PODS:
-        return 0
-    return OUTPUTS_MAX if job.kubernetes.outputs_max is None else job.kubernetes.outputs_max
-
-
-def collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
+def _collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
     """How outputs come home after the last attempt."""
     from windlass.spec.units import format_size  # the supervisor in the cluster has no `spec`
 
@@ -103,6 +105,13 @@ def collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
             f"runs/{shape.run_id}/output; larger ones are deleted with the pods",
             {"source": layout.OUTPUT, "max_bytes": most},
         )
+
+
+def outputs_max(job: Job, via: str) -> int:
+    """Bytes that the outputs of a run may have to come home; 0 where none do."""
+    if job.kubernetes.results is not None or via not in KEEPS_PODS:
+        return 0
+    return OUTPUTS_MAX if job.kubernetes.outputs_max is None else job.kubernetes.outputs_max
 
 
 def lost_notes(job: Job, via: str) -> Iterator[Note]:
@@ -124,10 +133,10 @@ def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
         yield from _data_notes(data, job, target)
     yield from _image_notes(job, target)
     yield from image_notes(job)
-    if len(staged(job)) > MAX_SETS:
+    if len(_staged(job)) > MAX_SETS:
         yield blocker(
             "data-many",
-            f"the job stages {len(staged(job))} data sets, and a run can stage {MAX_SETS}",
+            f"the job stages {len(_staged(job))} data sets, and a run can stage {MAX_SETS}",
             "name one address that has several of them below it",
         )
     if job.outputs.to is None:
@@ -171,7 +180,7 @@ def _data_notes(data: Data, job: Job, target: KubernetesTarget) -> Iterator[Note
 
 def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
     """What the image of the pods that move files needs to have."""
-    addresses = [data.source for data in staged(job)] + ([job.outputs.to] if job.outputs.to is not None else [])
+    addresses = [data.source for data in _staged(job)] + ([job.outputs.to] if job.outputs.to is not None else [])
     if found := [one for one in addresses if needs_obstore(one)]:
         of_others = target.image or "of the job" if job.kubernetes.runtime is None else "of the runtime"
         image = target.supervisor_image or job.image or of_others

@@ -14,7 +14,7 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.runtimes import Patching
-from windlass.engines.kubernetes.planning.queue_notes import suspended_supervisor
+from windlass.engines.kubernetes.planning.dry_run import suspended_supervisor
 from windlass.engines.kubernetes.planning.runtimes import Runtimes
 from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes, quota_notes, run_pods
 from windlass.engines.kubernetes.reading.preflight.report import supervisor_check

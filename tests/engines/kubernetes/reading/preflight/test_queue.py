@@ -9,8 +9,9 @@ import pytest
 from windlass.engines.kubernetes.access.optional import version_of
 from windlass.engines.kubernetes.objects.observations import QuotaHolder
 from windlass.engines.kubernetes.objects.quantity import quantity_text
+from windlass.engines.kubernetes.planning.dry_run import ignored
 from windlass.engines.kubernetes.planning.facts import Cluster
-from windlass.engines.kubernetes.planning.queue_notes import ignored, queue_notes
+from windlass.engines.kubernetes.planning.notes import queue_notes
 from windlass.engines.kubernetes.reading import admission
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.checks import checks

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
 
 BATCH: Final = "batch/v1"
+KEEPS_OTHERS_SINCE: Final = (1, 29)
+"""The version of Kubernetes whose Jobs have `backoffLimitPerIndex` by default; older ones ignore it."""
 
 
 class IndexedJob(Workload):
@@ -27,6 +30,12 @@ class IndexedJob(Workload):
     def resize(self, made: Manifest, num_nodes: int) -> None:
         """See `Workload`."""
         made["spec"] |= {"completions": num_nodes, "parallelism": num_nodes}
+
+
+def has_limit_per_index(version: str) -> bool:
+    """Whether Jobs of a cluster of this version, as `v1.34.4`, have `backoffLimitPerIndex`; not where it is unknown."""
+    found = re.match(r"v(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) >= KEEPS_OTHERS_SINCE
 
 
 def keeps_others(made: Mapping[str, Any]) -> bool:

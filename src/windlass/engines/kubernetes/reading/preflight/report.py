@@ -13,7 +13,7 @@ from windlass.engines.kubernetes.access import probe_pods
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.connect import connect
 from windlass.engines.kubernetes.objects.manifests import IMAGE, PYTHON, Shape
-from windlass.engines.kubernetes.objects.supervisor_manifests import job as supervisor_job
+from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_job
 from windlass.engines.kubernetes.reading.preflight import network, rbac
 from windlass.engines.kubernetes.reading.preflight.checks import checks
 from windlass.engines.kubernetes.reading.preflight.pod_admission import SUPERVISOR, pod_from, refusal, try_pod

@@ -1,0 +1,103 @@
+"""Sends the objects of a plan to the API server as a dry run, and notes which of them it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeAlias
+
+from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.objects.planned import attempt_objects
+from windlass.engines.kubernetes.reading.admission import is_suspended, queue_of
+from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes
+from windlass.engines.kubernetes.reading.preflight.storage import class_missing
+from windlass.plan.plan import Note, Plan, blocker
+
+Manifest: TypeAlias = Mapping[str, Any]
+UNFIT: Final = ("unknown field", "cannot create resource")
+"""The API server's errors on an object whose version lacks a field, or that the login may not create."""
+MOUNTS_BY_ADMINISTRATOR: Final = (
+    "an administrator makes the volumes, once for all runs: windlass plan -o json | jq '.steps[] | "
+    'select(.kind == "mount-volume" or .kind == "mount-claim") | .request\' | kubectl apply -f -'
+)
+DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "mount-volume", "mount-claim", "transfer")
+"""Steps with objects that a dry run sends, beside those of the attempt and the Jobs of the supervisor and of files."""
+
+
+def dry_run(plan: Plan) -> list[Note]:
+    """Notes of the API server's dry run of the objects of a plan. Empty where it does not answer."""
+    [cluster] = plan.requests("cluster")
+    client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+    of_attempt = attempt_objects(plan)
+    helpers = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
+    helpers += [one for kind in ("stage-job", "upload-job", "check-job") for one in plan.requests(kind)]
+    others = (request for kind in DRY_KINDS for request in plan.requests(kind))
+    objects = [*others, *of_attempt, *helpers]
+
+    def ask(manifest: Manifest) -> Note | None:
+        try:
+            made = client.create(manifest, dry_run=True)
+            if manifest in helpers:
+                return suspended_supervisor(made)
+            if manifest["kind"] == "PersistentVolumeClaim":
+                return class_missing(client, manifest["spec"].get("storageClassName"))
+            return ignored(made) if manifest is of_attempt[-1] else None
+        except Unreachable:
+            return None
+        except Refused as error:
+            return _refusal(error, manifest, client, of_attempt)
+
+    try:
+        with ThreadPoolExecutor(len(objects) + 1) as pool:
+            of_pods = pool.submit(pod_notes, client, plan)
+            notes = [note for note in pool.map(ask, objects) if note is not None]
+            return list(dict.fromkeys((*notes, *of_pods.result())))
+    finally:
+        client.close()
+
+
+def _refusal(error: Refused, manifest: Manifest, client: Client, of_attempt: list[Manifest]) -> Note | None:
+    """What it means for the run that the API server refuses an object; None where it does not matter."""
+    if error.status == 404 and f'namespaces "{client.namespace}"' in error.message:
+        fix = f"{client.kubectl} create namespace {client.namespace}"
+        return blocker("namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix)
+    if error.status == 409:
+        return None  # the object is that of the run itself, which is resumed with other nodes
+    name = manifest["metadata"]["name"]
+    if error.status == 403 and manifest["kind"] == "PersistentVolume":
+        message = "this login may not create PersistentVolumes, which are of the whole cluster"
+        return blocker("mount-rights", message, MOUNTS_BY_ADMINISTRATOR)
+    what = f"{manifest['kind']} {name}: {error.message}"
+    if manifest is of_attempt[-1] and f'"{name}" not found' in error.message:
+        return None  # what it refers to is made before it, and is not there yet
+    if manifest in of_attempt and manifest["kind"] != "Job" and _is_unfit(error):
+        return blocker("way-unfit", what, "kubernetes: {via: job} needs no operator")
+    return blocker("cluster-refuses", what, error.hint or "change the job")
+
+
+def _is_unfit(error: Refused) -> bool:
+    """Whether another workload kind may do: this one is not served, lacks a field, or the login may not create it."""
+    return error.status == 404 or any(words in error.message for words in UNFIT)
+
+
+def suspended_supervisor(made: Manifest) -> Note | None:
+    """That Kueue would hold back a Job of ours, such as a supervisor's, which names no queue: it manages all Jobs."""
+    if queue_of(made) or not is_suspended(made):
+        return None
+    return blocker(
+        "supervisor-suspended",
+        f"the cluster's Kueue suspends Jobs without a queue, such as {made['metadata']['name']}",
+        "set supervisor_queue: of the target, or have Kueue's managedJobsNamespaceSelector exclude the namespace",
+    )
+
+
+def ignored(made: Manifest) -> Note | None:
+    """That Kueue does not manage an object that names a queue: the API server would create it unsuspended."""
+    if not queue_of(made) or is_suspended(made):
+        return None
+    return blocker(
+        "queue-ignored",
+        f"queue: {queue_of(made)}, and the cluster's Kueue does not manage objects of kind {made['kind']} here: the "
+        "run would start at once",
+        "another via:, or have integrations.frameworks of Kueue's configuration name it",
+    )
