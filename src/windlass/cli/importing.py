@@ -42,7 +42,7 @@ def import_job(
     Example:
       windlass import pytorchjob.yaml
       kubectl get trainjob llama -o yaml | windlass import - --to -
-      windlass import saved.json    what aws sagemaker describe-training-job prints
+      windlass import training-job.json
       windlass import --sky task.yaml --to jobs/task.yaml
     """
     from windlass.actions.importing import STREAM, read_foreign, write_job
