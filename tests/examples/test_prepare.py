@@ -151,6 +151,19 @@ def test_archives_of_a_browser_are_used_and_a_page_is_no_archive(s0: ModuleType,
         s0.main(["--folder", str(tmp_path / "again"), "--archives", str(archives)])
 
 
+def test_archives_have_their_names_though_both_addresses_end_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WINDLASS_HOME", str(tmp_path / "home"))
+    files, script = tiny_sets.scut_head(), script_of(S0)
+    with file_host({f"{name}/download": data for name, data in files.items()}) as host:
+        vars(script)["ARCHIVES"] = {name: f"{host.address}/{name}/download?id=1&confirm=t" for name in files}
+        script.main([])
+    assert {name: (tmp_path / "archives" / name).read_bytes() for name in files} == files
+    assert FILES[S0] <= set(seen(tmp_path / "data/heads"))
+
+
 # -- S2: CIFAR-10 as TFRecord -----------------------------------------------------------------------------------------
 
 
