@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -21,14 +21,16 @@ from windlass.storage.address import Address
 from windlass.storage.cache import DataCache
 from windlass.storage.copy import Copy
 from windlass.storage.failure import first_of
+from windlass.storage.folder import Folder
 from windlass.storage.helpers import number_here
+from windlass.storage.journal import NoJournal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.memory import return_freed_blocks
-from windlass.storage.note import Noted
-from windlass.storage.opening import journal_for, no_copy_to, note_of, open_place
+from windlass.storage.opening import journal_for, no_copy_to, note_of, open_place, written_before
 from windlass.storage.place import Entry, Place
-from windlass.storage.progress import Copied, Progress
+from windlass.storage.progress import Copied, Preview, Progress, Refusal
 from windlass.storage.retry import repeated
+from windlass.storage.selection import Selection, Source, open_source
 from windlass.storage.sets import CachedSet
 from windlass.storage.verify import Verified, note_damage
 from windlass.storage.verify import verify as verify_place
@@ -36,6 +38,7 @@ from windlass.views.reports import (
     CachedData,
     DataCacheList,
     DataCopied,
+    DataCopyPreview,
     DataFile,
     DataList,
     DataVerified,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from windlass.engines.base import Engine
 
 Answer = TypeVar("Answer")
+EVERY_FILE: Final = Selection()
 DIGEST: Final = re.compile(r"set:.*|[0-9a-f]{6,64}")
 """Digest of a set, or its beginning."""
 
@@ -59,40 +63,28 @@ def copy(
     progress: Progress | None = None,
     *,
     by_content: bool = False,
-    sha256: str = "",
+    selection: Selection = EVERY_FILE,
 ) -> DataCopied:
-    """Copy what differs from one place to another; `by_content` reads what has equal sizes and versions, and `sha256`
-    is stated of the one file of a URL.
+    """Copy what differs from one place to another; `by_content` reads what has equal sizes and versions.
 
     Raises UsageError, StorageError, MissingPart.
     """
-    of, to = (Address.parse(text, context.cwd) for text in (source, destination))
-    _refuse_as_destination(to)
-    if sha256 and not of.is_http:
-        raise UsageError(f"--sha256 is that of one file at a URL, and {of} is none")
-    for end in (of, to):
-        if end.is_folder and os.path.lexists(end.path) and not Path(end.path).is_dir():
-            raise UsageError(
-                f"{end} is no folder, and data copy copies folders", f"name a folder: {Path(end.path).parent}"
-            )
-    _require_folder(of)
     home = _own_home(context)
-    with journal_for(of, to, home) as journal:
-        places = open_place(of, home, sha256.lower()), open_place(to, home)
-        note = Noted() if of.is_http else note_of(of, to, home)
+    of, to = _ends(source, destination, selection, home, context)
+    with journal_for(of.root, to, home) as journal:
         work = Copy(
-            *places,
+            of.place,
+            open_place(to, home),
             journal,
             progress,
-            noted=note,
+            noted=note_of(of.address, to, home),
             num_helpers=number_here,
             by_content=by_content,
-            is_part=of.is_http,
+            keeps_others=True,
         )
         done: Copied = _wait(work.run())
-    refused = tuple(RefusedFile(one.name, one.why) for one in done.refused)
     return DataCopied(
-        str(of),
+        str(of.address),
         str(to),
         done.digest,
         done.num_files,
@@ -100,14 +92,48 @@ def copy(
         done.num_copied,
         done.num_bytes,
         done.num_unchanged,
-        refused,
+        _refused(done.refused),
         done.seconds,
     )
 
 
-def _refuse_as_destination(to: Address) -> None:
+def preview_copy(
+    source: str,
+    destination: str,
+    context: Context,
+    progress: Progress | None = None,
+    *,
+    by_content: bool = False,
+    selection: Selection = EVERY_FILE,
+) -> DataCopyPreview:
+    """What `copy` would do; nothing is written. Raises UsageError, StorageError, MissingPart."""
+    home = context.home
+    of, to = _ends(source, destination, selection, home, context)
+    written = written_before(of.root, to, home)
+    place = open_place(to, home) if not to.is_folder else Folder(to, may_be_missing=True)
+    work = Copy(of.place, place, NoJournal(), progress, by_content=by_content)
+    found: Preview = _wait(work.preview(written))
+    files = tuple(DataFile(one.name, one.size, "") for one in sorted(found.entries, key=lambda one: one.name))
+    num_bytes = sum(one.bytes for one in files)
+    return DataCopyPreview(str(of.address), str(to), files, num_bytes, found.num_unchanged, _refused(found.refused))
+
+
+def _ends(source: str, destination: str, selection: Selection, home: Path, context: Context) -> tuple[Source, Address]:
+    """The source and the destination of a copy. Raises UsageError, StorageError, MissingPart."""
+    if destination == "-":
+        raise UsageError("- is no destination: data copy does not write to standard output", "name a folder")
+    to = Address.parse(destination, context.cwd)
     if to.is_http:
         raise UsageError(f"{to} is read only", "copy to a folder, s3://, gs:// or az://")
+    if to.is_folder and os.path.lexists(to.path) and not Path(to.path).is_dir():
+        raise UsageError(f"{to} is no folder", f"name the folder of the copy: {Path(to.path).parent}")
+    is_there = destination.endswith("/") or (to.is_folder and Path(to.path).is_dir())
+    target = "" if is_there else to.path.rpartition("/")[2]
+    return open_source(source, context.cwd, home, selection, to, target), to
+
+
+def _refused(found: Iterable[Refusal]) -> tuple[RefusedFile, ...]:
+    return tuple(RefusedFile(one.name, one.why) for one in found)
 
 
 def verify(address: str, context: Context, progress: Progress | None = None) -> DataVerified:
@@ -132,7 +158,7 @@ def verify(address: str, context: Context, progress: Progress | None = None) -> 
 
 
 def _verified(address: str, done: Verified) -> DataVerified:
-    problems = tuple(RefusedFile(one.name, one.why) for one in done.problems)
+    problems = _refused(done.problems)
     return DataVerified(address, not problems, done.digest, done.num_files, done.num_bytes, problems, done.extra)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from windlass.cli import options
 from windlass.cli.data_progress import interruptible, shown
-from windlass.cli.datatext import cache_lines, copied_lines, list_lines, staged_lines, verified_lines
+from windlass.cli.datatext import (
+    cache_lines,
+    copied_lines,
+    list_lines,
+    preview_lines,
+    staged_lines,
+    verified_lines,
+)
 from windlass.cli.formatting import count, size, visible
 from windlass.cli.render import print_data
 
@@ -63,33 +69,53 @@ def data() -> None:
 @data.command(short_help="Copy what differs, verified; goes on where it ended.")
 @click.argument("source", shell_complete=_complete_address)
 @click.argument("destination", shell_complete=_complete_address)
+@click.option("--include", multiple=True, metavar="PATTERN", help="Copy only files that match; may be repeated.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files that match; may be repeated.")
+@click.option("--sha256", default="", metavar="HEX", help="The SHA-256 that the one file must have.")
 @click.option("--checksum", is_flag=True, help="Read what has equal sizes and versions, and copy what differs.")
-@click.option("--sha256", metavar="HEX", help="SHA-256 that the one file of a URL must have.")
+@click.option("--dry-run", is_flag=True, help="Show what would be copied; write nothing.")
 @options.output
-def copy(source: str, destination: str, checksum: bool, sha256: str | None, form: str) -> int:
+def copy(
+    source: str,
+    destination: str,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    sha256: str,
+    checksum: bool,
+    dry_run: bool,
+    form: str,
+) -> int:
     """Copy what differs: in parallel, verified, and going on where an earlier copy was ended.
 
-    Nothing is deleted at DESTINATION. It gets a manifest with the SHA-256 of each file, by which `data verify` proves
-    it. Ends with 1 where a file was refused; all others are copied. Files that `data verify` found damaged are copied
-    again.
+    SOURCE is a folder, a prefix of a store, one file, a pattern in quotes ('s3://bucket/*.tar'), one file of an HTTP
+    server, or a list (SHA256SUMS, NAME.sha256) that sha256sum has written, of URLs or of names beside it. A pattern
+    without a slash matches names at any depth, and that of a folder all that is in it.
 
-    SOURCE may be one file of an HTTP server, or a list (SHA256SUMS, NAME.sha256) that sha256sum has written.
+    DESTINATION is a folder or a prefix. Nothing is deleted there. It gets a manifest with the SHA-256 of each file, by
+    which `data verify` proves it. Ends with 1 where a file was refused; all others are copied. Files that `data verify`
+    found damaged are copied again.
 
     \b
     Example:
       windlass data copy s3://bucket/digits/ data/digits
-      windlass data copy data/digits s3://bucket/digits/
+      windlass data copy data/digits s3://bucket/digits/ --exclude '*.tmp'
       windlass data copy https://example.com/digits.tar data/digits
     """
     from windlass.actions import data as actions
     from windlass.runs.context import here
     from windlass.storage.progress import Progress
+    from windlass.storage.selection import Selection
 
-    if sha256 is not None and not re.fullmatch(r"[0-9A-Fa-f]{64}", sha256):
-        raise click.UsageError("--sha256 is not a SHA-256: it has 64 hexadecimal digits")
-    progress = Progress()
+    progress, selection = Progress(), Selection(include, exclude, sha256)
+    if dry_run:
+        with interruptible(lambda: "nothing was changed"), shown("compare", progress, form):
+            found = actions.preview_copy(
+                source, destination, here(), progress, by_content=checksum, selection=selection
+            )
+        print_data(found, form, lambda paint: preview_lines(found, paint))
+        return 1 if found.refused else 0
     with interruptible(lambda: _going_on(progress)), shown("copy", progress, form):
-        done = actions.copy(source, destination, here(), progress, by_content=checksum, sha256=sha256 or "")
+        done = actions.copy(source, destination, here(), progress, by_content=checksum, selection=selection)
     print_data(done, form, lambda paint: copied_lines(done, paint))
     return 1 if done.refused else 0
 

@@ -9,7 +9,15 @@ from windlass.cli.formatting import Paint, count, duration, size, table, titled,
 from windlass.cli.statustext import DIGEST_CHARS
 
 if TYPE_CHECKING:
-    from windlass.views.reports import DataCacheList, DataCopied, DataList, DataVerified, RefusedFile, StagedData
+    from windlass.views.reports import (
+        DataCacheList,
+        DataCopied,
+        DataCopyPreview,
+        DataList,
+        DataVerified,
+        RefusedFile,
+        StagedData,
+    )
 
 SHOWN: Final = 20
 """Refused files that are named, unless -o json asks for all."""
@@ -26,6 +34,18 @@ def copied_lines(done: DataCopied, paint: Paint) -> list[str]:
     lines += refused_lines(done.refused, "not copied", paint)
     lines.append(f"{done.destination}: {count(done.files, 'file')}, {size(done.bytes)}, {done.digest}")
     return lines
+
+
+def preview_lines(found: DataCopyPreview, paint: Paint) -> list[str]:
+    """What `data copy --dry-run` shows."""
+    rows = [[size(one.bytes), visible(one.name)] for one in found.files[:SHOWN]]
+    lines = titled(("SIZE", "NAME"), rows, paint) if rows else []
+    if len(found.files) > SHOWN:
+        lines.append(f"and {len(found.files) - SHOWN:,} more: -o json names all")
+    lines += refused_lines(found.refused, "not copied", paint)
+    total = f"{count(len(found.files), 'file')}, {size(found.bytes)}"
+    unchanged = f"; {count(found.unchanged_files, 'file')} unchanged" if found.unchanged_files else ""
+    return [*lines, f"would be copied to {found.destination}: {total}{unchanged}"]
 
 
 def verified_lines(done: DataVerified, paint: Paint) -> list[str]:

@@ -7,7 +7,7 @@ import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -32,7 +32,7 @@ from windlass.storage.place import (
     SourceChanged,
     Throttled,
 )
-from windlass.storage.progress import Copied, Counter, Progress, Refusal
+from windlass.storage.progress import Copied, Counter, Preview, Progress, Refusal
 from windlass.storage.retry import repeated
 from windlass.storage.sequential import Sequential, Stream
 from windlass.storage.verify import digest_of as content_digest
@@ -82,13 +82,13 @@ class Copy:
         has_manifest: bool = True,
         num_helpers: Callable[[int], int] | None = None,
         by_content: bool = False,
-        is_part: bool = False,
+        keeps_others: bool = False,
     ) -> None:
         """`noted` is where it notes that nothing is left to do, for the next copy between these places.
 
         `has_manifest`: whether the destination has a manifest; without one, files that it has are copied anew.
         `by_content`: files of equal sizes and versions are read at both places, and copied where they differ.
-        `is_part`: the source is a part of what the destination has, whose manifest keeps its other files.
+        `keeps_others`: the manifest of the destination keeps its other files, where the source is a part of a set.
         `num_helpers` says for a number of small files how many processes move them beside this one; default: none.
         """
         self.progress = progress or Progress()
@@ -111,7 +111,7 @@ class Copy:
         self._helpers: Helpers | None = None
         self._has_manifest = has_manifest
         self._by_content = by_content
-        self._is_part = is_part
+        self._keeps_others = keeps_others
         self._there: list[Entry] | None = None
         """What a store at the destination lists, where it was asked."""
         self._there_digest = ""
@@ -126,22 +126,11 @@ class Copy:
         found = await self._listed(note, before)
         if note is not None:
             if (note.source, note.destination) == (digest_of(found), self._there_digest):
-                await self._destination.discard_partial(str(self._source.address))
+                await self._discard_partial()
                 return self._unchanged(note, began)
             before = _manifest(stored)
-        of_source = None
-        try:
-            of_source = _manifest(await _stored(self._source))
-        except Forbidden as error:
-            self._refused.append(Refusal(manifests.NAME, error.message))
-        if of_source is not None:
-            self._expected = dict(of_source.files)
-        is_empty_set = of_source is not None and not of_source.files
-        if not found and not is_empty_set and not isinstance(self._source, Folder):
-            hint = "name a bucket, and the prefix that all keys of the set begin with"
-            raise StorageError(f"{self._source.address}: there is no object below it", hint)
-        entries = self._accepted(found)
-        todo = await self._to_do(entries, before)
+        entries = self._accepted(await self._with_manifest(found))
+        todo = await self._to_do(entries, before, self._journal.files)
         self.progress.num_files, self.progress.num_bytes = len(todo), sum(one.size for one in todo)
         self.progress.is_listing = False
         settling = asyncio.create_task(self._settle_now_and_then())
@@ -159,14 +148,15 @@ class Copy:
             with suppress(asyncio.CancelledError):
                 await settling
             await self._settle()
-        others = before.files if self._is_part and before is not None else {}
+        is_added = self._keeps_others and self._source.is_part
+        others = before.files if is_added and before is not None else {}
         manifest = Manifest.of({**others, **self._files}.values())
         if self._has_manifest and (before is None or stored is None or manifest != before):
             data = stored = manifest.to_bytes()
             await repeated(lambda: self._destination.write_own(manifests.NAME, data))
         self._journal.clear()
         if not self._refused:
-            await self._destination.discard_partial(str(self._source.address))
+            await self._discard_partial()
         if stored is not None and not self._refused:
             # What was listed before files were written is no longer so.
             there = self._there_digest if self.progress.files_done == 0 else ""
@@ -183,6 +173,38 @@ class Copy:
             tuple(sorted(self._refused, key=lambda one: one.name)),
             self._clock() - began,
         )
+
+    async def _with_manifest(self, found: list[Entry]) -> list[Entry]:
+        """What the source lists, once its own manifest is read. Raises StorageError where it is no set."""
+        of_source = None
+        try:
+            of_source = _manifest(await _stored(self._source))
+        except Forbidden as error:
+            self._refused.append(Refusal(manifests.NAME, error.message))
+        if of_source is not None:
+            self._expected = dict(of_source.files)
+        is_empty_set = of_source is not None and not of_source.files
+        if not found and not is_empty_set and not isinstance(self._source, Folder):
+            hint = "name a bucket, and the prefix that all keys of the set begin with"
+            raise StorageError(f"{self._source.address}: there is no object below it", hint)
+        return found
+
+    async def _discard_partial(self) -> None:
+        """Another copy may go on with what a part of a source has left."""
+        if not self._source.is_part:
+            await self._destination.discard_partial(str(self._source.address))
+
+    async def preview(self, written: Mapping[str, File]) -> Preview:
+        """What `run` would copy, where an earlier copy has `written` these files; nothing is written. Raises
+        StorageError.
+        """
+        try:
+            before = _manifest(await _stored(self._destination))
+            found = await self._listed(None, before)
+            todo = await self._to_do(self._accepted(await self._with_manifest(found)), before, written)
+        finally:
+            self._window.close()
+        return Preview(tuple(todo), len(self._files), tuple(sorted(self._refused, key=lambda one: one.name)))
 
     # -- whether anything does ----------------------------------------------------------------------------------------
 
@@ -224,9 +246,11 @@ class Copy:
         self._refused += [Refusal(name, why) for name, why in clashing.items()]
         return [one for one in good if one.name not in clashing]
 
-    async def _to_do(self, entries: Iterable[Entry], before: Manifest | None) -> list[Entry]:
-        """Those that are not at the destination yet, the largest first."""
-        known = {**(before.files if before is not None else {}), **self._journal.files}
+    async def _to_do(
+        self, entries: Iterable[Entry], before: Manifest | None, written: Mapping[str, File]
+    ) -> list[Entry]:
+        """Those that are not at the destination yet, the largest first. An earlier copy has `written` these files."""
+        known = {**(before.files if before is not None else {}), **written}
         there = await self._versions() if known else {}
         todo = []
         for entry in entries:

@@ -74,6 +74,15 @@ class Folder(Place):
         while batch := await asyncio.to_thread(lambda: list(islice(found, LIST_BATCH))):
             yield batch
 
+    async def find(self, name: str) -> Entry | None:
+        """See `Place`; a link is followed, also to another folder."""
+        with system_errors(f"{self._root}/{name}"):
+            try:
+                found = (self._root / name).stat()
+            except FileNotFoundError:
+                return None
+        return Entry(name, found.st_size, version(found)) if stat.S_ISREG(found.st_mode) else None
+
     async def digest(self, num_files: int) -> str:
         """Digest of what it lists, which may be about so many files."""
         if num_files >= MANY and (found := await asyncio.to_thread(digest_beside, self._root)):

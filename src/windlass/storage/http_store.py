@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from windlass.storage.place import (
     SourceChanged,
     Throttled,
     Unreachable,
+    system_errors,
 )
 from windlass.storage.retry import repeated
 from windlass.stores.errors import Busy, Changed, Denied, Missing, NoAnswer, StoreError
@@ -36,7 +38,6 @@ LIST: Final = re.compile(r"(sha256sums?|checksums)(\.txt)?|.+\.(sha256|sha256sum
 """Names of files that are lists: `SHA256SUMS`, `mnist.sha256`, `checksums.txt`."""
 _LINE: Final = re.compile(r"(\\?)([0-9A-Fa-f]{64}) [ *](.+)")
 _BSD_LINE: Final = re.compile(r"(\\?)SHA256 \((.+)\) = ([0-9A-Fa-f]{64})")
-SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -55,22 +56,33 @@ class HttpStore(Place):
 
     is_sequential = True
 
+    is_part = True
+
     def __init__(self, address: Address, sha256: str = "") -> None:
         """`sha256` is that of the one file, in hexadecimal digits. Raises UsageError."""
         self.address = address
         self._client = HttpClient()
-        assert address.url is not None
-        self._url = address.url
         self._sha256 = sha256
-        self._is_list = LIST.fullmatch(self._url.name) is not None
-        if not self._url.name:
+        self.is_list = LIST.fullmatch(self.name) is not None
+        """Whether it is the files of a list."""
+        if not self.name:
             raise UsageError(
                 f"{address} names no file: HTTP servers do not list what they have",
                 "name one file, or a list of files that sha256sum has written, such as https://HOST/SHA256SUMS",
             )
-        if sha256 and self._is_list:
+        if sha256 and self.is_list:
             raise UsageError(f"{address} is a list that states the SHA-256 of each file", "leave out --sha256")
         self._found: dict[str, tuple[Remote, Head]] = {}
+
+    @property
+    def name(self) -> str:
+        """Of the file, or of the list."""
+        return self._url.name
+
+    @property
+    def _url(self) -> Url:
+        assert self.address.url is not None
+        return self.address.url
 
     def check(self) -> None:
         """See `Place`."""
@@ -79,7 +91,7 @@ class HttpStore(Place):
 
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
         """See `Place`."""
-        if not self._is_list:
+        if not self.is_list:
             yield [
                 await repeated(lambda: asyncio.to_thread(self._entry, Remote(self._url.name, self._url, self._sha256)))
             ]
@@ -108,7 +120,7 @@ class HttpStore(Place):
 
     def _entry(self, one: Remote) -> Entry:
         """The file as it is listed: known by the SHA-256 that is stated of it, else by its version."""
-        what = one.name if self._is_list else str(self.address)
+        what = one.name if self.is_list else str(self.address)
         with _errors(what):
             head = self._client.head(one.url)
         if head.is_page and not one.sha256 and not one.name.lower().endswith(HTML):
@@ -151,6 +163,28 @@ class HttpStore(Place):
     async def read_own(self, name: str) -> bytes | None:
         """See `Place`: a server has no manifest of ours."""
         return None
+
+
+class LocalList(HttpStore):
+    """The files of a list on this machine that names them by URLs."""
+
+    @property
+    def name(self) -> str:
+        """See `HttpStore`."""
+        return Path(self.address.path).name
+
+    def _listed(self) -> list[Remote]:
+        with system_errors(str(self.address)):
+            return parse_list(Path(self.address.path).read_bytes(), str(self.address), None)
+
+
+def is_list_of_urls(path: Path) -> bool:
+    """Whether a file of this machine is a list whose first line names a URL; else it is a file like any other."""
+    if not LIST.fullmatch(path.name):
+        return False
+    with system_errors(str(path)), open(path, encoding="utf-8", errors="replace") as file:
+        lines = (line for line in file if line.strip() and not line.startswith("#"))
+        return re.search(r"\bhttps?://", next(lines, "")) is not None
 
 
 def parse_list(data: bytes, what: str, base: Url | None) -> list[Remote]:

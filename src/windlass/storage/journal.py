@@ -23,9 +23,10 @@ class Journal:
         """`boot` identifies the time since the machine was started. Raises StorageError."""
         self._path = path
         self._boot = boot_id() if boot is None else boot
-        self._num_lines = self._num_settled = 0
-        """Of files; how many of these, from the first, are known to be on the disk."""
-        self.files = {one.name: one for one in self._read()}
+        found, self._num_settled = _read(path, self._boot)
+        self._num_lines = len(found)
+        """Of files; the settled ones, from the first, are known to be on the disk."""
+        self.files = {one.name: one for one in found}
         """Of an earlier copy, by name."""
         with system_errors(str(path)):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,28 +78,12 @@ class Journal:
         with system_errors(str(self._path)):
             _write(self.descriptor, found)
 
-    def _read(self) -> list[File]:
-        try:
-            lines = self._path.read_bytes().splitlines()
-        except FileNotFoundError:
-            return []
-        found: list[File] = []  # without those that a restart may have taken
-        settled, boot = 0, ""
-        for one in [*lines, json.dumps({"boot": self._boot}).encode()]:
-            try:
-                read = json.loads(one)
-                if isinstance(read, dict) and "boot" in read:
-                    if boot and read["boot"] != boot:
-                        del found[settled:]
-                    boot = read["boot"]
-                elif isinstance(read, dict) and "settled" in read:
-                    settled = min(len(found), max(settled, int(read["settled"])))
-                else:
-                    found.append(from_line(read))
-            except (ValueError, TypeError, BadManifest):
-                continue  # the end of a line that was cut off
-        self._num_lines, self._num_settled = len(found), settled
-        return found
+
+class NoJournal(Journal):
+    """The journal of a preview: no file is written."""
+
+    def __init__(self) -> None:
+        self.files = {}
 
 
 def append(descriptor: int, one: File) -> None:
@@ -117,3 +102,32 @@ def boot_id() -> str:
         return BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+def files_of(path: Path) -> dict[str, File]:
+    """The files that an earlier copy has written, by name. Raises StorageError."""
+    return {one.name: one for one in _read(path, boot_id())[0]}
+
+
+def _read(path: Path, boot: str) -> tuple[list[File], int]:
+    """The files of a journal without those that a restart may have taken, and how many of them are on the disk."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return [], 0
+    found: list[File] = []
+    settled, known = 0, ""
+    for one in [*lines, json.dumps({"boot": boot}).encode()]:
+        try:
+            read = json.loads(one)
+            if isinstance(read, dict) and "boot" in read:
+                if known and read["boot"] != known:
+                    del found[settled:]
+                known = read["boot"]
+            elif isinstance(read, dict) and "settled" in read:
+                settled = min(len(found), max(settled, int(read["settled"])))
+            else:
+                found.append(from_line(read))
+        except (ValueError, TypeError, BadManifest):
+            continue  # the end of a line that was cut off
+    return found, settled

@@ -13,7 +13,8 @@ from windlass.errors import StorageError, UsageError
 from windlass.storage.address import Address, key_of
 from windlass.storage.folder import PARTIAL, Folder
 from windlass.storage.http_store import HttpStore
-from windlass.storage.journal import Journal
+from windlass.storage.journal import Journal, files_of
+from windlass.storage.manifest import File
 from windlass.storage.names import OWN
 from windlass.storage.note import Noted
 from windlass.storage.objects import ObjectStore
@@ -21,6 +22,7 @@ from windlass.storage.place import Place, system_errors
 from windlass.storage.s3_store import S3Store
 
 LOCK: Final = "lock"
+JOURNAL: Final = "journal.jsonl"
 
 
 def open_place(address: Address, home: Path, sha256: str = "") -> Place:
@@ -49,7 +51,7 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
     with locked(folder, str(destination), waits=waits, mode=0o777 if destination.is_folder else 0o700):
         is_done = False
         try:
-            with Journal(folder / "journal.jsonl") as journal:
+            with Journal(folder / JOURNAL) as journal:
                 yield journal
             is_done = True
         finally:
@@ -58,6 +60,12 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
                 if not (is_done or was_there):
                     with suppress(OSError):  # it has files
                         folder.parent.rmdir()
+
+
+def written_before(source: Address, destination: Address, home: Path) -> dict[str, File]:
+    """The files that an interrupted copy to the destination has written, by name. Raises UsageError."""
+    _refuse_overlap(source, destination)
+    return files_of(_own_folder(destination, home) / JOURNAL)
 
 
 @contextmanager

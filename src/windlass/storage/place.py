@@ -120,6 +120,8 @@ class Place(ABC):
     """Whether large files are written by `begin`, and gone on with; else by `put_stream`, from their beginning."""
     is_sent = False
     """Whether it can be pickled, for another process to use."""
+    is_part = False
+    """Whether other copies may have files beside it at a destination: these stay in its manifest."""
     is_sequential = False
     """Whether a large file is read by one request, from its beginning to its end."""
 
@@ -137,6 +139,10 @@ class Place(ABC):
     async def listed(self, cuts: Sequence[str] = ()) -> list[Entry]:
         """All of `entries`."""
         return [one async for batch in self.entries(cuts) for one in batch]
+
+    async def find(self, name: str) -> Entry | None:
+        """One file; None where there is none."""
+        return next((one for one in await self.listed() if one.name == name), None)
 
     @abstractmethod
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:

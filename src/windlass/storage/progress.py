@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from windlass.storage.manifest import File
+from windlass.storage.place import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,16 @@ class Counter:
             self.progress.bytes_done += num_bytes
             self.progress.bytes_moved += num_bytes
             self.num_bytes += num_bytes
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a copy would do."""
+
+    entries: tuple[Entry, ...]
+    """Files that would be copied, as the source lists them, the largest first."""
+    num_unchanged: int
+    refused: tuple[Refusal, ...]
 
 
 @dataclass(frozen=True)

@@ -559,6 +559,20 @@ class DataCopied:
 
 
 @dataclass(frozen=True, slots=True)
+class DataCopyPreview:
+    """What `data copy --dry-run` found: nothing was written."""
+
+    source: str
+    destination: str
+    files: tuple[DataFile, ...]
+    """That would be copied, by name; without digests, for none is read."""
+    bytes: int
+    """Of these files."""
+    unchanged_files: int
+    refused: tuple[RefusedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DataVerified:
     """What `data verify` found."""
 

@@ -52,7 +52,7 @@ PRINTED: Final[Mapping[str, Any]] = {
     "target-setup": reports.TargetSetup,
     "warm-ls": list[reports.WarmProcess],
     "warm-stop": reports.StoppedWarm,
-    "data-copy": reports.DataCopied,
+    "data-copy": reports.DataCopied | reports.DataCopyPreview,
     "data-verify": reports.DataVerified,
     "data-ls": reports.DataList | reports.DataCacheList,
     "data-stage": reports.StagedData,

@@ -1,0 +1,248 @@
+"""Opens the source of a copy: a whole set, one file, or the files whose names match patterns."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from windlass.errors import StorageError, UsageError
+from windlass.storage.address import HTTP, Address
+from windlass.storage.http_store import HttpStore, LocalList, is_list_of_urls
+from windlass.storage.opening import open_place
+from windlass.storage.place import Buffer, Entry, Place
+from windlass.worker.collect import matches
+
+ALL: Final = "**"
+SPECIAL: Final = re.compile(r"[*?\[]")
+SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which files of a source are copied."""
+
+    include: tuple[str, ...] = ()
+    """Patterns of names, of which one must match; empty for all files."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of names, of which none may match."""
+    sha256: str = ""
+    """That the one file must have, in hexadecimal digits; empty where none is stated."""
+
+    def __post_init__(self) -> None:
+        if self.sha256 and not SHA256.fullmatch(self.sha256):
+            raise UsageError("--sha256 is no SHA-256", "it has 64 hexadecimal digits")
+        object.__setattr__(self, "sha256", self.sha256.lower())
+
+    def takes(self, name: str) -> bool:
+        """Whether the file with this name is copied."""
+        parts = name.split("/")
+        is_included = not self.include or any(_matches(parts, one) for one in self.include)
+        return is_included and not any(_matches(parts, one) for one in self.exclude)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a copy."""
+
+    address: Address
+    """As errors and reports name it."""
+    place: Place
+    root: Address
+    """What the destination may not overlap."""
+
+
+def open_source(
+    text: str, folder: Path, home: Path, selection: Selection, destination: Address, target: str = ""
+) -> Source:
+    """The source that `text` names: an address that may end with a pattern, relative to `folder`. One file may not have
+    the name `target`, the last part of a destination that is not there. `home` is the folder of this user's records.
+
+    Raises UsageError, StorageError, MissingPart.
+    """
+    if text == "-":
+        raise UsageError("- is no source: data copy does not read standard input", "write a file, and copy that")
+    base, pattern = _split(text, folder)
+    of = Address.parse(base, folder)
+    if of.is_http:
+        return Source(of, _of_server(of, selection, target), of)
+    path = Path(of.path)
+    if of.is_folder and path.is_file():
+        if is_list_of_urls(path):
+            return Source(of, _narrowed(LocalList(of, selection.sha256), selection), of)
+        # Not the path without links: the file has the name that the user has given.
+        typed = Path(os.path.realpath((folder / base).parent), Path(base).name)
+        refuse_name(typed.name, target)
+        parent = Address("folder", "", str(typed.parent))
+        of = Address("folder", "", str(typed))
+        return Source(of, Selected(open_place(parent, home), selection, typed.name, is_one=True), of)
+    if of.is_folder and not path.is_dir():
+        is_there = os.path.lexists(of.path)
+        raise UsageError(f"{of}: {'it is no folder and no file' if is_there else 'there is no such folder or file'}")
+    place = open_place(of, home)
+    if pattern:
+        return Source(of, Selected(place, selection, pattern), _root(of, pattern, destination))
+    alone = None
+    if not (of.is_folder or text.endswith("/") or not of.path):
+        above, _, name = of.path.rpartition("/")
+        alone = Selected(open_place(Address(of.kind, of.bucket, above), home), selection, name, target, is_one=True)
+    if alone is None and selection == Selection():
+        return Source(of, place, of)
+    return Source(of, Selected(place, selection, ALL, alone=alone), of)
+
+
+def _root(of: Address, pattern: str, destination: Address) -> Address:
+    """What a destination may not overlap: all of the address, unless no file there can match the pattern."""
+    words, below = pattern.split("/"), destination.path.removeprefix(f"{of.path}/").split("/")
+    may_match = ALL in words or all(fnmatchcase(part, word) for part, word in zip(below, words, strict=False))
+    return of if may_match else Address(of.kind, of.bucket, f"{of.path}/{pattern}")
+
+
+def _of_server(of: Address, selection: Selection, target: str) -> Place:
+    if "*" in of.path:
+        raise UsageError(
+            f"{of}: an HTTP server does not list its files",
+            "name one file, or a list of files that sha256sum has written, such as https://HOST/SHA256SUMS",
+        )
+    place = HttpStore(of, selection.sha256)
+    if not place.is_list:
+        refuse_name(place.name, target)
+    return _narrowed(place, selection)
+
+
+def _narrowed(place: HttpStore, selection: Selection) -> Place:
+    """The files of a server that a selection takes; it knows their SHA-256 itself."""
+    if not (selection.include or selection.exclude):
+        return place
+    return Selected(place, Selection(selection.include, selection.exclude), ALL)
+
+
+def refuse_name(name: str, target: str) -> None:
+    """Raise UsageError where the destination seems to be meant as the name of the file."""
+    if name == target:
+        raise UsageError(
+            f"the destination is a folder, in which the file gets the name {name}",
+            "leave out the name at its end; a slash at its end says that it is a folder",
+        )
+
+
+class Selected(Place):
+    """Some of the files of a place, or one of them."""
+
+    is_part = True
+
+    def __init__(
+        self,
+        place: Place,
+        selection: Selection,
+        pattern: str,
+        target: str = "",
+        *,
+        is_one: bool = False,
+        alone: Selected | None = None,
+    ) -> None:
+        """`pattern` is that of all names, or the name where it `is_one` file, which may not be `target`. `alone` is the
+        one object with the key of the address, which is taken where no file is below it.
+        """
+        self._place, self._selection, self._target = place, selection, target
+        self._pattern, self._is_one, self._alone = pattern, is_one, alone
+        self.address = place.address
+        self.is_sent = place.is_sent and not selection.sha256
+        self.is_sequential = place.is_sequential or bool(selection.sha256)
+        self.is_part = pattern != ALL or bool(selection.include or selection.exclude)
+        self._stated: Entry | None = None
+        """The file whose SHA-256 is stated, as the place lists it."""
+
+    async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
+        """See `Place`."""
+        num_listed = num_taken = 0
+        async for batch in self._listing(cuts):
+            num_listed += len(batch)
+            taken = [one for one in batch if self._takes(one.name)]
+            num_taken += len(taken)
+            if self._selection.sha256 and taken:
+                if num_taken > 1:
+                    raise UsageError(f"--sha256 is that of one file, and {self.address} has more than one")
+                [self._stated] = taken
+                taken = [self._stated._replace(version=f"sha256:{self._selection.sha256}")]
+            yield taken
+        if not num_listed and self._alone is not None:
+            alone, self._alone = self._alone, None
+            self._place, self.is_part, self.address = alone, True, alone.address
+            async for batch in alone.entries():
+                yield batch
+        elif num_listed and not num_taken:
+            raise StorageError(f"{self.address}: none of its {num_listed:,} files is selected", "check the patterns")
+
+    async def _listing(self, cuts: Sequence[str]) -> AsyncIterator[list[Entry]]:
+        if self._is_one:
+            found = await self._place.find(self._pattern)
+            if found is not None:
+                refuse_name(found.name, self._target)
+                yield [found]
+            return
+        async for batch in self._place.entries(cuts if self._pattern == ALL else ()):
+            yield batch
+
+    def _takes(self, name: str) -> bool:
+        is_of_pattern = self._is_one or matches(name.split("/"), self._pattern.split("/"))
+        return is_of_pattern and self._selection.takes(name)
+
+    def _listed(self, entry: Entry) -> Entry:
+        """A file as the place lists it."""
+        return entry if self._stated is None else self._stated
+
+    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+        """See `Place`."""
+        return self._place.pieces(self._listed(entry), start, length)
+
+    def identity(self, entry: Entry) -> str:
+        """See `Place`."""
+        return self._place.identity(self._listed(entry))
+
+    def sha256(self, entry: Entry) -> str:
+        """See `Place`."""
+        return self._selection.sha256 or self._place.sha256(entry)
+
+    async def again(self, entry: Entry) -> Entry | None:
+        """See `Place`."""
+        return None if self._stated is not None else await self._place.again(entry)
+
+    def put(self, name: str, data: Buffer) -> str:
+        """Raises UsageError."""
+        raise UsageError(f"a selection of {self.address} is read only")
+
+    async def read_own(self, name: str) -> bytes | None:
+        """See `Place`."""
+        return await self._place.read_own(name)
+
+    async def expected(self, entry: Entry) -> str:
+        """See `Place`."""
+        return await self._place.expected(self._listed(entry))
+
+
+def _matches(parts: Sequence[str], pattern: str) -> bool:
+    """Whether a name matches; a pattern without a slash is that of a file or folder at any depth."""
+    words = pattern.strip("/").split("/")
+    return matches(parts, words if "/" in pattern.rstrip("/") else [ALL, *words])
+
+
+def _split(text: str, folder: Path) -> tuple[str, str]:
+    """The address before a pattern, and the pattern; empty where `text` has none, or is the path of what is there."""
+    scheme, is_url, rest = text.partition("://")
+    if not SPECIAL.search(text) or (is_url and scheme.lower() in (*HTTP, "file")):
+        return text, ""
+    if not is_url and os.path.lexists(folder / os.path.expanduser(text)):
+        return text, ""
+    head = SPECIAL.split(rest if is_url else text, maxsplit=1)[0]
+    base, slash, _ = head.rpartition("/")
+    if is_url and not base:
+        raise UsageError(f"{text}: the name of a bucket is no pattern")
+    pattern = (rest if is_url else text)[len(base + slash) :].rstrip("/")
+    if is_url:
+        return f"{scheme}://{base}/", pattern
+    return (base or slash or "."), pattern
