@@ -16,10 +16,10 @@ from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.test_exec_copy import targets
 from tests.helpers.until import until
 
-from windlass.engines.base import RunState
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout, manifests
 from windlass.engines.kubernetes.reading.informer import Watched
+from windlass.engines.values import RunState
 
 __all__ = ["home", "targets", "windlass"]
 

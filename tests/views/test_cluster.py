@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.engines.base import Placement, RunState
+from windlass.engines.values import Placement, RunState
 from windlass.runs.events import entry_of
 from windlass.runs.store import Store
 from windlass.views.cluster import on_cluster

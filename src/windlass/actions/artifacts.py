@@ -15,7 +15,8 @@ from windlass.views.reports import Artifact, ArtifactList, OutputFile
 from windlass.worker import file_list
 
 if TYPE_CHECKING:
-    from windlass.engines.base import Engine, ResultsPlace
+    from windlass.engines.base import Engine
+    from windlass.engines.values import ResultsLocation
     from windlass.runs.record import Status
 
 Listing = Mapping[str, Any]
@@ -43,7 +44,9 @@ def look(engine: Engine, run_id: str, *, reach: bool = False) -> ArtifactList:
     return ArtifactList(run_id, status.phase, found, _named(outputs) if reach else None)
 
 
-def _read(engine: Engine, status: Status, place: ResultsPlace, *, reach: bool) -> tuple[Listing | None, Listing | None]:
+def _read(
+    engine: Engine, status: Status, place: ResultsLocation, *, reach: bool
+) -> tuple[Listing | None, Listing | None]:
     """The files of the outputs, and the checkpoints in a cluster; None for what is not read."""
     outputs = saved = None
     if place.kind in ("claim", "pods") and reach and not _is_gone(status, place):
@@ -60,7 +63,7 @@ def _read(engine: Engine, status: Status, place: ResultsPlace, *, reach: bool) -
     return outputs, saved
 
 
-def _is_gone(status: Status, place: ResultsPlace) -> bool:
+def _is_gone(status: Status, place: ResultsLocation) -> bool:
     """Whether the pods that had the results are deleted."""
     return place.kind == "pods" and status.phase.is_terminal
 
@@ -69,7 +72,7 @@ def _named(listing: Listing | None) -> tuple[OutputFile, ...]:
     return () if listing is None else tuple(OutputFile(str(name), int(size)) for name, size in listing["named"])
 
 
-def _outputs(status: Status, place: ResultsPlace, listing: Listing | None) -> Artifact:
+def _outputs(status: Status, place: ResultsLocation, listing: Listing | None) -> Artifact:
     files, num_bytes = (None, None) if listing is None else (int(listing["files"]), int(listing["bytes"]))
     if place.copied:
         copy = shlex.join(["cp", "-r", place.copied, "."])
@@ -87,7 +90,7 @@ def _outputs(status: Status, place: ResultsPlace, listing: Listing | None) -> Ar
     )
 
 
-def _risk(status: Status, place: ResultsPlace) -> str:
+def _risk(status: Status, place: ResultsLocation) -> str:
     """What happens, or has happened, to results that are kept nowhere."""
     if place.kind != "pods":
         return place.note
@@ -95,7 +98,7 @@ def _risk(status: Status, place: ResultsPlace) -> str:
 
 
 def _checkpoints(
-    engine: Engine, status: Status, place: ResultsPlace, listing: Listing | None, *, reach: bool
+    engine: Engine, status: Status, place: ResultsLocation, listing: Listing | None, *, reach: bool
 ) -> Iterator[Artifact]:
     """The folder of checkpoints, if any is known."""
     folder, copy = engine.checkpoint_dir(status.id), f"windlass cp {status.id}:checkpoints ."

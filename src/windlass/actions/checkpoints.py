@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.base import RESUMABLE, Engine
+from windlass.engines.base import Engine
 from windlass.engines.interpreter import find_python
+from windlass.engines.resuming import RESUMABLE
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.record import Status
 from windlass.train.checkpoint import files, retention

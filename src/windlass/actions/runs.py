@@ -19,7 +19,8 @@ from windlass.runs.store import Store
 
 if TYPE_CHECKING:
     from windlass.actions.jobs import ReadyJob
-    from windlass.engines.base import Engine, RunState
+    from windlass.engines.base import Engine
+    from windlass.engines.values import RunState
     from windlass.plan.plan import Plan
     from windlass.spec.job import Job
     from windlass.views.code_files import ChangedFiles
@@ -266,7 +267,7 @@ def statuses(store: Store, *, last: int | None = None) -> list[Status]:
 
 def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
     """Recorded runs as of `now`: each engine is asked once for all that are unfinished, or may not be lost."""
-    from windlass.engines.base import RunState
+    from windlass.engines.values import RunState
 
     found = list(found)
     by_kind: dict[str, list[Status]] = {}

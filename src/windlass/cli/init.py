@@ -13,8 +13,8 @@ from windlass.cli.formatting import painter, size_of_run
 from windlass.cli.render import emit, print_data, to_yaml
 
 if TYPE_CHECKING:
-    from windlass.engines.base import Engine, Report
-    from windlass.engines.checks import Check
+    from windlass.engines.base import Engine
+    from windlass.engines.checks import Check, CheckReport
     from windlass.plan.plan import Plan
     from windlass.runs.context import Context
 
@@ -128,7 +128,7 @@ def _check_target(
     paint = painter(sys.stdout)
     checks: list[Check] = []
 
-    def show(report: Report) -> Report:
+    def show(report: CheckReport) -> CheckReport:
         for check in list(report.checks)[len(checks) :]:
             checks.append(check)
             if form == "table":

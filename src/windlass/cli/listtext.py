@@ -19,7 +19,7 @@ from windlass.views.cluster import RunOnCluster, on_cluster
 
 if TYPE_CHECKING:
     from windlass.actions.listing import Filter
-    from windlass.engines.base import RunState
+    from windlass.engines.values import RunState
     from windlass.runs.context import Context
     from windlass.runs.phase import Phase
     from windlass.runs.store import Store

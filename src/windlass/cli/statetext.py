@@ -14,7 +14,8 @@ from windlass.cli.interrupts import Choice, Interrupts
 from windlass.cli.render import emit, print_data, print_item
 from windlass.cli.statustext import advance_lines, clock_time, exit_words, labelled
 from windlass.cli.style import phase_word
-from windlass.engines.base import Engine, RunState
+from windlass.engines.base import Engine
+from windlass.engines.values import RunState
 from windlass.views.cluster import RunOnCluster, on_cluster
 from windlass.views.cluster_pods import ClusterAnswer, RunOnClusterWithPods, with_pods
 from windlass.views.run import recorded_run, summary_of

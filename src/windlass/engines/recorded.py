@@ -9,7 +9,7 @@ from windlass.errors import UsageError
 from windlass.runs.record import Status
 
 if TYPE_CHECKING:
-    from windlass.engines.base import ResultsPlace
+    from windlass.engines.values import ResultsLocation
 
 
 class RecordedEngine(Engine):
@@ -25,7 +25,7 @@ class RecordedEngine(Engine):
         """See `Engine`: as recorded."""
         return self.store.status(run_id)
 
-    def results(self, run_id: str) -> ResultsPlace:
+    def results(self, run_id: str) -> ResultsLocation:
         """See `Engine`: refused."""
         raise self.unsupported("artifacts")
 

@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from windlass.engines.base import POLL_SECONDS, Engine, reopen, require_resumable
+from windlass.engines.base import POLL_SECONDS, Engine
+from windlass.engines.resuming import reopen, require_resumable
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.environment import outside_of_runs
 from windlass.plan.plan import Plan

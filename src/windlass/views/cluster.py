@@ -11,7 +11,7 @@ from windlass.runs.warnings import RunWarning
 from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
-    from windlass.engines.base import RunState
+    from windlass.engines.values import RunState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from windlass.views.cluster import RunOnCluster, placed
 from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
-    from windlass.engines.base import RunState
+    from windlass.engines.values import RunState
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from windlass.views.serialise import view_of
 from windlass.worker.protocol import SavedState
 
 if TYPE_CHECKING:
-    from windlass.engines.base import RunState
+    from windlass.engines.values import RunState
     from windlass.runs.store import Store
 
 LEDGER_SECONDS: Final = 1.0

@@ -14,12 +14,14 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from windlass.engines import copying
-from windlass.engines.base import RESUMABLE, Manifests, Report, ResultsPlace, RunState, require_resumable
+from windlass.engines.checks import CheckReport
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.running import notes
+from windlass.engines.resuming import RESUMABLE, require_resumable
 from windlass.engines.supervised import SupervisedEngine
+from windlass.engines.values import Manifests, ResultsLocation, RunState
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.phase import Phase
@@ -78,7 +80,7 @@ class KubernetesEngine(SupervisedEngine):
         return manifests(plan, planned_code(sent["digest"], Path(sent["folder"])).data, context.now())
 
     @classmethod
-    def check(cls, target: KubernetesTarget, context: Context) -> Report:
+    def check(cls, target: KubernetesTarget, context: Context) -> CheckReport:
         """See `Engine`."""
         from windlass.engines.kubernetes.reading.preflight.report import check
 
@@ -86,8 +88,8 @@ class KubernetesEngine(SupervisedEngine):
 
     @classmethod
     def check_network(
-        cls, report: Report, target: KubernetesTarget, context: Context, told: Callable[[str], None]
-    ) -> Report:
+        cls, report: CheckReport, target: KubernetesTarget, context: Context, told: Callable[[str], None]
+    ) -> CheckReport:
         """See `Engine`: between two pods."""
         from windlass.engines.kubernetes.reading.preflight.report import check_network
 
@@ -306,7 +308,7 @@ class KubernetesEngine(SupervisedEngine):
         with self._files(run_id) as files:
             return files.put(node, local, path, told)
 
-    def results(self, run_id: str) -> ResultsPlace:
+    def results(self, run_id: str) -> ResultsLocation:
         """See `Engine`."""
         from windlass.engines.kubernetes.access.exec_copy import results_claim
         from windlass.engines.kubernetes.objects.planned import attempt_objects
@@ -317,9 +319,9 @@ class KubernetesEngine(SupervisedEngine):
         found = results_claim(pod_spec(attempt_objects(Plan.from_json(self.store.plan(run_id)))))
         if found is None:
             elsewhere = "" if copied else self._in_cluster.elsewhere(run_id)
-            return ResultsPlace("pods", layout.OUTPUT, copied=copied, elsewhere=elsewhere)
+            return ResultsLocation("pods", layout.OUTPUT, copied=copied, elsewhere=elsewhere)
         path = str(PurePosixPath(found["mount"].get("subPath", ""), "output"))
-        return ResultsPlace("claim", path, found["volume"]["persistentVolumeClaim"]["claimName"], copied)
+        return ResultsLocation("claim", path, found["volume"]["persistentVolumeClaim"]["claimName"], copied)
 
     def list_results(self, run_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """See `Engine`."""

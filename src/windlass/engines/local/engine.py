@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from windlass.engines import travel
-from windlass.engines.base import Report
+from windlass.engines.checks import CheckReport
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import StoreError, UsageError
 from windlass.plan.plan import Plan
@@ -46,11 +46,11 @@ class LocalEngine(SupervisedEngine):
         return plan(job, target, facts, run_id)
 
     @classmethod
-    def check(cls, target: LocalTarget, context: Context) -> Report:
+    def check(cls, target: LocalTarget, context: Context) -> CheckReport:
         """See `Engine`."""
         from windlass.engines.local.checks import checks
 
-        return Report(checks(context))
+        return CheckReport(checks(context))
 
     def kept_warm(self) -> tuple[int, int]:
         """See `Engine`."""

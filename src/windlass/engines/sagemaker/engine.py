@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
-from windlass.engines.base import RESUMABLE, Report
+from windlass.engines.checks import CheckReport
+from windlass.engines.resuming import RESUMABLE
 from windlass.engines.sagemaker.late_logs import LATE
 from windlass.engines.sagemaker.unfinished import Left, Unfinished
 from windlass.engines.supervised import SupervisedEngine
@@ -20,8 +21,8 @@ from windlass.runs.store import RunWriter
 
 if TYPE_CHECKING:
     from windlass.diagnose.observations import Observations
-    from windlass.engines.base import Manifests, ResultsPlace, WrittenRequest
     from windlass.engines.sagemaker.backend import SageMakerBackend
+    from windlass.engines.values import Manifests, ResultsLocation, WrittenRequest
     from windlass.runs.context import Context
     from windlass.runs.ledger import Billed, Cost
     from windlass.runs.record import Status
@@ -53,7 +54,7 @@ class SageMakerEngine(SupervisedEngine):
         return plan(job, target, facts, run_id)
 
     @classmethod
-    def check(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> Report:
+    def check(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> CheckReport:
         """See `Engine`."""
         from windlass.engines.sagemaker.connect import require_boto3
         from windlass.engines.sagemaker.preflight.checks import checks
@@ -62,7 +63,7 @@ class SageMakerEngine(SupervisedEngine):
         from windlass.engines.sagemaker.preflight.account import Account
 
         assert target.kind == "sagemaker"
-        return Report(checks(target, Account(target.region)), {"target": target.name, "region": target.region})
+        return CheckReport(checks(target, Account(target.region)), {"target": target.name, "region": target.region})
 
     @classmethod
     def role(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> list[dict[str, Any]]:
@@ -165,12 +166,12 @@ class SageMakerEngine(SupervisedEngine):
             if self._left(run_id).model:  # the process that a command before has started may have brought it
                 backend.bring_model(Recorder(writer))
 
-    def results(self, run_id: str) -> ResultsPlace:
+    def results(self, run_id: str) -> ResultsLocation:
         """See `Engine`: a model that was not brought home is in the store."""
-        from windlass.engines.base import ResultsPlace
+        from windlass.engines.values import ResultsLocation
 
         if address := (left := self._left(run_id)).model:
-            return ResultsPlace("store", address, note=f"not brought home: {left.why_model}")
+            return ResultsLocation("store", address, note=f"not brought home: {left.why_model}")
         return super().results(run_id)
 
     @contextlib.contextmanager
@@ -306,7 +307,7 @@ class SageMakerLocalEngine(SageMakerEngine):
     has_prices: ClassVar[bool] = False
 
     @classmethod
-    def check(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> Report:
+    def check(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> CheckReport:
         """See `Engine`: refused."""
         raise cls.unsupported("check")
 

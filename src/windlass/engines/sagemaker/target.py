@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from windlass.engines.base import Engine, Placement, RunState, TargetRuns
+from windlass.engines.base import Engine, TargetRuns
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.connect import require_boto3
 from windlass.engines.sagemaker.description import has_containers, seconds_of
@@ -33,6 +33,7 @@ from windlass.engines.sagemaker.service import (
     Refused,
     Service,
 )
+from windlass.engines.values import Placement, RunState
 from windlass.errors import EngineError, NoSuchRun, UsageError
 from windlass.runs.naming import choose
 from windlass.runs.phase import Phase

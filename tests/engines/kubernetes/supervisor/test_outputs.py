@@ -13,13 +13,13 @@ from tests.engines.kubernetes.supervisor.test_runs import OF_SUPERVISOR, RUN, Sc
 from tests.helpers.until import BOUND_SECONDS, until
 
 from windlass.actions import artifacts
-from windlass.engines.base import ResultsPlace
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.running import tombstones
 from windlass.engines.kubernetes.running.collection import bring_home
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
+from windlass.engines.values import ResultsLocation
 from windlass.errors import UsageError
 from windlass.runs.events import AttemptStarted, OutputsCollected, RunEnded, Warned, entries
 from windlass.runs.phase import Phase
@@ -165,7 +165,7 @@ def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them
     supervised = ClusterSupervised(scene.store, time.time)
     seen = supervised.with_outputs(supervised.status(scene.store.status(RUN)))
     assert supervised.elsewhere(RUN) == f"the outputs of {RUN} were fetched by another-host"
-    place = ResultsPlace("pods", layout.OUTPUT, elsewhere=supervised.elsewhere(RUN))
+    place = ResultsLocation("pods", layout.OUTPUT, elsewhere=supervised.elsewhere(RUN))
     listed = artifacts._outputs(seen, place, None)
     assert (listed.copy, listed.note) == ("", supervised.elsewhere(RUN))
     assert not (tmp_path / "got").exists()

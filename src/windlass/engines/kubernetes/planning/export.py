@@ -12,7 +12,6 @@ import base64
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from windlass.engines.base import Manifests
 from windlass.engines.kubernetes.access.control import order_client_fields
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.manifests import bounded, code_sources, core
@@ -27,6 +26,7 @@ from windlass.engines.kubernetes.running import tombstones
 from windlass.engines.kubernetes.running.attempt import attempt_facts
 from windlass.engines.kubernetes.running.reuse import own_pods
 from windlass.engines.kubernetes.running.spares import AttemptPods, described
+from windlass.engines.values import Manifests
 from windlass.errors import UsageError
 from windlass.plan.compose import Continuation, compose
 from windlass.plan.plan import Note, Plan

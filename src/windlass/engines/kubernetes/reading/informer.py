@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from windlass.engines.base import RunState
 from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.client import TABLE, Client, Refused, Unreachable
 from windlass.engines.kubernetes.reading.discovery import followups
 from windlass.engines.kubernetes.reading.discovery.board import OURS, TABLES, Board, Table
 from windlass.engines.kubernetes.reading.discovery.discovery import fill, look
 from windlass.engines.kubernetes.reading.discovery.phase import Seen
+from windlass.engines.values import RunState
 
 WATCH_SECONDS: Final = 60
 """How long one watch lasts; by then a dead connection is detected."""

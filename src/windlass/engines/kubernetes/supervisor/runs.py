@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from windlass.engines.base import RunState, reopen
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.lease import Lease, holder_of
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS
@@ -29,6 +28,8 @@ from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
 from windlass.engines.kubernetes.supervisor.news import News, NewsReader, plan_in
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, head_manifest
+from windlass.engines.resuming import reopen
+from windlass.engines.values import RunState
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.events import Event, Json, RunEnded, StopRequested

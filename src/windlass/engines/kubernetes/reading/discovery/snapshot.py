@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from windlass.engines.base import RunState
 from windlass.engines.kubernetes.access.client import Client, Unreachable
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once
 from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.engines.kubernetes.reading.discovery import discovery
 from windlass.engines.kubernetes.reading.discovery.phase import GONE, Seen
+from windlass.engines.values import RunState
 from windlass.errors import WindlassError
 from windlass.runs.events import ConditionChanged, Event, SupervisorRestarted
 from windlass.runs.phase import Phase

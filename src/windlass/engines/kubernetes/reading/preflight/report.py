@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from windlass.engines.base import Report
-from windlass.engines.checks import Check
+from windlass.engines.checks import Check, CheckReport
 from windlass.engines.kubernetes.access import probe_pods
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.connect import connect
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 
-def check(target: KubernetesTarget, environ: Mapping[str, str]) -> Report:
+def check(target: KubernetesTarget, environ: Mapping[str, str]) -> CheckReport:
     """What the cluster has and permits. Removes what an earlier, killed check has left. Raises UsageError."""
     left: list[str] = []
     with connect(target, environ) as client:
@@ -46,7 +45,7 @@ def check(target: KubernetesTarget, environ: Mapping[str, str]) -> Report:
         "missing": [str(right) for right in seen.missing],
         "network": None,
     }
-    return Report(found, facts)
+    return CheckReport(found, facts)
 
 
 def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check]:
@@ -63,8 +62,8 @@ def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check
 
 
 def check_network(
-    report: Report, target: KubernetesTarget, environ: Mapping[str, str], told: Callable[[str], None]
-) -> Report:
+    report: CheckReport, target: KubernetesTarget, environ: Mapping[str, str], told: Callable[[str], None]
+) -> CheckReport:
     """The report with what two pods find out about the network. Raises UsageError, EngineError."""
     with connect(target, environ) as client:
         found = network.probe(client, target, told)
