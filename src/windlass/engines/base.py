@@ -195,7 +195,7 @@ class Engine:
         """Whether all nodes of a recorded plan are spot instances, so that spot prices apply."""
         return False
 
-    # -- runs: operations of every engine -------------------------------------------------------------------------------
+    # -- runs: operations of every engine -----------------------------------------------------------------------------
 
     def submit(self, plan: Plan) -> Status:
         """Writes the record, starts the run, and returns as soon as the run no longer depends on this process.
@@ -219,7 +219,7 @@ class Engine:
     def resume(self, run_id: str, plan: Plan | None = None, checkpoint: str | None = None) -> Status:
         """Continues an ended run with new attempts in the same record and folders.
 
-        Returns as soon as the run no longer depends on this process. `plan` replaces the recorded plan, for example with
+        Returns as soon as the run no longer depends on this process. `plan` replaces the recorded plan, such as for
         another number of nodes, and must have the same run id. Ranks restore `checkpoint` (a name or a path, passed as
         `WINDLASS_RESUME_FROM`) instead of the newest one until they have saved another. Resets restarts and time limit.
 
@@ -232,7 +232,7 @@ class Engine:
         """Deletes an ended run with all its files and objects. Raises UsageError while the run is active."""
         raise self.unsupported("rm")
 
-    # -- runs: read from the store unless an engine overrides -----------------------------------------------------------
+    # -- runs: read from the store unless an engine overrides ---------------------------------------------------------
 
     def find(self, run: str | None) -> tuple[Engine, str]:
         """Resolves a run id, a prefix or a job name, as `naming.choose`; without `run`, the newest run.
