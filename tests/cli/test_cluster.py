@@ -1,4 +1,4 @@
-"""`cluster`: what needs neither Terraform nor AWS; the rest is in tests/actions/clusters."""
+"""`cluster`: what needs neither Terraform nor AWS; the rest is in tests/clusters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.cli.conftest import WINDLASS, Call, loaded_by
 from tests.cli.test_json import hold
 from tests.clusters.test_outputs import VALUES
 
-from windlass.actions.clusters.audit import view
-from windlass.actions.clusters.find import find
-from windlass.actions.clusters.up import connect
 from windlass.actions.targets import find_target
 from windlass.cli.cluster_progress import Progress
 from windlass.cli.clustertext import audit_lines, plan_lines, removed_lines, status_lines
+from windlass.clusters.audit.command import view
 from windlass.clusters.audit.report import AuditReport, Found, PriceKey, Unknown
-from windlass.clusters.outputs import Outputs
+from windlass.clusters.eks.outputs import Outputs
+from windlass.clusters.find import find
 from windlass.clusters.terraform.events import Diagnostic, Note, ResourceDone, ResourceProgress, ResourceStarted
+from windlass.clusters.up import connect
 from windlass.pricing.table import embedded
 from windlass.runs.context import here
 from windlass.views.platform import (

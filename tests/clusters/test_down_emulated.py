@@ -19,9 +19,9 @@ from tests.fakeaws.emulator import ACCOUNT, Emulator, emulated_aws
 from tests.fakeaws.emulator.fixtures import terraform  # noqa: F401
 from tests.helpers.until import until
 
-from windlass.clusters.folder import ClusterFolder
-from windlass.clusters.outputs import FSX_PATH
+from windlass.clusters.eks.outputs import FSX_PATH
 from windlass.clusters.terraform import process
+from windlass.clusters.terraform.folder import ClusterFolder
 from windlass.engines.kubernetes.objects.layout import RUN_LABEL
 from windlass.worker.process import of_session, send
 

@@ -13,8 +13,8 @@ from windlass.cli import options
 from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
-    from windlass.actions.clusters.guards import Look
-    from windlass.actions.clusters.other import Answers
+    from windlass.clusters.guards import Look
+    from windlass.clusters.status import Answers
     from windlass.views.platform import ClusterPlan
 
 REFUSED: Final = 1
@@ -25,7 +25,7 @@ LEFT: Final = 1
 
 def complete_cluster(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Clusters of this user, and files."""
-    from windlass.clusters.folder import ClusterFolder
+    from windlass.clusters.terraform.folder import ClusterFolder
     from windlass.runs.context import here
 
     return options.or_file((one.name for one in ClusterFolder.all_in(here().home)), incomplete)
@@ -84,8 +84,8 @@ def init(
       windlass cluster init
       windlass cluster init --name vision --region us-west-2 --gpus g5.12xlarge:8
     """
-    from windlass.actions.clusters import other
     from windlass.actions.prices import default_region
+    from windlass.clusters import status as other
     from windlass.runs.context import here
     from windlass.views.platform import WrittenCluster
 
@@ -159,7 +159,7 @@ def _asked_pools(can_ask: bool) -> tuple[str, ...]:
 
 
 def _check_pools(text: str) -> None:
-    from windlass.actions.clusters import other
+    from windlass.clusters import status as other
 
     other.check(gpus=tuple(_pool(one) for one in _words(text)))
 
@@ -193,10 +193,10 @@ def plan(cluster: str | None, form: str) -> int:
     Example:
       windlass cluster plan
     """
-    from windlass.actions.clusters import up as actions
-    from windlass.actions.clusters.find import find
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import plan_lines
+    from windlass.clusters import up as actions
+    from windlass.clusters.find import find
     from windlass.clusters.terraform import StopRequests
     from windlass.runs.context import here
 
@@ -231,10 +231,10 @@ def up(
       windlass cluster up
       windlass cluster up vision.yaml --yes
     """
-    from windlass.actions.clusters import up as actions
-    from windlass.actions.clusters.find import find
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import made_lines
+    from windlass.clusters import up as actions
+    from windlass.clusters.find import find
     from windlass.clusters.terraform import StopRequests
     from windlass.runs.context import here
 
@@ -301,10 +301,10 @@ def down(
     Example:
       windlass cluster down vision
     """
-    from windlass.actions.clusters import down as actions
-    from windlass.actions.clusters.find import find
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import removed_lines
+    from windlass.clusters import down as actions
+    from windlass.clusters.find import find
     from windlass.clusters.terraform import StopRequests
     from windlass.runs.context import here
 
@@ -348,8 +348,8 @@ def list_(form: str) -> int:
     Example:
       windlass cluster ls
     """
-    from windlass.actions.clusters import other
     from windlass.cli.clustertext import list_lines
+    from windlass.clusters import status as other
     from windlass.runs.context import here
 
     found = tuple(other.summaries(here()))
@@ -371,10 +371,10 @@ def status(cluster: str | None, drift: bool, form: str) -> int:
     Example:
       windlass cluster status vision
     """
-    from windlass.actions.clusters import other
-    from windlass.actions.clusters.find import find
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import status_lines
+    from windlass.clusters import status as other
+    from windlass.clusters.find import find
     from windlass.runs.context import here
 
     context = here()
@@ -403,8 +403,8 @@ def audit(name: str, region: str | None, foreign: bool, form: str) -> int:
     Example:
       windlass cluster audit vision --region us-west-2
     """
-    from windlass.actions.clusters.audit import audit_named
     from windlass.cli.clustertext import audit_lines
+    from windlass.clusters.audit.command import audit_named
     from windlass.runs.context import here
 
     found = audit_named(name, region or "", here(), is_ours=not foreign)
@@ -425,8 +425,8 @@ def export(cluster: str | None, eksctl: bool, force: bool, form: str) -> int:
       windlass cluster export
       windlass cluster export --eksctl
     """
-    from windlass.actions.clusters import other
-    from windlass.actions.clusters.find import find
+    from windlass.clusters import status as other
+    from windlass.clusters.find import find
     from windlass.runs.context import here
 
     context = here()
@@ -458,9 +458,9 @@ def policy(cluster: str | None, purpose: str, account: str, into: Path | None, f
       windlass cluster policy
       windlass cluster policy --for runs --account 123456789012 --into policies
     """
-    from windlass.actions.clusters.find import find
-    from windlass.actions.clusters.policy import policies
     from windlass.cli.policytext import policy_lines
+    from windlass.clusters.find import find
+    from windlass.clusters.policies.command import policies
     from windlass.runs.context import here
 
     context = here()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.cli.formatting import Paint, count, duration, titled, visible
 
 if TYPE_CHECKING:
-    from windlass.actions.clusters.guards import Look
+    from windlass.clusters.guards import Look
     from windlass.views.platform import (
         ClusterAudit,
         ClusterMade,

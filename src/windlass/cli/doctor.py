@@ -13,7 +13,7 @@ from windlass.cli.formatting import Paint, count, painter, visible
 from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
-    from windlass.actions.clusters.doctor import Diagnosis
+    from windlass.actions.doctor import Diagnosis
     from windlass.clusters.preflight.finding import Offer
     from windlass.engines.checks import Check
 
@@ -24,7 +24,7 @@ ROLE: Final = "arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+"
 
 def complete_on(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Clusters of this user, targets that are clusters, and files."""
-    from windlass.actions.clusters.doctor import names
+    from windlass.actions.doctor import names
     from windlass.runs.context import here
 
     return options.or_file(names(here()), incomplete)
@@ -108,7 +108,7 @@ def _of_machine() -> Iterable[Check]:
 
 
 def _of_cluster(on: str, pod_role: str) -> Iterator[Diagnosis]:
-    from windlass.actions.clusters.doctor import doctor as examine
+    from windlass.actions.doctor import doctor as examine
     from windlass.runs.context import here
 
     return examine(on, here(), lambda text: click.echo(f"{text} …", err=True), pod_role)
@@ -116,7 +116,7 @@ def _of_cluster(on: str, pod_role: str) -> Iterator[Diagnosis]:
 
 def _requested(offers: Iterable[Offer], *, yes: bool) -> Iterator[Check]:
     """Take up the offers that the user agrees to."""
-    from windlass.actions.clusters.doctor import taken_up
+    from windlass.actions.doctor import taken_up
 
     for offer in offers:
         if not yes and not sys.stdin.isatty():

@@ -21,13 +21,13 @@ from tests.fakeaws.emulator import Emulator, emulated_aws
 from tests.fakeaws.emulator.fixtures import terraform  # noqa: F401
 
 from windlass.clusters.aws import AccessDenied, Aws
-from windlass.clusters.folder import Backend, ClusterFolder, LocalBackend, S3Backend
-from windlass.clusters.fsx import begin_export
+from windlass.clusters.eks.variables import variables
 from windlass.clusters.policies import Purpose, Statement, statements
 from windlass.clusters.policies.documents import documents
 from windlass.clusters.recovery import recover
+from windlass.clusters.storage.fsx import begin_export
 from windlass.clusters.terraform import Terraform, TerraformFailed, find_program
-from windlass.clusters.variables import variables
+from windlass.clusters.terraform.folder import Backend, ClusterFolder, LocalBackend, S3Backend
 from windlass.errors import WindlassError
 
 ALL: Final = {one.sid: one for one in statements(cluster(), ACCOUNT, Purpose.UP)}

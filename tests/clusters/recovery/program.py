@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.actions.clusters.kept import keep_bucket
 from windlass.clusters.aws import Aws
-from windlass.clusters.folder import Backend, ClusterFolder, LocalBackend, S3Backend
 from windlass.clusters.recovery import RecoveryReport, needs_recovery, recover
+from windlass.clusters.storage.kept_bucket import keep_bucket
 from windlass.clusters.terraform import OnEvent, StopRequests, Terraform, find_program
 from windlass.clusters.terraform.events import ignore
+from windlass.clusters.terraform.folder import Backend, ClusterFolder, LocalBackend, S3Backend
 
 SMALL: Final = Path(__file__).parents[1] / "terraform" / "small"
 KEPT: Final = SMALL.with_name("kept")

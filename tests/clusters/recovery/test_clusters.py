@@ -15,8 +15,8 @@ from tests.clusters.recovery import program
 from tests.fakeaws.emulator import Emulator
 from tests.helpers.until import until
 
-from windlass.clusters.folder import ClusterFolder, S3Backend
 from windlass.clusters.terraform import Action, Terraform, TerraformError, process
+from windlass.clusters.terraform.folder import ClusterFolder, S3Backend
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1800)]
 SERVICES: Final = (

@@ -17,11 +17,11 @@ from tests.clusters.recovery import program
 from tests.fakeaws.emulator import Emulator
 from tests.helpers.until import until
 
-from windlass.actions.clusters.kept import adoption
 from windlass.clusters.aws import Aws
-from windlass.clusters.bucket import Bucket
-from windlass.clusters.folder import ClusterFolder, S3Backend
+from windlass.clusters.storage.bucket import Bucket
+from windlass.clusters.storage.kept_bucket import adoption
 from windlass.clusters.terraform import Action, process
+from windlass.clusters.terraform.folder import ClusterFolder, S3Backend
 from windlass.worker.process import of_session, send
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

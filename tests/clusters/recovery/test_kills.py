@@ -19,9 +19,9 @@ from tests.fakeaws.emulator import Emulator
 from tests.helpers.nightly import IS_NIGHTLY
 from tests.helpers.until import passed, until
 
-from windlass.clusters.folder import ClusterFolder, LocalBackend, S3Backend
 from windlass.clusters.recovery import RecoveryReport
 from windlass.clusters.terraform import process
+from windlass.clusters.terraform.folder import ClusterFolder, LocalBackend, S3Backend
 from windlass.worker.process import of_session, send
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from windlass.clusters.folder import ClusterFolder, LocalBackend
 from windlass.clusters.recovery.lock import why_kept
 from windlass.clusters.terraform import LockInfo, Program, Terraform, process
+from windlass.clusters.terraform.folder import ClusterFolder, LocalBackend
 
 PROGRAM = Program(Path("/usr/bin/false"), "terraform", (1, 11, 4))
 

@@ -11,9 +11,9 @@ import pytest
 from tests.clusters.recovery import program
 from tests.fakeaws.emulator import Emulator
 
-from windlass.clusters.folder import ClusterFolder, S3Backend
 from windlass.clusters.recovery import needs_recovery
 from windlass.clusters.terraform import Terraform
+from windlass.clusters.terraform.folder import ClusterFolder, S3Backend
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 KEY = "clusters/terraform.tfstate"

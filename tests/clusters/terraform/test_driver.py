@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from tests.helpers.until import until
 
-from windlass.clusters.folder import ClusterFolder, LocalBackend
 from windlass.clusters.recovery import needs_recovery
 from windlass.clusters.terraform import (
     Event,
@@ -31,6 +30,7 @@ from windlass.clusters.terraform import (
     find_program,
     process,
 )
+from windlass.clusters.terraform.folder import ClusterFolder, LocalBackend
 from windlass.clusters.terraform.program import environment
 from windlass.errors import MissingPart
 from windlass.worker.process import of_session, send
@@ -234,7 +234,7 @@ def test_the_evidence_of_a_killed_terraform_outlives_further_commands(scene: Sce
 KILLED = """
 import json, sys
 from pathlib import Path
-from windlass.clusters.folder import ClusterFolder
+from windlass.clusters.terraform.folder import ClusterFolder
 from windlass.clusters.terraform import Terraform, find_program
 environ = json.loads(sys.argv[2])
 terraform = Terraform(find_program(environ), ClusterFolder.of(Path(sys.argv[1]), "dev"), environ)

@@ -12,7 +12,6 @@ import pytest
 from tests.clusters.recovery import program
 from tests.fakeaws.emulator import Emulator
 
-from windlass.clusters.folder import ClusterFolder, LocalBackend, S3Backend
 from windlass.clusters.recovery import needs_recovery
 from windlass.clusters.terraform import (
     Action,
@@ -26,6 +25,7 @@ from windlass.clusters.terraform import (
 )
 from windlass.clusters.terraform.errors import StateLocked
 from windlass.clusters.terraform.events import ResourceStarted
+from windlass.clusters.terraform.folder import ClusterFolder, LocalBackend, S3Backend
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROLE = "aws_iam_role.node"

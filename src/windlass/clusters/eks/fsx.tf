@@ -1,7 +1,7 @@
 # FSx for Lustre in the zone of the GPU nodes, linked to a prefix of the bucket.
 
 locals {
-  # The folder that shows the bucket: FSX_PATH of clusters/outputs.py.
+  # The folder that shows the bucket: FSX_PATH of clusters/eks/outputs.py.
   fsx_path = "/"
 }
 

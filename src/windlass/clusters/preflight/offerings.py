@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from windlass.clusters.aws import Aws, aws_errors
+from windlass.clusters.eks.variables import num_adapters
 from windlass.clusters.instances import efa_of
 from windlass.clusters.preflight.finding import Finding, unknown
-from windlass.clusters.variables import num_adapters
 from windlass.errors import WindlassError
 from windlass.spec.cluster import Cluster, GpuPool
 

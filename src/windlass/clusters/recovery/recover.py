@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from windlass.clusters.aws import Aws
-from windlass.clusters.folder import STATE, ClusterFolder, FolderError
 from windlass.clusters.recovery import lock as locks
 from windlass.clusters.recovery.discovery import Discovery, remove_blocks
 from windlass.clusters.recovery.report import Duplicate, Imported, Orphan, RecoveryReport
@@ -19,6 +18,7 @@ from windlass.clusters.terraform.changes import Action
 from windlass.clusters.terraform.driver import ERRORED_STATE, KEEPING, RECOVERY, UNFINISHED, Plan, Terraform
 from windlass.clusters.terraform.errors import LockInfo, StateLocked, TerraformError, TerraformFailed
 from windlass.clusters.terraform.events import Note
+from windlass.clusters.terraform.folder import STATE, ClusterFolder, FolderError
 from windlass.clusters.terraform.state import StateResource
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from windlass.clusters.folder import write_private
+from windlass.clusters.terraform.folder import write_private
 from windlass.worker.process import boot_id, is_locked, is_same, of_session, send, stat
 
 RECORD: Final = "running.json"

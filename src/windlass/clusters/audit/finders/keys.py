@@ -11,7 +11,7 @@ from windlass.clusters.audit.finder import Finder, command, row
 from windlass.clusters.audit.report import Found, PriceKey
 from windlass.clusters.audit.scope import Owner, Scope
 from windlass.clusters.aws import AwsError, NotThere
-from windlass.clusters.bucket_key import PENDING, key_in
+from windlass.clusters.storage.bucket_key import PENDING, key_in
 
 ENDING: Final = (PENDING, "PendingReplicaDeletion")
 LISTED: Final[tuple[tuple[str, str, str, dict[str, Any], str, str], ...]] = (

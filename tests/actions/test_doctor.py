@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.fakeaws.emulator import Emulator, emulated_aws
 
-from windlass.actions.clusters.doctor import Diagnosis, component_check, doctor, names, subject, taken_up
+from windlass.actions.doctor import Diagnosis, component_check, doctor, names, subject, taken_up
 from windlass.clusters.aws import AwsError
 from windlass.clusters.components.manager import ComponentStatus
 from windlass.clusters.policies import Purpose, as_statements, policies

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.actions.clusters.find import Named
-from windlass.clusters.outputs import ApiServer, Outputs
-from windlass.clusters.variables import pool_variables
+from windlass.clusters.eks.outputs import ApiServer, Outputs
+from windlass.clusters.eks.variables import pool_variables
+from windlass.clusters.find import Named
 from windlass.runs.context import Context
 from windlass.spec.cluster import GIB
 from windlass.views.platform import ComponentState

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.actions.clusters.find import FILE, Named, OnEvent, all_of, of_folder
-from windlass.actions.clusters.inside import connected, managed, states, wanted
-from windlass.actions.clusters.planning import bucket_or_remembered, changes, local_resources, write_folder
-from windlass.actions.clusters.up import require_account, take_outputs
-from windlass.actions.clusters.volumes import of_cluster, remember
-from windlass.clusters.folder import ClusterFolder, FolderError
+from windlass.clusters.find import FILE, Named, OnEvent, all_of, of_folder
+from windlass.clusters.kubernetes import connected, managed, states, wanted
+from windlass.clusters.planning import bucket_or_remembered, changes, local_resources, write_folder
+from windlass.clusters.storage.volumes import of_cluster, remember
+from windlass.clusters.terraform.folder import ClusterFolder, FolderError
+from windlass.clusters.up import require_account, take_outputs
 from windlass.errors import JobFileError, UsageError, WindlassError
 from windlass.pricing.kubernetes import support_note
 from windlass.runs.context import Context
@@ -86,7 +86,7 @@ def draft_path(context: Context, *, force: bool) -> Path:
 
 def export_eksctl(named: Named, context: Context, *, force: bool) -> ExportedCluster:
     """Write an equivalent ClusterConfig of eksctl. Raises UsageError where the file is there already, unless forced."""
-    from windlass.clusters.eksctl import cluster_config
+    from windlass.clusters.export import cluster_config
     from windlass.spec.yamlwriter import block_lines
 
     config, left_out = cluster_config(named.cluster)
@@ -192,7 +192,7 @@ def _added(
     named: Named, context: Context, state: Sequence[StateResource]
 ) -> tuple[tuple[AddedRule, ...], tuple[str, ...]]:
     """Rules that others have added to the groups of the cluster, and what AWS did not answer."""
-    from windlass.clusters.rules import added_rules
+    from windlass.clusters.security_groups import added_rules
 
     try:
         with named.aws(context) as aws:

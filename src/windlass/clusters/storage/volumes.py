@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.clusters.find import Named
-from windlass.clusters.folder import FolderError, write_private
+from windlass.clusters.find import Named
+from windlass.clusters.terraform.folder import FolderError, write_private
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.access.client import Client

@@ -13,22 +13,22 @@ from typing import Any, cast
 
 import pytest
 from tests.clusters.components.fakecluster import FakeCluster
-from tests.clusters.test_outputs import VALUES
+from tests.clusters.eks.test_outputs import VALUES
 
 import windlass.clusters
-from windlass.actions.clusters.audit import audit_named
-from windlass.actions.clusters.down import down
-from windlass.actions.clusters.find import FILE, OUTPUTS, Named
-from windlass.actions.clusters.guards import EXPORTED, export, look, training_jobs
-from windlass.actions.clusters.other import status, summary
-from windlass.actions.clusters.planning import write_folder
-from windlass.actions.clusters.up import plan_up, require_account, take_outputs
+from windlass.clusters.audit.command import audit_named
 from windlass.clusters.aws import Aws, AwsError, Identity, NotThere
-from windlass.clusters.bucket import Bucket
-from windlass.clusters.contents import Contents, contents
-from windlass.clusters.folder import ClusterFolder
-from windlass.clusters.outputs import FSX_PATH, ApiServer, Outputs, target
+from windlass.clusters.down import down
+from windlass.clusters.eks.contents import Contents, contents
+from windlass.clusters.eks.outputs import FSX_PATH, ApiServer, Outputs, target
+from windlass.clusters.find import FILE, OUTPUTS, Named
+from windlass.clusters.guards import EXPORTED, export, look, training_jobs
+from windlass.clusters.planning import write_folder
+from windlass.clusters.status import status, summary
+from windlass.clusters.storage.bucket import Bucket
+from windlass.clusters.terraform.folder import ClusterFolder
 from windlass.clusters.terraform.state import state_resources
+from windlass.clusters.up import plan_up, require_account, take_outputs
 from windlass.engines.kubernetes.objects.layout import RUN_LABEL
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.context import Context
@@ -163,7 +163,7 @@ def test_a_login_of_another_account_neither_plans_nor_removes_a_cluster(
     aws: Any = SimpleNamespace(identity=Identity("222222222222", ""))
     monkeypatch.setattr(Named, "aws", lambda *_: nullcontext(aws))
     monkeypatch.setattr(Named, "terraform", lambda *_: terraform)
-    monkeypatch.setattr("windlass.clusters.bucket.look", lambda *_, **_more: Bucket("b", exists=False))
+    monkeypatch.setattr("windlass.clusters.storage.bucket.look", lambda *_, **_more: Bucket("b", exists=False))
     said = "vision is in account 111111111111, and the login is of account 222222222222"
     for command in (
         lambda: plan_up(named, terraform, context, lambda _event: None),
@@ -203,7 +203,7 @@ def test_a_bucket_is_not_deleted_where_aws_does_not_say_whose_it_is(
     write_folder(named, context, bucket=Bucket("b", exists=True, owner="vision"))
     monkeypatch.setattr(Named, "aws", lambda *_: nullcontext())
     monkeypatch.setattr(Named, "terraform", prepared)
-    monkeypatch.setattr("windlass.clusters.bucket.look", refuse)
+    monkeypatch.setattr("windlass.clusters.storage.bucket.look", refuse)
     for is_to_delete, error in ((True, AwsError), (False, Prepared)):
         with pytest.raises(error):
             down(named, context, lambda _event: None, lambda *_: True, cast("Any", None), delete_bucket=is_to_delete)

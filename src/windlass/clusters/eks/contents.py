@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.clusters.outputs import ApiServer
+from windlass.clusters.eks.outputs import ApiServer
 
 if TYPE_CHECKING:
     from windlass.clusters.terraform.state import StateResource

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.actions.jobs import read_text
-from windlass.clusters.folder import ClusterFolder, FolderError
+from windlass.clusters.terraform.folder import ClusterFolder, FolderError
 from windlass.errors import EngineError, UsageError
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
     from windlass.clusters.aws import Aws
-    from windlass.clusters.outputs import Outputs
+    from windlass.clusters.eks.outputs import Outputs
     from windlass.clusters.terraform import Terraform
     from windlass.clusters.terraform.interrupts import StopRequests
     from windlass.spec.cluster import Cluster
@@ -65,7 +65,7 @@ class Named:
         """What the last `up` has made; None before it has ended. Raises FolderError for outputs that are damaged."""
         import json
 
-        from windlass.clusters.outputs import Outputs
+        from windlass.clusters.eks.outputs import Outputs
 
         path = self.folder.path / OUTPUTS
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from windlass.clusters.variables import DISK_MIB_PER_SECOND, num_adapters
+from windlass.clusters.eks.variables import DISK_MIB_PER_SECOND, num_adapters
 from windlass.spec.cluster import GIB, Cluster, GpuPool
 
 API: Final = "eksctl.io/v1alpha5"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.clusters.volumes import Volumes, remembered
+from windlass.clusters.storage.volumes import Volumes, remembered
 from windlass.errors import UsageError
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterAudit, LeftObject, Unanswered
@@ -56,8 +56,8 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> C
     """
     if not EKS_NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name of a cluster", "a letter or digit, then letters, digits, '-' and '_'")
-    from windlass.actions.clusters.find import all_of, of_folder
     from windlass.clusters.aws import Aws
+    from windlass.clusters.find import all_of, of_folder
 
     named = next((of_folder(one, context) for one in all_of(context) if one.name == name), None)
     outputs = named.outputs() if named is not None else None
@@ -104,7 +104,7 @@ def view(report: AuditReport, table: Table) -> ClusterAudit:
 
 
 def _object(found: Found, region: str, table: Table) -> LeftObject:
-    from windlass.clusters.billing import bill
+    from windlass.clusters.audit.prices import bill
 
     usd = bill(found, region, table) if found.bills else None
     return LeftObject(

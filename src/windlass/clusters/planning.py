@@ -7,18 +7,18 @@ from datetime import date
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.clusters.find import FILE, Named
 from windlass.clusters.duration import minutes
-from windlass.clusters.folder import Backend, LocalBackend, S3Backend, write_private
+from windlass.clusters.eks.variables import DISK_MIB_PER_SECOND, variables
+from windlass.clusters.find import FILE, Named
 from windlass.clusters.terraform.changes import Action
-from windlass.clusters.variables import DISK_MIB_PER_SECOND, variables
+from windlass.clusters.terraform.folder import Backend, LocalBackend, S3Backend, write_private
 from windlass.errors import UsageError
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterPlan, ClusterPrice, PoolPrice, PriceRow, ResourceChange
 
 if TYPE_CHECKING:
     from windlass.clusters.aws import Aws
-    from windlass.clusters.bucket import Bucket
+    from windlass.clusters.storage.bucket import Bucket
     from windlass.clusters.terraform import Change, Plan, PlanSummary
     from windlass.spec.cluster import Cluster
 
@@ -56,8 +56,8 @@ def backend_of(cluster: Cluster, context: Context) -> Backend:
 
 def look_at_bucket(named: Named, context: Context) -> Bucket:
     """The bucket of a cluster, and whether it is its own. Raises AwsError, FolderError."""
-    from windlass.clusters import bucket
     from windlass.clusters.recovery import needs_recovery
+    from windlass.clusters.storage import bucket
 
     is_unfinished = needs_recovery(named.folder)
     with named.aws(context) as aws:

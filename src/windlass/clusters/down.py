@@ -6,23 +6,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.clusters.audit import audit
-from windlass.actions.clusters.find import Named, OnEvent, Stage
-from windlass.actions.clusters.guards import (
-    Look,
-    export,
-    look,
-    recorded_runs,
-    require_exported,
-    require_idle,
-    training_jobs,
-)
-from windlass.actions.clusters.inside import connected
-from windlass.actions.clusters.kept import keep_or_empty
-from windlass.actions.clusters.planning import bucket_or_remembered, look_at_bucket, plan_view, write_folder
-from windlass.actions.clusters.up import recover, require_account, require_known
-from windlass.actions.clusters.volumes import of_cluster, remember, remembered
-from windlass.clusters.contents import contents
+from windlass.clusters.audit.command import audit
+from windlass.clusters.eks.contents import contents
+from windlass.clusters.find import Named, OnEvent, Stage
+from windlass.clusters.guards import Look, export, look, recorded_runs, require_exported, require_idle, training_jobs
+from windlass.clusters.kubernetes import connected
+from windlass.clusters.planning import bucket_or_remembered, look_at_bucket, plan_view, write_folder
+from windlass.clusters.storage.kept_bucket import keep_or_empty
+from windlass.clusters.storage.volumes import of_cluster, remember, remembered
+from windlass.clusters.up import recover, require_account, require_known
 from windlass.errors import EngineError
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterPlan, ClusterRemoved, Drained

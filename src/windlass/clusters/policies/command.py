@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.clusters.find import Named
+from windlass.clusters.find import Named
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context
 from windlass.views.rights import ClusterPolicies, Policy

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from windlass.clusters.variables import variables
+from windlass.clusters.eks.variables import variables
 from windlass.spec.parse import parse_cluster
 
 SHORT = "name: vision\nregion: us-west-2\n"

@@ -8,7 +8,7 @@ import pytest
 from tests.fakeaws.emulator import Emulator, emulated_aws
 
 from windlass.clusters.aws import Aws, AwsError
-from windlass.clusters.fsx import begin_export, exists, linked, under_way, wait
+from windlass.clusters.storage.fsx import begin_export, exists, linked, under_way, wait
 from windlass.errors import EngineError
 
 

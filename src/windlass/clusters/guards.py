@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.clusters.find import Named, OnEvent, Stage
-from windlass.actions.clusters.inside import connected
-from windlass.clusters.contents import Contents
-from windlass.clusters.folder import write_private
-from windlass.clusters.outputs import FSX_PATH, kubeconfig
+from windlass.clusters.eks.contents import Contents
+from windlass.clusters.eks.outputs import FSX_PATH, kubeconfig
+from windlass.clusters.find import Named, OnEvent, Stage
+from windlass.clusters.kubernetes import connected
+from windlass.clusters.terraform.folder import write_private
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context
 
@@ -144,7 +144,7 @@ def export(named: Named, found: Contents, aws: Aws, on_event: OnEvent, *, force:
 
 
 def _export(named: Named, system: str, aws: Aws, on_event: OnEvent) -> None:
-    from windlass.clusters import fsx
+    from windlass.clusters.storage import fsx
 
     if not fsx.exists(aws, system):  # an earlier `down` has removed it already
         return

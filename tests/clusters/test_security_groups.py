@@ -11,7 +11,7 @@ from tests.fakeaws.emulator.fixtures import shared_aws
 from tests.servers.faulty import HTML, fault_proxy
 
 from windlass.clusters.aws import Aws, NoAnswer
-from windlass.clusters.rules import added_rules
+from windlass.clusters.security_groups import added_rules
 from windlass.clusters.terraform.state import StateResource
 
 __all__ = ["shared_aws"]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from windlass.actions.clusters.find import Stage
-from windlass.actions.clusters.kept import keep_or_empty
-from windlass.actions.clusters.up import recover
-from windlass.clusters.bucket import ADDRESS, Bucket
+from windlass.clusters.find import Stage
 from windlass.clusters.recovery import RecoveryReport
+from windlass.clusters.storage.bucket import ADDRESS, Bucket
+from windlass.clusters.storage.kept_bucket import keep_or_empty
 from windlass.clusters.tags import OWNER
 from windlass.clusters.terraform.state import StateResource
+from windlass.clusters.up import recover
 from windlass.runs.context import Context
 
 NAME = "windlass-vision-1"

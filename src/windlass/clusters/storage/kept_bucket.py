@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from windlass.actions.clusters.find import OnEvent, Stage
-from windlass.clusters import bucket_key
 from windlass.clusters.aws import NotThere, aws_errors
-from windlass.clusters.bucket import ADDRESS, Bucket
-from windlass.clusters.bucket_key import ALIAS, KEY
+from windlass.clusters.find import OnEvent, Stage
+from windlass.clusters.storage import bucket_key
+from windlass.clusters.storage.bucket import ADDRESS, Bucket
+from windlass.clusters.storage.bucket_key import ALIAS, KEY
 
 if TYPE_CHECKING:
     from windlass.clusters.aws import Aws

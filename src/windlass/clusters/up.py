@@ -10,18 +10,18 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.clusters.audit import require_owner
-from windlass.actions.clusters.find import OUTPUTS, TARGETS, Named, OnEvent, Stage
-from windlass.actions.clusters.guards import EXPORTED
-from windlass.actions.clusters.inside import connected, create_namespace, grant_users, managed, states, wanted
-from windlass.actions.clusters.kept import adoption, usable_key
-from windlass.actions.clusters.planning import cluster_notes, look_at_bucket, plan_view, require_kept, write_folder
-from windlass.actions.clusters.volumes import of_cluster, remember
-from windlass.clusters.bucket import ADDRESS
-from windlass.clusters.folder import FolderError, write_private
-from windlass.clusters.outputs import Outputs, kubeconfig, sagemaker_target, target
+from windlass.clusters.audit.command import require_owner
+from windlass.clusters.eks.outputs import Outputs, kubeconfig, sagemaker_target, target
+from windlass.clusters.find import OUTPUTS, TARGETS, Named, OnEvent, Stage
+from windlass.clusters.guards import EXPORTED
+from windlass.clusters.kubernetes import connected, create_namespace, grant_users, managed, states, wanted
+from windlass.clusters.planning import cluster_notes, look_at_bucket, plan_view, require_kept, write_folder
 from windlass.clusters.recovery import needs_recovery
+from windlass.clusters.storage.bucket import ADDRESS
+from windlass.clusters.storage.kept_bucket import adoption, usable_key
+from windlass.clusters.storage.volumes import of_cluster, remember
 from windlass.clusters.tags import OWNER
+from windlass.clusters.terraform.folder import FolderError, write_private
 from windlass.errors import EngineError, MissingPart, UsageError
 from windlass.runs.context import Context
 from windlass.views.platform import ClusterMade, ClusterPlan, ComponentState
@@ -37,8 +37,8 @@ UNFINISHED: Final = (
 CLUSTER: Final = "aws_eks_cluster.main"
 if TYPE_CHECKING:
     from windlass.clusters.aws import Aws
-    from windlass.clusters.bucket import Bucket
     from windlass.clusters.recovery import RecoveryReport
+    from windlass.clusters.storage.bucket import Bucket
     from windlass.clusters.terraform import Plan, Result, StopRequests, Terraform
 
 
@@ -57,7 +57,7 @@ def plan_up(
     `is_dry`: nothing changes in AWS or in the state: nothing is recovered, and the state is not locked.
     Raises TerraformError, AwsError, FolderError, UsageError.
     """
-    from windlass.clusters.bucket import require_usable
+    from windlass.clusters.storage.bucket import require_usable
 
     bucket = look_at_bucket(named, context)
     require_usable(bucket, named.cluster)
@@ -102,7 +102,7 @@ def in_state(named: Named, context: Context, bucket: Bucket, state: Mapping[str,
 
 def foreign_notes(bucket: Bucket) -> list[str]:
     """What to know of a bucket of others."""
-    from windlass.clusters.bucket import whose
+    from windlass.clusters.storage.bucket import whose
 
     if bucket.is_managed:
         return []
@@ -164,7 +164,7 @@ def require_account(named: Named, terraform: Terraform, context: Context) -> Non
     """Raise UsageError where the login is of another account than the cluster: Terraform would find nothing of it, and
     forget it, while AWS bills it. Raises TerraformError, AwsError.
     """
-    from windlass.clusters.contents import accounts
+    from windlass.clusters.eks.contents import accounts
 
     try:
         named.folder.local_state()

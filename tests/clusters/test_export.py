@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from windlass.clusters.components.table import KARPENTER
-from windlass.clusters.eksctl import cluster_config
+from windlass.clusters.export import cluster_config
 from windlass.spec.parse import parse_cluster
 
 SCHEMA = json.loads(Path(__file__).with_name("eksctl_cluster_config.schema.json").read_text())

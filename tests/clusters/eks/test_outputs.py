@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from windlass.clusters.outputs import FSX_PATH, Karpenter, Outputs, kubeconfig, sagemaker_target, target
+from windlass.clusters.eks.outputs import FSX_PATH, Karpenter, Outputs, kubeconfig, sagemaker_target, target
 from windlass.engines.kubernetes.access.kubeconfig import read_context
 from windlass.errors import EngineError
 from windlass.spec.parse import parse_cluster, parse_targets

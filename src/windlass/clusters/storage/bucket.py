@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.clusters.aws import AccessDenied, Aws, NotThere, aws_errors, partition
-from windlass.clusters.bucket_key import default_key
+from windlass.clusters.storage.bucket_key import default_key
 from windlass.clusters.tags import OWNER, flat
 from windlass.errors import UsageError
 from windlass.spec.cluster import Cluster

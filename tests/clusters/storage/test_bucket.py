@@ -11,7 +11,7 @@ from tests.fakeaws.emulator.fixtures import shared_aws
 from tests.servers.faulty import FORBIDDEN, HTML, PASS, Fault, Request, fault_proxy
 
 from windlass.clusters.aws import Aws, AwsError, Identity, NoAnswer
-from windlass.clusters.bucket import Bucket, look, require_usable
+from windlass.clusters.storage.bucket import Bucket, look, require_usable
 from windlass.clusters.tags import OWNER
 from windlass.errors import UsageError
 from windlass.spec.cluster import Cluster

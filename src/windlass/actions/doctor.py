@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.clusters.find import FILE, Named, find
 from windlass.actions.jobs import JOB_FILES, read_job, read_text
 from windlass.clusters.aws import Aws
-from windlass.clusters.folder import NAME, ClusterFolder
+from windlass.clusters.find import FILE, Named, find
 from windlass.clusters.preflight.finding import Finding, Offer, unknown
 from windlass.clusters.preflight.identity import NAME as POD_IDENTITY
 from windlass.clusters.preflight.identity import PodsOf, association_finding, command
+from windlass.clusters.terraform.folder import NAME, ClusterFolder
 from windlass.engines.checks import Check
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
     from windlass.clusters.components.manager import ComponentStatus
-    from windlass.clusters.outputs import Outputs
+    from windlass.clusters.eks.outputs import Outputs
     from windlass.engines.kubernetes.reading.preflight.platform import Expected
     from windlass.spec.targets import KubernetesTarget
 
@@ -144,7 +144,7 @@ def taken_up(offer: Offer) -> Check:
 
 def _components(named: Named, outputs: Outputs, context: Context) -> Iterator[Diagnosis]:
     """A check for each operator."""
-    from windlass.actions.clusters.inside import managed, wanted
+    from windlass.clusters.kubernetes import managed, wanted
 
     try:
         with managed(named, outputs, context) as manager:
@@ -193,7 +193,7 @@ def _images(context: Context) -> tuple[str, ...]:
 
 def _expected(named: Named, outputs: Outputs) -> Expected:
     """What a cluster that Windlass has made should have."""
-    from windlass.clusters.outputs import EFS_CLAIM, FSX_CLAIM
+    from windlass.clusters.eks.outputs import EFS_CLAIM, FSX_CLAIM
     from windlass.engines.kubernetes.reading.preflight.platform import Expected
     from windlass.engines.kubernetes.reading.preflight.pod_findings import Association
 

@@ -1,4 +1,4 @@
-"""Tests of `windlass.clusters.folder`."""
+"""Tests of `windlass.clusters.terraform.folder`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.clusters.folder import ClusterFolder, FolderBusy, FolderError, LocalBackend, S3Backend
+from windlass.clusters.terraform.folder import ClusterFolder, FolderBusy, FolderError, LocalBackend, S3Backend
 from windlass.errors import UsageError
 
 S3 = S3Backend("states", "clusters/dev.tfstate", "eu-west-1")
@@ -134,7 +134,7 @@ def test_a_second_command_is_told_which_one_works(folder: ClusterFolder) -> None
 
 def test_the_lock_of_a_killed_command_is_free(folder: ClusterFolder) -> None:
     program = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom windlass.clusters.folder import ClusterFolder\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom windlass.clusters.terraform.folder import ClusterFolder\n"
         "with ClusterFolder.of(Path(sys.argv[1]), 'dev').locked('cluster up'):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.clusters.components.fakecluster import FakeCluster
 
-from windlass.actions.clusters.find import Named
-from windlass.actions.clusters.volumes import FILE, Volumes, of_cluster, remember, remembered
-from windlass.clusters.folder import ClusterFolder, FolderError
+from windlass.clusters.find import Named
+from windlass.clusters.storage.volumes import FILE, Volumes, of_cluster, remember, remembered
+from windlass.clusters.terraform.folder import ClusterFolder, FolderError
 from windlass.spec.parse import parse_cluster
 
 TEXT = "name: vision\nregion: us-west-2\n"

@@ -1,1 +1,0 @@
-"""Clusters of one's own on AWS: made, checked, audited and removed."""
