@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from windlass.actions.command_line import caller_of, find_python
-from windlass.actions.jobs import read_job, read_text
+from windlass.actions.jobs import read_job
 from windlass.errors import JobFileError
 from windlass.runs.context import Context
+from windlass.spec.text_file import read_text
 from windlass.spec.wrappers import PythonEnvironment
 
 

@@ -174,7 +174,7 @@ def test_permissions_are_those_of_the_printed_policies_emulated(context: Context
     login = {"AWS_ACCESS_KEY_ID": keys["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": keys["SecretAccessKey"]}
     for purpose in (Purpose.UP, Purpose.DOCTOR):
         for document in policies(cluster, account, purpose):
-            iam.put_user_policy(UserName=name, PolicyName=document.name, PolicyDocument=json.dumps(document.as_json()))
+            iam.put_user_policy(UserName=name, PolicyName=document.name, PolicyDocument=json.dumps(document.document))
     # The emulator does not know on whom a simulation is done, which the policy of doctor names.
     simulates = {"Effect": "Allow", "Action": "iam:SimulatePrincipalPolicy", "Resource": "*"}
     also = json.dumps({"Version": "2012-10-17", "Statement": [simulates]})

@@ -13,31 +13,27 @@ import pexpect
 import pytest
 from tests.cli.conftest import WINDLASS, Call, loaded_by
 from tests.cli.test_json import hold
-from tests.clusters.test_outputs import VALUES
+from tests.clusters.eks.test_outputs import VALUES
 
 from windlass.actions.targets import find_target
 from windlass.cli.cluster_progress import Progress
 from windlass.cli.clustertext import audit_lines, plan_lines, removed_lines, status_lines
-from windlass.clusters.audit.command import view
+from windlass.clusters.audit.prices import priced
 from windlass.clusters.audit.report import AuditReport, Found, PriceKey, Unknown
+from windlass.clusters.components.resources import Ref
+from windlass.clusters.down import ClusterRemoved
 from windlass.clusters.eks.outputs import Outputs
 from windlass.clusters.find import find
+from windlass.clusters.holdings import Holding
+from windlass.clusters.plan import ClusterPlan
+from windlass.clusters.security_groups import AddedRule
+from windlass.clusters.status import ClusterStatus, ClusterSummary
+from windlass.clusters.terraform import Action, Change
 from windlass.clusters.terraform.events import Diagnostic, Note, ResourceDone, ResourceProgress, ResourceStarted
-from windlass.clusters.up import connect
+from windlass.clusters.working_folder import connect
+from windlass.pricing.cluster import Estimate, PoolCost, Row
 from windlass.pricing.table import embedded
 from windlass.runs.context import here
-from windlass.views.platform import (
-    AddedRule,
-    ClusterPlan,
-    ClusterPrice,
-    ClusterRemoved,
-    ClusterStatus,
-    ClusterSummary,
-    Drained,
-    PoolPrice,
-    PriceRow,
-)
-from windlass.views.platform import ResourceChange as Change
 
 
 def plain(text: str, *_colour: str, **_style: bool) -> str:
@@ -222,18 +218,22 @@ def test_commands_of_clusters_import_no_boto3_before_they_need_it(environ: dict[
 
 # -- text -------------------------------------------------------------------------------------------------------------
 
-PRICE = ClusterPrice(
+PRICE = Estimate(
+    (Row("EKS control plane", None, 0.1, 73.0, False, ""), Row("EFS", None, None, None, True, "")),
     266.0,
-    (PriceRow("EKS control plane", 73.0, False, ""), PriceRow("EFS", None, True, "")),
-    (PoolPrice("a100", 43.9), PoolPrice("p6", None)),
+    (PoolCost("a100", (), 43.9), PoolCost("p6", (), None)),
     ("4 × p6-b300.48xlarge",),
     ("2026-02-09", "2026-02-09"),
 )
 
 
+def change(address: str, action: Action, reason: str = "") -> Change:
+    return Change(address, address.partition(".")[0], action, {"password": "secret"}, {}, {}, reason)
+
+
 def test_a_plan_names_few_resources_and_counts_many() -> None:
-    many = tuple(Change(f"aws_subnet.private[{at}]", "create", "") for at in range(20))
-    few = (Change("aws_eks_cluster.main", "replace", "replace_because_tainted"),)
+    many = tuple(change(f"aws_subnet.private[{at}]", Action.CREATE) for at in range(20))
+    few = (change("aws_eks_cluster.main", Action.REPLACE, "replace_because_tainted"),)
     plan = ClusterPlan("vision", "us-west-2", (*many, *few), (), "21 to add", 16.0, PRICE, "/home/x", True)
     lines = plan_lines(plan, plain)
     assert "  create 20 × aws_subnet" in lines
@@ -247,9 +247,7 @@ def test_a_plan_names_few_resources_and_counts_many() -> None:
 
 
 def report(*found: Found, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
-    from datetime import UTC, datetime
-
-    return AuditReport("vision", "us-east-1", found, unknown, datetime(2026, 1, 1, tzinfo=UTC), 45)
+    return AuditReport("vision", "us-east-1", found, unknown, 1767225600.0, 45)
 
 
 def nat(**more: Any) -> Found:
@@ -259,7 +257,7 @@ def nat(**more: Any) -> Found:
 
 def test_an_audit_is_priced_and_says_what_is_not_known() -> None:
     unknown = Unknown("file system", "elasticfilesystem:DescribeFileSystems", "not allowed", "grant it")
-    found = view(report(nat(), unknown=(unknown,)), embedded())
+    found = priced(report(nat(), unknown=(unknown,)), embedded())
     [leak] = found.leaks
     assert (leak.usd_per_month, found.usd_per_month, found.is_clean) == (32.85, 32.85, False)
     text = "\n".join(audit_lines(found, plain))
@@ -272,7 +270,7 @@ def test_what_others_use_is_removed_after_them() -> None:
     kinds = ["VPC", "subnet", "NAT gateway", "network interface", "elastic IP address", "instance"]
     left = [replace(nat(), kind=kind, id=kind, remedy=f"delete {kind}") for kind in kinds]
     group = replace(nat(), service="autoscaling", kind="autoscaling group", id="g", remedy="delete group")
-    found = view(report(*left, group), embedded())
+    found = priced(report(*left, group), embedded())
     text = "\n".join(audit_lines(found, plain))
     assert [line.removeprefix("  delete ") for line in text.splitlines() if line.startswith("  delete ")] == [
         "group",
@@ -286,7 +284,7 @@ def test_what_others_use_is_removed_after_them() -> None:
 
 
 def test_what_is_kept_on_purpose_is_no_leak() -> None:
-    found = view(report(nat(kept_on_purpose=True)), embedded())
+    found = priced(report(nat(kept_on_purpose=True)), embedded())
     assert (found.is_clean, found.usd_per_month) == (True, 32.85)
     assert audit_lines(found, plain)[-1] == (
         "audit of vision in us-east-1: nothing is left, but 1 kept on purpose (45 questions to AWS; other regions "
@@ -295,12 +293,12 @@ def test_what_is_kept_on_purpose_is_no_leak() -> None:
 
 
 def test_what_may_be_of_the_cluster_and_bills_is_no_clean_audit() -> None:
-    found = view(report(nat(is_certain=False)), embedded())
+    found = priced(report(nat(is_certain=False)), embedded())
     lines = audit_lines(found, plain)
     assert not found.is_clean
     assert lines[-1].startswith("audit of vision in us-east-1: 1 object that may be of it and bill, at least 0.00 USD")
     assert "what is not of vision is left out once it has the tag windlass.dev/keep=true" in lines
-    free = view(report(replace(nat(is_certain=False), bills=False, price_keys=())), embedded())
+    free = priced(report(replace(nat(is_certain=False), bills=False, price_keys=())), embedded())
     assert free.is_clean
     assert "nothing that bills is left, but 1 to look at" in audit_lines(free, plain)[-1]
 
@@ -316,15 +314,17 @@ def test_a_part_without_a_price_makes_the_row_unknown() -> None:
         True,
         (PriceKey("fsx-other", "GiB-month", "WINDOWS", 32.0),),
     )
-    [leak] = view(report(one), embedded()).leaks
+    [leak] = priced(report(one), embedded()).leaks
     assert leak.usd_per_month is None
 
 
 def test_what_was_left_by_a_removal_is_named_with_the_reason() -> None:
-    left = Drained("Service", "web", "ui", "load balancer a", "its controller is not running")
-    done = ClusterRemoved("vision", 94, 240.0, (), (left,), (), view(report(), embedded()))
+    left = Holding(
+        "services", Ref("v1", "Service", "web", "ui"), "load balancer a", why="its controller is not running"
+    )
+    done = ClusterRemoved("vision", 94, 240.0, (), (left,), (), priced(report(), embedded()))
     hold("cluster-down", json.loads(json.dumps(to_json(done))))
-    assert "  left: Service ui (its controller is not running)" in removed_lines(done, plain)
+    assert "  left: Service ui (its controller is gone)" in removed_lines(done, plain)
 
 
 def to_json(view: Any) -> Any:

@@ -99,8 +99,8 @@ def test_a_service_is_left_with_the_reason_where_the_controller_is_gone_emulated
     scene.controller.kill()
     told: list[DrainStep] = []
     done = scene.drain(1, told.append)
-    [left] = [one for one in done.left if one.holding.ref.kind == "Service"]
-    assert left.holding.ref.name == "web"
+    [left] = [one for one in done.left if one.ref.kind == "Service"]
+    assert left.ref.name == "web"
     assert f"finalizer {FINALIZER}" in left.why
     assert "is it running?" in left.why
     assert ("services", "left") in [(one.stage, one.what) for one in told]
@@ -127,7 +127,7 @@ def test_a_controller_killed_in_the_middle_leaves_no_load_balancer_unseen_emulat
     done = scene.drain(1, strike)
     for one in strikes:
         one.join()  # else it could strike the controller that is started below
-    left = [one for one in done.left if one.holding.ref.kind == "Service"]
+    left = [one for one in done.left if one.ref.kind == "Service"]
     assert left or scene.balancers() == [], "a Service that is gone has no load balancer"
     scene.controller.start()
     assert not scene.drain().left
@@ -161,7 +161,7 @@ def test_nodes_are_removed_through_karpenter_and_left_while_it_does_not_run(scal
     client = Client(scaled.context, "default", scaled.kubeconfig)
     scaled.stop_program("karpenter")
     left = drain(client, lambda _: None, timeout_seconds=2, sleep=lambda _: passed(0.1)).left
-    assert [one.holding.ref.kind for one in left] == ["NodeClaim", "NodeClaim"]
+    assert [one.ref.kind for one in left] == ["NodeClaim", "NodeClaim"]
     assert all("finalizer karpenter.sh/termination: karpenter has not removed it" in one.why for one in left)
     scaled.start_program("karpenter")
     done = drain(client, lambda _: None, timeout_seconds=240, sleep=lambda _: passed(0.1))
@@ -203,7 +203,7 @@ def test_a_claim_in_use_is_left_with_its_pods_and_goes_after_them_emulated(scene
     volume = volume_of(bed, lone_namespace, "data")
     bed.kubectl("wait", "-n", lone_namespace, "--for=jsonpath={.status.ready}=1", "job/holder", "--timeout=600s")
     [left] = scene.drain(1).left
-    assert (left.holding.ref.kind, left.holding.ref.name) == ("PersistentVolumeClaim", "data")
+    assert (left.ref.kind, left.ref.name) == ("PersistentVolumeClaim", "data")
     assert "pods use the claim: holder-" in left.why
     bed.kubectl("delete", "job", "holder", "-n", lone_namespace)
     done = scene.drain()

@@ -156,7 +156,7 @@ def test_a_service_whose_controller_does_not_run_is_left_with_its_name(cluster: 
     told: list[DrainStep] = []
     clock = Clock()
     done = drained(client, told, clock)
-    assert [one.holding.ref.name for one in done.left] == ["web", "data"], "the next stage was begun all the same"
+    assert [one.ref.name for one in done.left] == ["web", "data"], "the next stage was begun all the same"
     assert done.left[0].why == (
         f"finalizer {LB}: its controller is not running: Deployment aws-load-balancer-controller in kube-system has no "
         "available replica; FailedDeployModel: no credentials"
@@ -174,7 +174,7 @@ def test_a_service_whose_controller_does_not_run_is_left_with_its_name(cluster: 
     assert clock.now >= Clock.now + 120
     controllers(cluster)
     cluster.act(path, cluster.objects[path])
-    assert "web" not in [one.holding.ref.name for one in drained(client).left], "the next call goes on"
+    assert "web" not in [one.ref.name for one in drained(client).left], "the next call goes on"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_volume_without_a_claim_is_only_deleted_where_its_provisioner_guards_i
     cluster.objects["/api/v1/persistentvolumes/pv-bare"]["status"]["message"] = "volume is attached to i-0a"
     done = drained(client)
     assert deleted(cluster) == ["pv-guarded"]
-    by_name = {one.holding.ref.name: one.why for one in done.left}
+    by_name = {one.ref.name: one.why for one in done.left}
     assert by_name["pv-bare"] == "its deletion was not requested; volume is attached to i-0a"
     assert "the CSI driver has not removed it" in by_name["pv-guarded"]
 
@@ -237,14 +237,12 @@ def test_a_node_that_is_not_drained_says_so(cluster: FakeCluster, client: Client
         {"type": "Drained", "status": "False", "message": "pod team/x must not be evicted"}
     ]
     done = drained(client)
-    assert {one.holding.ref.name: one.why for one in done.left}["gpus-1"] == (
+    assert {one.ref.name: one.why for one in done.left}["gpus-1"] == (
         f"finalizer {KARPENTER}: karpenter has not removed it, and the cluster has no Deployment of it: "
         "is it running?; not drained: pod team/x must not be evicted"
     )
     assert "ec2nodeclasses" not in " ".join(cluster.changes), "its nodes still need it"
-    assert {one.holding.ref.kind: one.why for one in done.left}["EC2NodeClass"] == (
-        "it is deleted once each NodeClaim is gone"
-    )
+    assert {one.ref.kind: one.why for one in done.left}["EC2NodeClass"] == ("it is deleted once each NodeClaim is gone")
 
 
 def test_target_groups_are_left_to_the_controller_of_their_service(cluster: FakeCluster, client: Client) -> None:

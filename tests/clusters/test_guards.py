@@ -16,19 +16,21 @@ from tests.clusters.components.fakecluster import FakeCluster
 from tests.clusters.eks.test_outputs import VALUES
 
 import windlass.clusters
-from windlass.clusters.audit.command import audit_named
+from windlass.clusters.audit.named import audit_named
 from windlass.clusters.aws import Aws, AwsError, Identity, NotThere
 from windlass.clusters.down import down
 from windlass.clusters.eks.contents import Contents, contents
 from windlass.clusters.eks.outputs import FSX_PATH, ApiServer, Outputs, target
 from windlass.clusters.find import FILE, OUTPUTS, Named
-from windlass.clusters.guards import EXPORTED, export, look, training_jobs
-from windlass.clusters.planning import write_folder
+from windlass.clusters.guards import look, training_jobs
+from windlass.clusters.reconcile import require_account
 from windlass.clusters.status import status, summary
 from windlass.clusters.storage.bucket import Bucket
+from windlass.clusters.storage.fsx import EXPORTED, export
 from windlass.clusters.terraform.folder import ClusterFolder
 from windlass.clusters.terraform.state import state_resources
-from windlass.clusters.up import plan_up, require_account, take_outputs
+from windlass.clusters.up import plan_up
+from windlass.clusters.working_folder import take_outputs, write_folder
 from windlass.engines.kubernetes.objects.layout import RUN_LABEL
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.context import Context

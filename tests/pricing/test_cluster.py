@@ -168,4 +168,4 @@ def test_single_items_can_be_priced_as_an_audit_finds_them() -> None:
     found = estimate(items, "us-east-1", embedded())
     assert [row.per_month_usd for row in found.rows] == [pytest.approx(16.0), pytest.approx(32.85)]
     assert found.dates == ("2026-06-01", "2026-11-25")
-    assert estimate([], "us-east-1", embedded()) == Estimate((), 0.0, (), (), None)
+    assert estimate([], "us-east-1", embedded()) == Estimate((), 0.0, (), (), ())

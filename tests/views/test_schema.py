@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from windlass.views.schema import schema_of
+from windlass.clusters.terraform import Action, Change
+from windlass.pricing.cluster import PoolCost
+from windlass.views.projections import PROJECTIONS
+from windlass.views.schema import PRINTED, schema_of
+from windlass.views.serialise import to_json
 
 PREVIOUS = {
     "status": "id name target host phase exit_code created_at ended_at phases ranks progress cause checkpoint "
@@ -42,3 +46,24 @@ def test_a_nested_part_of_the_record_may_have_fields_of_newer_versions() -> None
     assert parts["RootCause"]["additionalProperties"] is True
     assert parts["RootCause"]["required"] == ["summary"]
     assert parts["Ledger"]["additionalProperties"] is False
+
+
+def test_every_projection_is_that_of_a_class_that_is_printed() -> None:
+    """A class that was moved or renamed would print all of its fields, such as passwords in a plan of Terraform."""
+    printed = {name for command in PRINTED for name in titles(schema_of(command))}
+    assert {name.rpartition(".")[2] for name in PROJECTIONS} <= printed
+
+
+def titles(schema: dict[str, Any]) -> set[str]:
+    return {schema.get("title", ""), *(one.get("title", "") for one in schema.get("$defs", {}).values())}
+
+
+def test_attributes_of_resources_are_not_printed() -> None:
+    found = Change("aws_db.main", "aws_db", Action.CREATE, {"password": "secret"}, {"password": "secret"}, {})
+    assert to_json(found) == {"address": "aws_db.main", "action": "create", "reason": ""}
+    assert set(schema_of("cluster-plan")["$defs"]["Change"]["properties"]) == {"address", "action", "reason"}
+
+
+def test_amounts_are_rounded_to_cents_and_unknown_ones_are_null() -> None:
+    assert to_json(PoolCost("a100", (), 43.89999999)) == {"name": "a100", "usd_per_hour": 43.9}
+    assert to_json(PoolCost("p6", (), None))["usd_per_hour"] is None

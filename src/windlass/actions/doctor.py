@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.jobs import JOB_FILES, read_job, read_text
+from windlass.actions.jobs import JOB_FILES, read_job
 from windlass.clusters.aws import Aws
 from windlass.clusters.find import FILE, Named, find
 from windlass.clusters.preflight.finding import Finding, Offer, unknown
@@ -17,6 +17,7 @@ from windlass.clusters.terraform.folder import NAME, ClusterFolder
 from windlass.engines.checks import Check
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context
+from windlass.spec.text_file import read_text
 
 if TYPE_CHECKING:
     from windlass.clusters.components.manager import ComponentStatus
@@ -159,13 +160,13 @@ def _components(named: Named, outputs: Outputs, context: Context) -> Iterator[Di
 def component_check(one: ComponentStatus, fix: str) -> Check:
     """How an operator is. Pure."""
     if one.state == "absent":
-        return Check(one.component, "fail", f"not installed; version {one.wanted} belongs to the cluster", fix)
+        return Check(one.name, "fail", f"not installed; version {one.wanted} belongs to the cluster", fix)
     if not one.is_healthy:
         why = "; ".join(one.problems) or f"it is {one.state}"
-        return Check(one.component, "fail", f"{_version(one)} is not healthy: {why}", fix)
+        return Check(one.name, "fail", f"{_version(one)} is not healthy: {why}", fix)
     if one.state != "foreign" and not one.is_current:
-        return Check(one.component, "warn", f"{_version(one)}; this Windlass installs {one.wanted}", fix)
-    return Check(one.component, "ok", f"{_version(one)} is healthy")
+        return Check(one.name, "warn", f"{_version(one)}; this Windlass installs {one.wanted}", fix)
+    return Check(one.name, "ok", f"{_version(one)} is healthy")
 
 
 def _version(one: ComponentStatus) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from windlass.actions.init import write_files
-from windlass.actions.jobs import JOB_FILES, MAX_JOB_BYTES, decoded, read_text
+from windlass.actions.jobs import JOB_FILES
 from windlass.runs.context import Context
+from windlass.spec.text_file import MAX_BYTES, decoded, read_text
 
 if TYPE_CHECKING:
     from windlass.importers.convert import Format, Imported
@@ -30,7 +31,7 @@ def read_foreign(
     from windlass.importers.source import STDIN
 
     if what == STREAM:
-        text, where = decoded(sys.stdin.buffer.read(MAX_JOB_BYTES + 1), STDIN), STDIN
+        text, where = decoded(sys.stdin.buffer.read(MAX_BYTES + 1), STDIN), STDIN
         return import_text(text, where, form=form, name=name, document=document)
     path = context.cwd / os.path.expanduser(what)
     return import_text(read_text(path, what), what, form=form, name=name, document=document)

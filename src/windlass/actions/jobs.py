@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.errors import JobFileError, Problem, UsageError, near
 from windlass.runs.context import Context
+from windlass.spec.text_file import read_text
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
     from windlass.spec.launchers import Remark
 
 JOB_FILES: Final = ("job.yaml", "job.yml")
-MAX_JOB_BYTES: Final = 1 << 20
 
 
 class Parts(dict[str, Any]):
@@ -190,27 +190,6 @@ def _job_file_in(folder: Path) -> Path:
             return folder / name
     hint = "name a job file or a script: windlass run train.py; or write one: windlass init"
     raise UsageError(f"there is no {JOB_FILES[0]} in {folder}", hint)
-
-
-def read_text(path: Path, shown: str) -> str:
-    """The text of a file that the user wrote. Raises JobFileError: not there, no rights, too large, not UTF-8."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_JOB_BYTES + 1)
-    except OSError as error:
-        raise JobFileError([Problem(shown, "", f"cannot be read: {error.strerror}", "check the path")]) from error
-    return decoded(data, shown)
-
-
-def decoded(data: bytes, shown: str) -> str:
-    """Bytes of a file as its text. Raises JobFileError: too large, not UTF-8."""
-    if len(data) > MAX_JOB_BYTES:
-        raise JobFileError([Problem(shown, "", "is larger than 1 MiB", "a job file has some lines, not data")])
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        problem = Problem(shown, "", f"is not UTF-8 text: byte {error.start}", "save it as UTF-8")
-        raise JobFileError([problem]) from error
 
 
 def _changed(ready: ReadyJob, overrides: Mapping[str, Any], more: Sequence[str] = ()) -> ReadyJob:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.jobs import ReadyJob, read_text
+from windlass.actions.jobs import ReadyJob
 from windlass.engines import added_kinds, engine_class, target_model
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.context import Context
+from windlass.spec.text_file import read_text
 
 if TYPE_CHECKING:
     from windlass.plan.plan import Note, Plan

@@ -13,9 +13,9 @@ from windlass.cli import options
 from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
+    from windlass.clusters.draft import Answers
     from windlass.clusters.guards import Look
-    from windlass.clusters.status import Answers
-    from windlass.views.platform import ClusterPlan
+    from windlass.clusters.plan import ClusterPlan
 
 REFUSED: Final = 1
 """Exit code where the user says no."""
@@ -85,27 +85,26 @@ def init(
       windlass cluster init --name vision --region us-west-2 --gpus g5.12xlarge:8
     """
     from windlass.actions.prices import default_region
-    from windlass.clusters import status as other
+    from windlass.clusters import draft
     from windlass.runs.context import here
-    from windlass.views.platform import WrittenCluster
 
     context = here()
-    path = other.draft_path(context, force=force)  # before the questions
+    path = draft.path_for(context, force=force)  # before the questions
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
-    answers = other.Answers(
-        name=_asked(name, "Name of the cluster", "training", can_ask, lambda text: other.check(name=text)),
-        region=_asked(region, "AWS region", default_region(context), can_ask, lambda text: other.check(region=text)),
+    answers = draft.Answers(
+        name=_asked(name, "Name of the cluster", "training", can_ask, lambda text: draft.check(name=text)),
+        region=_asked(region, "AWS region", default_region(context), can_ask, lambda text: draft.check(region=text)),
         gpus=tuple(_pool(one) for one in (gpus or _asked_pools(can_ask))),
         spot=_confirmed(spot, "Spot instances (cheaper, may be taken back)?", False, can_ask),
         efs=_confirmed(efs, "A file system that all pods share (EFS)?", True, can_ask),
         public_access=ranges,
     )
-    path.write_text(text := other.draft(answers), encoding="utf-8")
+    path.write_text(text := draft.text_of(answers), encoding="utf-8")
     taken = _taken(answers, {"name": name, "region": region, "gpus": gpus or None, "spot": spot, "efs": efs})
     if taken and not can_ask:
         emit([f"nothing was asked, since there is no terminal; taken: {', '.join(taken)}"], sys.stderr)
     print_data(
-        WrittenCluster(str(path)),
+        draft.WrittenCluster(str(path)),
         form,
         [f"{path.name} written:", "", *text.splitlines(), "", "Next: windlass cluster plan, then windlass cluster up"],
     )
@@ -159,9 +158,9 @@ def _asked_pools(can_ask: bool) -> tuple[str, ...]:
 
 
 def _check_pools(text: str) -> None:
-    from windlass.clusters import status as other
+    from windlass.clusters import draft
 
-    other.check(gpus=tuple(_pool(one) for one in _words(text)))
+    draft.check(gpus=tuple(_pool(one) for one in _words(text)))
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -195,15 +194,15 @@ def plan(cluster: str | None, form: str) -> int:
     """
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import plan_lines
-    from windlass.clusters import up as actions
     from windlass.clusters.find import find
     from windlass.clusters.terraform import StopRequests
+    from windlass.clusters.up import plan_up
     from windlass.runs.context import here
 
     context = here()
     named = find(cluster, context)
     with shown(form) as on_event, StopRequests() as stop, named.folder.locked("cluster plan"):
-        _, made = actions.plan_up(named, named.terraform(context, on_event, stop), context, on_event, is_dry=True)
+        _, made = plan_up(named, named.terraform(context, on_event, stop), context, on_event, is_dry=True)
     print_data(made, form, lambda paint: plan_lines(made, paint))
     return 0
 
@@ -231,9 +230,9 @@ def up(
       windlass cluster up
       windlass cluster up vision.yaml --yes
     """
+    from windlass.actions import clusters
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import made_lines
-    from windlass.clusters import up as actions
     from windlass.clusters.find import find
     from windlass.clusters.terraform import StopRequests
     from windlass.runs.context import here
@@ -241,7 +240,7 @@ def up(
     context = here()
     named = find(cluster, context)
     with shown(form) as on_event, StopRequests() as stop:
-        made = actions.up(
+        made = clusters.up(
             named,
             context,
             on_event,
@@ -303,7 +302,7 @@ def down(
     """
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import removed_lines
-    from windlass.clusters import down as actions
+    from windlass.clusters.down import down as remove
     from windlass.clusters.find import find
     from windlass.clusters.terraform import StopRequests
     from windlass.runs.context import here
@@ -311,7 +310,7 @@ def down(
     context = here()
     named = find(cluster, context)
     with shown(form) as on_event, StopRequests() as stop:
-        done = actions.down(
+        done = remove(
             named,
             context,
             on_event,
@@ -349,10 +348,10 @@ def list_(form: str) -> int:
       windlass cluster ls
     """
     from windlass.cli.clustertext import list_lines
-    from windlass.clusters import status as other
+    from windlass.clusters.status import summaries
     from windlass.runs.context import here
 
-    found = tuple(other.summaries(here()))
+    found = tuple(summaries(here()))
     if not found and form == "table":
         click.echo("No cluster yet. Describe one: windlass cluster init", err=True)
         return 0
@@ -373,14 +372,14 @@ def status(cluster: str | None, drift: bool, form: str) -> int:
     """
     from windlass.cli.cluster_progress import shown
     from windlass.cli.clustertext import status_lines
-    from windlass.clusters import status as other
     from windlass.clusters.find import find
+    from windlass.clusters.status import status as inspect
     from windlass.runs.context import here
 
     context = here()
     named = find(cluster, context)
     with shown(form) as on_event:
-        found = other.status(named, context, on_event, with_drift=drift)
+        found = inspect(named, context, on_event, with_drift=drift)
     print_data(found, form, lambda paint: status_lines(found, paint))
     is_known = found.summary.state not in ("incomplete", "unknown") and not found.not_looked
     is_complete = is_known and not found.drift and not found.added
@@ -404,7 +403,7 @@ def audit(name: str, region: str | None, foreign: bool, form: str) -> int:
       windlass cluster audit vision --region us-west-2
     """
     from windlass.cli.clustertext import audit_lines
-    from windlass.clusters.audit.command import audit_named
+    from windlass.clusters.audit.named import audit_named
     from windlass.runs.context import here
 
     found = audit_named(name, region or "", here(), is_ours=not foreign)
@@ -425,13 +424,13 @@ def export(cluster: str | None, eksctl: bool, force: bool, form: str) -> int:
       windlass cluster export
       windlass cluster export --eksctl
     """
-    from windlass.clusters import status as other
+    from windlass.clusters.export import export_eksctl, export_terraform
     from windlass.clusters.find import find
     from windlass.runs.context import here
 
     context = here()
     named = find(cluster, context)
-    done = other.export_eksctl(named, context, force=force) if eksctl else other.export_terraform(named, context)
+    done = export_eksctl(named, context, force=force) if eksctl else export_terraform(named, context)
     notes = [f"note: {one}" for one in done.left_out]
     print_data(done, form, [*(f"{name} written" for name in done.files), *notes])
     return 0
@@ -460,7 +459,7 @@ def policy(cluster: str | None, purpose: str, account: str, into: Path | None, f
     """
     from windlass.cli.policytext import policy_lines
     from windlass.clusters.find import find
-    from windlass.clusters.policies.command import policies
+    from windlass.clusters.policies.named import policies
     from windlass.runs.context import here
 
     context = here()

@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, Final
 from windlass.cli.formatting import Paint, count, duration, titled, visible
 
 if TYPE_CHECKING:
+    from windlass.clusters.audit import AuditReport, Found
+    from windlass.clusters.components.manager import ComponentStatus
+    from windlass.clusters.down import ClusterRemoved
     from windlass.clusters.guards import Look
-    from windlass.views.platform import (
-        ClusterAudit,
-        ClusterMade,
-        ClusterPlan,
-        ClusterPrice,
-        ClusterRemoved,
-        ClusterStatus,
-        ClusterSummary,
-        ComponentState,
-        LeftObject,
-        ResourceChange,
-    )
+    from windlass.clusters.plan import ClusterPlan
+    from windlass.clusters.status import ClusterStatus, ClusterSummary
+    from windlass.clusters.terraform import Change
+    from windlass.clusters.up import ClusterMade
+    from windlass.pricing.cluster import Estimate
 
 COLOURS: Final = {"create": "green", "update": "yellow", "replace": "red", "delete": "red", "import": "cyan"}
 PRIVATE: Final = (
@@ -66,7 +62,7 @@ def plan_lines(plan: ClusterPlan, paint: Paint) -> list[str]:
     return [*lines, "", *price_lines(plan.price, plan.region, paint), "", f"working folder: {plan.path}"]
 
 
-def _changes(changes: Sequence[ResourceChange], paint: Paint) -> list[str]:
+def _changes(changes: Sequence[Change], paint: Paint) -> list[str]:
     """Few changes by their addresses, many by their types."""
     lines = []
     for action in dict.fromkeys(one.action for one in changes):
@@ -80,14 +76,14 @@ def _changes(changes: Sequence[ResourceChange], paint: Paint) -> list[str]:
     return lines
 
 
-def price_lines(price: ClusterPrice, region: str, paint: Paint) -> list[str]:
+def price_lines(price: Estimate, region: str, paint: Paint) -> list[str]:
     """The price of a cluster, row by row."""
-    rows = [[visible(row.what), _month(row.usd_per_month, is_by_use=row.is_by_use)] for row in price.rows]
+    rows = [[visible(row.what), _month(row.per_month_usd, is_by_use=row.is_by_use)] for row in price.rows]
     lines = titled(("WHAT", "USD A MONTH"), rows, paint)
-    least = "at least " if any(row.usd_per_month is None and not row.is_by_use for row in price.rows) else ""
-    lines += ["", f"idle: {paint(f'{least}{price.usd_per_month:,.0f} USD a month', bold=True)}"]
+    least = "at least " if any(row.per_month_usd is None and not row.is_by_use for row in price.rows) else ""
+    lines += ["", f"idle: {paint(f'{least}{price.base_month_usd:,.0f} USD a month', bold=True)}"]
     for pool in price.pools:
-        amount = "unknown" if pool.usd_per_hour is None else f"{pool.usd_per_hour:,.2f} USD an hour"
+        amount = "unknown" if pool.per_hour_usd is None else f"{pool.per_hour_usd:,.2f} USD an hour"
         lines.append(f"pool {pool.name} with all its nodes: {amount}")
     if price.unknown:
         unknown = ", ".join(map(visible, price.unknown))
@@ -113,7 +109,7 @@ def made_lines(made: ClusterMade, paint: Paint) -> list[str]:
     return [*lines, "", *places, f"Next: windlass run --on {made.target}"]
 
 
-def component_lines(found: Sequence[ComponentState], paint: Paint) -> list[str]:
+def component_lines(found: Sequence[ComponentStatus], paint: Paint) -> list[str]:
     """A table of operators."""
     rows = []
     for one in found:
@@ -171,14 +167,16 @@ def removed_lines(done: ClusterRemoved, paint: Paint) -> list[str]:
     """What `down` has removed, and the audit."""
     lines = [f"{done.name}: {count(done.destroyed, 'resource')} destroyed in {duration(done.seconds)}"]
     for word, group in (("removed by its controller", done.drained), ("left", done.left), ("kept", done.kept)):
-        lines += [
-            f"  {word}: {one.kind} {visible(one.name)}{f' ({visible(one.why)})' if one.why else ''}" for one in group
-        ]
+        lines += [f"  {word}: {one.ref.kind} {visible(one.ref.name)}{_because(one.why)}" for one in group]
     lines += [f"  {paint('lost', 'red')}: {visible(one)}" for one in done.lost]
     return [*lines, "", *audit_lines(done.audit, paint)]
 
 
-def audit_lines(found: ClusterAudit, paint: Paint) -> list[str]:
+def _because(why: str) -> str:
+    return f" ({visible(why)})" if why else ""
+
+
+def audit_lines(found: AuditReport, paint: Paint) -> list[str]:
     """What an audit found."""
     lines = []
     for title, group in (
@@ -190,32 +188,32 @@ def audit_lines(found: ClusterAudit, paint: Paint) -> list[str]:
             lines += [f"{title}:", *_objects(group, paint), ""]
     for one in found.unknown:
         hint = f" ({visible(one.hint)})" if one.hint else ""
-        lines.append(f"{paint('not known', 'yellow')}: {visible(one.what)}: {one.asked}: {visible(one.reason)}{hint}")
+        lines.append(f"{paint('not known', 'yellow')}: {visible(one.kind)}: {one.asked}: {visible(one.reason)}{hint}")
     if found.is_clean:
         word = paint("nothing that bills is left" if found.possible else "nothing is left", "green", bold=True)
         kept = f", but {len(found.kept)} kept on purpose" if found.kept else ""
         kept += f", but {len(found.possible)} to look at" if found.possible else ""
         asked = f"({found.num_calls} questions to AWS; other regions were not asked)"
-        return [*lines, f"audit of {found.name} in {found.region}: {word}{kept} {asked}"]
+        return [*lines, f"audit of {found.cluster} in {found.region}: {word}{kept} {asked}"]
     parts = [f"{count(len(found.leaks), 'object')} left"] if found.leaks else []
-    if unproved := [one for one in found.possible if one.bills and not one.is_kept]:
+    if unproved := [one for one in found.possible if one.bills and not one.kept_on_purpose]:
         parts.append(f"{count(len(unproved), 'object')} that may be of it and bill")
-        lines += [f"what is not of {found.name} is left out once it has the tag {KEPT}", ""]
+        lines += [f"what is not of {found.cluster} is left out once it has the tag {KEPT}", ""]
     parts += [f"{count(len(found.unknown), 'question')} without an answer"] if found.unknown else []
     lines.append(
-        f"audit of {found.name} in {found.region}: {paint(' and '.join(parts), 'red', bold=True)}, "
+        f"audit of {found.cluster} in {found.region}: {paint(' and '.join(parts), 'red', bold=True)}, "
         f"at least {found.usd_per_month:,.2f} USD a month"
     )
     return lines
 
 
-def _turn(one: LeftObject) -> int:
+def _turn(one: Found) -> int:
     """When to remove it: AWS refuses to delete what another object uses."""
     kind = f"{one.service} {one.kind}"
     return -1 if kind in _USERS else _USED.index(kind) if kind in _USED else 0
 
 
-def _objects(group: Sequence[LeftObject], paint: Paint) -> list[str]:
+def _objects(group: Sequence[Found], paint: Paint) -> list[str]:
     """A table that fits a terminal, and below it the commands, whole, so that they can be copied."""
     rows = [
         [

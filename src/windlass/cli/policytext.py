@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from windlass.cli.formatting import Paint
 from windlass.clusters.policies import LONGEST
-from windlass.views.rights import ClusterPolicies
+from windlass.clusters.policies.named import ClusterPolicies
 
 
 def policy_lines(found: ClusterPolicies, paint: Paint) -> Iterator[str]:

@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from windlass.clusters.audit.command import audit
+from windlass.clusters.audit.named import audit
+from windlass.clusters.audit.report import AuditReport
+from windlass.clusters.drain import Drained
 from windlass.clusters.eks.contents import contents
 from windlass.clusters.find import Named, OnEvent, Stage
-from windlass.clusters.guards import Look, export, look, recorded_runs, require_exported, require_idle, training_jobs
+from windlass.clusters.guards import Look, look, recorded_runs, require_exported, require_idle, training_jobs
+from windlass.clusters.holdings import Holding
 from windlass.clusters.kubernetes import connected
-from windlass.clusters.planning import bucket_or_remembered, look_at_bucket, plan_view, write_folder
+from windlass.clusters.plan import ClusterPlan, described
+from windlass.clusters.reconcile import recover, require_account, require_known
+from windlass.clusters.storage.fsx import export
 from windlass.clusters.storage.kept_bucket import keep_or_empty
 from windlass.clusters.storage.volumes import of_cluster, remember, remembered
-from windlass.clusters.up import recover, require_account, require_known
+from windlass.clusters.working_folder import bucket_or_remembered, look_at_bucket, write_folder
 from windlass.errors import EngineError
 from windlass.runs.context import Context
-from windlass.views.platform import ClusterPlan, ClusterRemoved, Drained
 
 if TYPE_CHECKING:
-    from windlass.clusters.drain import Drained as DrainedObjects
-    from windlass.clusters.holdings import Holding
     from windlass.clusters.terraform import StopRequests
 
 
-RETAINED: Final = "its reclaim policy is Retain"
+@dataclass(frozen=True, slots=True)
+class ClusterRemoved:
+    """What `cluster down` has removed, and what is left."""
+
+    name: str
+    destroyed: int
+    """Resources of Terraform."""
+    seconds: float
+    drained: tuple[Holding, ...]
+    """Objects in the cluster that held something in AWS."""
+    left: tuple[Holding, ...]
+    kept: tuple[Holding, ...]
+    audit: AuditReport
+    lost: tuple[str, ...] = ()
+    """File systems that were deleted by force without their export, one sentence each."""
 
 
 def down(
@@ -64,7 +81,7 @@ def down(
                 require_known(named, {one.address for one in state}, aws)
                 require_exported(found.contents, aws)
         plan = terraform.plan(destroy=True)
-        if not confirm(plan_view(named, plan, context), found):
+        if not confirm(described(named, plan, context), found):
             return None
         with named.aws(context) as aws:
             lost = export(named, found.contents, aws, on_event, force=force)
@@ -93,15 +110,15 @@ def down(
         named.cluster.name,
         destroyed,
         time.monotonic() - began,
-        tuple(_view(one) for one in (drained.drained if drained else ())),
-        tuple(_view(one.holding, one.why) for one in (drained.left if drained else ())),
-        tuple(_view(one, RETAINED) for one in (drained.kept if drained else ())),
+        drained.drained,
+        drained.left,
+        drained.kept,
         seen,
         lost,
     )
 
 
-def drain_cluster(named: Named, found: Look, on_event: OnEvent, *, force: bool) -> DrainedObjects | None:
+def drain_cluster(named: Named, found: Look, on_event: OnEvent, *, force: bool) -> Drained:
     """Have controllers remove what they made in AWS; the volumes that were there are remembered.
 
     Raises EngineError where something is left, unless forced: Terraform would wait for it, and fail.
@@ -111,7 +128,7 @@ def drain_cluster(named: Named, found: Look, on_event: OnEvent, *, force: bool) 
     if found.contents.api is None or found.not_looked:
         if found.not_looked:
             on_event(Stage(f"not draining: {found.not_looked}"))
-        return None
+        return Drained()
     on_event(Stage("draining: load balancers, volumes, nodes of Karpenter"))
     with connected(named, found.contents.api) as client:
         remember(named, of_cluster(client))
@@ -123,7 +140,3 @@ def drain_cluster(named: Named, found: Look, on_event: OnEvent, *, force: bool) 
             "repair the controller that is named, and repeat; or --force, and remove by hand what the audit lists",
         )
     return done
-
-
-def _view(holding: Holding, why: str = "") -> Drained:
-    return Drained(holding.ref.kind, holding.ref.namespace, holding.ref.name, holding.holds, why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from windlass.clusters import holdings as held
@@ -20,31 +20,21 @@ from windlass.engines.kubernetes.access.client import Client, Refused
 STAGE_SECONDS: Final = 600.0
 """For each of the three stages: a load balancer takes minutes to go, and a node ends its pods first."""
 POLL_SECONDS: Final = 2.0
+RETAINED: Final = "its reclaim policy is Retain"
 AFTER: Final = {"TargetGroupBinding": ("Service", "Ingress", "Gateway"), "EC2NodeClass": ("NodePool", "NodeClaim")}
 """Kinds that are deleted once others of their stage are gone: those need them, or take them along."""
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """An object that did not go."""
-
-    holding: Holding
-    why: str
-    """The finalizer that holds it and whether its controller runs, or why its deletion was refused."""
-
-    def __str__(self) -> str:
-        return f"{self.holding}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
     """The result of `drain`."""
 
-    drained: tuple[Holding, ...]
+    drained: tuple[Holding, ...] = ()
     """That are gone, in order."""
-    left: tuple[Left, ...]
-    """That their controllers should have removed."""
-    kept: tuple[Holding, ...]
+    left: tuple[Holding, ...] = ()
+    """That their controllers should have removed: each with the finalizer that holds it and whether its controller
+    runs, or why its deletion was refused."""
+    kept: tuple[Holding, ...] = ()
     """Claims and volumes whose reclaim policy is Retain: they were not deleted, and their volumes cost money."""
 
 
@@ -115,12 +105,12 @@ class _Drain:
             self._stage(stage)
         # What one stage left may have gone by another: a claim is let go once the node of its pod is gone.
         last = [one for stage in STAGES for one in held.of_stage(self._resources, stage)]
-        kept = [one for one in last if one.is_retained]
+        kept = [replace(one, why=RETAINED) for one in last if one.is_retained]
         there = {one.ref.kind for one in last}
-        left = [Left(one, self._why(one.ref, there)) for one in last if not one.is_retained]
+        left = [replace(one, why=self._why(one.ref, there)) for one in last if not one.is_retained]
         gone = [one for ref, one in self._seen.items() if ref not in {other.ref for other in last}]
         for one in left:
-            self._say(one.holding.stage, "left", str(one))
+            self._say(one.stage, "left", str(one))
         return Drained(tuple(gone), tuple(left), tuple(kept))
 
     def _stage(self, stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Translates `cluster.yaml` into a ClusterConfig of eksctl, for teams that make their clusters with that. Pure.
+"""Exports a cluster: the Terraform configuration, or an equivalent ClusterConfig of eksctl.
 
 eksctl makes the VPC, the cluster, its nodes and add-ons. It makes no bucket, no file systems and no registry: what is
 left out is returned beside the config.
@@ -6,9 +6,14 @@ left out is returned beside the config.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.clusters.eks.variables import DISK_MIB_PER_SECOND, num_adapters
+from windlass.clusters.find import Named
+from windlass.clusters.working_folder import write_folder
+from windlass.errors import UsageError
+from windlass.runs.context import Context
 from windlass.spec.cluster import GIB, Cluster, GpuPool
 
 API: Final = "eksctl.io/v1alpha5"
@@ -17,6 +22,35 @@ FAMILY: Final = "AmazonLinux2023"
 KARPENTER_VERSION: Final = "1.14.1"
 """That of the component, which a test compares."""
 ADDONS: Final = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-ebs-csi-driver")
+EKSCTL_FILE: Final = "eksctl.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedCluster:
+    """Files that `cluster export` wrote."""
+
+    files: tuple[str, ...]
+    left_out: tuple[str, ...]
+    """What the other tool cannot make."""
+
+
+def export_eksctl(named: Named, context: Context, *, force: bool) -> ExportedCluster:
+    """Write an equivalent ClusterConfig of eksctl. Raises UsageError where the file is there already, unless forced."""
+    from windlass.spec.yamlwriter import block_lines
+
+    config, left_out = cluster_config(named.cluster)
+    path = context.cwd / EKSCTL_FILE
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already", "--force overwrites it")
+    path.write_text("\n".join([*block_lines(config), ""]), encoding="utf-8")
+    return ExportedCluster((path.name,), tuple(left_out))
+
+
+def export_terraform(named: Named, context: Context) -> ExportedCluster:
+    """Write the Terraform configuration of a cluster into its working folder, to be read or run by hand."""
+    with named.folder.locked("cluster export"):
+        write_folder(named, context)
+    return ExportedCluster(tuple(str(named.folder.path / name) for name in named.folder.written()), ())
 
 
 def cluster_config(cluster: Cluster) -> tuple[dict[str, Any], list[str]]:

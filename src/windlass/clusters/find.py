@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.actions.jobs import read_text
 from windlass.clusters.terraform.folder import ClusterFolder, FolderError
 from windlass.errors import EngineError, UsageError
 from windlass.runs.context import Context
+from windlass.spec.text_file import read_text
 
 if TYPE_CHECKING:
     from windlass.clusters.aws import Aws

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from windlass.clusters.eks.contents import Contents
-from windlass.clusters.eks.outputs import FSX_PATH, kubeconfig
-from windlass.clusters.find import Named, OnEvent, Stage
+from windlass.clusters.eks.outputs import kubeconfig
+from windlass.clusters.find import Named
 from windlass.clusters.kubernetes import connected
 from windlass.clusters.terraform.folder import write_private
 from windlass.errors import UsageError, WindlassError
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 EMPTY_BYTES: Final = 1_000_000
 """What an EFS without files of users may report: it counts the folders of its access points."""
-EXPORTED: Final = "exported.json"
-"""Names the file systems of FSx that a removal under way has exported: Terraform destroys the link to the bucket first,
-and a `down` that goes on after a kill could not export again. The next `up` deletes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,53 +112,3 @@ def require_exported(found: Contents, aws: Aws) -> None:
                 f"the file system {efs} has {size / 1e6:,.1f} MB, which go with it",
                 "copy what is wanted: windlass cp claim:efs/PATH . --on TARGET; or --force, and all of it is deleted",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Exporting:
-    """How far an export of FSx is."""
-
-    state: str
-    share: float | None
-
-
-def export(named: Named, found: Contents, aws: Aws, on_event: OnEvent, *, force: bool) -> tuple[str, ...]:
-    """Write what FSx has and the bucket lacks to the bucket, and wait for it; returns what was not exported.
-
-    Raises UsageError for a file system that cannot be exported, EngineError and AwsError for an export that fails;
-    where it is forced, they are in the result.
-    """
-    lost = []
-    for system in found.fsx_ids:
-        try:
-            _export(named, system, aws, on_event)
-        except WindlassError as error:
-            if not force:
-                raise
-            lost.append(f"the file system {system} was not exported, and went with all its files: {error.message}")
-            on_event(Stage(f"going on without the export of {system}: {error.message}"))
-    return tuple(lost)
-
-
-def _export(named: Named, system: str, aws: Aws, on_event: OnEvent) -> None:
-    from windlass.clusters.storage import fsx
-
-    if not fsx.exists(aws, system):  # an earlier `down` has removed it already
-        return
-    folders, record = fsx.linked(aws, system), named.folder.path / EXPORTED
-    before = json.loads(record.read_bytes()) if record.exists() else []
-    if not folders and system in before:
-        return
-    for folder in folders:
-        on_event(Stage(f"exporting what {system} has and the bucket lacks"))
-        if earlier := fsx.under_way(aws, system, folder):  # of a `down` that was stopped: runs may have written since
-            fsx.wait(aws, earlier, lambda state, share: on_event(Exporting(state, share)))
-        task = fsx.begin_export(aws, system, folder)
-        fsx.wait(aws, task, lambda state, share: on_event(Exporting(state, share)))
-    if FSX_PATH not in folders:
-        what = f"all but {', '.join(folders)}" if folders else "all of it"
-        raise UsageError(
-            f"{what} of the file system {system} is linked to no bucket, and cannot be exported",
-            f"windlass cluster up {named.cluster.name} links it; or --force, and it is deleted",
-        )
-    write_private(record, json.dumps(sorted({*before, system})).encode())

@@ -54,9 +54,11 @@ class Holding:
     """In the cloud: `load balancer a.elb.amazonaws.com`, `volume vol-0a`, `instance i-0b`."""
     is_retained: bool = False
     """Whether the volume is to stay when the claim is deleted (reclaim policy Retain)."""
+    why: str = ""
+    """Why a drain has left or kept it; empty otherwise."""
 
     def __str__(self) -> str:
-        return f"{self.ref} ({self.holds})"
+        return f"{self.ref} ({self.holds}){f': {self.why}' if self.why else ''}"
 
 
 def of_services(resources: Resources) -> Iterator[Holding]:

@@ -1,9 +1,9 @@
-"""What is inside of a cluster that Windlass has made: its API server, operators, and what holds objects in AWS."""
+"""What Windlass does by the API server of a cluster: operators, the namespace of runs, and the rights of its users."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,10 +13,9 @@ from windlass.clusters.eks.variables import pool_variables
 from windlass.clusters.find import Named
 from windlass.runs.context import Context
 from windlass.spec.cluster import GIB
-from windlass.views.platform import ComponentState
 
 if TYPE_CHECKING:
-    from windlass.clusters.components.manager import ComponentStatus, Manager
+    from windlass.clusters.components.manager import Manager
     from windlass.engines.kubernetes.access.client import Client
 
 CHARTS: Final = "WINDLASS_CHARTS"
@@ -66,19 +65,14 @@ def create_namespace(named: Named, outputs: Outputs) -> None:
             resources.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta}, ref)
 
 
-def grant_users(named: Named, outputs: Outputs, context: Context) -> None:
+def grant_users(named: Named, outputs: Outputs, rights: Sequence[Mapping[str, Any]]) -> None:
     """Let the users of the cluster file make runs: AWS's own policies of EKS know no JobSets and TrainJobs.
 
-    Raises Refused, Unreachable.
+    `rights` are the objects that grant what runs need, a Role among them. Raises Refused, Unreachable.
     """
-    from windlass.actions.targets import find_target
     from windlass.clusters.components.resources import Ref, Resources
-    from windlass.engines import engine_class
 
-    if not named.cluster.access.users:
-        return
-    chosen = find_target(named.cluster.name, context)
-    role = next(one for one in engine_class(chosen.kind).role(chosen, context) if one["kind"] == "Role")
+    role = next(one for one in rights if one["kind"] == "Role")
     name, api = str(role["metadata"]["name"]), "rbac.authorization.k8s.io"
     meta = {"name": f"{name}-users", "namespace": outputs.namespace}
     binding: dict[str, Any] = {
@@ -92,18 +86,10 @@ def grant_users(named: Named, outputs: Outputs, context: Context) -> None:
         resources = Resources(client)
         for one in (role, binding):
             place = Ref(f"{api}/v1", str(one["kind"]), outputs.namespace, str(one["metadata"]["name"]))
-            resources.apply(one, place)
+            resources.apply(dict(one), place)
 
 
 def wanted(named: Named) -> list[str]:
     """The components that a cluster file asks for, with those that are made of the outputs of Terraform."""
     asked = list(named.cluster.components)
     return [*asked, "storage", *(["node-pools"] if named.cluster.karpenter_pools else [])]
-
-
-def states(found: Iterable[ComponentStatus]) -> tuple[ComponentState, ...]:
-    """Components as views."""
-    return tuple(
-        ComponentState(one.component, one.installed, one.wanted, one.state, one.is_healthy, one.problems)
-        for one in found
-    )

@@ -1,107 +1,63 @@
-"""Writes cluster files and what other tools take of them; lists clusters and shows one."""
+"""Lists clusters and shows one: what Terraform, AWS and the cluster report."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from windlass.clusters.find import FILE, Named, OnEvent, all_of, of_folder
-from windlass.clusters.kubernetes import connected, managed, states, wanted
-from windlass.clusters.planning import bucket_or_remembered, changes, local_resources, write_folder
+from windlass.clusters.components.manager import ComponentStatus
+from windlass.clusters.find import Named, OnEvent, all_of, of_folder
+from windlass.clusters.kubernetes import connected, managed, wanted
+from windlass.clusters.reconcile import require_account
+from windlass.clusters.security_groups import AddedRule, added_rules
 from windlass.clusters.storage.volumes import of_cluster, remember
+from windlass.clusters.terraform.changes import Change
 from windlass.clusters.terraform.folder import ClusterFolder, FolderError
-from windlass.clusters.up import require_account, take_outputs
-from windlass.errors import JobFileError, UsageError, WindlassError
+from windlass.clusters.working_folder import bucket_or_remembered, local_resources, take_outputs, write_folder
+from windlass.errors import WindlassError
 from windlass.pricing.kubernetes import support_note
 from windlass.runs.context import Context
-from windlass.views.platform import AddedRule, ClusterStatus, ClusterSummary, ExportedCluster
 
 if TYPE_CHECKING:
     from windlass.clusters.terraform.state import StateResource
 
-HEADER: Final = "# An EKS cluster for training. All fields: docs/reference/cluster-file.md\n"
-EKSCTL_FILE: Final = "eksctl.yaml"
-
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """What `cluster init` asks for."""
+class ClusterSummary:
+    """A cluster of this user."""
 
     name: str
     region: str
-    gpus: tuple[tuple[str, int], ...]
-    """Instance types, each with the most nodes of it."""
-    spot: bool
-    efs: bool
-    public_access: tuple[str, ...] = ()
-    """Ranges of addresses that reach the API server over the Internet."""
+    kubernetes: str
+    state: str
+    """`up`, `incomplete` where a command did not end or the state was lost, `configured` where nothing is made,
+    `unknown` where the state is in a bucket and was not read, or `damaged` where a file of its folder cannot be read.
+    """
+    resources: int
+    """That Terraform has made."""
+    path: str
 
 
-def check(name: str = "training", region: str = "us-east-1", gpus: tuple[tuple[str, int], ...] = ()) -> None:
-    """Raises UsageError for a name, a region or GPU pools that cannot be those of a cluster."""
-    try:
-        draft(Answers(name, region, gpus, spot=False, efs=False))
-    except JobFileError as error:
-        problem = error.problems[0]
-        raise UsageError(f"{problem.field}: {problem.message}", problem.hint) from error
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """One cluster: what Terraform and the cluster report."""
 
-
-def draft(answers: Answers) -> str:
-    """The text of a cluster file. Raises JobFileError for an answer that cannot be."""
-    from windlass.spec.parse import parse_cluster
-    from windlass.spec.yamlwriter import block_lines
-
-    capacity = {"capacity": "spot"} if answers.spot else {}
-    pools = [
-        {"name": pool_name(instance), "instances": [instance], **capacity, "max": most}
-        for instance, most in answers.gpus
-    ]
-    mapping: dict[str, Any] = {"name": answers.name, "region": answers.region}
-    if answers.public_access:
-        mapping["network"] = {"public_access": list(answers.public_access)}
-    if pools:
-        mapping["gpus"] = pools
-    if answers.efs:
-        mapping["storage"] = {"efs": True}
-    text = HEADER + "\n".join([*block_lines(mapping), ""])
-    parse_cluster(text, FILE)  # what we write, we can read
-    return text
-
-
-def pool_name(instance_type: str) -> str:
-    """The name of a pool of an instance type: `g5-12xlarge`."""
-    return instance_type.replace(".", "-")[:20].rstrip("-")
-
-
-def draft_path(context: Context, *, force: bool) -> Path:
-    """Where `init` writes the cluster file. Raises UsageError where one is there already, unless forced."""
-    path = context.cwd / FILE
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists already", "--force overwrites it")
-    return path
-
-
-def export_eksctl(named: Named, context: Context, *, force: bool) -> ExportedCluster:
-    """Write an equivalent ClusterConfig of eksctl. Raises UsageError where the file is there already, unless forced."""
-    from windlass.clusters.export import cluster_config
-    from windlass.spec.yamlwriter import block_lines
-
-    config, left_out = cluster_config(named.cluster)
-    path = context.cwd / EKSCTL_FILE
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists already", "--force overwrites it")
-    path.write_text("\n".join([*block_lines(config), ""]), encoding="utf-8")
-    return ExportedCluster((path.name,), tuple(left_out))
-
-
-def export_terraform(named: Named, context: Context) -> ExportedCluster:
-    """Write the Terraform configuration of a cluster into its working folder, to be read or run by hand."""
-    with named.folder.locked("cluster export"):
-        write_folder(named, context)
-    return ExportedCluster(tuple(str(named.folder.path / name) for name in named.folder.written()), ())
+    summary: ClusterSummary
+    drift: tuple[Change, ...]
+    """What differs in AWS from what Terraform has made."""
+    components: tuple[ComponentStatus, ...]
+    unreachable: str
+    """Why the API server does not answer; empty where it does."""
+    target: str
+    """Name of the target for `--on`; empty before `cluster up` has ended."""
+    added: tuple[AddedRule, ...] = ()
+    """Rules of security groups that others have added."""
+    not_looked: tuple[str, ...] = ()
+    """What AWS was asked for comparison and did not answer."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: dates of support."""
 
 
 def summaries(context: Context) -> Sequence[ClusterSummary]:
@@ -155,7 +111,7 @@ def _resources(named: Named) -> int:
 
 def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: bool = True) -> ClusterStatus:
     """One cluster: what differs in AWS, and how its operators are. Raises TerraformError."""
-    drift: tuple[Any, ...] = ()
+    drift: tuple[Change, ...] = ()
     in_bucket: int | None = None
     added: tuple[AddedRule, ...] = ()
     not_looked: tuple[str, ...] = ()
@@ -167,7 +123,7 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
             terraform = named.terraform(context, on_event)
             terraform.init()
             require_account(named, terraform, context)
-            drift = changes(terraform.drift())
+            drift = terraform.drift()
             take_outputs(named, terraform)
             state = terraform.state()
             if named.cluster.state is not None:
@@ -179,7 +135,7 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
         return ClusterStatus(found, drift, (), "", "", added, not_looked)
     try:
         with managed(named, outputs, context) as manager:
-            components, unreachable = states(manager.status(wanted(named))), ""
+            components, unreachable = manager.status(wanted(named)), ""
         with connected(named, outputs) as client:
             remember(named, of_cluster(client))
     except WindlassError as error:
@@ -192,11 +148,9 @@ def _added(
     named: Named, context: Context, state: Sequence[StateResource]
 ) -> tuple[tuple[AddedRule, ...], tuple[str, ...]]:
     """Rules that others have added to the groups of the cluster, and what AWS did not answer."""
-    from windlass.clusters.security_groups import added_rules
-
     try:
         with named.aws(context) as aws:
             found = added_rules(aws, state)
     except WindlassError as error:
         return (), (f"rules of security groups: {error.message}",)
-    return tuple(AddedRule(one.group, one.text, one.remedy) for one in found), ()
+    return found, ()

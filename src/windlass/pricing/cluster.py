@@ -64,8 +64,8 @@ class Estimate:
     pools: tuple[PoolCost, ...]
     unknown: tuple[str, ...]
     """What has no price, of the rows and of the pools."""
-    dates: tuple[str, str] | None
-    """Oldest and newest date of the prices; None without any."""
+    dates: tuple[str, ...]
+    """Oldest and newest date of the prices; empty without any."""
 
 
 def estimate(items: Sequence[Item], region: str, table: Table) -> Estimate:
@@ -80,7 +80,7 @@ def estimate(items: Sequence[Item], region: str, table: Table) -> Estimate:
         sum(row.per_month_usd or 0.0 for row in base),
         pools,
         tuple(dict.fromkeys(row.what for _, row in rows if row.unknown)),
-        (dates[0], dates[-1]) if dates else None,
+        (dates[0], dates[-1]) if dates else (),
     )
 
 

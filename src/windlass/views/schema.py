@@ -7,6 +7,7 @@ record (progress, causes, checkpoints) has a field only where it is known, and m
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, get_type_hints
@@ -14,9 +15,14 @@ from typing import Any, Final, get_type_hints
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from windlass.clusters import down, draft, export, plan, up
+from windlass.clusters import status as clusters
+from windlass.clusters.audit import AuditReport
+from windlass.clusters.policies.named import ClusterPolicies
 from windlass.plan.plan import Plan, Step
 from windlass.spec.docstrings import field_docstrings
-from windlass.views import cluster, cluster_pods, platform, prices, reports, rights, run
+from windlass.views import cluster, cluster_pods, prices, reports, run
+from windlass.views.projections import PROJECTIONS, projection
 from windlass.worker.values import REQUIRED, Value
 
 PRINTED: Final[Mapping[str, Any]] = {
@@ -59,15 +65,15 @@ PRINTED: Final[Mapping[str, Any]] = {
     "data-rm": reports.CachedData,
     "prices-list": prices.PriceList,
     "prices-update": prices.PricesUpdated,
-    "cluster-init": platform.WrittenCluster,
-    "cluster-plan": platform.ClusterPlan,
-    "cluster-up": platform.ClusterMade,
-    "cluster-down": platform.ClusterRemoved,
-    "cluster-ls": list[platform.ClusterSummary],
-    "cluster-status": platform.ClusterStatus,
-    "cluster-audit": platform.ClusterAudit,
-    "cluster-export": platform.ExportedCluster,
-    "cluster-policy": rights.ClusterPolicies,
+    "cluster-init": draft.WrittenCluster,
+    "cluster-plan": plan.ClusterPlan,
+    "cluster-up": up.ClusterMade,
+    "cluster-down": down.ClusterRemoved,
+    "cluster-ls": list[clusters.ClusterSummary],
+    "cluster-status": clusters.ClusterStatus,
+    "cluster-audit": AuditReport,
+    "cluster-export": export.ExportedCluster,
+    "cluster-policy": ClusterPolicies,
     "doctor": reports.DoctorReport,
     "error": reports.ErrorReport,
 }
@@ -76,11 +82,13 @@ second with --on, `ps --watch` a line for each of the others; `events` and `logs
 cluster."""
 
 
-_VALUES: Final[dict[type, type[Value]]] = {}
-"""Values of the record, by the dataclass that replaces each in a schema."""
+_DOCSTRINGS: Final[dict[type, Mapping[str, str]]] = {}
+"""The docstrings of fields, by the dataclass that stands for another class in a schema."""
+_OPEN: Final[set[type]] = {reports.EventView}
+"""Dataclasses whose objects may have further fields: values of the record."""
 
 
-def _of_value(kind: type[Value], _source: Any, handler: Any) -> Any:
+def _of_value(kind: Any, _source: Any, handler: Any) -> Any:
     """pydantic's schema of a `Value`: that of a dataclass with the same fields."""
     fields: list[Any] = [
         (name, hint)
@@ -89,13 +97,44 @@ def _of_value(kind: type[Value], _source: Any, handler: Any) -> Any:
         for name, hint in get_type_hints(kind).items()
         if name in kind.fields()
     ]
-    made = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True)
-    made.__doc__ = kind.__doc__
-    _VALUES[made] = kind
+    made = _stand_in(kind, fields, docstrings(kind))
+    _OPEN.add(made)
     return handler(made)
 
 
+def _of_projection(kind: type, _source: Any, handler: Any) -> Any:
+    """pydantic's schema of a class with a projection: that of a dataclass with what is printed of it."""
+    found = {one.name: _attribute(kind, one.path) for one in projection(kind)}
+    fields = [(name, hint) for name, (hint, _) in found.items()]
+    return handler(_stand_in(kind, fields, {name: text for name, (_, text) in found.items() if text}))
+
+
+def _stand_in(kind: type, fields: list[Any], described: Mapping[str, str]) -> type:
+    made = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True)
+    made.__doc__ = kind.__doc__
+    _DOCSTRINGS[made] = described
+    return made
+
+
+def _attribute(kind: type, path: str) -> tuple[Any, str]:
+    """The type of an attribute, and its docstring."""
+    name, _, rest = path.partition(".")
+    base = next(one for one in kind.__mro__ if name in vars(one).get("__annotations__", {}) or name in vars(one))
+    member = vars(base).get(name)
+    if isinstance(member, property):
+        assert member.fget is not None
+        hint, text = get_type_hints(member.fget)["return"], " ".join((member.__doc__ or "").split())
+    else:
+        alone = {"__annotations__": {name: base.__annotations__[name]}, "__module__": base.__module__}
+        hint = get_type_hints(type("Alone", (), alone))[name]  # other fields may name types for type checkers alone
+        text = docstrings(kind).get(name, "")
+    return _attribute(hint, rest) if rest else (hint, text)
+
+
 Value.__get_pydantic_core_schema__ = classmethod(_of_value)  # type: ignore[attr-defined]
+for _name in PROJECTIONS:
+    _module, _, _class = _name.rpartition(".")
+    getattr(importlib.import_module(_module), _class).__get_pydantic_core_schema__ = classmethod(_of_projection)
 
 
 def schema_of(name: str) -> dict[str, Any]:
@@ -110,15 +149,13 @@ class _Generator(GenerateJsonSchema):
     def dataclass_schema(self, schema: Any) -> dict[str, Any]:
         made = super().dataclass_schema(schema)
         kind, found = schema["cls"], self.resolve_ref_schema(made)
-        kind = _VALUES.get(kind, kind)
-        is_open = issubclass(kind, (Value, reports.EventView))
-        for name, text in docstrings(kind).items():
+        for name, text in (_DOCSTRINGS[kind] if kind in _DOCSTRINGS else docstrings(kind)).items():
             if name in found["properties"]:
                 found["properties"][name]["description"] = text
-        if not issubclass(kind, Value):
+        if kind not in _OPEN or kind is reports.EventView:
             found["required"] = list(found["properties"])
         found["properties"] = {name.rstrip("_"): one for name, one in found["properties"].items()}
-        found["additionalProperties"] = is_open
+        found["additionalProperties"] = kind in _OPEN
         if kind is Step:
             found["if"] = {"properties": {"kind": {"const": "code"}}}
             code = self.generate_inner(TypeAdapter(reports.CodeRequest).core_schema)

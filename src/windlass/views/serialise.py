@@ -1,4 +1,4 @@
-"""Turns a view into JSON data: every field by its name, with null for None."""
+"""Turns a value into JSON data: its projection, or else every field by its name, with null for None."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar
 
+from windlass.views.projections import projection
 from windlass.worker.values import Value
 
 View = TypeVar("View")
@@ -18,6 +19,8 @@ def to_json(value: Any) -> Any:
     kind = type(value)
     if kind in _PLAIN:  # nearly all of them, in a list of thousands of runs
         return value
+    if printed := projection(kind):
+        return {one.name: to_json(one.read(value)) for one in printed}
     if names := _names(kind):
         return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Value):

@@ -50,7 +50,7 @@ class LimitedUser:
             iam.detach_user_policy(UserName=USER, PolicyArn=one["PolicyArn"])
             iam.delete_policy(PolicyArn=one["PolicyArn"])
         for document in documents:
-            text = json.dumps(document.as_json(), separators=(",", ":"))
+            text = json.dumps(document.document, separators=(",", ":"))
             arn = iam.create_policy(PolicyName=document.name, PolicyDocument=text)["Policy"]["Arn"]
             iam.attach_user_policy(UserName=USER, PolicyArn=arn)
 

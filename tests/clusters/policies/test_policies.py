@@ -12,8 +12,8 @@ from tests.clusters.policies.clusters import ACCOUNT, EVERYTHING, SMALL, cluster
 from tests.fakeaws.emulator.reference import TABLE
 
 import windlass.clusters
-from windlass.clusters.audit import audit_statements
 from windlass.clusters.policies import LONGEST, TITLES, Place, Purpose, Statement, as_statements, policies, statements
+from windlass.clusters.policies.audit import audit_statements
 from windlass.clusters.policies.control import managed_policies, passed, roles_of
 from windlass.clusters.policies.documents import documents
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from windlass.clusters.find import Stage
+from windlass.clusters.reconcile import recover
 from windlass.clusters.recovery import RecoveryReport
 from windlass.clusters.storage.bucket import ADDRESS, Bucket
 from windlass.clusters.storage.kept_bucket import keep_or_empty
 from windlass.clusters.tags import OWNER
 from windlass.clusters.terraform.state import StateResource
-from windlass.clusters.up import recover
 from windlass.runs.context import Context
 
 NAME = "windlass-vision-1"

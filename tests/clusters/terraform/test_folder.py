@@ -134,7 +134,8 @@ def test_a_second_command_is_told_which_one_works(folder: ClusterFolder) -> None
 
 def test_the_lock_of_a_killed_command_is_free(folder: ClusterFolder) -> None:
     program = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom windlass.clusters.terraform.folder import ClusterFolder\n"
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from windlass.clusters.terraform.folder import ClusterFolder\n"
         "with ClusterFolder.of(Path(sys.argv[1]), 'dev').locked('cluster up'):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -2,6 +2,5 @@
 
 from windlass.clusters.audit.report import AuditReport, Found, PriceKey, Unknown
 from windlass.clusters.audit.run import audit
-from windlass.clusters.policies.audit import audit_actions, audit_statements
 
-__all__ = ["AuditReport", "Found", "PriceKey", "Unknown", "audit", "audit_actions", "audit_statements"]
+__all__ = ["AuditReport", "Found", "PriceKey", "Unknown", "audit"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.report import AuditReport, Found, PriceKey
 from windlass.pricing.price import monthly
 from windlass.pricing.table import EC2, Table
 
@@ -35,6 +36,16 @@ OF_UNIT: Final[Mapping[tuple[str, str, str], str]] = {
     ("ebs", "MiBps-month", "gp3"): "ebs.gp3-throughput",
 }
 EXTENDED: Final = ("eks", "extended")
+
+
+def priced(report: AuditReport, table: Table) -> AuditReport:
+    """A report with the price of each object that bills."""
+    return replace(report, found=tuple(_priced(one, report.region, table) for one in report.found))
+
+
+def _priced(found: Found, region: str, table: Table) -> Found:
+    usd = bill(found, region, table) if found.bills else None
+    return found if usd is None else replace(found, usd_per_month=round(usd, 2))
 
 
 def bill(found: Found, region: str, table: Table) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 Unit = Literal["hour", "month", "GiB-month", "MiBps-month", "IOPS-month"]
@@ -51,6 +50,8 @@ class Found:
     """False where only the beginning of its name, or a claim that names no cluster, points to the cluster."""
     detail: str = ""
     """State or size, for a person: `in-use by i-0abc`, `available, 100 GiB gp3`."""
+    usd_per_month: float | None = None
+    """By list prices; null where it does not bill or has no known price, and before it is priced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,15 @@ class AuditReport:
     found: tuple[Found, ...]
     """Certain and uncertain ones, also those that are kept on purpose."""
     unknown: tuple[Unknown, ...]
-    at: datetime
+    at: float
+    """Unix seconds."""
     num_calls: int
     """Calls to AWS, pages counted one by one, without repeated attempts."""
+
+    @property
+    def usd_per_month(self) -> float:
+        """Of all objects with a known price, but for those that may belong to it."""
+        return round(sum(one.usd_per_month or 0.0 for one in (*self.leaks, *self.kept)), 2)
 
     @property
     def leaks(self) -> tuple[Found, ...]:
@@ -91,7 +98,7 @@ class AuditReport:
 
     @property
     def possible(self) -> tuple[Found, ...]:
-        """What may belong to the cluster: a person has to look."""
+        """Objects that may belong to the cluster; check them by hand."""
         return tuple(one for one in self.found if not one.is_certain)
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Final
 
 from windlass.clusters.audit.calls import Ask, Asker
@@ -74,7 +74,7 @@ def audit(
         region=aws.region,
         found=tuple(sorted(set(found), key=_order)),
         unknown=tuple(unknown),
-        at=datetime.now(UTC),
+        at=time.time(),
         num_calls=aws.num_calls - before,
     )
 

@@ -27,9 +27,9 @@ State = Literal["absent", "foreign", "installing", "installed", "removing"]
 
 @dataclass(frozen=True, slots=True)
 class ComponentStatus:
-    """A component in a cluster."""
+    """An operator in the cluster."""
 
-    component: str
+    name: str
     installed: str
     """Its version; empty where Windlass has not installed it."""
     wanted: str

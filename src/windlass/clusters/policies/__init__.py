@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final
 
-from windlass.clusters.audit import audit_statements
 from windlass.clusters.policies import control, doctor, events, network, runs, storage
+from windlass.clusters.policies.audit import audit_statements
 from windlass.clusters.policies.documents import LONGEST, Document, documents
 from windlass.clusters.policies.statement import Place, Statement
 from windlass.spec.cluster import Cluster
@@ -76,7 +76,9 @@ def statements(cluster: Cluster, account: str, purpose: Purpose) -> tuple[Statem
 
 def policies(cluster: Cluster, account: str, purpose: Purpose) -> tuple[Document, ...]:
     """The documents of one purpose, each within IAM's limit."""
-    return documents(f"windlass-{cluster.name}-{purpose.value}", statements(cluster, account, purpose))
+    return documents(
+        f"windlass-{cluster.name}-{purpose.value}", statements(cluster, account, purpose), whom=TITLES[purpose]
+    )
 
 
 def as_statements(cluster: Cluster, account: str, purpose: Purpose) -> list[dict[str, Any]]:

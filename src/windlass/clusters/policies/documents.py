@@ -21,18 +21,28 @@ class Document:
     name: str
     """For IAM: letters, digits and dashes."""
     statements: tuple[Statement, ...]
+    whom: str = ""
+    """Who needs it."""
 
-    def as_json(self) -> dict[str, Any]:
-        """The policy as IAM takes it."""
+    @property
+    def document(self) -> dict[str, Any]:
+        """As IAM takes it."""
         return {"Version": "2012-10-17", "Statement": [one.as_json() for one in self.statements]}
 
     @property
     def size(self) -> int:
-        """Characters as IAM counts them."""
-        return len(_short(self.as_json()))
+        """Characters as IAM counts them, of the 6,144 that a managed policy may have."""
+        return len(_short(self.document))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why statements are as they are, where their names do not say so."""
+        return tuple(f"{one.sid}: {one.why}" for one in self.statements if one.why)
 
 
-def documents(name: str, statements: Iterable[Statement], longest: int = LONGEST) -> tuple[Document, ...]:
+def documents(
+    name: str, statements: Iterable[Statement], longest: int = LONGEST, whom: str = ""
+) -> tuple[Document, ...]:
     """As few documents as the order of the statements allows; several are numbered from 1."""
     groups: list[list[Statement]] = [[]]
     for one in statements:
@@ -40,8 +50,8 @@ def documents(name: str, statements: Iterable[Statement], longest: int = LONGEST
             groups.append([])
         groups[-1].append(one)
     if len(groups) == 1:
-        return (Document(name, tuple(groups[0])),)
-    return tuple(Document(f"{name}-{number}", tuple(group)) for number, group in enumerate(groups, 1))
+        return (Document(name, tuple(groups[0]), whom),)
+    return tuple(Document(f"{name}-{number}", tuple(group), whom) for number, group in enumerate(groups, 1))
 
 
 def _short(policy: dict[str, Any]) -> str:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.clusters.aws import Aws, NotThere, aws_errors
-from windlass.errors import EngineError
+from windlass.clusters.eks.outputs import FSX_PATH
+from windlass.clusters.find import Named, OnEvent, Stage
+from windlass.clusters.terraform.folder import write_private
+from windlass.errors import EngineError, UsageError, WindlassError
+
+if TYPE_CHECKING:
+    from windlass.clusters.eks.contents import Contents
 
 UNDER_WAY: Final = frozenset({"PENDING", "EXECUTING"})
 EXPORT: Final = "EXPORT_TO_REPOSITORY"
 POLL_SECONDS: Final = 10.0
+EXPORTED: Final = "exported.json"
+"""Names the file systems of FSx that a removal under way has exported: Terraform destroys the link to the bucket first,
+and a `down` that goes on after a kill could not export again. The next `up` deletes it."""
 
 
 def exists(aws: Aws, file_system: str) -> bool:
@@ -104,3 +115,51 @@ def _listed(aws: Aws, file_system: str, operation: str, key: str) -> Iterator[di
         if not page.get("NextToken"):
             return
         token = {"NextToken": page["NextToken"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Exporting:
+    """How far an export of FSx is."""
+
+    state: str
+    share: float | None
+
+
+def export(named: Named, found: Contents, aws: Aws, on_event: OnEvent, *, force: bool) -> tuple[str, ...]:
+    """Write what FSx has and the bucket lacks to the bucket, and wait for it; returns what was not exported.
+
+    Raises UsageError for a file system that cannot be exported, EngineError and AwsError for an export that fails;
+    where it is forced, they are in the result.
+    """
+    lost = []
+    for system in found.fsx_ids:
+        try:
+            _export(named, system, aws, on_event)
+        except WindlassError as error:
+            if not force:
+                raise
+            lost.append(f"the file system {system} was not exported, and went with all its files: {error.message}")
+            on_event(Stage(f"going on without the export of {system}: {error.message}"))
+    return tuple(lost)
+
+
+def _export(named: Named, system: str, aws: Aws, on_event: OnEvent) -> None:
+    if not exists(aws, system):  # an earlier `down` has removed it already
+        return
+    folders, record = linked(aws, system), named.folder.path / EXPORTED
+    before = json.loads(record.read_bytes()) if record.exists() else []
+    if not folders and system in before:
+        return
+    for folder in folders:
+        on_event(Stage(f"exporting what {system} has and the bucket lacks"))
+        if earlier := under_way(aws, system, folder):  # of a `down` that was stopped: runs may have written since
+            wait(aws, earlier, lambda state, share: on_event(Exporting(state, share)))
+        task = begin_export(aws, system, folder)
+        wait(aws, task, lambda state, share: on_event(Exporting(state, share)))
+    if FSX_PATH not in folders:
+        what = f"all but {', '.join(folders)}" if folders else "all of it"
+        raise UsageError(
+            f"{what} of the file system {system} is linked to no bucket, and cannot be exported",
+            f"windlass cluster up {named.cluster.name} links it; or --force, and it is deleted",
+        )
+    write_private(record, json.dumps(sorted({*before, system})).encode())

@@ -1,25 +1,22 @@
-"""Prepares Terraform for a cluster: variables, backend, working folder; and shows what a plan does and costs."""
+"""The working folder of a cluster: Terraform's configuration, variables and backend, kubeconfig, target and outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import date
+import json
+from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from windlass.clusters.duration import minutes
-from windlass.clusters.eks.variables import DISK_MIB_PER_SECOND, variables
-from windlass.clusters.find import FILE, Named
-from windlass.clusters.terraform.changes import Action
+from windlass.clusters.eks.outputs import Outputs, kubeconfig, sagemaker_target, target
+from windlass.clusters.eks.variables import variables
+from windlass.clusters.find import FILE, OUTPUTS, TARGETS, Named
 from windlass.clusters.terraform.folder import Backend, LocalBackend, S3Backend, write_private
-from windlass.errors import UsageError
+from windlass.errors import EngineError, UsageError
 from windlass.runs.context import Context
-from windlass.views.platform import ClusterPlan, ClusterPrice, PoolPrice, PriceRow, ResourceChange
 
 if TYPE_CHECKING:
-    from windlass.clusters.aws import Aws
     from windlass.clusters.storage.bucket import Bucket
-    from windlass.clusters.terraform import Change, Plan, PlanSummary
+    from windlass.clusters.terraform import Terraform
     from windlass.spec.cluster import Cluster
 
 SERVICES: Final = (
@@ -27,17 +24,6 @@ SERVICES: Final = (
     "s3", "sqs", "sts",
 )  # fmt: skip
 """Whose endpoints an emulator replaces."""
-LOSSES: Final = frozenset(
-    {
-        "aws_efs_file_system",
-        "aws_fsx_lustre_file_system",
-        "aws_s3_bucket",
-        "aws_ecr_repository",
-        "aws_eks_cluster",
-        "aws_kms_key",
-    }
-)
-"""Types of resources whose end is the end of what users keep in them."""
 
 
 def endpoints(context: Context) -> dict[str, str]:
@@ -132,73 +118,28 @@ def local_resources(named: Named) -> int:
     return sum(len(one.get("instances", ())) for one in found if one.get("mode") == "managed")
 
 
-def plan_view(named: Named, plan: Plan, context: Context, notes: Iterable[str] = ()) -> ClusterPlan:
-    """What a plan would do in AWS, how long it takes, and what the cluster costs."""
-    return ClusterPlan(
-        named.cluster.name,
-        named.cluster.region,
-        changes(plan.summary.changes),
-        changes(plan.summary.drift_to_undo),
-        plan.summary.text,
-        minutes((change.type for change in plan.summary.changes), is_destroy=plan.is_destroy),
-        price(named.cluster, context),
-        str(named.folder.path),
-        not named.cluster.network.public_access,
-        tuple(notes),
-    )
+def connect(named: Named, outputs: Outputs) -> None:
+    """Write the outputs, the kubeconfig and the target of the cluster into its folder."""
+    from windlass.spec.yamlwriter import block_lines
+
+    cluster, folder = named.cluster, named.folder.path
+    write_private(folder / OUTPUTS, json.dumps(asdict(outputs), indent=2).encode())
+    write_private(named.kubeconfig, json.dumps(kubeconfig(outputs), indent=2).encode())
+    entries = {cluster.name: target(outputs, cluster, str(named.kubeconfig))}
+    if (beside := sagemaker_target(outputs)) is not None:
+        entries[f"{cluster.name}-sagemaker"] = beside
+    write_private(folder / TARGETS, "\n".join([*block_lines(entries), ""]).encode())
 
 
-def cluster_notes(named: Named, aws: Aws, today: date) -> list[str]:
-    """What to know of a cluster file before it is applied: support of Kubernetes, and zones without an instance type,
-    which no node would start in. What AWS does not say is a note too.
+def take_outputs(named: Named, terraform: Terraform) -> Outputs | None:
+    """The outputs of Terraform's state, written into the folder as `connect` does where it lacks them: another machine
+    may have made the cluster. None where no `up` has ended. Raises TerraformError, FolderError.
     """
-    from windlass.clusters.preflight.offerings import offering_findings, zones_of
-    from windlass.errors import WindlassError
-    from windlass.pricing.kubernetes import support_note
-
-    notes = [support_note(named.cluster.kubernetes, today)]
-    outputs = named.outputs()
+    values = terraform.outputs()
     try:
-        zones = outputs.zones if outputs is not None and not named.cluster.zones else zones_of(aws, named.cluster)
-        found = [one for one in offering_findings(aws, named.cluster, zones) if one.level != "ok"]
-        notes += [f"{one.name}: {one.found}{f' ({one.fix})' if one.fix else ''}" for one in found]
-    except WindlassError as error:
-        notes.append(f"which zones offer the instance types is unknown: {error.message}")
-    return [one for one in notes if one]
-
-
-def require_kept(summary: PlanSummary) -> None:
-    """Raise UsageError for a plan that deletes or replaces what holds files of users, or the cluster itself."""
-    lost = [one for one in summary.changes if one.type in LOSSES and one.action in (Action.DELETE, Action.REPLACE)]
-    if lost:
-        words = ", ".join(f"{one.action.value} {one.address}" for one in lost)
-        raise UsageError(
-            f"the plan would {words}, with all that is in it",
-            "look at what has changed: windlass cluster plan; --force does it all the same",
-        )
-
-
-def changes(found: Iterable[Change]) -> tuple[ResourceChange, ...]:
-    """Changes of Terraform as views."""
-    return tuple(ResourceChange(one.address, one.action.value, one.reason) for one in found)
-
-
-def price(cluster: Cluster, context: Context) -> ClusterPrice:
-    """What a cluster costs by list prices: those that come with Windlass, or that `prices update` has fetched."""
-    from windlass.pricing.cluster import estimate
-    from windlass.pricing.items import items_of
-    from windlass.pricing.refreshed import load
-
-    items = items_of(cluster, disk_mib_per_second=DISK_MIB_PER_SECOND)
-    found = estimate(items, cluster.region, load(context.home))
-    return ClusterPrice(
-        round(found.base_month_usd, 2),
-        tuple(PriceRow(row.what, _cents(row.per_month_usd), row.is_by_use, row.unknown) for row in found.rows),
-        tuple(PoolPrice(pool.name, _cents(pool.per_hour_usd)) for pool in found.pools),
-        found.unknown,
-        found.dates or (),
-    )
-
-
-def _cents(amount: float | None) -> float | None:
-    return None if amount is None else round(amount, 2)
+        found = Outputs.of(values)
+    except EngineError:  # not all of them are there
+        return None
+    if found != named.outputs():
+        connect(named, found)
+    return found

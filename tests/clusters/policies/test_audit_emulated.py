@@ -11,9 +11,10 @@ import pytest
 from tests.clusters.audit.planted import Network, plant
 from tests.fakeaws.emulator import Emulator, emulated_aws
 
-from windlass.clusters.audit import AuditReport, audit, audit_actions, audit_statements
+from windlass.clusters.audit import AuditReport, audit
 from windlass.clusters.audit.finders import FINDERS
 from windlass.clusters.aws import Aws, iam_action
+from windlass.clusters.policies.audit import audit_actions, audit_statements
 
 pytestmark = pytest.mark.slow
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from tests.clusters.eks.test_outputs import VALUES
 
-from windlass.clusters.audit.command import audit_named
+from windlass.clusters.audit.named import audit_named
 from windlass.clusters.eks.outputs import Outputs
 from windlass.clusters.find import FILE, Named
-from windlass.clusters.planning import local_resources, write_folder
 from windlass.clusters.status import summary
 from windlass.clusters.terraform.folder import STATE, VARIABLES, ClusterFolder, FolderError
 from windlass.clusters.terraform.process import RECORD
-from windlass.clusters.up import connect
+from windlass.clusters.working_folder import connect, local_resources, write_folder
 from windlass.errors import UsageError
 from windlass.runs.context import Context
 from windlass.spec.parse import parse_cluster

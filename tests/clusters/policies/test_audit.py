@@ -11,10 +11,10 @@ import pytest
 from tests.clusters.audit.recorded import Recorded
 
 import windlass.clusters.audit.finders
-from windlass.clusters.audit import audit_actions, audit_statements
 from windlass.clusters.audit.calls import Ask, Asker
 from windlass.clusters.audit.finders import FINDERS
 from windlass.clusters.aws import Aws
+from windlass.clusters.policies.audit import audit_actions, audit_statements
 from windlass.errors import WindlassError
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from windlass.clusters.storage.volumes import Volumes, remembered
 from windlass.errors import UsageError
 from windlass.runs.context import Context
-from windlass.views.platform import ClusterAudit, LeftObject, Unanswered
 
 if TYPE_CHECKING:
-    from windlass.clusters.audit import AuditReport, Found
+    from windlass.clusters.audit import AuditReport
     from windlass.clusters.aws import Aws
-    from windlass.pricing.table import Table
 
 EKS_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 """Names that EKS takes; an audit by an empty name would take everything in the account for its own."""
@@ -30,9 +28,10 @@ def audit(
     bucket: str = "",
     volumes: Volumes | None = None,
     subnet_ids: Iterable[str] = (),
-) -> ClusterAudit:
+) -> AuditReport:
     """What AWS has of the cluster `name`, by a listing of each service. Raises AwsError where there is no login."""
-    from windlass.clusters.audit import audit as list_all
+    from windlass.clusters.audit.prices import priced
+    from windlass.clusters.audit.run import audit as list_all
     from windlass.pricing.refreshed import load
 
     known = volumes or Volumes()
@@ -46,10 +45,10 @@ def audit(
         volume_ids=known.ids,
         subnet_ids=tuple(subnet_ids),
     )
-    return view(report, load(context.home))
+    return priced(report, load(context.home))
 
 
-def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> ClusterAudit:
+def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> AuditReport:
     """The same, in an account that the usual variables and files of AWS name.
 
     Raises UsageError for a name that no cluster can have, JobFileError, FolderError, AwsError, MissingPart.
@@ -58,6 +57,7 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> C
         raise UsageError(f"{name!r} is not a name of a cluster", "a letter or digit, then letters, digits, '-' and '_'")
     from windlass.clusters.aws import Aws
     from windlass.clusters.find import all_of, of_folder
+    from windlass.clusters.reconcile import require_owner
 
     named = next((of_folder(one, context) for one in all_of(context) if one.name == name), None)
     outputs = named.outputs() if named is not None else None
@@ -71,52 +71,3 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> C
         return audit(
             name, aws, context, is_ours=is_ours, vpc_id=vpc_id, bucket=bucket, volumes=volumes, subnet_ids=subnets
         )
-
-
-def require_owner(name: str, accounts: Collection[str], aws: Aws) -> None:
-    """Raise UsageError where the login is of another account than the cluster: nothing of it is found there."""
-    if accounts and (own := aws.identity.account_id) not in accounts:
-        raise UsageError(
-            f"{name} is in account {', '.join(sorted(accounts))}, and the login is of account {own}",
-            "use the login that made the cluster: AWS_PROFILE; see: aws sts get-caller-identity",
-        )
-
-
-def view(report: AuditReport, table: Table) -> ClusterAudit:
-    """A report with prices."""
-    rows = {
-        kind: [_object(one, report.region, table) for one in getattr(report, kind)]
-        for kind in ("leaks", "kept", "possible")
-    }
-    priced = (one.usd_per_month for kind in ("leaks", "kept") for one in rows[kind])
-    return ClusterAudit(
-        report.cluster,
-        report.region,
-        report.is_clean,
-        tuple(rows["leaks"]),
-        tuple(rows["kept"]),
-        tuple(rows["possible"]),
-        tuple(Unanswered(one.asked, one.kind, one.reason, one.hint) for one in report.unknown),
-        round(sum(amount or 0.0 for amount in priced), 2),
-        report.num_calls,
-        report.at.timestamp(),
-    )
-
-
-def _object(found: Found, region: str, table: Table) -> LeftObject:
-    from windlass.clusters.audit.prices import bill
-
-    usd = bill(found, region, table) if found.bills else None
-    return LeftObject(
-        found.service,
-        found.kind,
-        found.id,
-        found.name,
-        found.region,
-        found.reason,
-        found.bills,
-        None if usd is None else round(usd, 2),
-        found.detail,
-        found.remedy,
-        found.kept_on_purpose,
-    )

@@ -1,22 +1,33 @@
-"""Makes the least policies for a cluster, as views and as files that `aws iam create-policy` reads."""
+"""Makes the least policies for a cluster, as values and as files that `aws iam create-policy` reads."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from windlass.clusters.find import Named
+from windlass.clusters.policies import Document, Purpose
+from windlass.clusters.policies import policies as documents
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context
-from windlass.views.rights import ClusterPolicies, Policy
-
-if TYPE_CHECKING:
-    from windlass.clusters.policies import Document, Purpose
 
 TOGETHER: Final = {"up": ("up", "audit"), "audit": ("audit",), "doctor": ("doctor",), "runs": ("runs", "pods")}
 """Policies that are printed for each purpose: `down` ends with an audit, and the role of pods is shown with runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPolicies:
+    """The least policies of one purpose for a cluster."""
+
+    cluster: str
+    region: str
+    account_id: str
+    policies: tuple[Document, ...]
+    written: tuple[str, ...]
+    """Files that were written."""
 
 
 def policies(
@@ -26,17 +37,10 @@ def policies(
 
     Raises UsageError where the account is not known, OSError where a file cannot be written.
     """
-    from windlass.clusters.policies import Purpose
-    from windlass.clusters.policies import policies as documents
-
     account = account or _account(named, context)
     if not re.fullmatch(r"\d{12}", account):
         raise UsageError(f"'{account}' is not the number of an account", "12 digits, such as 123456789012")
-    found = [
-        _view(document, one)
-        for one in map(Purpose, TOGETHER[purpose])
-        for document in documents(named.cluster, account, one)
-    ]
+    found = [document for one in TOGETHER[purpose] for document in documents(named.cluster, account, Purpose(one))]
     written = () if into is None else _write(found, into)
     return ClusterPolicies(named.cluster.name, named.cluster.region, account, tuple(found), written)
 
@@ -52,14 +56,7 @@ def _account(named: Named, context: Context) -> str:
         ) from error
 
 
-def _view(document: Document, purpose: Purpose) -> Policy:
-    from windlass.clusters.policies import TITLES
-
-    notes = tuple(f"{one.sid}: {one.why}" for one in document.statements if one.why)
-    return Policy(document.name, TITLES[purpose], document.size, document.as_json(), notes)
-
-
-def _write(found: list[Policy], into: Path) -> tuple[str, ...]:
+def _write(found: list[Document], into: Path) -> tuple[str, ...]:
     into.mkdir(parents=True, exist_ok=True)
     paths = [into / f"{one.name}.json" for one in found]
     for path, one in zip(paths, found, strict=True):

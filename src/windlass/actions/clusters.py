@@ -1,0 +1,49 @@
+"""Makes clusters: sets up their targets by the engine that runs jobs there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from windlass.actions.targets import find_target
+from windlass.clusters import up as clusters
+from windlass.engines import engine_class
+from windlass.runs.context import Context
+
+if TYPE_CHECKING:
+    from windlass.clusters.find import Named, OnEvent
+    from windlass.clusters.plan import ClusterPlan
+    from windlass.clusters.terraform import StopRequests
+    from windlass.clusters.up import ClusterMade
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSetup:
+    """Sets up the target that `up` has written for a cluster."""
+
+    name: str
+    context: Context
+
+    def set_up(self) -> None:
+        """Create what supervisors need. Raises UsageError, EngineError."""
+        target = find_target(self.name, self.context)
+        engine_class(target.kind).setup(target, self.context)
+
+    def rights(self) -> Sequence[Mapping[str, Any]]:
+        """The objects that grant what runs need. Raises UsageError, EngineError."""
+        target = find_target(self.name, self.context)
+        return engine_class(target.kind).role(target, self.context)
+
+
+def up(
+    named: Named,
+    context: Context,
+    on_event: OnEvent,
+    confirm: Callable[[ClusterPlan], bool],
+    stop: StopRequests,
+    **options: bool,
+) -> ClusterMade | None:
+    """Make the cluster, or change it, and set its target up. Options and errors are those of `clusters.up.up`."""
+    runs = TargetSetup(named.cluster.name, context)
+    return clusters.up(named, context, on_event, confirm, stop, runs, **options)

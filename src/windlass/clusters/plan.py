@@ -1,0 +1,133 @@
+"""What a Terraform plan does to a cluster: its changes, how long AWS takes, what the cluster costs, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Final
+
+from windlass.clusters.eks.variables import DISK_MIB_PER_SECOND
+from windlass.clusters.find import Named
+from windlass.clusters.terraform.changes import Action, Change
+from windlass.errors import UsageError
+from windlass.pricing.cluster import Estimate, estimate
+from windlass.runs.context import Context
+
+if TYPE_CHECKING:
+    from windlass.clusters.aws import Aws
+    from windlass.clusters.terraform import Plan, PlanSummary
+    from windlass.spec.cluster import Cluster
+
+LOSSES: Final = frozenset(
+    {
+        "aws_efs_file_system",
+        "aws_fsx_lustre_file_system",
+        "aws_s3_bucket",
+        "aws_ecr_repository",
+        "aws_eks_cluster",
+        "aws_kms_key",
+    }
+)
+"""Types of resources whose end is the end of what users keep in them."""
+CHAIN: Final[tuple[tuple[str, float, float], ...]] = (
+    ("aws_vpc", 0.5, 0.5),
+    ("aws_nat_gateway", 2.0, 1.0),
+    ("aws_eks_cluster", 9.0, 3.0),
+    ("aws_eks_node_group", 3.0, 5.0),
+    ("aws_eks_addon", 2.0, 0.5),
+)
+"""Types that wait for each other, with minutes to make and to remove: those of one type are made at the same time."""
+BESIDE: Final[tuple[tuple[str, float, float], ...]] = (
+    ("aws_fsx_lustre_file_system", 8.0, 10.0),
+    ("aws_fsx_data_repository_association", 5.0, 5.0),
+)
+"""Types that wait for each other beside the chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """What `cluster up` or `cluster down` would do in AWS."""
+
+    name: str
+    region: str
+    changes: tuple[Change, ...]
+    drift: tuple[Change, ...]
+    """What differs in AWS from what Terraform has made."""
+    summary: str
+    """`Plan: 99 to add, 0 to change, 0 to destroy.`"""
+    minutes: float
+    """That AWS usually takes, by its own and eksctl's figures; shown beforehand, and nothing is decided by it."""
+    price: Estimate
+    path: str
+    """Of the working folder, in which `terraform` runs by hand too."""
+    is_private: bool
+    """Whether the API server is reached from the VPC alone."""
+    notes: tuple[str, ...] = ()
+    """What a person should know before agreeing: a bucket of others, dates of support, zones without an instance type,
+    and what could not be looked at."""
+
+
+def minutes(types: Iterable[str], *, is_destroy: bool = False) -> float:
+    """Minutes to expect for resources of these types; 0 where all of them are quick."""
+    present = set(types)
+    chain, beside = (
+        sum(removed if is_destroy else made for kind, made, removed in rows if kind in present)
+        for rows in (CHAIN, BESIDE)
+    )
+    return max(chain, beside)
+
+
+def described(named: Named, plan: Plan, context: Context, notes: Iterable[str] = ()) -> ClusterPlan:
+    """What a plan would do in AWS, how long it takes, and what the cluster costs."""
+    return ClusterPlan(
+        named.cluster.name,
+        named.cluster.region,
+        plan.summary.changes,
+        plan.summary.drift_to_undo,
+        plan.summary.text,
+        minutes((change.type for change in plan.summary.changes), is_destroy=plan.is_destroy),
+        price(named.cluster, context),
+        str(named.folder.path),
+        not named.cluster.network.public_access,
+        tuple(notes),
+    )
+
+
+def cluster_notes(named: Named, aws: Aws, today: date) -> list[str]:
+    """What to know of a cluster file before it is applied: support of Kubernetes, and zones without an instance type,
+    which no node would start in. What AWS does not say is a note too.
+    """
+    from windlass.clusters.preflight.offerings import offering_findings, zones_of
+    from windlass.errors import WindlassError
+    from windlass.pricing.kubernetes import support_note
+
+    notes = [support_note(named.cluster.kubernetes, today)]
+    outputs = named.outputs()
+    try:
+        zones = outputs.zones if outputs is not None and not named.cluster.zones else zones_of(aws, named.cluster)
+        found = [one for one in offering_findings(aws, named.cluster, zones) if one.level != "ok"]
+        notes += [f"{one.name}: {one.found}{f' ({one.fix})' if one.fix else ''}" for one in found]
+    except WindlassError as error:
+        notes.append(f"which zones offer the instance types is unknown: {error.message}")
+    return [one for one in notes if one]
+
+
+def require_kept(summary: PlanSummary) -> None:
+    """Raise UsageError for a plan that deletes or replaces what holds files of users, or the cluster itself."""
+    lost = [one for one in summary.changes if one.type in LOSSES and one.action in (Action.DELETE, Action.REPLACE)]
+    if lost:
+        words = ", ".join(f"{one.action.value} {one.address}" for one in lost)
+        raise UsageError(
+            f"the plan would {words}, with all that is in it",
+            "look at what has changed: windlass cluster plan; --force does it all the same",
+        )
+
+
+def price(cluster: Cluster, context: Context) -> Estimate:
+    """What a cluster costs by list prices: those that come with Windlass, or that `prices update` has fetched."""
+    from windlass.pricing.items import items_of
+    from windlass.pricing.refreshed import load
+
+    items = items_of(cluster, disk_mib_per_second=DISK_MIB_PER_SECOND)
+    return estimate(items, cluster.region, load(context.home))
