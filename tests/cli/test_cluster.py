@@ -324,7 +324,7 @@ def test_what_was_left_by_a_removal_is_named_with_the_reason() -> None:
     )
     done = ClusterRemoved("vision", 94, 240.0, (), (left,), (), priced(report(), embedded()))
     hold("cluster-down", json.loads(json.dumps(to_json(done))))
-    assert "  left: Service ui (its controller is gone)" in removed_lines(done, plain)
+    assert "  left: Service ui (its controller is not running)" in removed_lines(done, plain)
 
 
 def to_json(view: Any) -> Any:

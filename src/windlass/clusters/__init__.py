@@ -1,1 +1,5 @@
-"""Clusters on AWS: the Terraform configuration, its driver, and what AWS still bills."""
+"""EKS clusters of the user: made, changed and removed by Terraform, checked, audited and priced.
+
+`up`, `down`, `status`, `plan`, `draft` and `export` are the commands; `find` finds the cluster that a command means, and
+`working_folder` prepares Terraform for it. What they use has a folder for each theme.
+"""

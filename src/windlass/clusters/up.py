@@ -209,7 +209,7 @@ def retire(named: Named, outputs: Outputs, context: Context, on_event: OnEvent) 
     """
     names = wanted(named)
     with managed(named, outputs, context) as manager:
-        gone = [one.name for one in manager.status() if one.installed and one.component not in names]
+        gone = [one.name for one in manager.status() if one.installed and one.name not in names]
         if gone:
             on_event(Stage(f"uninstalling {', '.join(gone)}"))
             manager.uninstall(gone, on_event)
