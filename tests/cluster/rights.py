@@ -10,6 +10,7 @@ from tests.helpers.until import until
 
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.rbac import Right
+from windlass.engines.kubernetes.reading.preflight.rights import REVIEWS
 
 OF_EVERY_LOGIN = {"authentication.k8s.io", "authorization.k8s.io"}
 """Groups in which every login may ask about itself."""
@@ -19,7 +20,7 @@ LIMITED = "limited"
 
 def rights_of(cluster: Cluster, namespace: str, user: str) -> set[Right]:
     """What a user may do in the namespace, as the API server lists it, beyond what every login may."""
-    review = {"apiVersion": rbac.REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
+    review = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
     said = cluster.kubectl(
         "create", f"--as={user}", "--validate=false", "-f", "-", "-o", "json", stdin=json.dumps(review)
     )

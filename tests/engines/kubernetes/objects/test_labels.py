@@ -18,6 +18,7 @@ from windlass.engines.kubernetes.objects import labels, layout
 from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.preflight import capacity, network, rbac
+from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.kubernetes.supervisor.record import Head, head_manifest
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
@@ -30,7 +31,7 @@ RECOMMENDED = {
 OF_RUN = {*RECOMMENDED, labels.USER, layout.RUN_LABEL, layout.JOB_LABEL}
 VALUE = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?")
 INSIDE = dataclasses.replace(
-    FACTS, user="ana@example.com", cluster=dataclasses.replace(CLUSTER, has_supervisor_account=True)
+    FACTS, user="ana@example.com", cluster=dataclasses.replace(CLUSTER, rights=Rights(has_account=True))
 )
 
 

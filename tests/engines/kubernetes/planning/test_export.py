@@ -20,6 +20,7 @@ from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.runtimes import Patching
 from windlass.engines.kubernetes.planning.export import PIECE_BYTES, manifests
 from windlass.engines.kubernetes.planning.runtimes import Runtimes
+from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.values import Manifests
 from windlass.importers.convert import import_text
 from windlass.spec.yamlwriter import block_lines
@@ -55,7 +56,7 @@ def test_objects_that_stand_on_a_runtime_are_whole_and_say_nothing_that_a_trainj
 
 @pytest.mark.parametrize("via", ["job", "jobset", "trainjob"])
 def test_they_are_the_same_where_runs_are_supervised_in_the_cluster(via: str) -> None:
-    inside = dataclasses.replace(SMALL, cluster=dataclasses.replace(CLUSTER, has_supervisor_account=True))
+    inside = dataclasses.replace(SMALL, cluster=dataclasses.replace(CLUSTER, rights=Rights(has_account=True)))
     plans = [planned(facts, nodes=2, kubernetes={"via": via}) for facts in (SMALL, inside)]
     assert [bool(plan.requests("supervisor")) for plan in plans] == [False, True]
     outside, found = [manifests(plan, DATA, 1_800_000_000.0) for plan in plans]

@@ -20,6 +20,9 @@ from windlass.engines.kubernetes.objects.pod_spec import pod_templates
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts
 from windlass.engines.kubernetes.planning.plan import plan
+from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.rbac import Right
+from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.travel import CodeFacts
 from windlass.errors import JobFileError
 from windlass.plan.plan import Plan
@@ -192,7 +195,7 @@ def test_mpirun_of_one_node_asks_for_no_hosts() -> None:
         (with_code(packed=None, problem=("the code is 99 MB", "ignore")), {}, "code-unpacked"),
         (LARGE, {}, "code-too-large"),
         (dataclasses.replace(FACTS, cluster=None, unreachable="does not answer"), {}, "cluster-unreachable"),
-        (with_cluster(missing=("create jobs.batch",)), {}, "rights-missing"),
+        (with_cluster(rights=Rights((Right("batch", "jobs", "create"),))), {}, "rights-missing"),
         (FACTS, {"secrets": ["hf-token"]}, "secret-missing"),
         (FACTS, {"volumes": [{"claim": "results", "path": "/results"}]}, "claim-missing"),
         (FACTS, {"kubernetes": {"results": {"claim": "results"}}}, "claim-missing"),
@@ -343,7 +346,7 @@ def policies(made: Plan) -> dict[str, Any]:
 
 
 def test_only_pods_of_a_run_reach_its_pods_and_only_they_its_supervisor() -> None:
-    cluster = dataclasses.replace(CLUSTER, has_supervisor_account=True)
+    cluster = dataclasses.replace(CLUSTER, rights=Rights(has_account=True))
     made = policies(planned(dataclasses.replace(FACTS, cluster=cluster), nodes=2))
     run, of_attempts = {"windlass.dev/run": "digits-7f3k2"}, [{"key": "windlass.dev/attempt", "operator": "Exists"}]
     pods = {"matchLabels": run, "matchExpressions": of_attempts}
@@ -361,7 +364,7 @@ def test_only_pods_of_a_run_reach_its_pods_and_only_they_its_supervisor() -> Non
 
 
 def test_a_login_that_may_create_no_network_policies_is_told_so_unless_none_are_wanted() -> None:
-    facts = with_cluster(is_isolated=False)
+    facts = with_cluster(rights=Rights(rbac.POLICIES))
     made = planned(facts)
     assert (policies(made), blockers(made)) == ({}, {})
     assert "network-open" in {note.code for note in made.notes}

@@ -20,6 +20,7 @@ from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.runtimes import STEP, patching_of
 from windlass.engines.kubernetes.planning.runtimes import Runtimes
+from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.plan.plan import Plan
 
 SCHEMAS = {
@@ -47,8 +48,8 @@ def on(found: Mapping[str, Any] | None = None, version: str = "2.1.0", **fields:
     named = {"runtime": "torch-distributed", **fields.pop("kubernetes", {})}
     names = fields.pop("names", ("deepspeed-distributed", "torch-distributed"))
     seen = Runtimes(names, found, patching_of(SCHEMAS[version]))
-    has_account = fields.pop("has_supervisor_account", False)
-    cluster = dataclasses.replace(CLUSTER, runtimes=seen, has_supervisor_account=has_account)
+    rights = Rights(has_account=fields.pop("has_account", False))
+    cluster = dataclasses.replace(CLUSTER, runtimes=seen, rights=rights)
     facts = dataclasses.replace(FACTS, cluster=cluster)
     return planned(facts, kubernetes=named, **{"nodes": 2, **fields})
 
@@ -127,7 +128,7 @@ def test_the_pods_beside_those_that_train_have_the_image_of_the_runtime_too(
     fields: dict[str, Any] = {
         "outputs": "s3://bucket/runs",
         "kubernetes": {"results": {"size": "1GiB"}},
-        "has_supervisor_account": True,
+        "has_account": True,
         "names": ("torch-distributed",) if found else None,
     }
     made = on(found, **fields)

@@ -18,6 +18,7 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program
 from windlass.engines.kubernetes.planning.plan import plan
+from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.kubernetes.running import reuse
 from windlass.engines.kubernetes.running.attempt import PodAttempt, attempt_facts
 from windlass.engines.kubernetes.running.backend import KubernetesBackend
@@ -90,7 +91,7 @@ class Scene:
             {"name": "case", "command": ["true"], "nodes": NUM_NODES, "kubernetes": {"via": "job"}, **fields}
         )
         target = KubernetesTarget(name="lab", context="lab", namespace="team", image="image")
-        cluster = Cluster(version, WAYS, has_supervisor_account=True)
+        cluster = Cluster(version, WAYS, rights=Rights(has_account=True))
         facts = Facts(CodeFacts(str(folder), True, True, None), cluster, server.kubeconfig(folder))
         self.plan = plan(job, target, facts, RUN, boot_program())
         self.server, self.control, self.store = server, Control(), Store(folder / "home")

@@ -33,6 +33,7 @@ from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program, read_facts
 from windlass.engines.kubernetes.planning.plan import plan
+from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.kubernetes.running import shutdown, tombstones
 from windlass.engines.kubernetes.running.backend import UNFINISHED, KubernetesBackend
 from windlass.engines.kubernetes.target import ClusterRuns
@@ -584,7 +585,7 @@ def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_
     scene.server.anchor("r-1")
     target = KubernetesTarget(**{"name": "lab", "context": "lab", "namespace": "team", "image": "image", **changed})
     groups = frozenset(way.api for way in WORKLOADS.values())
-    cluster = Cluster("v1.34.0", groups, has_supervisor_account=True)
+    cluster = Cluster("v1.34.0", groups, rights=Rights(has_account=True))
     [place] = scene.plan.requests("cluster")
     facts = Facts(CodeFacts(str(scene.dir), True, True, None), cluster, place["kubeconfig"])
     made = plan(Job(name="case", command=("true",)), target, facts, "r-1", boot_program())

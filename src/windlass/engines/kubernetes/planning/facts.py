@@ -12,7 +12,6 @@ from windlass.engines import travel
 from windlass.engines.kubernetes.access.client import Client, NotLoggedIn, Refused, Unreachable, require_websockets
 from windlass.engines.kubernetes.access.connect import find_kubeconfig
 from windlass.engines.kubernetes.access.optional import items
-from windlass.engines.kubernetes.objects.layout import SUPERVISOR_ACCOUNT
 from windlass.engines.kubernetes.objects.manifests import GPU_LABELS
 from windlass.engines.kubernetes.objects.node_pools import labels_made, taints_of_node
 from windlass.engines.kubernetes.objects.quantity import Json, is_true
@@ -21,6 +20,7 @@ from windlass.engines.kubernetes.planning.runtimes import Runtimes, read_runtime
 from windlass.engines.kubernetes.planning.transfers import wanted_claim
 from windlass.engines.kubernetes.reading import karpenter, kueue
 from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.rights import NO_RIGHTS_MISSING, Rights, read_rights
 from windlass.runs.machine import user_name
 from windlass.runs.store import default_home
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 64 << 20
 """Code before it is compressed, where objects of the cluster carry it."""
+WANTED_RIGHTS: Final = (*rbac.NEEDED, *rbac.EXEC, *rbac.LEASES, *rbac.POLICIES, *rbac.SUPERVISED)
+"""Rights of the login that a plan depends on."""
 MOST_NODES: Final = "500"
 """In one answer; of more nodes a plan does not read the taints."""
 
@@ -43,12 +45,8 @@ class Cluster:
     """`v1.34.4`."""
     groups: frozenset[str]
     """The API groups and versions that it serves: `jobset.x-k8s.io/v1alpha2`."""
-    missing: tuple[str, ...] = ()
-    """Rights that are missing, as `create jobs.batch`, and needed where the supervisor runs on the user's machine."""
-    is_fenced: bool = True
-    """Whether the login may use Leases, which keep two supervisors of one run apart."""
-    is_isolated: bool = True
-    """Whether the login may create NetworkPolicies."""
+    rights: Rights = NO_RIGHTS_MISSING
+    """Of the login, and of the service account of supervisors."""
     gpu_labels: tuple[tuple[str, str], ...] = ()
     """Labels that name a GPU type, of nodes and of those that NodePools can provision; each once."""
     taints: tuple[tuple[Json, ...], ...] | None = None
@@ -66,13 +64,6 @@ class Cluster:
     """NodePools of Karpenter; None where there is none, or they may not be listed."""
     runtimes: Runtimes | None = None
     """What is known of the training runtime that the job names; None where it names none."""
-    has_supervisor_account: bool | None = False
-    """Whether the namespace has the service account of supervisors; None where that is not known, since the login may
-    not read it."""
-    supervisor_missing: tuple[str, ...] = ()
-    """Where the account is there, rights that the login lacks to submit runs with a supervisor in the cluster."""
-    supervisor_granted: frozenset[str] | None = None
-    """The rights of the account, as its set-up has noted them; None where that is not known."""
 
     def gpu_label(self, gpu_type: str | None) -> tuple[str, str] | None:
         """The label of nodes with a GPU type: one whose value has the type as a word; None where there is none."""
@@ -160,8 +151,7 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
     with ThreadPoolExecutor(10) as pool:
         version = pool.submit(client.call, "GET", "/version")
         groups = pool.submit(client.call, "GET", "/apis")
-        rights = pool.submit(_rights, client)
-        account = pool.submit(_account, client)
+        rights = pool.submit(read_rights, client, WANTED_RIGHTS)
         nodes = pool.submit(_nodes, client, is_whole=job.resources.gpu_type is not None)
         secrets = pool.submit(_there, client, "Secret", asked)
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
@@ -170,14 +160,10 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
         node_pools = pool.submit(karpenter.node_pools, client)
         named = job.kubernetes.runtime
         standing = pool.submit(read_runtimes, client, named, job.kubernetes.runtime_kind) if named is not None else None
-        lacking, unlisted = rights.result()
-        has_account, granted = account.result()
         return Cluster(
             version=str(version.result()["gitVersion"]),
             groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
-            missing=tuple(str(right) for right in lacking if right not in (*rbac.LEASES, *rbac.POLICIES)),
-            is_fenced=not any(right in rbac.LEASES for right in lacking),
-            is_isolated=not any(right in rbac.POLICIES for right in lacking),
+            rights=rights.result(),
             gpu_labels=tuple(
                 sorted({*_gpu_labels(nodes.result() or ()), *labels_made(node_pools.result() or (), GPU_LABELS)})
             )
@@ -192,30 +178,7 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
             queues=queues.result() if queues is not None else None,
             node_pools=node_pools.result(),
             runtimes=standing.result() if standing is not None else None,
-            has_supervisor_account=has_account,
-            supervisor_missing=tuple(map(str, rbac.denied(client, unlisted))) if has_account else (),
-            supervisor_granted=granted,
         )
-
-
-def _rights(client: Client) -> tuple[tuple[rbac.Right, ...], tuple[rbac.Right, ...]]:
-    """Of the rights that every run needs, those that the login lacks; and those for a supervisor in the cluster that
-    are not listed for it: they are asked for only where there can be one.
-    """
-    unlisted = rbac.unlisted(client, (*rbac.NEEDED, *rbac.EXEC, *rbac.LEASES, *rbac.POLICIES, *rbac.SUPERVISED))
-    needed = tuple(right for right in unlisted if right not in rbac.SUPERVISED)
-    return rbac.denied(client, needed), tuple(right for right in unlisted if right in rbac.SUPERVISED)
-
-
-def _account(client: Client) -> tuple[bool | None, frozenset[str] | None]:
-    """Whether there is a service account for supervisors, None where it may not be read; and its rights, if known."""
-    try:
-        account = client.get_if_exists("v1", "ServiceAccount", SUPERVISOR_ACCOUNT)
-    except Refused as error:
-        if error.status != 403:
-            raise
-        return None, None
-    return account is not None, rbac.granted(account or {})
 
 
 def _csi_drivers(client: Client) -> frozenset[str] | None:

@@ -15,9 +15,9 @@ from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.job import has_limit_per_index
 from windlass.engines.kubernetes.planning.mounts import mount_notes
 from windlass.engines.kubernetes.planning.runtimes import runtime_notes
-from windlass.engines.kubernetes.planning.supervision import missing_rights, supervision_notes
 from windlass.engines.kubernetes.planning.transfers import lost_notes, transfer_notes, wanted_claim
 from windlass.engines.kubernetes.reading.admission import GROUP
+from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.errors import near
 from windlass.plan import arguments
 from windlass.plan.lone_ranks import lone_ranks
@@ -27,6 +27,7 @@ from windlass.plan.time_limit import time_limit
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.planning.facts import Cluster, Facts
+    from windlass.engines.kubernetes.reading.preflight.rights import SupervisorPlace
     from windlass.engines.travel import CodeFacts
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
@@ -41,18 +42,18 @@ def plan_notes(
     via: str,
     *,
     num_ranks: int,
-    is_inside: bool,
+    supervisor: SupervisorPlace,
     on_provisioning: Sequence[Note],
 ) -> Iterator[Note]:
     """All notes of a plan. `via` is the workload kind that was requested or chosen, which may be unknown."""
     cluster = facts.cluster
     yield from _code_notes(job, target, facts.code)
     yield from _workload_notes(job, cluster, via)
-    yield from supervision_notes(job, target, cluster, via)
+    yield from _supervisor_notes(target, cluster, supervisor)
     yield from transfer_notes(job, target)
     yield from mount_notes(job, target, cluster)
-    yield from _cluster_notes(job, target, facts, via)
-    yield from _spare_notes(job, via, cluster, is_inside=is_inside)
+    yield from _cluster_notes(job, target, facts, supervisor)
+    yield from _spare_notes(job, via, cluster, is_inside=supervisor.is_in_cluster)
     yield from queue_notes(job, cluster)
     yield from on_provisioning
     yield from runtime_notes(job, cluster, via)
@@ -118,13 +119,24 @@ def _workload_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Not
         yield blocker("mpijob-old", message, "install mpi-operator 0.7 or newer")
 
 
-def _cluster_notes(job: Job, target: KubernetesTarget, facts: Facts, via: str) -> Iterator[Note]:
+def _supervisor_notes(target: KubernetesTarget, cluster: Cluster | None, supervisor: SupervisorPlace) -> Iterator[Note]:
+    """What keeps the supervisor out of a cluster in which the target wants it, or which was set up for it."""
+    if cluster is None or supervisor.is_in_cluster:
+        return
+    if target.supervisor == "cluster":
+        yield blocker("supervisor-missing", f"supervisor: cluster, and {supervisor.why}", supervisor.fix)
+    elif supervisor.lacking:
+        yield Note("supervisor-rights", f"{supervisor.why}: this machine supervises the run", supervisor.fix)
+
+
+def _cluster_notes(job: Job, target: KubernetesTarget, facts: Facts, supervisor: SupervisorPlace) -> Iterator[Note]:
     """What the cluster lacks: an answer, rights of the login, and objects and GPUs that the job names."""
     cluster = facts.cluster
     if cluster is None:
         yield blocker("cluster-unreachable", facts.unreachable, "is it the right context, and is it up?")
         return
-    if lacking := missing_rights(job, target, cluster, via):
+    needed = rbac.NEEDED if supervisor.is_in_cluster else (*rbac.NEEDED, *rbac.EXEC)
+    if lacking := cluster.rights.lacking(needed):
         yield blocker(
             "rights-missing",
             f"this login may not {', '.join(lacking)}",
@@ -252,14 +264,14 @@ def _default_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) 
             f"no node has a label of its GPU type: {job.resources.gpu_type} is not used",
             "set resources.instance",
         )
-    if cluster is not None and not cluster.is_fenced:
+    if cluster is not None and cluster.rights.lacking(rbac.LEASES):
         yield Note(
             "leases-missing",
             "this login may not use Leases: two supervisors of this run, on machines that "
             "share its records, are not kept apart",
             f"windlass check --on {target.name} --role",
         )
-    if target.network_policy and cluster is not None and not cluster.is_isolated:
+    if target.network_policy and cluster is not None and cluster.rights.lacking(rbac.POLICIES):
         yield Note(
             "network-open",
             "this login may not create NetworkPolicies: the run's ports admit all that the cluster lets through",

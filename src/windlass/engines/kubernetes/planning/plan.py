@@ -22,12 +22,13 @@ from windlass.engines.kubernetes.objects.workloads import WORKLOADS, mpijob
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.job import has_limit_per_index
 from windlass.engines.kubernetes.planning import transfers
-from windlass.engines.kubernetes.planning.facts import Facts
+from windlass.engines.kubernetes.planning.facts import Cluster, Facts
 from windlass.engines.kubernetes.planning.mounts import Mounts, plan_mounts
 from windlass.engines.kubernetes.planning.notes import plan_notes
 from windlass.engines.kubernetes.planning.provisioning import plan_provisioning
 from windlass.engines.kubernetes.planning.runtimes import Runtimes, runtime_of
-from windlass.engines.kubernetes.planning.supervision import supervised_in_cluster
+from windlass.engines.kubernetes.reading.preflight.rbac import POLICIES, supervisor_needs
+from windlass.engines.kubernetes.reading.preflight.rights import SupervisorPlace, supervisor_place
 from windlass.engines.kubernetes.running import reuse
 from windlass.plan.plan import Plan, Step
 from windlass.plan.policy import policy
@@ -48,9 +49,9 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
     cluster = facts.cluster
     via, why = choose_workload(job, target)
     planned_via = via if via in WORKLOADS else "job"  # notes refuse the unknown kind, and the rest is planned
-    is_inside, _ = supervised_in_cluster(job, target, cluster, planned_via)
+    place = planned_supervisor(job, target, cluster, planned_via)
     mounts = plan_mounts(job, target, cluster)
-    shape = _shape(job, target, facts, run_id, planned_via, mounts, is_inside=is_inside)
+    shape = _shape(job, target, facts, run_id, planned_via, mounts, is_inside=place.is_in_cluster)
     objects = run_objects(shape, job, boot)
     nodes = _nodes(shape, job, target, facts.code)
     provisioning = plan_provisioning(job, target, cluster, facts.prices, pod_spec(objects.attempt))
@@ -82,7 +83,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
                 facts,
                 via,
                 num_ranks=job.nodes.max * shape.procs_per_node,
-                is_inside=is_inside,
+                supervisor=place,
                 on_provisioning=provisioning.notes,
             )
         ),
@@ -105,6 +106,14 @@ def choose_workload(job: Job, target: KubernetesTarget) -> tuple[str, str]:
     if job.launcher == "mpi":
         return "mpijob", "launcher: mpi"
     return "job", "needs no operator"
+
+
+def planned_supervisor(job: Job, target: KubernetesTarget, cluster: Cluster | None, via: str) -> SupervisorPlace:
+    """Where the supervisor of the run of a job, of this workload kind, runs."""
+    if cluster is None:
+        return SupervisorPlace(False, "the cluster does not answer")
+    needs = supervisor_needs(WORKLOADS[via], is_queued=job.queue is not None)
+    return supervisor_place(target, job.kubernetes.namespace or target.namespace, cluster.rights, needs)
 
 
 # -- decisions --------------------------------------------------------------------------------------------------------
@@ -253,7 +262,7 @@ def _object_steps(objects: RunObjects, shape: Shape, job: Job, code: CodeFacts) 
 
 
 def _policy_steps(objects: RunObjects, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
-    if target.network_policy and facts.cluster is not None and facts.cluster.is_isolated:
+    if target.network_policy and facts.cluster is not None and not facts.cluster.rights.lacking(POLICIES):
         for made in objects.policies:
             yield Step("policy", f"make {_named(made)}, which admits the run's own pods", made)
 

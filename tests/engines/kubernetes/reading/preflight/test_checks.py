@@ -14,13 +14,17 @@ from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.checks import checks
 from windlass.engines.kubernetes.reading.preflight.image import full_name
+from windlass.engines.kubernetes.reading.preflight.rbac import Right
+from windlass.engines.kubernetes.reading.preflight.rights import NO_RIGHTS_MISSING, Rights, granted
 from windlass.engines.kubernetes.reading.preflight.survey import Survey
 from windlass.errors import EngineError
 from windlass.spec.targets import KubernetesTarget
 
 TARGET = KubernetesTarget(name="lab", context="lab", namespace="team-a", image="localhost/base:1")
 ABSENT = Refused("the cluster refused: not found", "", status=404)
-STALE = rbac.supervisor_objects("team-a", ())[-1]
+READY = Rights(has_account=True)
+NO_SUBMIT = Rights(rbac.SUPERVISED, True)
+STALE = Rights((), True, granted(rbac.supervisor_objects("team-a", ())[-1]))
 """The account of supervisors, as it was set up before JobSet was installed."""
 LACKS = "service account windlass-supervisor lacks rights on jobsets.jobset.x-k8s.io"
 FORBIDDEN = Refused("the cluster refused: nodes is forbidden", "", status=403)
@@ -52,18 +56,16 @@ SEEN = Survey(
         "groups": served("batch/v1", WORKLOADS["jobset"].api),
         "user": {"status": {"userInfo": {"username": "ada"}}},
         "namespace": {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}},
-        "account": ABSENT,
         "quotas": {"items": []},
         "classes": {"items": [{"metadata": {"name": "efs", "annotations": DEFAULT}, "provisioner": "efs.csi.aws.com"}]},
         "nodes": {"items": [node("a", 0)]},
-        "rights": {"missing": ()},
     },
-    0.004,
+    latency_seconds=0.004,
 )
 
 
-def found(target: KubernetesTarget = TARGET, **answers: Any) -> dict[str, Check]:
-    seen = dataclasses.replace(SEEN, answers={**SEEN.answers, **answers})
+def found(target: KubernetesTarget = TARGET, rights: Rights = NO_RIGHTS_MISSING, **answers: Any) -> dict[str, Check]:
+    seen = dataclasses.replace(SEEN, answers={**SEEN.answers, **answers}, rights=rights)
     return {check.name: check for check in checks(seen, target)}
 
 
@@ -130,56 +132,61 @@ def test_a_namespace_that_is_not_there_is_told_alone() -> None:
 
 
 def test_each_missing_right_is_named() -> None:
-    check = found(rights={"missing": (("", "pods/exec", "create"), ("batch", "jobs", "delete"))})["rights"]
+    check = found(rights=Rights((Right("batch", "jobs", "delete"), Right("", "pods/exec", "create"))))["rights"]
     assert (check.level, check.found) == ("fail", "this login may not delete jobs.batch, create pods/exec")
     assert "--on lab --role" in check.fix
 
 
 def test_exec_is_needed_where_runs_are_supervised_on_a_machine_and_optional_where_in_the_cluster() -> None:
-    assert found(rights={"missing": rbac.EXEC})["rights"].level == "fail"
-    inside = found(account={}, rights={"missing": rbac.EXEC})["rights"]
+    assert found(rights=Rights(rbac.EXEC))["rights"].level == "fail"
+    inside = found(rights=Rights(rbac.EXEC, True))["rights"]
     assert (inside.level, "exec, cp" in inside.found) == ("warn", True)
 
 
 def test_rights_that_only_some_jobs_need_are_a_warning() -> None:
-    assert found(rights={"missing": rbac.CLAIMS})["rights"].level == "warn"
-    assert "via: job" in found(rights={"missing": rbac.of_workload(WORKLOADS["jobset"])})["rights"].found
+    assert found(rights=Rights(rbac.CLAIMS))["rights"].level == "warn"
+    assert "via: job" in found(rights=Rights(rbac.of_workload(WORKLOADS["jobset"])))["rights"].found
 
 
 @pytest.mark.parametrize(
-    ("supervisor", "account", "missing", "level", "says", "fix"),
+    ("supervisor", "rights", "level", "says", "fix"),
     [
         (
             "auto",
-            ABSENT,
-            (),
+            Rights(),
             "ok",
             "on the machine that starts them: namespace team-a has no service",
             "target setup lab",
         ),
-        ("auto", {}, (), "ok", "in the cluster: namespace team-a has the service account", "supervisor: machine of"),
-        ("auto", {}, rbac.SUPERVISED, "ok", "not update configmaps, update jobs.batch, create secrets", "--role"),
-        ("auto", FORBIDDEN, (), "ok", "may not get serviceaccounts in namespace team-a", "--role"),
-        ("machine", {}, (), "ok", "on the machine that starts them: supervisor: machine", "leave out supervisor:"),
-        ("cluster", {}, (), "ok", "in the cluster", "supervisor: machine of"),
-        ("auto", STALE, (), "warn", f"{LACKS}: runs that need them are supervised on the machine", "setup lab grants"),
-        ("cluster", STALE, (), "warn", f"{LACKS}: runs that need them are not started", "setup lab grants them"),
-        ("machine", STALE, (), "ok", "on the machine that starts them: supervisor: machine", "leave out supervisor:"),
-        ("cluster", ABSENT, (), "fail", "supervisor: cluster, and namespace team-a has no", "target setup lab"),
+        ("auto", READY, "ok", "in the cluster: namespace team-a has the service account", "supervisor: machine of"),
+        (
+            "auto",
+            Rights(rbac.SUPERVISED, True),
+            "ok",
+            "not update configmaps, update jobs.batch, create secrets",
+            "--role",
+        ),
+        ("auto", Rights(has_account=None), "ok", "may not get serviceaccounts in namespace team-a", "--role"),
+        ("machine", READY, "ok", "on the machine that starts them: supervisor: machine", "leave out supervisor:"),
+        ("cluster", READY, "ok", "in the cluster", "supervisor: machine of"),
+        ("auto", STALE, "warn", f"{LACKS}: runs that need them are supervised on the machine", "setup lab grants"),
+        ("cluster", STALE, "warn", f"{LACKS}: runs that need them are not started", "setup lab grants them"),
+        ("machine", STALE, "ok", "on the machine that starts them: supervisor: machine", "leave out supervisor:"),
+        ("cluster", Rights(), "fail", "supervisor: cluster, and namespace team-a has no", "target setup lab"),
     ],
 )
 def test_it_is_told_where_runs_are_supervised_and_how_to_change_it(
-    supervisor: str, account: Any, missing: Any, level: str, says: str, fix: str
+    supervisor: str, rights: Rights, level: str, says: str, fix: str
 ) -> None:
     target = TARGET.model_copy(update={"supervisor": supervisor})
-    check = found(target, account=account, rights={"missing": missing})["supervisor"]
+    check = found(target, rights=rights)["supervisor"]
     assert check.level == level
     assert says in check.found
     assert fix in check.fix
 
 
 def test_no_rights_at_all_are_one_message() -> None:
-    check = found(rights={"missing": rbac.useful(SEEN.groups)})["rights"]
+    check = found(rights=Rights(rbac.useful(SEEN.groups)))["rights"]
     assert check.found == "none of the 36 that are needed in namespace team-a"
 
 
@@ -193,7 +200,7 @@ def test_what_may_not_be_looked_at_is_one_line_and_no_failure() -> None:
 def test_operators_are_named_with_their_versions() -> None:
     groups = served(WORKLOADS["jobset"].api, "kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2", "kubeflow.org/v1")
     kinds = {"resources": [{"name": "pytorchjobs"}, {"name": "pytorchjobs/status"}]}
-    text = found(TARGET, **{"groups": groups, "kubeflow.org/v1": kinds})["operators"].found
+    text = found(TARGET, Rights(), **{"groups": groups, "kubeflow.org/v1": kinds})["operators"].found
     assert text == "JobSet v1alpha2, Kueue v1beta1, v1beta2, PyTorchJob v1"
 
 

@@ -18,9 +18,10 @@ from windlass.engines.kubernetes.planning.dry_run import suspended_supervisor
 from windlass.engines.kubernetes.planning.runtimes import Runtimes
 from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes, quota_notes, run_pods
 from windlass.engines.kubernetes.reading.preflight.report import supervisor_check
+from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.plan.plan import Note
 
-INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, has_supervisor_account=True))
+INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, rights=Rights(has_account=True)))
 NEEDS = {"cpus": 2, "memory": "4GiB"}
 MISSING = 'pods "digits-7f3k2-1-0" is forbidden: failed quota: q: must specify limits.cpu'
 

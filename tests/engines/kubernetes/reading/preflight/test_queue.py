@@ -307,7 +307,6 @@ def shown(*queues: Object) -> tuple[str, str]:
         "version": {"gitVersion": "v1.34.4"},
         "groups": {"groups": [{"versions": versions}]},
         "queues": {"items": list(queues)},
-        "rights": {"missing": ()},
     }
     target = KubernetesTarget(name="lab", context="lab", namespace="a")
     found = {check.name: check for check in checks(Survey("https://x", "lab", "a", answers), target)}

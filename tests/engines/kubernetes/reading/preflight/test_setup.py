@@ -14,8 +14,9 @@ from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, 
 
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.planning.facts import Cluster, read_cluster
-from windlass.engines.kubernetes.planning.supervision import supervised_in_cluster
+from windlass.engines.kubernetes.planning.plan import planned_supervisor
 from windlass.engines.kubernetes.reading.preflight import rbac, setup
+from windlass.engines.kubernetes.reading.preflight.rights import Rights, granted
 from windlass.errors import EngineError, UsageError
 from windlass.runs.phase import Phase
 from windlass.spec.job import Job
@@ -102,7 +103,7 @@ def test_what_is_missing_is_created_and_what_is_as_it_should_be_is_kept(
     assert {change for _, change in changes(setup.create(LAB, environ))} == {"kept"}
     assert server.objects == before
     [account] = [one for one in setup.objects(LAB, environ) if one["kind"] == "ServiceAccount"]
-    assert rbac.granted(account) == frozenset(map(str, rbac.supervisor_rights({"jobset.x-k8s.io/v1alpha2"})))
+    assert granted(account) == frozenset(map(str, rbac.supervisor_rights({"jobset.x-k8s.io/v1alpha2"})))
     assert len(server.changing()) == 3
 
 
@@ -274,39 +275,43 @@ def looked(server: Namespace, folder: Path) -> Cluster:
 
 
 def test_the_account_is_found_by_one_request(server: Namespace, tmp_path: Path, environ: dict[str, str]) -> None:
-    assert looked(server, tmp_path).has_supervisor_account is False
+    assert looked(server, tmp_path).rights.has_account is False
     asked = len(server.requests)
     setup.create(LAB, environ)
     found = looked(server, tmp_path)
-    assert (found.has_supervisor_account, found.supervisor_missing, found.missing) == (True, (), ())
+    assert (found.rights.has_account, found.rights.missing) == (True, ())
     assert len(server.requests) == asked
     assert [one.name for one in server.requests if one.plural == "serviceaccounts"] == [NAME]
 
 
 def test_an_account_that_may_not_be_read_is_not_known(server: Namespace, tmp_path: Path) -> None:
     server.forbidden = {"serviceaccounts"}
-    assert looked(server, tmp_path).has_supervisor_account is None
+    assert looked(server, tmp_path).rights.has_account is None
 
 
-def test_rights_to_submit_with_it_are_asked_for_only_where_it_is_there(
+def test_rights_to_submit_with_it_decide_only_where_it_is_there(
     server: Namespace, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     server.lacks = frozenset(rbac.SUPERVISED)
     found = looked(server, tmp_path)
-    assert (found.missing, found.supervisor_missing) == ((), ()), "no run needs them there"
-    assert not [one for one in server.requests if one.plural == "selfsubjectaccessreviews"]
+    assert supervised(JOB, LAB, found, "job") == (False, f"namespace team has no service account {NAME}")
     setup.create(LAB, environ)
     found = looked(server, tmp_path)
-    assert found.missing == ()
-    wanted = ("update configmaps", "update jobs.batch", "create secrets", "get serviceaccounts")
-    assert found.supervisor_missing == wanted
+    assert found.rights.lacking(rbac.NEEDED) == ()
+    wanted = "this login may not update configmaps, update jobs.batch, create secrets, get serviceaccounts"
+    assert supervised(JOB, LAB, found, "job") == (False, wanted)
 
 
 # -- decision ---------------------------------------------------------------------------------------------------------
 
 
-def cluster(account: bool | None, *missing: str) -> Cluster:
-    return Cluster("v1.34.4", frozenset(), has_supervisor_account=account, supervisor_missing=missing)
+def cluster(account: bool | None, *missing: rbac.Right) -> Cluster:
+    return Cluster("v1.34.4", frozenset(), rights=Rights(missing, account))
+
+
+def supervised(job: Job, target: KubernetesTarget, seen: Cluster | None, via: str) -> tuple[bool, str]:
+    place = planned_supervisor(job, target, seen, via)
+    return place.is_in_cluster, place.why
 
 
 @pytest.mark.parametrize(
@@ -315,7 +320,7 @@ def cluster(account: bool | None, *missing: str) -> Cluster:
         ("auto", cluster(True), True, f"namespace team has the service account {NAME}"),
         ("auto", cluster(False), False, f"namespace team has no service account {NAME}"),
         ("auto", cluster(None), False, "this login may not get serviceaccounts in namespace team"),
-        ("auto", cluster(True, "create secrets"), False, "this login may not create secrets"),
+        ("auto", cluster(True, rbac.Right("", "secrets", "create")), False, "this login may not create secrets"),
         ("auto", None, False, "the cluster does not answer"),
         ("cluster", cluster(True), True, f"namespace team has the service account {NAME}"),
         ("cluster", cluster(False), False, f"namespace team has no service account {NAME}"),
@@ -324,18 +329,18 @@ def cluster(account: bool | None, *missing: str) -> Cluster:
 )
 def test_where_the_supervisor_runs_and_why(supervisor: str, seen: Cluster | None, is_there: bool, why: str) -> None:
     target = LAB.model_copy(update={"supervisor": supervisor})
-    assert supervised_in_cluster(JOB, target, seen, "job") == (is_there, why)
+    assert supervised(JOB, target, seen, "job") == (is_there, why)
 
 
 def test_the_namespace_of_the_job_counts() -> None:
     job = Job(name="digits", run="train.py", kubernetes={"namespace": "other"})
-    assert "namespace other has no" in supervised_in_cluster(job, LAB, cluster(False), "job")[1]
+    assert "namespace other has no" in supervised(job, LAB, cluster(False), "job")[1]
 
 
 def noted(*groups: str) -> frozenset[str] | None:
     """What a set-up has noted on the account where the cluster served these groups."""
     *_, account = rbac.supervisor_objects("team", groups)
-    return rbac.granted(account)
+    return granted(account)
 
 
 @pytest.mark.parametrize(
@@ -353,8 +358,8 @@ def noted(*groups: str) -> frozenset[str] | None:
 def test_an_account_that_was_set_up_before_an_operator_was_installed_is_not_used_for_it(
     groups: tuple[str, ...], job: Job, via: str, lacking: str
 ) -> None:
-    seen = dataclasses.replace(cluster(True), supervisor_granted=noted(*groups))
-    is_there, why = supervised_in_cluster(job, LAB, seen, via)
+    seen = dataclasses.replace(cluster(True), rights=Rights((), True, noted(*groups)))
+    is_there, why = supervised(job, LAB, seen, via)
     assert (is_there, why) == (
         (False, f"service account {NAME} lacks rights on {lacking}")
         if lacking
@@ -363,7 +368,7 @@ def test_an_account_that_was_set_up_before_an_operator_was_installed_is_not_used
 
 
 def test_a_plan_names_what_the_account_lacks_and_blocks_only_where_the_target_wants_it_in_the_cluster() -> None:
-    seen = dataclasses.replace(CLUSTER, has_supervisor_account=True, supervisor_granted=noted())
+    seen = dataclasses.replace(CLUSTER, rights=Rights((), True, noted()))
     facts = dataclasses.replace(FACTS, cluster=seen)
     made = planned(facts, kubernetes={"via": "jobset"})
     assert (blockers(made), made.requests("supervisor")) == ({}, [])
@@ -380,15 +385,16 @@ def test_a_plan_names_what_the_account_lacks_and_blocks_only_where_the_target_wa
 def test_an_account_without_a_readable_note_of_its_rights_is_used_as_it_is(text: str | None) -> None:
     """Such as one that a platform team has created from manifests of its own."""
     account = {"metadata": {"annotations": {} if text is None else {layout.RIGHTS_ANNOTATION: text}}}
-    assert rbac.granted(account) is None
-    assert supervised_in_cluster(JOB, LAB, cluster(True), "trainjob")[0]
+    assert granted(account) is None
+    assert supervised(JOB, LAB, cluster(True), "trainjob")[0]
 
 
 def test_a_login_that_may_not_exec_can_submit_a_run_that_is_supervised_in_the_cluster() -> None:
-    seen = dataclasses.replace(CLUSTER, missing=("create pods/exec", "delete jobs.batch"))
+    missing = (rbac.Right("", "pods/exec", "create"), rbac.Right("batch", "jobs", "delete"))
+    seen = dataclasses.replace(CLUSTER, rights=Rights(missing))
     [message] = blockers(planned(dataclasses.replace(FACTS, cluster=seen))).values()
     assert message == "this login may not create pods/exec, delete jobs.batch"
-    inside = dataclasses.replace(seen, has_supervisor_account=True)
+    inside = dataclasses.replace(seen, rights=Rights(missing, True))
     [message] = blockers(planned(dataclasses.replace(FACTS, cluster=inside))).values()
     assert message == "this login may not delete jobs.batch"
 
@@ -402,5 +408,5 @@ def test_a_target_that_wants_it_in_the_cluster_blocks_the_plan_where_it_cannot_b
     [note] = [note for note in made.notes if note.code == "supervisor-missing"]
     assert "windlass target setup lab" in note.fix
     assert "-o manifest" in note.fix
-    assert CLUSTER.has_supervisor_account is False
+    assert CLUSTER.rights.has_account is False
     assert blockers(planned(FACTS)) == {}, "with supervisor: auto it is no problem"

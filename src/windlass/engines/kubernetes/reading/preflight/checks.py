@@ -9,11 +9,13 @@ from windlass.engines.checks import Check
 from windlass.engines.kubernetes.access.client import NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.admission import inactive
-from windlass.engines.kubernetes.reading.preflight import rbac, rights
+from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.image import image_check
 from windlass.engines.kubernetes.reading.preflight.nodes import group_checks, node_checks, pool_check
+from windlass.engines.kubernetes.reading.preflight.rights import SupervisorPlace, supervisor_place
 from windlass.engines.kubernetes.reading.preflight.storage import storage_checks
 from windlass.engines.kubernetes.reading.preflight.survey import Survey
+from windlass.errors import EngineError
 from windlass.spec.quantities import amount
 
 if TYPE_CHECKING:
@@ -51,7 +53,6 @@ def checks(seen: Survey, target: KubernetesTarget) -> list[Check]:
     return [
         *found,
         *_rights(seen, target),
-        _supervisor(seen, target),
         _operators(seen, target),
         *(
             check
@@ -86,13 +87,14 @@ def _absent(seen: Survey) -> Check | None:
 
 
 def _rights(seen: Survey, target: KubernetesTarget) -> Iterator[Check]:
-    if (error := seen.error("rights")) is not None:
-        yield Check("rights", "warn", f"could not be asked for: {error.message}", error.hint)
+    if isinstance(seen.rights, EngineError):
+        yield Check("rights", "warn", f"could not be asked for: {seen.rights.message}", seen.rights.hint)
         return
+    place = supervisor_place(target, seen.namespace, seen.rights, rbac.supervisor_rights(seen.groups))
     wanted = rbac.useful(seen.groups)
     lacking = set(seen.missing)
     fix = f"have this role bound to {seen.user or 'this login'}: windlass check --on {target.name} --role"
-    needed = rbac.NEEDED if _decided(seen, target)[0] else (*rbac.NEEDED, *rbac.EXEC)
+    needed = rbac.NEEDED if place.is_in_cluster or place.lacking else (*rbac.NEEDED, *rbac.EXEC)
     if not lacking:
         yield Check("rights", "ok", f"all {len(wanted)} that are needed in namespace {seen.namespace}")
     elif lacking >= set(wanted):
@@ -114,38 +116,24 @@ def _rights(seen: Survey, target: KubernetesTarget) -> Iterator[Check]:
         for some, why in (*known, *ways):
             if lacking.intersection(some):
                 yield Check("rights", "warn", f"this login may not {_named(some, lacking)}: {why}", fix)
+    yield _supervisor(place, target)
 
 
-def _supervisor(seen: Survey, target: KubernetesTarget) -> Check:
+def _supervisor(place: SupervisorPlace, target: KubernetesTarget) -> Check:
     """Where the supervisors of runs run."""
-    is_there, why = _decided(seen, target)
-    granted = rbac.granted(seen.get("account") or {})
-    if is_there and (lacking := rights.lacking_on(rbac.supervisor_rights(seen.groups), granted)):
-        what = "are not started" if target.supervisor == "cluster" else "are supervised on the machine that starts them"
-        fix = rights.how_to(target.name, has_account=True, lacking=lacking)
-        return Check("supervisor", "warn", f"{rights.lacks(lacking)}: runs that need them {what}", fix)
-    if is_there:
+    is_required = target.supervisor == "cluster"
+    if place.lacking:
+        what = "are not started" if is_required else "are supervised on the machine that starts them"
+        return Check("supervisor", "warn", f"{place.why}: runs that need them {what}", place.fix)
+    if place.is_in_cluster:
         fix = f"to supervise them on this machine: supervisor: machine of target {target.name}"
-        return Check("supervisor", "ok", f"runs are supervised in the cluster: {why}", fix)
+        return Check("supervisor", "ok", f"runs are supervised in the cluster: {place.why}", fix)
+    if is_required:
+        return Check("supervisor", "fail", f"supervisor: cluster, and {place.why}", place.fix)
     fix = f"leave out supervisor: of target {target.name}, to supervise them in the cluster"
     if target.supervisor != "machine":
-        fix = f"to supervise them in the cluster: {rights.how_to(target.name, has_account=_has_account(seen))}"
-    if target.supervisor == "cluster":
-        return Check("supervisor", "fail", f"supervisor: cluster, and {why}", fix)
-    return Check("supervisor", "ok", f"runs are supervised on the machine that starts them: {why}", fix)
-
-
-def _decided(seen: Survey, target: KubernetesTarget) -> tuple[bool, str]:
-    """Whether runs are supervised in the cluster, and why."""
-    missing = [str(right) for right in seen.missing if right in rbac.SUPERVISED]
-    return rights.decide(target, seen.namespace, has_account=_has_account(seen), missing=missing)
-
-
-def _has_account(seen: Survey) -> bool | None:
-    """Whether the namespace has the service account of supervisors; None where that is not known."""
-    if seen.error("account") is None:
-        return True
-    return False if seen.refusal("account") == 404 else None
+        fix = f"to supervise them in the cluster: {place.fix}"
+    return Check("supervisor", "ok", f"runs are supervised on the machine that starts them: {place.why}", fix)
 
 
 def _named(wanted: Iterable[rbac.Right], lacking: Collection[rbac.Right]) -> str:

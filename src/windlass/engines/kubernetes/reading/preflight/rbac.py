@@ -1,14 +1,11 @@
-"""The rights that users and supervisors use in a namespace: which a login has, and the roles with exactly these."""
+"""The rights that users and supervisors use in a namespace, and the roles with exactly these. Pure."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
-from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.optional import version_of
 from windlass.engines.kubernetes.objects import labels, layout
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
@@ -17,8 +14,6 @@ from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading.admission import GROUP
 
 RBAC: Final = "rbac.authorization.k8s.io"
-REVIEWS: Final = "authorization.k8s.io/v1"
-ASKED_AT_ONCE: Final = 16
 MAKING: Final = ("create", "get", "list", "delete")
 """Verbs on the owner objects of an attempt."""
 
@@ -124,66 +119,6 @@ def _of_operators(groups: Collection[str]) -> tuple[Right, ...]:
     return (*queues, *(right for way in served for right in of_workload(way)))
 
 
-# -- what a login has -------------------------------------------------------------------------------------------------
-
-
-def missing(client: Client, wanted: Iterable[Right]) -> tuple[Right, ...]:
-    """Of these rights, what the login does not have in the namespace. Raises Refused, Unreachable."""
-    return denied(client, unlisted(client, wanted))
-
-
-def unlisted(client: Client, wanted: Iterable[Right]) -> tuple[Right, ...]:
-    """Of these rights, those that the cluster does not list for the login, though it may have them. Raises Refused."""
-    rules = _rules(client)
-    return tuple(right for right in wanted if not any(_grants(rule, right) for rule in rules))
-
-
-def denied(client: Client, rights: tuple[Right, ...]) -> tuple[Right, ...]:
-    """Of these rights, what the login does not have, each asked for by a request. Raises as `missing`."""
-    if not rights:
-        return ()
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        answers = list(pool.map(lambda right: _may(client, right), rights))
-    return tuple(right for right, may in zip(rights, answers, strict=True) if not may)
-
-
-def _rules(client: Client) -> list[Mapping[str, Any]]:
-    """The rights that the cluster lists for the login in the namespace; empty where it lists none."""
-    asked = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": client.namespace}}
-    try:
-        told = client.call("POST", client.path(REVIEWS, "SelfSubjectRulesReview"), asked)
-    except Refused as error:
-        if error.status == 401:
-            raise
-        return []
-    return list(told.get("status", {}).get("resourceRules") or ())
-
-
-def _grants(rule: Mapping[str, Any], right: Right) -> bool:
-    """Whether a rule allows something of every object, and not only of some that it names."""
-    if rule.get("resourceNames"):
-        return False
-    asked = (("apiGroups", right.group), ("resources", right.resource), ("verbs", right.verb))
-    return all({"*", value} & set(rule.get(name) or ()) for name, value in asked)
-
-
-def _may(client: Client, right: Right) -> bool:
-    resource, _, sub = right.resource.partition("/")
-    wanted = {
-        "namespace": client.namespace,
-        "group": right.group,
-        "resource": resource,
-        "verb": right.verb,
-        "subresource": sub,
-    }
-    review = client.call(
-        "POST",
-        client.path(REVIEWS, "SelfSubjectAccessReview"),
-        {"apiVersion": REVIEWS, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": wanted}},
-    )
-    return bool(review["status"]["allowed"])
-
-
 # -- objects that grant rights ----------------------------------------------------------------------------------------
 
 
@@ -194,18 +129,6 @@ def role(namespace: str, wanted: Iterable[Right], name: str = "windlass") -> dic
         verbs.setdefault((right.group, right.resource), []).append(right.verb)
     rules = [{"apiGroups": [group], "resources": [resource], "verbs": its} for (group, resource), its in verbs.items()]
     return {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": _meta(namespace, name), "rules": rules}
-
-
-def granted(account: Mapping[str, Any]) -> frozenset[str] | None:
-    """The rights of supervisors, as their set-up has noted them on the service account; None where it has not, or the
-    account is empty. Pure.
-
-    Users may read the account, and mostly neither the Role nor what another account may do.
-    """
-    text = account.get("metadata", {}).get("annotations", {}).get(layout.RIGHTS_ANNOTATION, "")
-    with contextlib.suppress(ValueError, AttributeError, TypeError):  # what others have written there
-        return frozenset(f"{verb} {on}" for on, verbs in json.loads(text).items() for verb in verbs)
-    return None
 
 
 def binding(namespace: str, user: str) -> dict[str, Any]:

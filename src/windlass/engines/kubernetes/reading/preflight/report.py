@@ -16,6 +16,7 @@ from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_
 from windlass.engines.kubernetes.reading.preflight import network, rbac
 from windlass.engines.kubernetes.reading.preflight.checks import checks
 from windlass.engines.kubernetes.reading.preflight.pod_admission import SUPERVISOR, pod_from, refusal, try_pod
+from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.kubernetes.reading.preflight.survey import survey
 from windlass.errors import EngineError
 from windlass.spec.job import Job
@@ -33,7 +34,8 @@ def check(target: KubernetesTarget, environ: Mapping[str, str]) -> CheckReport:
             with contextlib.suppress(EngineError):
                 left = probe_pods.sweep(client)
         found = checks(seen, target)
-        if seen.error("account") is None and target.supervisor != "machine" and not seen.missing:
+        has_account = isinstance(seen.rights, Rights) and seen.rights.has_account
+        if has_account and target.supervisor != "machine" and not seen.missing:
             found += supervisor_check(client, target)
     if left:
         found.append(Check("leftovers", "ok", f"removed, of commands that were killed: {', '.join(left)}"))

@@ -12,6 +12,7 @@ from windlass.engines.kubernetes.access.connect import connect
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading.preflight import rbac
+from windlass.engines.kubernetes.reading.preflight.rights import missing
 from windlass.engines.kubernetes.running.pod_watch import why_over
 from windlass.engines.kubernetes.supervisor.record import summaries
 from windlass.errors import EngineError, UsageError
@@ -137,7 +138,7 @@ class _Asking:
             for rule in about.get("rules", ())
             for group, resource, granted in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
         ]
-        lacking = ", ".join(map(str, rbac.missing(self._client, rights))) or "some of its rights"
+        lacking = ", ".join(map(str, missing(self._client, rights))) or "some of its rights"
         return f"this login may not grant what it lacks itself {where}: {lacking}"
 
 

@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.access.optional import version_of
-from windlass.engines.kubernetes.objects import layout, manifests, node_pools
+from windlass.engines.kubernetes.objects import manifests, node_pools
 from windlass.engines.kubernetes.reading import admission, karpenter
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.rbac import Right
+from windlass.engines.kubernetes.reading.preflight.rights import NO_RIGHTS_MISSING, Rights, read_rights
 from windlass.errors import EngineError
+
+T = TypeVar("T")
 
 Json = Mapping[str, Any]
 TIMED: Final = 3
@@ -31,8 +34,10 @@ class Survey:
     context: str
     namespace: str
     answers: Mapping[str, Json | EngineError] = field(default_factory=dict)
-    """By name: `version`, `user`, `groups`, `namespace`, `account` of supervisors, `quotas`, `classes`, `nodes`,
-    `pods`, `queues`, `pools`, `autoscaler`, `rights`."""
+    """By name: `version`, `user`, `groups`, `namespace`, `quotas`, `classes`, `nodes`,
+    `pods`, `queues`, `pools`, `autoscaler`."""
+    rights: Rights | EngineError = NO_RIGHTS_MISSING
+    """Or why they could not be read."""
     latency_seconds: float = 0.0
     kubectl: str = "kubectl"
     """With what it needs to reach the cluster, for fixes."""
@@ -67,8 +72,8 @@ class Survey:
 
     @property
     def missing(self) -> tuple[Right, ...]:
-        """Rights that are of use here and missing."""
-        return tuple(Right(*right) for right in (self.get("rights") or {"missing": ()})["missing"])
+        """Rights that are of use here and missing; none where they could not be read."""
+        return self.rights.missing if isinstance(self.rights, Rights) else ()
 
 
 def survey(client: Client) -> Survey:
@@ -81,9 +86,10 @@ def survey(client: Client) -> Survey:
         return found
     with ThreadPoolExecutor(8) as pool:
         more = {name: pool.submit(_answer, question) for name, question in _more(client, found).items()}
+        rights = pool.submit(_answer, lambda: read_rights(client, rbac.useful(found.groups)))
         latency = pool.submit(_latency, client)
         answers |= {name: future.result() for name, future in more.items()}
-        return replace(found, answers=answers, latency_seconds=latency.result())
+        return replace(found, answers=answers, rights=rights.result(), latency_seconds=latency.result())
 
 
 def _questions(client: Client) -> dict[str, Callable[[], Json]]:
@@ -93,7 +99,6 @@ def _questions(client: Client) -> dict[str, Callable[[], Json]]:
         "groups": lambda: client.call("GET", "/apis"),
         "user": lambda: client.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review),
         "namespace": lambda: client.get("v1", "Namespace", client.namespace),
-        "account": lambda: client.get("v1", "ServiceAccount", layout.SUPERVISOR_ACCOUNT),
         "quotas": lambda: client.find("v1", "ResourceQuota"),
         "classes": lambda: client.find("storage.k8s.io/v1", "StorageClass"),
         "nodes": lambda: client.find("v1", "Node"),
@@ -102,10 +107,8 @@ def _questions(client: Client) -> dict[str, Callable[[], Json]]:
 
 
 def _more(client: Client, found: Survey) -> dict[str, Callable[[], Json]]:
-    """What depends on the first answers: rights by the operators that there are, pods where there are GPUs."""
-    more: dict[str, Callable[[], Json]] = {
-        "rights": lambda: {"missing": rbac.missing(client, rbac.useful(found.groups))}
-    }
+    """What depends on the first answers: objects of the operators that there are, pods where there are GPUs."""
+    more: dict[str, Callable[[], Json]] = {}
     if api := version_of(admission.GROUP, found.groups):
         more["queues"] = lambda: client.find(api, "LocalQueue")
     if pools := version_of(node_pools.GROUP, found.groups):
@@ -118,7 +121,7 @@ def _more(client: Client, found: Survey) -> dict[str, Callable[[], Json]]:
     return more
 
 
-def _answer(question: Callable[[], Json]) -> Json | EngineError:
+def _answer(question: Callable[[], T]) -> T | EngineError:
     try:
         return question()
     except EngineError as error:
