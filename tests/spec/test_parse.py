@@ -143,6 +143,23 @@ def test_a_source_that_cannot_be_streamed_is_refused() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://host/d.tar?X-Amz-Signature=5ec7e7", "has a query, such as that of a presigned URL"),
+        ("https://me:5ec7e7@host/d.tar", "holds a password inside the address"),
+        ("https://5ec7e7@host/d.tar", "has a user or a password"),
+        ("https://host/d/", "names no file"),
+        ("https://host:5ec7e7/d.tar", "is a URL that cannot be used: its port is not a number"),
+    ],
+)
+def test_a_url_that_a_record_may_not_have_is_refused_and_its_secret_is_not_repeated(url: str, said: str) -> None:
+    [problem] = problems(f"name: a\nrun: b.py\ndata: [{{name: d, source: '{url}'}}]\n")
+    assert said in problem
+    assert "5ec7e7" not in problem
+    assert parse_job("name: a\nrun: b.py\ndata: [{name: d, source: https://host/d.tar}]\n").data[0].is_staged
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n", "---\n", "\ufeff", "null", "~"])
 def test_an_empty_file_says_so(text: str) -> None:
     hint = "four lines are enough: name, run, nodes and procs_per_node"

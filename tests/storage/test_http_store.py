@@ -6,15 +6,25 @@ import hashlib
 import os
 import random
 import re
+import subprocess
+import threading
+import time
+import traceback
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.helpers.machine import WINDLASS
+from tests.helpers.until import until
+from tests.servers.faulty import PASS, Fault, Request, fault_proxy
 from tests.servers.http_files import FileHost, Get, Reply, file_host
+from tests.storage.pods import Pods
 
 from windlass.actions import data
-from windlass.errors import UsageError
+from windlass.errors import StorageError, UsageError
 from windlass.runs.context import Context
+from windlass.storage.progress import Progress
 from windlass.storage.selection import Selection
 from windlass.views.reports import DataCopied
 
@@ -163,3 +173,189 @@ def test_a_list_that_cannot_be_read_is_refused_with_its_line(host: FileHost, to:
     with pytest.raises(UsageError, match=re.escape(said)) as raised:
         copied(host, "d/SHA256SUMS", to)
     assert SECRET not in str(raised.value)
+
+
+def test_a_pod_stages_a_file_or_a_list_by_python_alone(host: FileHost, tmp_path: Path) -> None:
+    host.files["d/SHA256SUMS"] = f"{sha256(SMALL)}  small.bin\n{sha256(BIG)}  big.tar\n".encode()
+    pods = Pods(tmp_path)
+    one = pods.stage(f"{host.address}/d/small.bin").ended()
+    assert (one.code, one.err, (pods.link() / "small.bin").read_bytes()) == (0, "", SMALL)
+    some = pods.stage(f"{host.address}/d/SHA256SUMS", "r-2").ended()
+    assert (some.outcome["results"][0]["files"], (pods.link("r-2") / "big.tar").read_bytes()) == (2, BIG)
+    assert pods.stage(f"{host.address}/d/SHA256SUMS", "r-3").ended().outcome["results"][0]["moved"] == 0
+
+
+def test_a_url_with_a_query_is_staged_on_this_machine_and_not_in_a_cluster(host: FileHost, to: Path) -> None:
+    staged = data.stage(f"{host.address}/d/small.bin?{SECRET}", context(to))
+    assert (staged.files, staged.sources) == (1, (f"{host.address}/d/small.bin",))
+    assert_no_secret(to.parent)
+    with pytest.raises(UsageError, match="has a query or a login, which objects of the cluster would keep") as raised:
+        data.stage_in_claim(
+            f"{host.address}/d/small.bin?{SECRET}", "lab", None, context(to), progress=Progress(), told=print
+        )
+    assert SECRET not in str(raised.value)
+
+
+def test_a_file_that_changes_while_it_is_copied_is_begun_again_and_is_not_mixed(host: FileHost, to: Path) -> None:
+    other = bytes(reversed(BIG))
+
+    def change(_get: Get) -> Reply:
+        if len(bodies(host)) == 2:
+            host.files["d/big.tar"] = other
+        return Reply(cut_after=PART + 10) if len(bodies(host)) == 1 else Reply()
+
+    host.reply = change
+    assert copied(host, "d/big.tar", to).copied_files == 1
+    assert (to / "big.tar").read_bytes() == other
+
+
+def test_a_server_that_ignores_if_range_is_found_out_by_the_version_of_its_answer(host: FileHost, to: Path) -> None:
+    other = bytes(reversed(BIG))
+
+    def change(_get: Get) -> Reply:
+        if len(bodies(host)) == 2:
+            host.files["d/big.tar"] = other
+        return Reply(cut_after=PART + 10) if len(bodies(host)) == 1 else Reply(ignores_if_range=True)
+
+    host.reply = change
+    assert copied(host, "d/big.tar", to).copied_files == 1
+    assert (to / "big.tar").read_bytes() == other
+
+
+def test_a_server_without_ranges_sends_the_file_again_and_what_is_there_is_kept(host: FileHost, to: Path) -> None:
+    left = iter([Reply(ignores_range=True), Reply(ignores_range=True, cut_after=PART + 10)])
+    host.reply = lambda _get: next(left, Reply(ignores_range=True))
+    assert copied(host, "d/big.tar", to, sha256(BIG)).copied_files == 1
+    assert (to / "big.tar").read_bytes() == BIG
+    assert [one.range for one in bodies(host)] == ["", ""]
+
+
+def test_without_a_version_and_a_sha256_a_broken_download_begins_again(host: FileHost, to: Path) -> None:
+    left = iter([Reply(has_version=False), Reply(has_version=False, cut_after=2 * PART)])
+    host.reply = lambda _get: next(left, Reply(has_version=False))
+    assert copied(host, "d/big.tar", to).copied_files == 1
+    assert (to / "big.tar").read_bytes() == BIG
+    assert copied(host, "d/big.tar", to).copied_files == 1, "nothing shows that it is the same file"
+
+
+def test_a_server_that_is_busy_is_asked_again_after_the_pause_that_it_asks_for(host: FileHost, to: Path) -> None:
+    times: list[float] = []
+
+    def busy(_get: Get) -> Reply:
+        times.append(time.monotonic())
+        return Reply(status=429, headers=(("Retry-After", "1"),)) if len(times) in (1, 3) else Reply()
+
+    host.reply = busy
+    assert copied(host, "d/small.bin", to).copied_files == 1
+    assert times[1] - times[0] >= 1
+    assert times[3] - times[2] >= 1
+
+
+def test_a_redirect_is_followed_and_the_login_goes_to_its_host_alone(host: FileHost, to: Path) -> None:
+    login = host.address.replace("http://", "http://me:5ec7e7@")
+    with file_host({"there/x": SMALL}) as other:
+        to_other = (("Location", f"{other.address}/there/x?{SECRET}"),)
+        host.reply = lambda get: Reply(302, to_other) if get.name == "d/x" else Reply()
+        done = data.copy(f"{login}/d/x", str(to), context(to))
+        assert (done.source, (to / "x").read_bytes()) == (f"{host.address}/d/x", SMALL)
+        assert {one.authorization for one in host.gets} == {f"Basic {b64encode(b'me:5ec7e7').decode()}"}
+        assert {(one.authorization, one.query) for one in other.gets} == {("", SECRET)}
+        host.reply = lambda get: Reply(307, (("Location", "/d/small.bin"),)) if get.name == "d/y" else Reply()
+        data.copy(f"{login}/d/y", str(to), context(to))
+        assert "" not in {one.authorization for one in host.gets}
+    for path in to.parent.rglob("*"):
+        assert path.is_dir() or not re.search(rb"5ec7e7|there", path.read_bytes()), path
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("/d/x", "redirects more than 10 times"),
+        ("ftp://host/x", "redirects to an address that is not http or https"),
+        ("file:///etc/passwd", "redirects to an address that is not http or https"),
+    ],
+)
+def test_a_redirect_that_leads_nowhere_is_an_error(host: FileHost, to: Path, location: str, said: str) -> None:
+    host.reply = lambda _get: Reply(302, (("Location", location),))
+    with pytest.raises(StorageError, match=said):
+        copied(host, "d/x", to)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (404, "the server answers 404 Not Found"),
+        (403, "403 Forbidden: it may need a login, or the URL may have expired"),
+        (501, "the server answers 501"),
+    ],
+)
+def test_a_refusal_of_a_server_is_an_error_at_once_without_the_query(
+    host: FileHost, to: Path, status: int, said: str
+) -> None:
+    host.reply = lambda _get: Reply(status)
+    with pytest.raises(StorageError) as raised:
+        copied(host, f"d/x?{SECRET}", to)
+    assert said in raised.value.message
+    assert str(raised.value).startswith(f"{host.address}/d/x: ")
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+    assert len(host.gets) == 1
+
+
+def test_a_page_in_place_of_a_file_is_refused(host: FileHost, to: Path) -> None:
+    host.files["d/page"] = host.files["d/page.html"] = b"<html>Please log in</html>"
+    host.reply = lambda _get: Reply(headers=(("Content-Type", "text/html; charset=utf-8"),))
+    with pytest.raises(StorageError, match="answers with an HTML page, which may ask for a login"):
+        copied(host, "d/page", to)
+    assert copied(host, "d/page.html", to).copied_files == 1
+    done = copied(host, "d/page", to, sha256(SMALL))
+    assert (done.copied_files, "is damaged at its source" in done.refused[0].why) == (0, True)
+
+
+def test_a_byte_that_is_changed_on_its_way_is_found_by_the_sha256(host: FileHost, to: Path) -> None:
+    port = int(host.address.rpartition(":")[2])
+    with fault_proxy(port) as proxy:
+        for name, content in (("small.bin", SMALL), ("big.tar", BIG)):
+            changed = iter([Fault(flips_answer_at=7)])
+
+            def fault(request: Request, left: Iterator[Fault] = changed) -> Fault:
+                return PASS if request.fields.get("range") == "bytes=0-0" else next(left, PASS)
+
+            proxy.fault = fault
+            done = data.copy(
+                f"{proxy.endpoint}/d/{name}", str(to), context(to), selection=Selection(sha256=sha256(content))
+            )
+            assert (done.copied_files, (to / name).read_bytes()) == (1, content)
+
+
+def test_connections_that_break_again_and_again_do_not_end_a_copy_that_gets_on(host: FileHost, to: Path) -> None:
+    host.reply = lambda get: Reply() if get.range == "bytes=0-0" else Reply(cut_after=2 << 20)
+    assert copied(host, "d/big.tar", to).copied_files == 1
+    assert (to / "big.tar").read_bytes() == BIG
+
+
+def test_a_server_that_nothing_listens_for_is_an_error_after_some_tries(to: Path) -> None:
+    with pytest.raises(StorageError, match="the server does not answer: Connection refused"):
+        data.copy("http://127.0.0.1:9/x", str(to), context(to))
+
+
+def test_a_copy_that_was_killed_goes_on_where_it_ended(host: FileHost, to: Path) -> None:
+    environ = {**os.environ, "WINDLASS_HOME": str(to.parent / "home")}
+    command = [str(WINDLASS), "data", "copy", f"{host.address}/d/big.tar?{SECRET}", str(to), "--sha256", sha256(BIG)]
+    killed = threading.Event()
+
+    def wait(num_bytes: int) -> None:
+        if num_bytes > 2 * PART:
+            killed.wait()
+
+    host.sent = wait
+    popen = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: host.num_bytes > 2 * PART)
+    popen.kill()
+    popen.wait()
+    killed.set()
+    assert_no_secret(to.parent)
+    before = host.num_bytes
+    assert subprocess.run(command, env=environ, capture_output=True, check=False).returncode == 0
+    assert (to / "big.tar").read_bytes() == BIG
+    assert host.num_bytes - before < len(BIG) - PART, "only what was missing is fetched"
+    assert_no_secret(to.parent)

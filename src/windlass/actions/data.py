@@ -247,7 +247,7 @@ def stage_in_claim(
 
     Raises UsageError, EngineError.
     """
-    began, address = time.time(), str(Address.parse(source, context.cwd))
+    began, address = time.time(), _without_secret(Address.parse(source, context.cwd))
     with _engine_of(on, context) as engine:
         line = engine.stage_data(claim, address, progress, told, secrets=secrets, service_account=service_account)
     now = time.time()
@@ -261,6 +261,16 @@ def stage_in_claim(
         fetched_bytes=line["moved"],
         seconds=round(now - began, 3),
     )
+
+
+def _without_secret(of: Address) -> str:
+    """The text of an address that may be in an object of the cluster. Raises UsageError."""
+    if of.url is not None and of.url.has_secret:
+        raise UsageError(
+            f"{of} has a query or a login, which objects of the cluster would keep",
+            "windlass data copy 'URL' s3://BUCKET/PREFIX, and stage that",
+        )
+    return str(of)
 
 
 def remove_staged(which: str, on: str, claim: str | None, context: Context) -> CachedData:

@@ -30,6 +30,7 @@ from windlass.spec.places import Places, found, in_order
 from windlass.spec.problems import number_hint, problems_of, refuse
 from windlass.spec.units import Duration, Interval, Size, parse_duration
 from windlass.stores.gs_az import KINDS
+from windlass.stores.http import Url
 
 Cause = Literal["failure", "preemption", "node-loss", "hang"]
 Workload = Literal["auto", "job", "jobset", "trainjob", "pytorchjob", "mpijob"]
@@ -84,6 +85,7 @@ def in_s3(address: str | None, what: str) -> str | None:
 
 
 STORES: Final = ("s3", *KINDS)
+HTTP: Final = ("http://", "https://")
 """Schemes of object stores that a training script reads and writes by itself."""
 
 
@@ -172,7 +174,8 @@ class Data(Part):
     name: DataName
     """Name of the data set: the script finds `digits` at `$WINDLASS_DATA_DIGITS`."""
     source: Location
-    """Where it comes from: a path, as seen from the job file, or an address such as `s3://bucket/digits/`."""
+    """Where it comes from: a path, as seen from the job file, or an address such as `s3://bucket/digits/` or
+    `https://example.com/digits.tar`, which is one file or a list of files with their SHA-256."""
     via: Literal["copy", "mount", "stream"] = "copy"
     """How it gets there. Default `copy`: verified and local, so the script reads it at the speed of the disk. `mount`
     copies nothing: the cluster mounts the source. `stream` brings nothing: the script reads samples of the source by
@@ -184,6 +187,26 @@ class Data(Part):
     known."""
     files: Annotated[StrictInt, Field(gt=0)] | None = None
     """With `via: mount`: number of its files, about; it decides the same. Default: not known."""
+
+    @field_validator("source")
+    @classmethod
+    def _has_no_secret(cls, source: str) -> str:
+        """The record of a run has the job: of a URL nothing may be in it that only its owner may know."""
+        if not source.startswith(HTTP):
+            return source
+        try:
+            url = Url.parse(source)
+        except ValueError as error:
+            raise refuse(f"is a URL that cannot be used: {error}", "write https://HOST/PATH") from None
+        if url.has_secret:
+            what = "a query, such as that of a presigned URL," if url.query else "a user or a password"
+            raise refuse(
+                f"has {what} and the record of a run would keep it",
+                "windlass data copy 'URL' s3://BUCKET/PREFIX, or to a folder, and give that as source:",
+            )
+        if not url.name:
+            raise refuse("names no file: an HTTP server does not list what it has", "name a file, or a SHA256SUMS")
+        return source
 
     @field_validator("via")
     @classmethod

@@ -193,6 +193,12 @@ def test_data_that_cannot_be_staged_blocks_the_plan(tmp_path: Path, source: str)
     assert [note.code for note in made.notes if note.blocks] == ["data-unknown"]
 
 
+def test_a_file_of_a_server_is_staged_like_a_set_of_a_store(tmp_path: Path) -> None:
+    made = plan_of(tmp_path, data=[{"name": "digits", "source": "https://example.com/digits.tar"}])
+    assert [note.code for note in made.notes if note.blocks] == []
+    assert [step.request["source"] for step in made.steps if step.kind == "stage"] == ["https://example.com/digits.tar"]
+
+
 @pytest.mark.parametrize(
     ("source", "via", "setup", "problem"),
     [

@@ -148,6 +148,7 @@ def test_a_later_attempt_is_another_job_that_may_take_what_is_left() -> None:
         ({"python": ".venv/bin/python"}, "python-relative"),
         ({"data": [{"name": "d", "source": "data"}]}, "data-remote"),
         ({"data": [{"name": "d", "source": "gs://bucket/d"}]}, "data-unknown"),
+        ({"data": [{"name": "d", "source": "https://example.com/d.tar"}]}, "data-unknown"),
         ({"data": [{"name": "windlass", "source": "s3://bucket/d"}]}, "data-name"),
         ({"data": [{"name": f"d{n}", "source": "s3://bucket/d"} for n in range(19)]}, "data-many"),
         ({"sagemaker": {"spot": True, "max_wait": "1h"}, "timeout": "2h"}, "max-wait-short"),

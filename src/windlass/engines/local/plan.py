@@ -22,7 +22,7 @@ from windlass.plan.price import price
 from windlass.plan.steps import node_steps, upload_times
 from windlass.plan.template import NodeTemplate
 from windlass.plan.time_limit import time_limit
-from windlass.storage.address import STORES
+from windlass.storage.address import HTTP, STORES
 from windlass.stores.gs_az import INSTALL
 from windlass.worker import masking
 from windlass.worker.devices import VISIBLE, num_visible
@@ -42,7 +42,7 @@ PRIORITIES: Final = {"low": -1, "normal": 0, "high": 1}
 """Names that a priority may have here, beside whole numbers."""
 
 
-WITHOUT_EXTRA: Final = ("file", "s3")
+WITHOUT_EXTRA: Final = ("file", "s3", *HTTP)
 """Schemes of addresses that are read and written without the extra `data`."""
 KNOWN_STORES: Final = "known are s3://, gs://, az:// and file://, and paths of folders"
 FROM_ROOT: Final = "write file:///PATH"
@@ -368,8 +368,9 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
     for data in job.data:
         if not data.is_remote or data.is_streamed:
             continue
-        if data.scheme not in (*STORES, "file"):
-            yield blocker("data-unknown", f"data {data.name}: {data.scheme}:// is no known kind of store", KNOWN_STORES)
+        if data.scheme not in (*STORES, *HTTP, "file"):
+            known = f"{KNOWN_STORES}, and https://"
+            yield blocker("data-unknown", f"data {data.name}: {data.scheme}:// is no known kind of store", known)
         elif not _is_absolute(data.source):
             yield blocker("data-unknown", f"data {data.name}: {data.source} has no path from the root", FROM_ROOT)
         elif data.via != "copy":

@@ -62,6 +62,16 @@ def test_a_claim_that_is_there_is_used_as_it_is() -> None:
     assert volume["persistentVolumeClaim"] == {"claimName": "sets"}
 
 
+def test_a_file_of_a_server_is_staged_by_the_pod_past_the_proxy_of_the_job() -> None:
+    url = "https://example.com/digits.tar"
+    made = planned(data=[{**DIGITS, "source": url}], env={"HTTPS_PROXY": "http://proxy:3128"}, kubernetes=CLAIM)
+    assert not blockers(made)
+    assert [one["source"] for one in asked(made, "stage-job")["sets"]] == [url]
+    [container] = made.requests("stage-job")[0]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"]
+    assert "-S" in container["command"] + container.get("args", []), "the standard library is enough"
+
+
 def test_a_target_names_the_claim_for_jobs_that_do_not() -> None:
     target = TARGET.model_copy(update={"data": DataClaim(claim="sets")})
     made = planned(THERE, target, data=[DIGITS])
@@ -150,6 +160,7 @@ def test_the_pods_that_move_files_have_the_rights_on_the_store_and_no_more_of_th
         ({"outputs": "s3://bucket/runs"}, "outputs-claim"),
         ({"outputs": "hf://bucket/runs", "kubernetes": RESULTS}, "outputs"),
         ({"outputs": "runs", "kubernetes": RESULTS}, "outputs"),
+        ({"outputs": "https://host/runs", "kubernetes": RESULTS}, "outputs"),
     ],
 )
 def test_what_cannot_be_staged_or_uploaded_is_refused(fields: dict[str, Any], code: str) -> None:

@@ -67,8 +67,9 @@ PIECE_BYTES: Final = 1_000_000
 """Of the code in one object, which may hold 1 MiB."""
 MAX_PIECES: Final = 8
 """Objects that carry the code of a run; larger code is kept in a store."""
-OF_STORES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
-"""Beginnings of variables that name a store, or the certificates by which it is known."""
+PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+OF_STORES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_", *PROXIES)
+"""Beginnings of variables that name a store, the way to it, or the certificates by which it is known."""
 UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """The security context of a container under the restricted profile."""
 SHM_BYTES: Final = 8 << 30

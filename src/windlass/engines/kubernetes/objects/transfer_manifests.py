@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 REACHED: Final = ("s3", *KINDS)
 """The schemes of stores that pods reach: S3 by the standard library alone, the others by obstore in the image."""
+READ: Final = (*REACHED, "http", "https")
+"""The schemes of sources that pods stage."""
 RESULT_FILE: Final = "/dev/termination-log"
 AMOUNTS: Final = {"cpu": "250m", "memory": "256Mi"}
 LIMITS: Final = {"cpu": "2", "memory": "2Gi"}

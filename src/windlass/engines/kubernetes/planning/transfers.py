@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects import layout, transfer_manifests
 from windlass.engines.kubernetes.objects.manifests import Shape
-from windlass.engines.kubernetes.objects.transfer_manifests import REACHED, needs_obstore
+from windlass.engines.kubernetes.objects.transfer_manifests import REACHED, READ, needs_obstore
 from windlass.plan.plan import Note, Step, blocker
 from windlass.plan.steps import upload_times
 from windlass.plan.stores import image_notes
@@ -166,11 +166,11 @@ def _data_notes(data: Data, job: Job, target: KubernetesTarget) -> Iterator[Note
             )
     elif not data.is_staged:
         return
-    elif data.scheme not in REACHED:
+    elif data.scheme not in READ:
         yield blocker(
             "data-unknown",
             f"data {data.name}: {data.scheme}:// is not reached from the pods of a cluster",
-            "known are s3://, gs:// and az://; or copy it there: windlass data copy",
+            "known are s3://, gs://, az:// and https://; or copy it there: windlass data copy",
         )
     elif wanted_claim(job, target) is None:
         yield blocker(

@@ -13,7 +13,7 @@ from windlass.engines.kubernetes.access.files import require_claim
 from windlass.engines.kubernetes.objects import manifests
 from windlass.engines.kubernetes.objects import transfer_manifests as transfers
 from windlass.engines.kubernetes.objects.manifests import IMAGE, PYTHON
-from windlass.engines.kubernetes.objects.transfer_manifests import REACHED
+from windlass.engines.kubernetes.objects.transfer_manifests import READ
 from windlass.engines.kubernetes.objects.waiting import STUCK
 from windlass.engines.kubernetes.reading.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.running.job_transfer import LOOK_SECONDS, JobTransfer
@@ -57,7 +57,7 @@ def stage_set(
     Whatever ends it, the Job is deleted, and what was fetched is kept for the next one. Raises UsageError, EngineError.
     """
     scheme = source.partition("://")[0]
-    if scheme not in REACHED:
+    if scheme not in READ:
         raise UsageError(
             f"{source} is not reached from the pods of a cluster",
             f"windlass data copy {source} s3://BUCKET/PREFIX, and stage that",
