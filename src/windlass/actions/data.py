@@ -64,13 +64,15 @@ def copy(
     *,
     by_content: bool = False,
     selection: Selection = EVERY_FILE,
+    is_signed: bool = True,
 ) -> DataCopied:
-    """Copy what differs from one place to another; `by_content` reads what has equal sizes and versions.
+    """Copy what differs from one place to another; `by_content` reads what has equal sizes and versions. `is_signed`:
+    requests to a source in S3 are signed.
 
     Raises UsageError, StorageError, MissingPart.
     """
     home = _own_home(context)
-    of, to = _ends(source, destination, selection, home, context)
+    of, to = _ends(source, destination, selection, home, context, is_signed=is_signed)
     with journal_for(of.root, to, home) as journal:
         work = Copy(
             of.place,
@@ -105,10 +107,11 @@ def preview_copy(
     *,
     by_content: bool = False,
     selection: Selection = EVERY_FILE,
+    is_signed: bool = True,
 ) -> DataCopyPreview:
     """What `copy` would do; nothing is written. Raises UsageError, StorageError, MissingPart."""
     home = context.home
-    of, to = _ends(source, destination, selection, home, context)
+    of, to = _ends(source, destination, selection, home, context, is_signed=is_signed)
     written = written_before(of.root, to, home)
     place = open_place(to, home) if not to.is_folder else Folder(to, may_be_missing=True)
     work = Copy(of.place, place, NoJournal(), progress, by_content=by_content)
@@ -118,7 +121,9 @@ def preview_copy(
     return DataCopyPreview(str(of.address), str(to), files, num_bytes, found.num_unchanged, _refused(found.refused))
 
 
-def _ends(source: str, destination: str, selection: Selection, home: Path, context: Context) -> tuple[Source, Address]:
+def _ends(
+    source: str, destination: str, selection: Selection, home: Path, context: Context, *, is_signed: bool
+) -> tuple[Source, Address]:
     """The source and the destination of a copy. Raises UsageError, StorageError, MissingPart."""
     if destination == "-":
         raise UsageError("- is no destination: data copy does not write to standard output", "name a folder")
@@ -129,7 +134,7 @@ def _ends(source: str, destination: str, selection: Selection, home: Path, conte
         raise UsageError(f"{to} is no folder", f"name the folder of the copy: {Path(to.path).parent}")
     is_there = destination.endswith("/") or (to.is_folder and Path(to.path).is_dir())
     target = "" if is_there else to.path.rpartition("/")[2]
-    return open_source(source, context.cwd, home, selection, to, target), to
+    return open_source(source, context.cwd, home, selection, to, target, is_signed=is_signed), to
 
 
 def _refused(found: Iterable[Refusal]) -> tuple[RefusedFile, ...]:

@@ -74,6 +74,7 @@ def data() -> None:
 @click.option("--sha256", default="", metavar="HEX", help="The SHA-256 that the one file must have.")
 @click.option("--checksum", is_flag=True, help="Read what has equal sizes and versions, and copy what differs.")
 @click.option("--dry-run", is_flag=True, help="Show what would be copied; write nothing.")
+@click.option("--no-sign-request", is_flag=True, help="Read a public bucket of S3 without credentials.")
 @options.output
 def copy(
     source: str,
@@ -83,6 +84,7 @@ def copy(
     sha256: str,
     checksum: bool,
     dry_run: bool,
+    no_sign_request: bool,
     form: str,
 ) -> int:
     """Copy what differs: in parallel, verified, and going on where an earlier copy was ended.
@@ -106,16 +108,19 @@ def copy(
     from windlass.storage.progress import Progress
     from windlass.storage.selection import Selection
 
-    progress, selection = Progress(), Selection(include, exclude, sha256)
+    progress = Progress()
+    given: Any = {
+        "by_content": checksum,
+        "selection": Selection(include, exclude, sha256),
+        "is_signed": not no_sign_request,
+    }
     if dry_run:
         with interruptible(lambda: "nothing was changed"), shown("compare", progress, form):
-            found = actions.preview_copy(
-                source, destination, here(), progress, by_content=checksum, selection=selection
-            )
+            found = actions.preview_copy(source, destination, here(), progress, **given)
         print_data(found, form, lambda paint: preview_lines(found, paint))
         return 1 if found.refused else 0
     with interruptible(lambda: _going_on(progress)), shown("copy", progress, form):
-        done = actions.copy(source, destination, here(), progress, by_content=checksum, selection=selection)
+        done = actions.copy(source, destination, here(), progress, **given)
     print_data(done, form, lambda paint: copied_lines(done, paint))
     return 1 if done.refused else 0
 

@@ -20,14 +20,15 @@ from windlass.storage.note import Noted
 from windlass.storage.objects import ObjectStore
 from windlass.storage.place import Place, system_errors
 from windlass.storage.s3_store import S3Store
+from windlass.stores.s3.credentials import UNSIGNED
 
 LOCK: Final = "lock"
 JOURNAL: Final = "journal.jsonl"
 
 
-def open_place(address: Address, home: Path, sha256: str = "") -> Place:
+def open_place(address: Address, home: Path, *, sha256: str = "", is_signed: bool = True) -> Place:
     """The place of an address; `home` is the folder of this user's records, `sha256` that which the one file of a URL
-    must have.
+    must have. Requests to a public bucket of S3 need not be signed: `is_signed`.
 
     Raises StorageError, UsageError, MissingPart.
     """
@@ -35,7 +36,9 @@ def open_place(address: Address, home: Path, sha256: str = "") -> Place:
         return Folder(address)
     if address.is_http:
         return HttpStore(address, sha256)
-    return S3Store(address, _state(address, home)) if address.kind == "s3" else ObjectStore(address)
+    if address.kind != "s3":
+        return ObjectStore(address)
+    return S3Store(address, _state(address, home), None if is_signed else {**os.environ, UNSIGNED: "1"})
 
 
 @contextmanager

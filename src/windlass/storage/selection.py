@@ -57,10 +57,18 @@ class Source:
 
 
 def open_source(
-    text: str, folder: Path, home: Path, selection: Selection, destination: Address, target: str = ""
+    text: str,
+    folder: Path,
+    home: Path,
+    selection: Selection,
+    destination: Address,
+    target: str = "",
+    *,
+    is_signed: bool = True,
 ) -> Source:
     """The source that `text` names: an address that may end with a pattern, relative to `folder`. One file may not have
     the name `target`, the last part of a destination that is not there. `home` is the folder of this user's records.
+    `is_signed`: requests to S3 are signed.
 
     Raises UsageError, StorageError, MissingPart.
     """
@@ -68,6 +76,11 @@ def open_source(
         raise UsageError("- is no source: data copy does not read standard input", "write a file, and copy that")
     base, pattern = _split(text, folder)
     of = Address.parse(base, folder)
+    if not is_signed and of.kind != "s3":
+        raise UsageError(
+            f"--no-sign-request is for public buckets of S3, and the source is {of}",
+            "for gs:// set GOOGLE_SKIP_SIGNATURE=true, for az:// AZURE_SKIP_SIGNATURE=true",
+        )
     if of.is_http:
         return Source(of, _of_server(of, selection, target), of)
     path = Path(of.path)
@@ -77,19 +90,19 @@ def open_source(
         # Not the path without links: the file has the name that the user has given.
         typed = Path(os.path.realpath((folder / base).parent), Path(base).name)
         refuse_name(typed.name, target)
-        parent = Address("folder", "", str(typed.parent))
-        of = Address("folder", "", str(typed))
-        return Source(of, Selected(open_place(parent, home), selection, typed.name, is_one=True), of)
+        of, above = (Address("folder", "", str(one)) for one in (typed, typed.parent))
+        return Source(of, Selected(open_place(above, home), selection, typed.name, is_one=True), of)
     if of.is_folder and not path.is_dir():
         is_there = os.path.lexists(of.path)
         raise UsageError(f"{of}: {'it is no folder and no file' if is_there else 'there is no such folder or file'}")
-    place = open_place(of, home)
+    place = open_place(of, home, is_signed=is_signed)
     if pattern:
         return Source(of, Selected(place, selection, pattern), _root(of, pattern, destination))
     alone = None
     if not (of.is_folder or text.endswith("/") or not of.path):
-        above, _, name = of.path.rpartition("/")
-        alone = Selected(open_place(Address(of.kind, of.bucket, above), home), selection, name, target, is_one=True)
+        prefix, _, name = of.path.rpartition("/")
+        parent = open_place(Address(of.kind, of.bucket, prefix), home, is_signed=is_signed)
+        alone = Selected(parent, selection, name, target, is_one=True)
     if alone is None and selection == Selection():
         return Source(of, place, of)
     return Source(of, Selected(place, selection, ALL, alone=alone), of)

@@ -12,10 +12,12 @@ from typing import Any
 from windlass.stores.errors import Busy, NoLogin, StoreError
 from windlass.stores.s3 import roles
 from windlass.stores.s3.profile import Profile
-from windlass.stores.s3.signature import Keys
+from windlass.stores.s3.signature import NO_KEYS, Keys
 
 REGION = "us-east-1"
 NONE = "no credentials for AWS were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+UNSIGNED = "WINDLASS_UNSIGNED"
+"""Set in the environment of a client whose requests are not signed, as those to public buckets need not be."""
 RENEW_SECONDS = 600
 """Before keys of a role expire, from when new ones are asked for."""
 AGAIN_SECONDS = 60
@@ -32,6 +34,8 @@ class Credentials:
         """`what` is the address that errors name; `clock` gives Unix seconds."""
         key, secret = environ.get("AWS_ACCESS_KEY_ID"), environ.get("AWS_SECRET_ACCESS_KEY")
         self._keys = Keys(key, secret, environ.get("AWS_SESSION_TOKEN") or "") if key and secret else None
+        if environ.get(UNSIGNED):
+            self._keys = NO_KEYS
         self._what = what
         self._found: Any = None
         self._lock = (os.getpid(), threading.Lock())

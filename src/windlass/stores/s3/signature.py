@@ -27,6 +27,10 @@ class Keys:
     """Of temporary credentials."""
 
 
+NO_KEYS = Keys("", "")
+"""With these a request is not signed."""
+
+
 def path_of(key: str) -> str:
     """A key as it stands in the path of a URL."""
     return quote(key, safe=f"/{_SAFE}")
@@ -49,10 +53,12 @@ def signed(
     now: float | None = None,
     service: str = "s3",
 ) -> dict[str, str]:
-    """The headers of a request, with its signature; names of headers are in lower case.
+    """The headers of a request, with its signature, if there are keys; names of headers are in lower case.
 
     `path` and `query` are encoded, `payload` is the SHA-256 of the body, and `now` is in Unix seconds.
     """
+    if keys == NO_KEYS:
+        return {"host": host, **headers}
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     day = stamp[:8]
     found = {"host": host, "x-amz-content-sha256": payload, "x-amz-date": stamp, **headers}
