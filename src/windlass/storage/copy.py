@@ -94,7 +94,7 @@ class Copy:
         self.progress = progress or Progress()
         self._source, self._destination = source, destination
         self._journal = journal
-        self._window = window or Window()
+        self._window = window or Window(most=source.max_requests)
         self._clock = clock
         self._files: dict[str, File] = {}
         """Of the destination, verified."""

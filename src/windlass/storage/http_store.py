@@ -31,8 +31,8 @@ from windlass.stores.http import Head, HttpClient, Url
 
 PIECE_BYTES: Final = 256 << 10
 MAX_LIST_BYTES: Final = 64 << 20
-LOOKUPS: Final = 16
-"""Files of a list whose size is asked for at once."""
+MAX_REQUESTS: Final = 16
+"""To servers of the web, which limit the connections of one client."""
 HTML: Final = (".html", ".htm", ".xhtml")
 LIST: Final = re.compile(r"(sha256sums?|checksums)(\.txt)?|.+\.(sha256|sha256sums?)(\.txt)?", re.IGNORECASE)
 """Names of files that are lists: `SHA256SUMS`, `mnist.sha256`, `checksums.txt`."""
@@ -55,6 +55,7 @@ class HttpStore(Place):
     """One file of a server, or the files of a list that `sha256sum` has written. Read only."""
 
     is_sequential = True
+    max_requests = MAX_REQUESTS
 
     is_part = True
 
@@ -109,7 +110,7 @@ class HttpStore(Place):
                     found.append(Entry(one.name, 0, "", error.message.removeprefix(f"{one.name}: ")))
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(LOOKUPS):
+            for _ in range(MAX_REQUESTS):
                 group.create_task(work())
         yield found
 

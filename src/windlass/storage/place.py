@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 from windlass.errors import StorageError
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts
+from windlass.storage.window import MOST
 
 Buffer: TypeAlias = bytes | memoryview
 
@@ -124,6 +125,8 @@ class Place(ABC):
     """Whether other copies may have files beside it at a destination: these stay in its manifest."""
     is_sequential = False
     """Whether a large file is read by one request, from its beginning to its end."""
+    max_requests = MOST
+    """That are under way at once."""
 
     def check(self) -> None:
         """Ask a store once whether files can be listed there, as every copy does first."""

@@ -166,6 +166,7 @@ class Selected(Place):
         self.address = place.address
         self.is_sent = place.is_sent and not selection.sha256
         self.is_sequential = place.is_sequential or bool(selection.sha256)
+        self.max_requests = place.max_requests
         self.is_part = pattern != ALL or bool(selection.include or selection.exclude)
         self._stated: Entry | None = None
         """The file whose SHA-256 is stated, as the place lists it."""
