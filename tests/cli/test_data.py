@@ -143,6 +143,17 @@ def test_a_part_of_a_source_is_copied(windlass: Call, source: Path, words: tuple
     assert {one["name"] for one in listed["files"]} == names
 
 
+def test_one_file_may_be_named_from_the_root_from_home_and_as_a_url(
+    windlass: Call, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(source.resolve()))
+    for number, name in enumerate(
+        (f"{source.resolve()}/a.bin", f"file://{source.resolve()}/a.bin", "~/a.bin", "~/a.*")
+    ):
+        done = windlass("data", "copy", name, f"to{number}", "-o", "json")
+        assert (done.code, Path(f"to{number}/a.bin").read_bytes()) == (0, b"a" * 1000), done.err
+
+
 def test_a_part_that_is_copied_leaves_the_other_files_in_the_manifest(windlass: Call, source: Path) -> None:
     windlass("data", "copy", "source", "to")
     Path("source/a.bin").write_bytes(b"A" * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,8 +64,8 @@ class FileHost:
 
 
 @contextmanager
-def file_host(files: dict[str, bytes]) -> Iterator[FileHost]:
-    """A server that ends with the block."""
+def file_host(files: dict[str, bytes], tls: ssl.SSLContext | None = None) -> Iterator[FileHost]:
+    """A server that ends with the block; by TLS, where a context is given."""
     host = FileHost(files)
 
     class Handler(BaseHTTPRequestHandler):
@@ -76,7 +77,9 @@ def file_host(files: dict[str, bytes]) -> Iterator[FileHost]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    host.address = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    host.address = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     before = os.environ.get("no_proxy")

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.engines.kubernetes.wire import Authority
 from tests.helpers.machine import WINDLASS
 from tests.helpers.until import until
 from tests.servers.faulty import PASS, Fault, Request, fault_proxy
@@ -24,8 +25,10 @@ from tests.storage.pods import Pods
 from windlass.actions import data
 from windlass.errors import StorageError, UsageError
 from windlass.runs.context import Context
+from windlass.storage.address import Address
 from windlass.storage.progress import Progress
 from windlass.storage.selection import Selection
+from windlass.stores.http import Url
 from windlass.views.reports import DataCopied
 
 PART = 8 << 20
@@ -359,3 +362,70 @@ def test_a_copy_that_was_killed_goes_on_where_it_ended(host: FileHost, to: Path)
     assert (to / "big.tar").read_bytes() == BIG
     assert host.num_bytes - before < len(BIG) - PART, "only what was missing is fetched"
     assert_no_secret(to.parent)
+
+
+def test_the_certificate_of_a_server_is_verified(to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "keys").mkdir()
+    authority = Authority(tmp_path / "keys")
+    with file_host({"x": SMALL}, authority.serve("proxy")) as host:
+        with pytest.raises(StorageError, match="the certificate of the server is not valid") as raised:
+            copied(host, f"x?{SECRET}", to)
+        assert SECRET not in str(raised.value)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        assert copied(host, "x", to).copied_files == 1
+        with file_host({}) as plain:
+            host.reply = lambda _get: Reply(302, (("Location", f"{plain.address}/x"),))
+            with pytest.raises(StorageError, match="redirects from https to http"):
+                copied(host, "y", to)
+
+
+def test_a_server_is_reached_by_the_proxy_of_the_environment(to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with file_host({"http://files.invalid/d/x": SMALL}) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.address)
+        assert data.copy("http://files.invalid/d/x", str(to), context(to)).copied_files == 1
+    assert (to / "x").read_bytes() == SMALL
+
+
+def test_a_dry_run_shows_what_is_left_of_an_interrupted_copy_and_fetches_nothing(host: FileHost, to: Path) -> None:
+    lines = f"{sha256(SMALL)}  small.bin\n{sha256(BIG)}  big.tar\n{sha256(b'')}  gone\n"
+    host.files["d/SHA256SUMS"] = lines.encode()
+    copied(host, "d/small.bin", to, sha256(SMALL))
+    host.gets.clear()
+    found = data.preview_copy(f"{host.address}/d/SHA256SUMS", str(to), context(to))
+    assert ([one.name for one in found.files], found.bytes, found.unchanged_files) == (["big.tar"], len(BIG), 1)
+    assert [one.name for one in found.refused] == ["gone"]
+    assert [one.name for one in bodies(host)] == ["d/SHA256SUMS"]
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "name"),
+    [
+        ("https://host/a b/ü.tar#part", "https://host/a%20b/%C3%BC.tar", "ü.tar"),
+        ("HTTPS://Host:8443/x%2Fy?q=5ec7e7", "https://host:8443/x%2Fy", "x/y"),
+        ("https://bücher.example/x", "https://xn--bcher-kva.example/x", "x"),
+        ("http://[::1]:80/x", "http://[::1]:80/x", "x"),
+        ("https://me:5ec7e7@host", "https://host/", ""),
+    ],
+)
+def test_the_text_of_a_url_has_no_secret_and_can_be_sent(text: str, url: str, name: str) -> None:
+    found = Url.parse(text)
+    assert (str(found), found.name, found.target.isascii()) == (url, name, True)
+    assert "5ec7e7" not in repr(found) + str(Address.parse(text, Path())) + repr(Address.parse(text, Path()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https:///x",
+        "https://ho st/x",
+        "https://host:99999/x",
+        "ftp://host/x",
+        "https://[::1/x",
+        "https://h\r\nx/",
+        "https://me:5ec7e7@℀/x",
+    ],
+)
+def test_what_is_no_url_is_refused_without_repeating_it(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^it |^its ") as raised:
+        Url.parse(f"{text}?{SECRET}")
+    assert "5ec7e7" not in str(raised.value)

@@ -88,7 +88,8 @@ def open_source(
         if is_list_of_urls(path):
             return Source(of, _narrowed(LocalList(of, selection.sha256), selection), of)
         # Not the path without links: the file has the name that the user has given.
-        typed = Path(os.path.realpath((folder / base).parent), Path(base).name)
+        named = folder / os.path.expanduser(base.removeprefix("file://"))
+        typed = Path(os.path.realpath(named.parent), named.name)
         refuse_name(typed.name, target)
         of, above = (Address("folder", "", str(one)) for one in (typed, typed.parent))
         return Source(of, Selected(open_place(above, home), selection, typed.name, is_one=True), of)

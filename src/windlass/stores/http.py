@@ -54,12 +54,17 @@ class Url:
     @classmethod
     def parse(cls, text: str) -> Url:
         """Read an http or https URL; a fragment is dropped. Raises ValueError, whose words have no secret."""
-        parts = urlsplit(text.strip())
+        text = text.strip()
+        if not text.isprintable():
+            raise ValueError("it has control characters")
+        try:
+            parts = urlsplit(text)
+            name = parts.hostname or ""
+            name = name if name.isascii() else name.encode("idna").decode()
+        except ValueError:  # whose words may have a password
+            raise ValueError("its host cannot be read") from None
         if parts.scheme not in ("http", "https"):
             raise ValueError("it does not begin with http:// or https://")
-        name = parts.hostname or ""
-        if not name.isascii():
-            name = name.encode("idna").decode()
         if ":" in name:
             name = f"[{name}]"
         try:
@@ -96,7 +101,11 @@ class Url:
         """The URL that a relative or an absolute reference means here; without a login on another host. Raises
         ValueError.
         """
-        found = Url.parse(urljoin(f"{self.scheme}://{self.host}{self.target}", location))
+        try:
+            text = urljoin(f"{self.scheme}://{self.host}{self.target}", location)
+        except ValueError:
+            raise ValueError("its host cannot be read") from None
+        found = Url.parse(text)
         is_same = (found.scheme, found.host) == (self.scheme, self.host) and not found.authorization
         login = self.authorization if is_same else found.authorization
         return Url(found.scheme, found.host, found.path, found.query, login)

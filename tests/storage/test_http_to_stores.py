@@ -1,14 +1,16 @@
-"""Copies from an HTTP server to S3: verified as a whole before the object is there, resumed by parts."""
+"""Copies from an HTTP server to object stores: verified before the object is there; to S3 resumed by parts."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.servers.faulty import PASS, FaultProxy, refusal
 from tests.servers.http_files import FileHost, file_host
+from tests.storage.other_stores import Store
 from tests.storage.sets import Data
 
 pytestmark = pytest.mark.slow
@@ -50,3 +52,16 @@ def test_a_copy_to_s3_goes_on_with_the_parts_that_s3_has(
     parts = [one.query["partNumber"] for one in proxy.data if one.method == "PUT" and "partNumber" in one.query]
     assert sorted(parts) == [["3"], ["4"]]
     assert data.json("verify", there)["ok"]
+
+
+def test_a_file_of_a_server_is_copied_to_other_stores_by_one_request(
+    store: Store, tmp_path: Path, host: FileHost
+) -> None:
+    data = Data(tmp_path / "home", store.server, store.proxy.endpoint)
+    wrong = data.run("copy", f"{host.address}/d/big.tar", store.address("set"), "--sha256", "0" * 64)
+    assert (wrong.returncode, f"has sha256:{SHA256}" in wrong.stdout) == (1, True)
+    assert data.json("ls", store.address("set"))["files"] == []
+    host.gets.clear()
+    assert data.json("copy", f"{host.address}/d/big.tar", store.address("set"), "--sha256", SHA256)["copied_files"] == 1
+    assert [one.range for one in host.gets] == ["bytes=0-0", ""]
+    assert data.json("verify", store.address("set"))["ok"]
