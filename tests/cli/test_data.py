@@ -199,6 +199,11 @@ def test_one_file_is_compared_with_the_sha256_that_is_stated(windlass: Call, sou
     assert windlass("data", "copy", "source/a.bin", "to", "--sha256", digest.upper()).code == 0
     wrong = windlass("data", "copy", "source/a.bin", "to", "--sha256", "0" * 64)
     assert (wrong.code, digest in wrong.out) == (1, True)
+    large = os.urandom(20_000_000)
+    Path("source/large").write_bytes(large)
+    for stated, number in ((hashlib.sha256(large).hexdigest(), 1), ("0" * 64, 0)):
+        done = windlass("data", "copy", "source/large", "to", "--sha256", stated, "-o", "json").json
+        assert (done["copied_files"], len(done["refused"])) == (number, 1 - number)
     for words in (("source", "0" * 64), ("source/a.bin", "0" * 63)):
         assert windlass("data", "copy", words[0], "to", "--sha256", words[1]).code == 2
 

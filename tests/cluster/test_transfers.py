@@ -21,6 +21,7 @@ from tests.cluster.stores import BUCKET, SECRET, PodStore, pod_store
 from tests.cluster.test_exec_copy import write_targets
 from tests.engines.harness import Harness, Run
 from tests.helpers.until import until
+from tests.servers.http_files import file_host
 
 from windlass.diagnose.diagnose import diagnose
 from windlass.engines.kubernetes.objects.manifests import MAX_PIECES, PIECE_BYTES
@@ -131,6 +132,22 @@ def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and
             assert answer["Body"].read().decode() == SUM
         # A claim is held until the cluster has seen that no pod uses it.
         until(lambda: claims_of(bed, namespace) == ["windlass-data"], lambda: claims_of(bed, namespace))
+
+
+def test_the_files_of_a_list_of_a_server_are_staged_by_a_pod(
+    bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    lines = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in FILES.items()]
+    files = {"SHA256SUMS": "".join(lines).encode(), **FILES}
+    with (
+        file_host(files, name=bed.layout.outside) as host,
+        opened(harness_on(bed, namespace, tmp_path / "home")) as harness,
+    ):
+        data = [{"name": "digits", "source": f"{host.address}/SHA256SUMS"}]
+        run = harness.start("reads.py", **{**job, "data": data, "kubernetes": KUBERNETES})
+        succeeded(run)
+        assert f"read {len(FILES)} {SUM}\n" in run.text()
+        assert (staged(run)["files"], staged(run)["moved"]) == (len(FILES), SIZE)
 
 
 def test_a_node_that_is_lost_in_mid_staging_costs_no_byte_twice(

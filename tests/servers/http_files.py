@@ -64,8 +64,10 @@ class FileHost:
 
 
 @contextmanager
-def file_host(files: dict[str, bytes], tls: ssl.SSLContext | None = None) -> Iterator[FileHost]:
-    """A server that ends with the block; by TLS, where a context is given."""
+def file_host(
+    files: dict[str, bytes], tls: ssl.SSLContext | None = None, name: str = "127.0.0.1"
+) -> Iterator[FileHost]:
+    """A server that ends with the block, at an address of this machine; by TLS, where a context is given."""
     host = FileHost(files)
 
     class Handler(BaseHTTPRequestHandler):
@@ -75,11 +77,11 @@ def file_host(files: dict[str, bytes], tls: ssl.SSLContext | None = None) -> Ite
         def log_message(self, format: str, *args: object) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((name, 0), Handler)
     server.daemon_threads = True
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    host.address = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
+    host.address = f"{'http' if tls is None else 'https'}://{name}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     before = os.environ.get("no_proxy")

@@ -317,7 +317,7 @@ class Copy:
             if not self._destination.takes_parts:
                 yield lambda entry=entry: self._whole(entry)  # type: ignore[misc]
                 continue
-            if self._source.is_sequential:
+            if self._source.is_sequential or self._source.sha256(entry):
                 yield lambda entry=entry: self._in_order(entry)  # type: ignore[misc]
                 continue
             large = _Large(entry, Parts.of(entry.size))
@@ -424,8 +424,7 @@ class Copy:
             nonlocal came
             stream, whole = Stream(self._source, entry), hashlib.sha256() if stated else None
             for number in range(len(parts)):  # by parts: a folder gives what it is asked for in one piece
-                span = parts.span(number)
-                for piece in stream.read(*span) if self._source.is_sequential else self._source.pieces(entry, *span):
+                for piece in stream.read(*parts.span(number)):
                     digest.update(piece)
                     if whole is not None:
                         whole.update(piece)
@@ -446,7 +445,7 @@ class Copy:
         self._written(_file(entry, digest.digest(), version))
 
     async def _in_order(self, entry: Entry) -> None:
-        """A large file that is read by one request."""
+        """A large file whose parts are read one after the other."""
         counter = Counter(self.progress, self._lock)
         with self._refusing(entry):
             try:

@@ -12,7 +12,7 @@ from typing import Final
 from windlass.errors import StorageError, UsageError
 from windlass.storage.address import Address, key_of
 from windlass.storage.folder import PARTIAL, Folder
-from windlass.storage.http_store import HttpStore
+from windlass.storage.http_place import HttpPlace
 from windlass.storage.journal import Journal, files_of
 from windlass.storage.manifest import File
 from windlass.storage.names import OWN
@@ -35,7 +35,7 @@ def open_place(address: Address, home: Path, *, sha256: str = "", is_signed: boo
     if address.is_folder:
         return Folder(address)
     if address.is_http:
-        return HttpStore(address, sha256)
+        return HttpPlace(address, sha256)
     if address.kind != "s3":
         return ObjectStore(address)
     return S3Store(address, _state(address, home), None if is_signed else {**os.environ, UNSIGNED: "1"})

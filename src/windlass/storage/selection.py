@@ -12,7 +12,7 @@ from typing import Final
 
 from windlass.errors import StorageError, UsageError
 from windlass.storage.address import HTTP, Address
-from windlass.storage.http_store import HttpStore, LocalList, is_list_of_urls
+from windlass.storage.http_place import HttpPlace, LocalList, is_list_of_urls
 from windlass.storage.opening import open_place
 from windlass.storage.place import Buffer, Entry, Place
 from windlass.worker.collect import matches
@@ -122,13 +122,13 @@ def _of_server(of: Address, selection: Selection, target: str) -> Place:
             f"{of}: an HTTP server does not list its files",
             "name one file, or a list of files that sha256sum has written, such as https://HOST/SHA256SUMS",
         )
-    place = HttpStore(of, selection.sha256)
+    place = HttpPlace(of, selection.sha256)
     if not place.is_list:
         refuse_name(place.name, target)
     return _narrowed(place, selection)
 
 
-def _narrowed(place: HttpStore, selection: Selection) -> Place:
+def _narrowed(place: HttpPlace, selection: Selection) -> Place:
     """The files of a server that a selection takes; it knows their SHA-256 itself."""
     if not (selection.include or selection.exclude):
         return place
@@ -166,7 +166,7 @@ class Selected(Place):
         self._pattern, self._is_one, self._alone = pattern, is_one, alone
         self.address = place.address
         self.is_sent = place.is_sent and not selection.sha256
-        self.is_sequential = place.is_sequential or bool(selection.sha256)
+        self.is_sequential = place.is_sequential
         self.max_requests = place.max_requests
         self.is_part = pattern != ALL or bool(selection.include or selection.exclude)
         self._stated: Entry | None = None

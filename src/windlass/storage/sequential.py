@@ -1,4 +1,4 @@
-"""Copies a large file in order: by one request, part after part, and compared with the SHA-256 that is stated of it."""
+"""Copies a large file in order, part after part, and compares it with the SHA-256 that is stated of it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class _File:
 
 
 class Stream:
-    """A file that is read by one request as long as it is read in order."""
+    """A file that is read in order: by one request, where its place is sequential, else by one for each read."""
 
     def __init__(self, source: Place, entry: Entry) -> None:
         self._source, self._entry = source, entry
@@ -131,6 +131,9 @@ class Stream:
 
     def read(self, start: int, length: int) -> Iterator[Buffer]:
         """So many bytes from an offset on. Raises StorageError."""
+        if not self._source.is_sequential:
+            yield from self._source.pieces(self._entry, start, length)
+            return
         if start != self._at:
             self._pieces = self._source.pieces(self._entry, start, self._entry.size - start)
             self._rest, self._at = memoryview(b""), start

@@ -16,6 +16,7 @@ from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.place import Entry, Place
 from windlass.storage.progress import Progress, Refusal
 from windlass.storage.retry import repeated
+from windlass.storage.sequential import Stream
 from windlass.storage.window import MOST, Window
 
 DIFFERENT: Final = "its content is not that of the manifest"
@@ -103,18 +104,18 @@ async def _difference(place: Place, window: Window, one: File, entry: Entry, pro
 
 async def digest_of(place: Place, window: Window, entry: Entry, progress: Progress) -> str:
     """The digest of a file, whose bytes are read. Raises StorageError."""
-    parts, digests = Parts.of(entry.size), []
+    parts, digests, stream = Parts.of(entry.size), [], Stream(place, entry)
     for number in range(len(parts)):
         start, length = parts.span(number)
-        work = partial(_sha256, place, entry, start, length)
+        work = partial(_sha256, stream, start, length)
         digests.append(await repeated(partial(window.run, length, work), window))
         progress.bytes_done += length
         progress.bytes_moved += length
     return combined(digests)
 
 
-def _sha256(place: Place, entry: Entry, start: int, length: int) -> bytes:
+def _sha256(stream: Stream, start: int, length: int) -> bytes:
     found = hashlib.sha256()
-    for piece in place.pieces(entry, start, length) if length else ():
+    for piece in stream.read(start, length) if length else ():
         found.update(piece)
     return found.digest()

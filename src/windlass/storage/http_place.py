@@ -51,12 +51,11 @@ class Remote:
     """That is stated of it, in hexadecimal digits; empty where none is."""
 
 
-class HttpStore(Place):
+class HttpPlace(Place):
     """One file of a server, or the files of a list that `sha256sum` has written. Read only."""
 
     is_sequential = True
     max_requests = MAX_REQUESTS
-
     is_part = True
 
     def __init__(self, address: Address, sha256: str = "") -> None:
@@ -93,21 +92,20 @@ class HttpStore(Place):
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
         """See `Place`."""
         if not self.is_list:
-            yield [
-                await repeated(lambda: asyncio.to_thread(self._entry, Remote(self._url.name, self._url, self._sha256)))
-            ]
+            one = Remote(self._url.name, self._url, self._sha256)
+            yield [await repeated(lambda: asyncio.to_thread(self._entry, one))]
             return
         remotes = iter(await repeated(lambda: asyncio.to_thread(self._listed)))
         found: list[Entry] = []
 
         async def work() -> None:
-            for one in remotes:
+            for remote in remotes:
                 try:
-                    found.append(await repeated(partial(asyncio.to_thread, self._entry, one)))
+                    found.append(await repeated(partial(asyncio.to_thread, self._entry, remote)))
                 except Unreachable:
                     raise
                 except StorageError as error:
-                    found.append(Entry(one.name, 0, "", error.message.removeprefix(f"{one.name}: ")))
+                    found.append(Entry(remote.name, 0, "", error.message.removeprefix(f"{remote.name}: ")))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(MAX_REQUESTS):
@@ -166,12 +164,12 @@ class HttpStore(Place):
         return None
 
 
-class LocalList(HttpStore):
+class LocalList(HttpPlace):
     """The files of a list on this machine that names them by URLs."""
 
     @property
     def name(self) -> str:
-        """See `HttpStore`."""
+        """See `HttpPlace`."""
         return Path(self.address.path).name
 
     def _listed(self) -> list[Remote]:
@@ -193,11 +191,11 @@ def parse_list(data: bytes, what: str, base: Url | None) -> list[Remote]:
     of the list. `what` is named in errors. Raises UsageError.
     """
     found: dict[str, Remote] = {}
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(data.decode("utf-8-sig", "replace").split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
         at = f"{what}, line {number}"
-        one = _remote(line.rstrip(), at, base)
+        one = _remote(line.rstrip("\r"), at, base)
         if found.setdefault(one.name, one) != one:
             raise UsageError(f"{at}: two different files have the name {one.name}")
     if not found:

@@ -233,6 +233,14 @@ def test_a_server_without_ranges_sends_the_file_again_and_what_is_there_is_kept(
     assert [one.range for one in bodies(host)] == ["", ""]
 
 
+def test_contents_are_compared_by_one_request_also_where_a_server_has_no_ranges(host: FileHost, to: Path) -> None:
+    host.reply = lambda _get: Reply(ignores_range=True)
+    copied(host, "d/big.tar", to)
+    host.gets.clear()
+    done = data.copy(f"{host.address}/d/big.tar", str(to), context(to), by_content=True)
+    assert (done.unchanged_files, len(bodies(host))) == (1, 1)
+
+
 def test_without_a_version_and_a_sha256_a_broken_download_begins_again(host: FileHost, to: Path) -> None:
     left = iter([Reply(has_version=False), Reply(has_version=False, cut_after=2 * PART)])
     host.reply = lambda _get: next(left, Reply(has_version=False))
