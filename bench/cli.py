@@ -15,7 +15,7 @@ from typing import Any
 
 from common import BIN, ROOT, Cost, fresh_home, in_turn, machine, measure, peers, spread, start, table
 
-from windlass.runs.events import Event
+from windlass.runs.events import RECORD_VERSION, Event
 from windlass.runs.record import fold
 from windlass.runs.store import Store, _dump
 
@@ -38,7 +38,8 @@ def fill(home: Path, num_records: int) -> None:
         runs.append((status.id, began, status.ended_at, status.phase.value, _dump(status), PLAN))
         rows += [(status.id, event.seq, event.time, event.kind, json.dumps(event.data)) for event in history]
     with sqlite3.connect(home / "record.db") as db:
-        db.executemany("INSERT INTO runs (id, created_at, ended_at, phase, status, plan) VALUES (?,?,?,?,?,?)", runs)
+        columns = "version, id, created_at, ended_at, phase, status, plan"
+        db.executemany(f"INSERT INTO runs ({columns}) VALUES ({RECORD_VERSION},?,?,?,?,?,?)", runs)
         db.executemany("INSERT INTO events (run_id, seq, time, kind, data) VALUES (?,?,?,?,?)", rows)
     db.close()
 

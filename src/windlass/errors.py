@@ -6,7 +6,7 @@
     │   └── PlanError               2    a good job that this target cannot run; names the targets which can
     ├── MissingPart                 1    an extra that is not installed; names the one command that installs it
     ├── StoreError                  1    the record cannot be read or written
-    │   ├── StoreTooNew             1    written by a newer Windlass; nothing is touched
+    │   ├── UnsupportedVersion      1    recorded by another version of Windlass; nothing is changed
     │   └── StoreFull               1    no space left where the record lives
     ├── EngineError                 1    a target refused or broke
     │   └── LoginFailed             2    a target that knows no login, or one that has expired; nothing was started
@@ -94,8 +94,8 @@ class StoreError(WindlassError):
     """The record cannot be read or written."""
 
 
-class StoreTooNew(StoreError):
-    """The record was written by a newer Windlass; it is left as it is."""
+class UnsupportedVersion(StoreError):
+    """A record was written by another version of Windlass; it is neither read nor changed."""
 
 
 class StoreFull(StoreError):

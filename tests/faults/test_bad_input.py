@@ -19,7 +19,7 @@ from tests.helpers.machine import Done, Machine, machine_in
 
 from windlass.cli.main import main
 from windlass.runs.events import entry_of
-from windlass.runs.store import VERSION, Store
+from windlass.runs.store import SCHEMA_VERSION, Store
 
 GOOD = "name: digits\nrun: train.py\n"
 PLAN = '{"engine":"local"}'
@@ -109,7 +109,7 @@ def disk_full_but_for_the_record(machine: Machine) -> Iterator[None]:
 def newer_record(machine: Machine) -> Iterator[None]:
     Store(machine.home).close()
     with contextlib.closing(sqlite3.connect(machine.home / "record.db")) as db:
-        db.execute(f"PRAGMA user_version = {VERSION + 1}")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     yield
 
 
@@ -290,8 +290,8 @@ ROWS: dict[str, Row] = {
     "a disk that fills": Row(
         code=OURS, says=("no space left", "home", "free some space"), world=disk_full_but_for_the_record
     ),
-    "a newer record": Row(code=OURS, says=("version", "upgrade Windlass"), world=newer_record),
-    "a newer record, read": Row(("ps",), code=OURS, says=("version", "upgrade Windlass"), world=newer_record),
+    "a newer record": Row(code=OURS, says=("version", "use the Windlass that wrote it"), world=newer_record),
+    "a newer record, read": Row(("ps",), code=OURS, says=("version", "use the Windlass that wrote it"), world=newer_record),
     "a broken record": Row(code=OURS, says=("record", "cannot be read"), world=broken_record),
     "a broken record, read": Row(("status",), code=OURS, says=("record", "cannot be read"), world=broken_record),
     # runs

@@ -133,12 +133,6 @@ def test_mpirun_gets_the_addresses_of_the_other_members_where_it_waits_for_them(
     assert (first.launch.peers, second.launch.name, second.launch.peers) == (("host-1",), "sshd", ())
 
 
-def test_an_agent_of_torchrun_in_a_plan_of_an_earlier_version_is_left_out() -> None:
-    argv = ("python", "-m", "torch.distributed.run", "--rdzv-endpoint", "$MASTER_ADDR:$RENDEZVOUS_PORT")
-    template = NODES.replace(launchers=(LauncherSpec("torchrun", argv, "LOCAL_RANK", 330.0),))
-    assert compose(template, (0, 2), facts(2)) == compose(NODES, (0, 2), facts(2))
-
-
 def test_the_checkpoint_that_the_user_asked_for_is_named_to_scripts_that_save_for_themselves() -> None:
     template = NODES.replace(resume=ResumeSpec("*.pt", (), "/c", "/code", ("/c",)))
     asked = Continuation("step-7", 9.0)

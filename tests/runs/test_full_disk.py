@@ -16,7 +16,7 @@ from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.record import Dropped, Status, fold
 from windlass.runs.stop_request import StopRequest, clear_stop_request, read_stop_request, write_stop_request
-from windlass.runs.store import MAX_EARLY, RunWriter, Store, _dump, _load
+from windlass.runs.store import MAX_EARLY, RunWriter, Store
 from windlass.worker.logfile import LogFile
 from windlass.worker.reserve import MARGIN_BYTES, Reserve
 
@@ -187,5 +187,3 @@ def test_what_logs_lack_is_counted_by_attempt_and_rank_and_stored(tmp_path: Path
                 data = {"message": "rank 0: …", "dropped": {"rank": 0, "bytes": 10 * lines, "lines": lines}}
                 writer.note(entry_of("warning", data))
         assert store.status("a-1").dropped == (Dropped(1, 0, 50, 5), Dropped(2, 0, 50, 5))
-        older = _dump(writer.status).replace(',"dropped":[[1,0,50,5,"disk-full"],[2,0,50,5,"disk-full"]]', "")
-        assert _load(older).dropped == ()

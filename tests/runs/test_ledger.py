@@ -190,11 +190,6 @@ def test_stacks_of_a_run_that_is_to_be_stopped_are_no_hang() -> None:
     assert spent(story) == {"starting": 2, "training": 8, "stopping": 2}
 
 
-def test_an_old_hang_ends_with_the_next_progress() -> None:
-    hang = {"seconds": 3.0, "node": 0, "ranks": []}
-    assert spent([*BEGIN, (7, "hang", hang), (9, "progress", {"step": 3}), *end(12)])["hung"] == 5
-
-
 def test_restarting_is_from_the_first_failed_rank_to_the_next_attempt() -> None:
     story = [
         *BEGIN,
@@ -247,18 +242,6 @@ def test_nothing_is_redone_where_the_newest_step_was_restored() -> None:
 def test_nothing_is_redone_where_the_script_goes_on_by_itself() -> None:
     story = [*BEGIN, (9, "progress", {"step": 10}), *killed(10), (13, "progress", {"step": 11}), *end(20)]
     assert Spent.REDONE not in fold_ledger(told(story), BORN).seconds
-
-
-def test_the_step_of_the_attempt_before_says_nothing_of_the_new_one() -> None:
-    story = [
-        *BEGIN,
-        (9, "progress", {"step": 10}),
-        *killed(10),
-        (12.5, "progress", {"step": 10, "loss": 3}),
-        (13, "progress", {"step": 1}),
-        *end(20, "failed"),
-    ]
-    assert fold_ledger(told(story), BORN).seconds[Spent.REDONE] == 8
 
 
 def test_a_bar_that_begins_anew_with_each_epoch_tells_nothing_of_what_is_redone() -> None:

@@ -12,7 +12,7 @@ from tests.runs.test_full_disk import begin
 from windlass.runs.events import Machine, entry_of
 from windlass.runs.filesystem import is_network, is_on_network, kind_of
 from windlass.runs.machine import VARIABLE, this_machine
-from windlass.runs.store import Store, _dump, _load
+from windlass.runs.store import Store
 
 HERE = Machine("aaaa", "node-1", "boot-1")
 
@@ -20,8 +20,6 @@ HERE = Machine("aaaa", "node-1", "boot-1")
 @pytest.mark.parametrize(
     ("run", "kept"),
     [
-        (None, True),  # of a version that did not record it
-        (Machine("", "", ""), True),
         (HERE, True),
         (Machine("aaaa", "renamed", "boot-0"), True),  # after a reboot
         (Machine("bbbb", "old-name", "boot-1"), True),  # the same kernel: the host was renamed, or a container is new
@@ -30,7 +28,7 @@ HERE = Machine("aaaa", "node-1", "boot-1")
         (Machine("bbbb", "node-1", "boot-2"), False),  # two may have one name
     ],
 )
-def test_a_run_is_kept_where_its_processes_are(run: Machine | None, kept: bool) -> None:
+def test_a_run_is_kept_where_its_processes_are(run: Machine, kept: bool) -> None:
     assert HERE.keeps(run) is kept
 
 
@@ -49,7 +47,7 @@ def test_nodes_that_boot_one_image_differ_by_host_name_and_none_shows_its_machin
     assert Machine.from_json(here.to_json()) == here
 
 
-def test_a_run_is_recorded_with_its_machine_and_an_older_one_without(tmp_path: Path) -> None:
+def test_a_run_is_recorded_with_its_machine(tmp_path: Path) -> None:
     other = Machine("bbbb", "node-2", "boot-2")
     with Store(tmp_path, HERE) as store, contextlib.closing(begin(store)) as writer:
         status = store.status("a-1")
@@ -57,9 +55,6 @@ def test_a_run_is_recorded_with_its_machine_and_an_older_one_without(tmp_path: P
         assert store.host_elsewhere(status) is None
         with Store(tmp_path, other) as elsewhere:
             assert elsewhere.host_elsewhere(status) == "node-1"
-            older = _load(_dump(status).replace('"machine":', '"other":'))
-            assert older.machine is None
-            assert elsewhere.host_elsewhere(older) is None
         writer.append(entry_of("end", {"phase": "stopped"}))
         writer.append(entry_of("resume", {"machine": other.to_json()}))
         assert store.host_elsewhere(store.status("a-1")) == "node-2"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -25,11 +27,14 @@ from tests.helpers.disk import fill, make_read_only, small_disk
 from tests.helpers.until import until
 from tests.runs.test_record import KINDS, times
 
-from windlass.errors import NoSuchRun, StoreError, StoreFull, StoreTooNew
-from windlass.runs.events import PhaseEntered, entry_of
+from windlass.errors import NoSuchRun, StoreError, StoreFull, UnsupportedVersion
+from windlass.runs import events
+from windlass.runs.events import RECORD_VERSION, Machine, PhaseEntered, entry_of
 from windlass.runs.phase import Phase
-from windlass.runs.record import fold
-from windlass.runs.store import VERSION, RunWriter, Store, default_home
+from windlass.runs.record import Attempt, Dropped, RankState, Status, fold
+from windlass.runs.store import SCHEMA_VERSION, RunWriter, Store, default_home
+from windlass.runs.warnings import RunWarning
+from windlass.worker.values import Value
 
 BIRTH = 1_700_000_000.0
 
@@ -257,48 +262,9 @@ def test_an_older_file_is_taken_to_this_version(tmp_path: Path, older: Callable[
     with Store(tmp_path) as store:
         begin(store, "a-1").close()
     with contextlib.closing(sqlite3.connect(tmp_path / "record.db")) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []
-
-
-STATUS_OF_THE_FIRST_VERSION = {
-    "id": "a-1", "name": "digits", "target": "local", "phase": "restarting", "created_at": BIRTH,
-    "phase_since": BIRTH + 9, "output_dir": "/o", "exit_code": None, "ended_at": None, "stop_requested": False,
-    "last_seq": 9, "attempts": [[1, 2, "failed", BIRTH + 1, BIRTH + 9]], "phases": {"queued": 1.0, "training": 8.0},
-    "ranks": [[0, 0, 70, 1], [1, 0, 71, -15]], "progress": {"step": 3}, "cause": {"summary": "ValueError", "rank": 0},
-}  # fmt: skip
-
-
-def test_a_status_of_an_older_version_is_read_and_goes_on(store: Store) -> None:
-    begin(store, "a-1").close()
-    with contextlib.closing(sqlite3.connect(store.home / "record.db")) as db:
-        db.execute("UPDATE runs SET status = ?", (json.dumps(STATUS_OF_THE_FIRST_VERSION),))
-        db.commit()
-    status = store.status("a-1")
-    assert (status.phase, status.checkpoint, status.restarts_left) == (Phase.RESTARTING, None, None)
-    (attempt,) = status.attempts
-    assert (attempt.ended_at, attempt.reason, attempt.restored_step, attempt.members) == (BIRTH + 9, None, None, ())
-    writer = store.writer("a-1")
-    assert writer is not None
-    writer.append(
-        entry_of("attempt", {"number": 2, "world_size": 2, "nodes": [[0, 1]], "members": [0], "reason": "failure"})
-    )
-    writer.append(entry_of("checkpoint", {"action": "saved", "step": 20, "name": "step-00000020-a2"}))
-    writer.close()
-    assert store.status("a-1") == writer.status
-    assert store.status("a-1").attempts[1].members == (0,)
-
-
-def test_fields_of_a_newer_version_are_left_out(store: Store) -> None:
-    begin(store, "a-1").close()
-    parts = {"attempts": [[1, 2, "failed", BIRTH, None, None, None, [0], False, "new"]], "ranks": [[0, 0, 7, 1, "new"]]}
-    newer = {**STATUS_OF_THE_FIRST_VERSION, **parts, "dropped": [[1, 0, 9, 1, "rotated", "new"]], "new": True}
-    with contextlib.closing(sqlite3.connect(store.home / "record.db")) as db:
-        db.execute("UPDATE runs SET status = ?", (json.dumps(newer),))
-        db.commit()
-    status = store.status("a-1")
-    assert (status.attempts[0].members, status.ranks[0].exit_code, status.dropped[0].why) == ((0,), 1, "rotated")
 
 
 def test_a_plan_is_replaced_together_with_the_event_that_says_so(store: Store) -> None:
@@ -311,15 +277,48 @@ def test_a_plan_is_replaced_together_with_the_event_that_says_so(store: Store) -
     assert [status.id for status in store.statuses(unfinished=True)] == ["a-1"]
 
 
-def test_a_newer_file_is_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+def test_a_file_with_tables_of_another_version_is_left_as_it_is(version: int, tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         begin(store, "a-1").close()
     with contextlib.closing(sqlite3.connect(tmp_path / "record.db")) as db:
-        db.execute(f"PRAGMA user_version = {VERSION + 1}")
+        db.execute(f"PRAGMA user_version = {version}")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(StoreTooNew, match=rf"version {VERSION + 1}; this Windlass reads versions up to {VERSION}"):
+    message = rf"tables of version {version}, and this Windlass reads {SCHEMA_VERSION}\n  use the Windlass that"
+    with pytest.raises(UnsupportedVersion, match=message):
         Store(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def recorded_by_another_version(store: Store, run_id: str) -> None:
+    begin(store, run_id).close()
+    with contextlib.closing(sqlite3.connect(store.home / "record.db")) as db, db:
+        db.execute("UPDATE runs SET version = ?, status = '{}' WHERE id = ?", (RECORD_VERSION + 1, run_id))
+
+
+def test_a_run_that_another_version_recorded_is_refused_and_hides_no_other(store: Store) -> None:
+    begin(store, "b-2").close()
+    news = store.events("b-2")
+    recorded_by_another_version(store, "a-1")
+    for read in (store.status, store.plan, store.events, store.writer, lambda run: store.copy(run, news)):
+        message = rf"(?s)a-1 is unreadable.*version {RECORD_VERSION + 1}.*reads {RECORD_VERSION}.*windlass rm a-1"
+        with pytest.raises(UnsupportedVersion, match=message):
+            read("a-1")
+    assert [one.id for one in store.statuses()] == [one.id for one in store.statuses(unfinished=True)] == ["b-2"]
+    assert [(one.id, one.version) for one in store.unreadable()] == [("a-1", RECORD_VERSION + 1)]
+    assert (store.count(), store.find("a-1")) == (1, "a-1")
+    store.delete("a-1")
+    assert store.unreadable() == []
+    assert not store.run_dir("a-1").exists()
+
+
+def test_a_change_of_a_recorded_field_needs_the_next_version_of_the_record() -> None:
+    parts = [Status, Attempt, RankState, Dropped]
+    shape = [[part.__name__, *(field.name for field in dataclasses.fields(part))] for part in parts]
+    values: list[type[Value]] = [Machine, RunWarning, *events.KINDS.values()]
+    shape += [[kind.__name__, *kind.fields()] for kind in values]
+    digest = hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
+    assert (RECORD_VERSION, digest) == (2, "e597418b43778162"), "raise RECORD_VERSION, and write both here"
 
 
 def test_many_commands_may_make_the_record_at_once(tmp_path: Path) -> None:
@@ -518,7 +517,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         ]
         events = [(name, seq, BIRTH, "warning", "{}") for name in names[::100] for seq in range(1, 31)]
         store._db.execute("BEGIN")
-        insert = "INSERT INTO runs (id, created_at, ended_at, phase, status, plan) VALUES (?, ?, ?, ?, ?, ?)"
+        columns = ("id", "created_at", "ended_at", "phase", "status", "plan")
+        insert = f"INSERT INTO runs (version, {', '.join(columns)}) VALUES ({RECORD_VERSION}, ?, ?, ?, ?, ?, ?)"
         store._db.executemany(insert, rows)
         store._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", events)
         store._db.execute("COMMIT")

@@ -159,9 +159,3 @@ def test_reading_a_job_loads_no_yaml_no_plugins_and_no_module_of_another_package
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("agent", ["own", "torchrun"])
-def test_a_job_of_an_earlier_version_may_name_the_agent_that_started_its_ranks(agent: str) -> None:
-    job = Job.model_validate({"name": "a", "run": "a.py", "local": {"agent": agent, "netns": True}})
-    assert job == Job.model_validate({"name": "a", "run": "a.py", "local": {"netns": True}})

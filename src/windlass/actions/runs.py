@@ -197,6 +197,21 @@ def find_by_id(run: str, store: Store, on: str | None) -> tuple[Engine, str]:
     return engine, run_id
 
 
+def unreadable_ids(named: Sequence[str], store: Store) -> list[str]:
+    """Those of the names that are ids of runs which another version of Windlass recorded.
+
+    Raises UsageError for one that a process of that version still supervises.
+    """
+    unreadable = {one.id for one in store.unreadable()}
+    found = [name for name in dict.fromkeys(named) if name in unreadable]
+    for run_id in found:
+        if store.is_held(run_id):
+            raise UsageError(
+                f"{run_id} is supervised by another version of Windlass", "stop it with that version, then remove it"
+            )
+    return found
+
+
 def find_all(
     named: Sequence[str],
     labels: tuple[str, ...],

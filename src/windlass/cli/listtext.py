@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,7 +12,7 @@ import click
 from windlass.actions import runs
 from windlass.cli.formatting import Paint, columns_of, duration, fitting, painter, visible
 from windlass.cli.interrupts import Choice, Interrupts
-from windlass.cli.render import CUTS, first_line, label_words, print_data, print_item, print_runs, warning_codes
+from windlass.cli.render import CUTS, emit, first_line, label_words, print_data, print_item, print_runs, warning_codes
 from windlass.cli.style import phase_word
 from windlass.errors import NoSuchRun
 from windlass.views.cluster import RunOnCluster, on_cluster
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from windlass.engines.values import RunState
     from windlass.runs.context import Context
     from windlass.runs.phase import Phase
-    from windlass.runs.store import Store
+    from windlass.runs.store import Store, UnreadableRun
     from windlass.views.run import RunSummary
 
 WATCH_SECONDS: Final = 0.5
+MAX_UNREADABLE: Final = 5
+"""So many runs that another version recorded are named by `windlass ps` without `--all`."""
 
 
 def print_here(
@@ -62,7 +64,11 @@ def print_here(
         click.echo("No run matches these filters. All runs: windlass ps --all", err=True)
         return 0
     hidden = 0 if last is None or wanted else store.count() - len(views)
-    print_runs(views, form, hidden=hidden, quiet=quiet)
+    unreadable = store.unreadable()
+    if views or not unreadable or form != "table":
+        print_runs(views, form, hidden=hidden, quiet=quiet)
+    if unreadable and not quiet:
+        emit(unreadable_notes(unreadable, MAX_UNREADABLE if last is not None else None), sys.stderr)
     if form == "table" and not quiet and not wanted and all(run.target == "local" for run in views):
         from windlass.actions.targets import remote_names
 
@@ -70,6 +76,14 @@ def print_here(
             on = names[0] if len(names) == 1 else "TARGET"
             click.echo(f"no run on {', '.join(names)} is shown; windlass ps --on {on} lists those there", err=True)
     return 0
+
+
+def unreadable_notes(found: Sequence[UnreadableRun], most: int | None) -> Iterator[str]:
+    """A line for each of at most so many runs that another version recorded, and one that says how to remove them."""
+    shown = found[:most]
+    yield from (one.message for one in shown)
+    others = f"; {len(found) - len(shown)} more: windlass ps --all" if len(found) > len(shown) else ""
+    yield f"windlass rm {shown[0].id} removes such a record{others}"
 
 
 def _watch_here(store: Store, look: Callable[[], list[RunSummary]], form: str) -> int:

@@ -32,7 +32,7 @@ def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | No
 
     Refused, unless forced: a run that goes on, one after which a queued run starts (--after), and one that failed, was
     stopped or was lost and whose folder holds the only checkpoint from which it could be resumed, or outputs that could
-    not be uploaded.
+    not be uploaded. Of a run that another version of Windlass recorded, only the record on this machine is removed.
 
     \b
     Example:
@@ -48,7 +48,8 @@ def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | No
     context = here()
     with context.store() as store:
         # All ids are looked up, and all runs checked, before the first is removed.
-        found = [actions.find_by_id(run, store, on) for run in runs]
+        unreadable = [] if on is not None else actions.unreadable_ids(runs, store)
+        found = [actions.find_by_id(run, store, on) for run in runs if run not in unreadable]
         if labels:
             labelled = actions.find_all((), labels, store, on, context, is_over=None if force else True)
             found = list({run_id: (engine, run_id) for engine, run_id in [*found, *labelled]}.values())
@@ -62,7 +63,10 @@ def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | No
                 engine.stop(run_id, now=True)
                 actions.wait_stopped(engine, run_id, 0)
             engine.delete(run_id)
-        ids = [run_id for _, run_id in found]
+        for run_id in unreadable:
+            store.delete(run_id)
+            click.echo(f"{run_id}: only its record was removed; objects on its target may be left", err=True)
+        ids = [*(run_id for _, run_id in found), *unreadable]
         print_data({"removed": ids}, form, "\n".join(f"{run_id} removed" for run_id in ids))
     return 0
 

@@ -280,9 +280,7 @@ def attempt_word(run: RunSummary) -> str:
     if len(run.attempts) < 2:
         return str(len(run.attempts))
     before, newest = run.attempts[-2:]
-    # In records of older versions, an attempt after one that had ended the run is known to be a resume by that alone.
-    is_resume = newest.is_resume or before.reason in ("stop", "timeout", "same-step-twice")
-    why = STARTED.get("resume" if is_resume else before.reason or "", "")
+    why = STARTED.get("resume" if newest.is_resume else before.reason or "", "")
     return f"{len(run.attempts)} {why}".rstrip()
 
 

@@ -132,8 +132,7 @@ def _node(
         **(_resume_environment(attempt) if attempt is not None else {}),
     }
     network = template.networks[node] if template.networks else None
-    # Plans of earlier versions may name an agent of torchrun; ranks that start without it are the same.
-    launchers = [one for one in template.launchers if one.name != "torchrun"]
+    launchers = template.launchers
     launch = launchers[min(place, len(launchers) - 1)] if launchers else None
     resume = template.resume
     if attempt is not None:

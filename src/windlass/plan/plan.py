@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from windlass.code.revision import Revision
-from windlass.errors import PlanError, Problem, StoreError, StoreTooNew
-from windlass.plan.format1 import template_of
+from windlass.errors import PlanError, Problem, StoreError, UnsupportedVersion
 from windlass.plan.template import NO_NODES, NodeTemplate
 from windlass.worker.values import ShapeError
 
 FORMAT: Final = 2
-"""Version of the JSON form. Plans of format 1, in records of earlier versions, are read too."""
+"""Version of the JSON form; a plan of another one is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +110,21 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """Read `to_json` back, of this format and of those before. Raises StoreError."""
+        """Read `to_json` back. Raises StoreError; UnsupportedVersion for another format."""
         if not isinstance(data, Mapping):
             raise StoreError(f"the plan is a {type(data).__name__}, and no mapping", "give it what to_json made")
-        if data.get("format") not in (1, FORMAT):
-            raise StoreTooNew(f"the plan is of format {data.get('format')}; this Windlass reads {FORMAT}")
+        if data.get("format") != FORMAT:
+            raise UnsupportedVersion(
+                f"the plan of {data.get('run_id', 'a run')} has format {data.get('format')}, and this Windlass reads "
+                f"format {FORMAT}",
+                "use the version of Windlass that made it",
+            )
         try:
             steps = tuple(Step(**step) for step in data["steps"])
             notes = tuple(Note(**note) for note in data["notes"])
-            nodes = NodeTemplate.from_json(data["nodes"]) if data["format"] == FORMAT else template_of(data)
-            revision = Revision(**found) if (found := data.get("revision")) else None
-            fields = {**data, "steps": steps, "notes": notes, "nodes": nodes, "format": FORMAT, "revision": revision}
+            nodes = NodeTemplate.from_json(data["nodes"])
+            revision = Revision(**found) if (found := data["revision"]) else None
+            fields = {**data, "steps": steps, "notes": notes, "nodes": nodes, "revision": revision}
             return cls(**fields)
         except (KeyError, TypeError, ShapeError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -45,7 +45,7 @@ class NodeTemplate(Value):
     launchers: tuple[LauncherSpec, ...] = ()
     """The external launcher of each place of an attempt; where there are fewer, the last one is that of the rest."""
     launcher: str = "torchrun"
-    """The job's: which variables ranks get to find each other. Plans of earlier versions have those of torchrun."""
+    """The job's: which variables ranks get to find each other."""
     argv_by_rank: bool = False
     """Whether `argv` names numbers of the rank or of the group, as `$WINDLASS_RANK`, which `compose` fills in."""
     one_worker: bool = False

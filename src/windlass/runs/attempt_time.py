@@ -36,8 +36,6 @@ class AttemptTime:
 
     began: int
     entry: events.AttemptStarted
-    step_before: int | None = None
-    """The last step that was recorded before it."""
     end: events.AttemptEnded = field(default_factory=lambda: events.AttemptEnded(None))
     """How it ended, once it has."""
     ended: int | None = None
@@ -141,7 +139,7 @@ class AttemptTime:
                 self.failed_at = since if self.failed_at is None else min(self.failed_at, since)
             case events.Progress():
                 self.progressed_at = max(self.progressed_at, at)
-                self._take_progress(entry, at)
+                self._take_progress(entry)
             case events.FirstStep(step=int(step)):
                 # The first step in the output of a rank may be long before the first one that was recorded.
                 self.reports.step, self.reports.is_exact = step, True
@@ -175,17 +173,13 @@ class AttemptTime:
         """A sign of life: it lived until then, and through every gap that ended before."""
         self.gaps = [(max(begin, at), end) for begin, end in self.gaps if at < end]
 
-    def _take_progress(self, entry: events.Progress, at: int) -> None:
-        for hang in self.hangs:
-            hang.until = at if hang.until is None else hang.until  # records of versions without `hang-end`
+    def _take_progress(self, entry: events.Progress) -> None:
         reports, step, epoch = self.reports, entry.step, entry.epoch
         if epoch is not None and epoch >= 0:
             reports.epoch = epoch if reports.epoch is None else reports.epoch
             self.highest_epoch = max(self.highest_epoch or 0, epoch)
         if step is None or step < 0:
             return
-        if self.last_step is None and step == self.step_before:
-            return  # older records merge progress: this may be what the attempt before has reported
         if self.last_step is not None and step < self.last_step:
             self.steps_rise = False
         reports.step = step if reports.step is None else reports.step

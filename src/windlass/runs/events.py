@@ -1,7 +1,8 @@
 """The events of a run's record: one typed value for each kind, read from and written as JSON.
 
-Records outlive versions. A field that is missing or of another type reads as its default, fields and kinds of newer
-versions are kept as they are, and `to_json` of an event that was read gives back what was read.
+Events of a run in a cluster are read from an object that others can change, and a disk may damage a record. Such an
+event must not hide the others: a field that is missing or of another type reads as its default. `to_json` of an event
+that was read gives back all that was read, such as numbers that a script has reported as text.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from windlass.worker.values import REQUIRED, ShapeError, Value, read_as
 
 Json = Mapping[str, Any]
 E = TypeVar("E", bound="Entry")
+RECORD_VERSION: Final = 2
+"""Version of the JSON of statuses and events; plans have a version of their own. A run that was recorded in another one
+is not read. A change of a field of `Status`, of a part of it or of an event needs the next number."""
 EMPTY: Final[Json] = {}
 """Default of fields; never changed."""
 WAITS_FOR: Final = "waits_for"
@@ -107,15 +111,15 @@ class Machine(Entry):
     """One machine, as recorded with each run that it supervises."""
 
     id: str
-    """The same after a reboot; empty in records of older versions."""
+    """The same after a reboot."""
     host: str
     """Its host name, for messages."""
     boot: str
     """Names the boot: containers that share it share the kernel, and with it process ids and locks."""
 
-    def keeps(self, run: Machine | None) -> bool:
-        """Whether a run that was recorded on machine `run` belongs here; one of an older version without it does."""
-        if run is None or not run.id or run.id == self.id:
+    def keeps(self, run: Machine) -> bool:
+        """Whether a run that was recorded on machine `run` belongs here."""
+        if run.id == self.id:
             return True
         return run.boot == self.boot if self.boot else run.host == self.host  # one that the user has named has no boot
 
@@ -139,6 +143,8 @@ class Created(Entry):
     """`cluster` where the supervisor runs in the cluster; empty where it is a process of `machine`."""
     labels: Mapping[str, str] = EMPTY
     """Those of the job."""
+    version: int = 0
+    """Version of the record, `RECORD_VERSION` of the Windlass that started the run."""
 
 
 class PhaseEntered(Entry):
@@ -146,7 +152,7 @@ class PhaseEntered(Entry):
 
     kind = "phase"
     phase: Phase | None
-    """None for a phase that a newer version has written."""
+    """None where it cannot be read."""
 
 
 class AttemptStarted(Entry):
@@ -681,7 +687,7 @@ class Notified(Entry):
 
 
 class Unknown(Entry):
-    """An event of a kind that this version does not know."""
+    """An event of a kind that is not known."""
 
 
 KINDS: Final = {kind.kind: kind for kind in Entry.__subclasses__() if kind.kind}

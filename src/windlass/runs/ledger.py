@@ -91,7 +91,7 @@ class Restart:
     attempt: int
     """The number of the attempt that was started."""
     reason: str | None
-    """Why the one before ended; null in records of older versions."""
+    """Why the one before ended; null where that is not known."""
     seconds: float
     """From the failure to this attempt's start."""
     wait_seconds: float | None

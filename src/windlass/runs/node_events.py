@@ -93,7 +93,7 @@ class Sieve:
     """Passes the events of one node, and none that another process has written to the same stream.
 
     The process of a pod makes up a token before any rank starts and puts it into each event, its first included. Events
-    of nodes without one (files of their own, earlier versions) are recognised by their shape alone. That protects
+    of nodes without one, which have files of their own, are recognised by their shape alone. That protects
     against accidents, not against an attacker: a process of the same user can read the memory of the pod's process.
     """
 

@@ -32,11 +32,11 @@ class Attempt:
     """Unix seconds; null while it runs."""
     reason: str | None = None
     """Why it ended, if it did not succeed: `failure`, `preemption`, `node-loss`, `hang`, `resize`, `stop`, `timeout`,
-    `upload`, `same-step-twice` or `same-error-twice`. Null while it runs, and in records of older versions."""
+    `upload`, `same-step-twice` or `same-error-twice`. Null while it runs."""
     restored_step: int | None = None
     """The step of the checkpoint that it continued from; null where none was restored."""
     members: tuple[int, ...] = ()
-    """Numbers of the nodes that took part, which they keep for the whole run; empty in older records."""
+    """Numbers of the nodes that took part, which they keep for the whole run."""
     is_resume: bool = False
     """Whether it was started by `windlass resume`."""
 
@@ -108,7 +108,7 @@ class Status:
     """The newest checkpoint that was saved, as JSON of `events.CheckpointChanged` with `at`; and with `refused`, if a
     restore found it damaged, until another one is restored or saved."""
     restarts_left: int | None = None
-    """How many of the job's restarts are left; None in records of older versions, before one was used."""
+    """How many of the job's restarts are left; None for a run whose engine counts none."""
     resume_from: str | None = None
     """The checkpoint that `windlass resume RUN --from CHECKPOINT` named, until the run has saved one."""
     limited_from: float | None = None
@@ -116,7 +116,8 @@ class Status:
     waits_for: str | None = None
     """Why the newest attempt has not begun, as its target reports it; None while nothing is reported."""
     machine: Machine | None = None
-    """Where its supervisor, and on target `local` its ranks, were started; None in records of older versions."""
+    """Where its supervisor, and on target `local` its ranks, were started; None where that is in the
+    cluster."""
     dropped: tuple[Dropped, ...] = ()
     """Output that the logs lack, by attempt and rank; empty where they are complete."""
     stop_requested: bool = False
@@ -137,7 +138,7 @@ class Status:
     """How it ends once its outputs are uploaded or collected, as JSON of `events.RunEnding`; None before that is
     decided. An ended run has it whose ranks had succeeded, and whose outputs could not be uploaded."""
     user: str = ""
-    """The user who started it; empty in records of older versions."""
+    """The user who started it; empty where that is not known."""
     supervisor: str = ""
     """`cluster` where its supervisor runs in the cluster; empty where it is a process of `machine`."""
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -10,15 +10,15 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from windlass.errors import NoSuchRun, StoreError, StoreFull, StoreTooNew
+from windlass.errors import NoSuchRun, StoreError, StoreFull, UnsupportedVersion
 from windlass.runs import events, naming, read_only
-from windlass.runs.events import Entry, Event, Json, Machine
+from windlass.runs.events import RECORD_VERSION, Entry, Event, Json, Machine
 from windlass.runs.filesystem import is_on_network
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
@@ -28,12 +28,12 @@ from windlass.runs.trash import Trash, remove
 from windlass.runs.warnings import RunWarning
 from windlass.worker.reserve import FULL_ERRORS, Reserve
 
-MIGRATIONS: Final = (
-    """
+SCHEMA: Final = """
     CREATE TABLE runs (
         id TEXT PRIMARY KEY,
         created_at REAL NOT NULL,
         ended_at REAL,
+        version INTEGER NOT NULL,
         phase TEXT NOT NULL,
         status TEXT NOT NULL,
         progress TEXT,
@@ -49,11 +49,9 @@ MIGRATIONS: Final = (
         data TEXT NOT NULL,
         PRIMARY KEY (run_id, seq)
     ) WITHOUT ROWID;
-    """,
-)
-"""Each entry takes the file from version N to N + 1; entries are appended and never edited."""
-
-VERSION: Final = len(MIGRATIONS)
+"""
+SCHEMA_VERSION: Final = 2
+"""Version of the tables. A file with tables of another version is not opened."""
 BUSY_SECONDS: Final = 30.0
 RESERVE_BYTES: Final = 512 << 10
 """Reserved in the home for the ends of its runs; enough for the pages that SQLite writes for some of them."""
@@ -107,7 +105,7 @@ class Store:
     """The records of one user. Any number of processes may read; only the process that holds a run's lock writes it."""
 
     def __init__(self, home: Path | str, machine: Machine | None = None, *, on_network: bool | None = None) -> None:
-        """Open the record in `home`, made if it is not there. Raises StoreError, StoreTooNew or StoreFull.
+        """Open the record in `home`, made if it is not there. Raises StoreError, UnsupportedVersion or StoreFull.
 
         Where the home cannot be written, the record in it is read, and what would write it raises StoreError. `machine`
         is the one that this process runs on, `on_network` whether other machines may use the file system; the defaults
@@ -139,7 +137,7 @@ class Store:
         options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
         self._db: sqlite3.Connection = connect(self.home / RECORD, timeout=BUSY_SECONDS, **options)
         try:
-            self._migrate()
+            self._make_tables()
         except BaseException:
             self._db.close()  # which also removes the files that SQLite keeps beside an open record
             raise
@@ -177,7 +175,7 @@ class Store:
             raise _full(self.home)  # its end could not be written
         with _border(self.home):
             run_dir.mkdir(mode=0o700, parents=True)
-            known: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
+            known: dict[str, Any] = {"version": RECORD_VERSION} | ({} if restarts is None else {"restarts": restarts})
             known |= {"supervisor": supervisor} if supervisor else {"machine": self.machine}
             known |= {"labels": labels} if labels else {}
             first = events.Created(run_id, name, target, output_dir, **known, user=user).event(1, time)
@@ -233,20 +231,22 @@ class Store:
         """Take over the record of a run that another store writes: its events from any number on, in order.
 
         `plan` is needed for a run that this store does not have yet, and replaces the plan of one that it has. Events
-        which this store has already change nothing. Raises StoreError, also for events that no supervisor writes.
+        which this store has already change nothing. Raises StoreError, also for events that no supervisor writes, and
+        UnsupportedVersion.
         """
         if not history:
             raise StoreError(f"the record of {run_id} has no events")
         with _border(self.home), _readable(run_id):
             self.run_dir(run_id).mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._transaction():
-                row = self._db.execute("SELECT status FROM runs WHERE id = ?", (run_id,)).fetchone()
-                if row is None:
+                if self._one("SELECT 1 FROM runs WHERE id = ?", run_id) is None:
+                    if isinstance(first := history[0].entry, events.Created):
+                        _require_readable(UnreadableRun(run_id, first.version))
                     status = created(history[0])
                     self._insert_run(status, plan or "{}")
                     self._insert(run_id, history[0])
                 else:
-                    status = _load(row[0])
+                    status = _load(*self._of_run(run_id, "status"))
                 for event in history:
                     if event.seq > status.last_seq:
                         status = advance(status, event)
@@ -340,18 +340,21 @@ class Store:
         return found
 
     def status(self, run_id: str, *, with_progress: bool = True) -> Status:
-        """The status of a run, with its newest progress. Raises NoSuchRun."""
-        row = self._one("SELECT status, progress FROM runs WHERE id = ?", run_id)
-        if row is None:
-            raise NoSuchRun(f"no run has the id '{run_id}'", "windlass ps --all lists all ids")
-        return self._at_home(_load(row[0], row[1] if with_progress else None))
+        """The status of a run, with its newest progress. Raises NoSuchRun, UnsupportedVersion."""
+        status, progress = self._of_run(run_id, "status", "progress")
+        return self._at_home(_load(status, progress if with_progress else None))
 
     def statuses(self, *, last: int | None = None, unfinished: bool = False) -> list[Status]:
         """Statuses, newest first: all of them, the `last` ones, or only those that have not ended."""
-        where = "WHERE ended_at IS NULL" if unfinished else ""
+        where = f"WHERE version = {RECORD_VERSION}" + (" AND ended_at IS NULL" if unfinished else "")
         limit = -1 if last is None else last
         rows = self._all(f"SELECT status, progress FROM runs {where} ORDER BY created_at DESC, id LIMIT ?", limit)
         return [self._at_home(_load(*row)) for row in rows]
+
+    def unreadable(self) -> list[UnreadableRun]:
+        """The runs that `statuses` leaves out, newest first: another version of Windlass has recorded them."""
+        rows = self._all("SELECT id, version FROM runs WHERE version != ? ORDER BY created_at DESC, id", RECORD_VERSION)
+        return [UnreadableRun(*row) for row in rows]
 
     def _at_home(self, status: Status) -> Status:
         """The status with its note, and the place of its outputs on this machine, if they were brought here."""
@@ -367,19 +370,33 @@ class Store:
         return replace(status, output_dir=str(self.run_dir(status.id) / OUTPUT))
 
     def count(self) -> int:
-        """How many runs there are."""
-        row = self._one("SELECT count(*) FROM runs")
+        """How many runs there are that this version reads."""
+        row = self._one("SELECT count(*) FROM runs WHERE version = ?", RECORD_VERSION)
         return int(row[0]) if row else 0
 
     def plan(self, run_id: str) -> Any:
-        """The plan of a run, as it was when the run began or was resumed (parsed JSON). Raises NoSuchRun."""
-        row = self._one("SELECT plan FROM runs WHERE id = ?", run_id)
+        """The plan of a run, as it was when the run began or was resumed (parsed JSON).
+
+        Raises NoSuchRun, UnsupportedVersion.
+        """
+        [plan] = self._of_run(run_id, "plan")
+        return json.loads(plan)
+
+    def _of_run(self, run_id: str, *columns: str) -> list[Any]:
+        """Columns of the row of a run. Raises NoSuchRun, UnsupportedVersion."""
+        row = self._one(f"SELECT version, {', '.join(columns)} FROM runs WHERE id = ?", run_id)
         if row is None:
-            raise NoSuchRun(f"no run has the id '{run_id}'")
-        return json.loads(row[0])
+            raise NoSuchRun(f"no run has the id '{run_id}'", "windlass ps --all lists all ids")
+        _require_readable(UnreadableRun(run_id, row[0]))
+        return list(row[1:])
 
     def events(self, run_id: str, after: int = 0, since: float = 0.0) -> list[Event]:
-        """The events of a run with a number above `after`, not older than `since` (Unix seconds), in order."""
+        """The events of a run with a number above `after`, not older than `since` (Unix seconds), in order.
+
+        Raises UnsupportedVersion.
+        """
+        if (row := self._one("SELECT version FROM runs WHERE id = ?", run_id)) is not None:
+            _require_readable(UnreadableRun(run_id, row[0]))
         rows = self._all(
             "SELECT seq, time, kind, data FROM events WHERE run_id = ? AND seq > ? AND time >= ? ORDER BY seq",
             run_id,
@@ -405,8 +422,8 @@ class Store:
 
     def _insert_run(self, status: Status, plan: str) -> None:
         self._db.execute(
-            "INSERT INTO runs (id, created_at, phase, status, plan) VALUES (?, ?, ?, ?, ?)",
-            (status.id, status.created_at, status.phase.value, _dump(status), plan),
+            "INSERT INTO runs (id, created_at, version, phase, status, plan) VALUES (?, ?, ?, ?, ?, ?)",
+            (status.id, status.created_at, RECORD_VERSION, status.phase.value, _dump(status), plan),
         )
 
     def _insert(self, run_id: str, event: Event) -> None:
@@ -434,26 +451,26 @@ class Store:
                 self._db.execute("ROLLBACK")
             raise
 
-    def _migrate(self) -> None:
+    def _make_tables(self) -> None:
         version = self._version()
-        if version == VERSION:
+        if version == SCHEMA_VERSION:
             if self._on_network:
                 self._leave_wal()
             return
-        if version > VERSION:
-            raise StoreTooNew(
-                f"the record in {self.home} has version {version}; this Windlass reads versions up to {VERSION}",
-                "upgrade Windlass, or set WINDLASS_HOME to another folder; nothing was changed",
+        if version != 0:
+            raise UnsupportedVersion(
+                f"the record in {self.home} has tables of version {version}, and this Windlass reads {SCHEMA_VERSION}",
+                "use the Windlass that wrote it, or set WINDLASS_HOME to another folder; nothing was changed",
             )
         # SQLite refuses two processes that change the journal mode of a new file at once, without waiting.
         with locked(self.home / "record.lock"):
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if self._on_network else 'WAL'}")
             with self._transaction():
-                for number in range(self._version(), VERSION):
-                    for statement in MIGRATIONS[number].split(";"):
-                        if statement.strip():
-                            self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {VERSION}")
+                if self._version() == SCHEMA_VERSION:  # another process was first
+                    return
+                for statement in filter(str.strip, SCHEMA.split(";")):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _leave_wal(self) -> None:
         """A WAL needs memory that other machines do not share. One that is in use is converted later."""
@@ -556,6 +573,29 @@ class RunWriter:
         os.close(self.lock)
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadableRun:
+    """A run that another version of Windlass has recorded."""
+
+    id: str
+    version: int
+    """The version of its record."""
+
+    @property
+    def message(self) -> str:
+        """Why it is not read."""
+        return (
+            f"{self.id} is unreadable: another version of Windlass recorded it "
+            f"(record version {self.version}, and this one reads {RECORD_VERSION})"
+        )
+
+
+def _require_readable(run: UnreadableRun) -> None:
+    if run.version != RECORD_VERSION:
+        hint = f"use the Windlass that started it, or remove its record: windlass rm {run.id}"
+        raise UnsupportedVersion(run.message, hint)
+
+
 @contextlib.contextmanager
 def locked(path: Path, *, is_patient: bool = True) -> Iterator[bool]:
     """Hold a lock, which ends with this process; yields whether it could be had. Raises OSError."""
@@ -573,7 +613,7 @@ def locked(path: Path, *, is_patient: bool = True) -> Iterator[bool]:
 
 
 def _dump(status: Status) -> str:
-    """A status as JSON: the values of its parts in the order of their fields, so new fields of a part come last."""
+    """A status as JSON; its parts are lists of their values, in the order of their fields."""
     return json.dumps(dict(zip(_FIELDS, _VALUES[Status](status), strict=True)), default=_part, separators=(",", ":"))
 
 
@@ -582,19 +622,19 @@ def _part(part: Any) -> Any:
 
 
 def _load(text: str, progress: str | None = None) -> Status:
-    """A status as `_dump` wrote it, of an older version, which may lack the newest fields, or of one that has more."""
-    data = {name: value for name, value in json.loads(text).items() if name in _KNOWN}
+    """A status as `_dump` wrote it."""
+    data = json.loads(text)
     data |= {
         "phase": Phase(data["phase"]),
         "attempts": tuple(_attempt(values) for values in data["attempts"]),
         "phases": {Phase(phase): seconds for phase, seconds in data["phases"].items()},
-        "ranks": tuple(RankState(*state[: _NUM[RankState]]) for state in data["ranks"]),
+        "ranks": tuple(RankState(*values) for values in data["ranks"]),
         "progress": _newer(json.loads(progress or "{}"), data["progress"]),
-        "machine": Machine.from_json(data["machine"]) if data.get("machine") else None,
-        "dropped": tuple(Dropped(*values[: _NUM[Dropped]]) for values in data.get("dropped", ())),
-        "data": tuple(data.get("data", ())),
-        "warnings": tuple(map(RunWarning.from_json, data.get("warnings", ()))),
-        "code_files": tuple(data.get("code_files", ())),
+        "machine": Machine.from_json(data["machine"]) if data["machine"] else None,
+        "dropped": tuple(Dropped(*values) for values in data["dropped"]),
+        "data": tuple(data["data"]),
+        "warnings": tuple(map(RunWarning.from_json, data["warnings"])),
+        "code_files": tuple(data["code_files"]),
     }
     return Status(**data)
 
@@ -606,17 +646,12 @@ def _newer(progress: Json, recorded: Json) -> Json:
 
 
 def _attempt(values: list[Any]) -> Attempt:
-    number, world_size, phase, *rest = values[: _NUM[Attempt]]
-    if len(rest) > _MEMBERS:
-        rest[_MEMBERS] = tuple(rest[_MEMBERS])
-    return Attempt(number, world_size, Phase(phase), *rest)
+    found = dict(zip(_ATTEMPT_FIELDS, values, strict=True))
+    return Attempt(**{**found, "phase": Phase(found["phase"]), "members": tuple(found["members"])})
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Status))
-_KNOWN: Final = frozenset(_FIELDS)
-_MEMBERS: Final = [field.name for field in fields(Attempt)].index("members") - 3
-"""The place of the field after the three that every version wrote."""
-_NUM: Final = {kind: len(fields(kind)) for kind in (Attempt, RankState, Dropped)}
+_ATTEMPT_FIELDS: Final = tuple(field.name for field in fields(Attempt))
 _VALUES: Final = {
     kind: attrgetter(*(field.name for field in fields(kind))) for kind in (Status, Attempt, RankState, Dropped)
 }

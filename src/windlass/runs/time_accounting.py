@@ -168,8 +168,7 @@ class Tally:
             case events.AttemptStarted():
                 if attempt is not None:
                     attempt.close(at, another_follows=True)
-                step = next((one.last_step for one in reversed(self.attempts) if one.last_step is not None), None)
-                self.attempts.append(AttemptTime(max(at, self.turns[-1][0]), entry, step))
+                self.attempts.append(AttemptTime(max(at, self.turns[-1][0]), entry))
             case events.SupervisorRestarted():
                 self._take_adopted(entry, at)
             case events.NodeBack():

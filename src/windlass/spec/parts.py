@@ -409,14 +409,6 @@ class LocalOptions(Part):
     port: Annotated[StrictInt, Field(ge=1, le=65535)] | None = None
     """Fixed MASTER_PORT. Default: reserved from the kernel at each attempt, so that two runs never meet."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_agent(cls, given: object) -> object:
-        """`agent` chose, in earlier versions, whether agents of torchrun start the ranks; they do not any more."""
-        if isinstance(given, dict) and given.get("agent") in ("own", "torchrun"):
-            return {name: value for name, value in given.items() if name != "agent"}
-        return given
-
     @field_validator("rate", mode="before")
     @classmethod
     def _rate_of_a_network(cls, rate: object, info: ValidationInfo) -> object:

@@ -38,11 +38,11 @@ class RunSummary:
     """Name of the job."""
     target: str
     host: str | None
-    """Name of the machine that supervises it; null in records of older versions."""
+    """Name of the machine that supervises it; null where its supervisor runs in the cluster."""
     is_here: bool
     """Whether that is this machine."""
     user: str
-    """The user who started it; empty in records of older versions."""
+    """The user who started it; empty where that is not known."""
     supervisor: str
     """`cluster` where its supervisor is a pod of the cluster; empty where it is a process of `host`."""
     labels: Mapping[str, str]
@@ -71,7 +71,7 @@ class RunSummary:
     warnings: tuple[RunWarning, ...]
     """What did not end it and may spoil its result, in the order in which it was first seen."""
     restarts_left: int | None
-    """Null in records of older versions, before one was used."""
+    """How many of the job's restarts are left; null for a run whose engine counts none."""
     waits_for: str | None
     """Why the newest attempt has not begun, as its target reports it."""
     condition: events.ConditionChanged | None
@@ -102,7 +102,7 @@ class Run(RunSummary):
     checkpoint_find: str | None
     """The pattern of the checkpoints that the script itself saves; null where the job has none."""
     revision: Revision | None
-    """The commit that its code was at; null outside of a git work tree, and in records of older versions."""
+    """The commit that its code was at; null outside of a git work tree."""
     code_not_kept: str
     """Why the code that it began with was not kept beside its record; empty where it was."""
     imports: tuple[str, ...]

@@ -1,7 +1,7 @@
 """JSON Schemas (draft 2020-12) of everything that `-o json` prints, from the type hints and docstrings of the views.
 
 Every field of a view is always there. New fields may come; those that are there keep their meaning. What comes from the
-record (progress, causes, checkpoints) has a field only where it is known, and may have fields of newer versions.
+record (progress, causes, checkpoints) has a field only where it is known, and more fields may come.
 """
 
 from __future__ import annotations

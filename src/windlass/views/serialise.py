@@ -15,7 +15,7 @@ _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 
 
 def to_json(value: Any) -> Any:
-    """`value` as JSON data. What was read from a record keeps the fields that only newer versions know."""
+    """`value` as JSON data."""
     kind = type(value)
     if kind in _PLAIN:  # nearly all of them, in a list of thousands of runs
         return value

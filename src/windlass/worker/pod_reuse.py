@@ -3,7 +3,6 @@
 | file | made by | means |
 |---|---|---|
 | `told-NUMBER` | the supervisor, before it sends this signal | the signal is its own, and not from a node shutdown |
-| `told` | the supervisor, with each of these | the same, for a pod whose code is of version 0.1 |
 | `stays` | the pod | it waits for the next attempt; an order removes it, so that the pod does not go |
 | `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
 | `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs its name any more |
@@ -40,8 +39,6 @@ from collections.abc import Callable, Sequence
 
 STAYS, NEXT, HELD, RELEASED, GOING = "stays", "next.json.gz", "held", "released", "going"
 TOLD, FIRST_ENDED = "told-", "first-ended-"
-TOLD_0_1 = "told"
-"""The mark of any signal, which pods look for whose code is of version 0.1."""
 PAUSE_SECONDS = 0.01
 STILL_ENDING_SECONDS = 5.0
 """How long the process of a pod may take from the end of its node until it waits for the next attempt."""
@@ -156,8 +153,7 @@ def signal_first(
     # Read afterwards: an order that was taken meanwhile is among them.
     orders = [name[8:-8] for name in os.listdir(folder) if name.startswith("attempt-")]
     if not is_ordered and all(int(order) <= attempt for order in orders):
-        for mark in (TOLD_0_1, f"{TOLD}{int(number)}"):
-            open(os.path.join(folder, mark), "w").close()
+        open(os.path.join(folder, f"{TOLD}{int(number)}"), "w").close()
         os.kill(pid, number)
     return 0
 

@@ -3,8 +3,7 @@
 A node event is a line of JSON in the events file of its node (`node-K.events`), or in the log of its pod. The file is
 the channel: a supervisor may be killed and replaced, and nothing is lost. `runs/node_events.py` reads it.
 
-Field names are those of the JSON data, which records, pods and workers of earlier versions hold. `VERSION` changes
-when an older worker would misread a spec.
+Field names are those of the JSON data. `VERSION` changes when a worker of another version would misread a spec.
 """
 
 from __future__ import annotations
@@ -205,8 +204,8 @@ class NodeSpec(Value):
     @classmethod
     def from_json(cls, data: Any) -> NodeSpec:
         """Read `to_json` back. Raises ShapeError."""
-        if isinstance(data, Mapping) and data.get("version", VERSION) != VERSION:
-            raise ShapeError(f"node spec of version {data['version']}; this worker reads {VERSION}")
+        if isinstance(data, Mapping) and data.get("version") != VERSION:
+            raise ShapeError(f"node spec of version {data.get('version')}; this worker reads {VERSION}")
         return super().from_json(data)
 
     def write(self) -> None:

@@ -38,7 +38,7 @@ from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 from windlass.errors import StoreError
 from windlass.plan.plan import FORMAT, Plan
 from windlass.plan.template import NO_NODES
-from windlass.runs.events import AttemptStarted, Created, PodsReused
+from windlass.runs.events import RECORD_VERSION, AttemptStarted, Created, PodsReused
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.worker.protocol import NodeSpec, RankSpec
@@ -46,7 +46,7 @@ from windlass.worker.protocol import NodeSpec, RankSpec
 RANK = RankSpec(0, 0, ("t.py",), {})
 RUN = "digits-7f3k2"
 PLACE = Place("lab", "team", "/here/config")
-BEGUN = Created(RUN, "digits", "lab", "in the pods", user="ann", supervisor="cluster")
+BEGUN = Created(RUN, "digits", "lab", "in the pods", user="ann", supervisor="cluster", version=RECORD_VERSION)
 
 
 @pytest.fixture
@@ -155,7 +155,15 @@ def test_one_damaged_record_does_not_hide_the_other_runs(client: Client, tmp_pat
         config = server.kubeconfig(tmp_path)
         place = {"context": "lab", "namespace": "team", "kubeconfig": config, "via": "job"}
         plan = json.dumps({"engine": "kubernetes", "steps": [{"kind": "cluster", "summary": "", "request": place}]})
-        store.create(RUN, name="d", target="lab", output_dir="/o", plan=plan, time=1.0, supervisor="cluster").close()
+        store.create(
+            RUN,
+            name="d",
+            target="lab",
+            output_dir="/o",
+            plan=plan,
+            time=1.0,
+            supervisor="cluster",
+        ).close()
         supervised = ClusterSupervised(store, time.time)
         change_head(client, line(), line(2, 2.0, "end", {"phase": "training"}))
         [state] = supervised.states([store.status(RUN)])
@@ -207,6 +215,7 @@ def a_plan() -> dict[str, Any]:
         "notes": [],
         "format": FORMAT,
         "nodes": NO_NODES.to_json(),
+        "revision": None,
         "steps": [{"kind": kind, "summary": "", "request": request} for kind, request in steps.items()],
     }
 

@@ -21,7 +21,7 @@ from windlass.engines.kubernetes.objects.supervisor_manifests import filled, wit
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.errors import EngineError, NoSuchRun, UsageError
-from windlass.runs.events import AttemptStarted, Created, Entry, Event, RunEnded, RunResumed
+from windlass.runs.events import RECORD_VERSION, AttemptStarted, Created, Entry, Event, RunEnded, RunResumed
 from windlass.runs.phase import Phase
 from windlass.runs.record import REMOVED, fold
 from windlass.runs.store import Store
@@ -39,7 +39,9 @@ class Cluster:
         self._open = ExitStack()
         server.anchor(RUN)
         self.client = self._open.enter_context(closing(server.client(folder)))
-        first = Created(RUN, "digits", "lab", "in the pods", supervisor="cluster").event(1, time.time())
+        first = Created(RUN, "digits", "lab", "in the pods", supervisor="cluster", version=RECORD_VERSION).event(
+            1, time.time()
+        )
         self.events: list[Event] = [first]
         head = Head((first,), summary_of(fold([first]), {}), 0, "submitter")
         self.client.create(head_manifest(self.client.get("v1", "ConfigMap", RUN), head))

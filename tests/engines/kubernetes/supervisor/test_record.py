@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.supervisor.mirror import Mirror, MirroredStore
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
-from windlass.runs.events import Created, Event, PhaseEntered, Progress, Warned
+from windlass.runs.events import RECORD_VERSION, Created, Event, PhaseEntered, Progress, Warned
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, fold
 from windlass.runs.store import Store
@@ -37,7 +37,7 @@ def server(server: ObjectServer) -> ObjectServer:
 
 def history(num_warnings: int = 0, *, chars: int = 20) -> list[Event]:
     entries = [
-        Created(RUN, "digits", "lab", "in the pods", user="ann", supervisor="cluster"),
+        Created(RUN, "digits", "lab", "in the pods", user="ann", supervisor="cluster", version=RECORD_VERSION),
         PhaseEntered(Phase.TRAINING),
     ]
     warnings = [Warned(f"{number} ".ljust(chars, ".")) for number in range(num_warnings)]

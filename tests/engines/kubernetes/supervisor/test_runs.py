@@ -30,7 +30,7 @@ from windlass.engines.kubernetes.supervisor import runs
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.errors import UsageError
 from windlass.plan.plan import Plan
-from windlass.runs.events import AttemptStarted, Created, Entry, Event, PhaseEntered, RunEnded
+from windlass.runs.events import RECORD_VERSION, AttemptStarted, Created, Entry, Event, PhaseEntered, RunEnded
 from windlass.runs.phase import Phase
 from windlass.runs.record import ROTATED, Dropped, fold
 from windlass.runs.store import Store
@@ -167,7 +167,9 @@ def test_one_list_shows_which_of_several_runs_have_news(scene: Scene, tmp_path: 
     others = [f"other-{number}" for number in range(5)]
     for name in others:
         scene.server.anchor(name)
-        first = Created(name, "other", "lab", "in the pods", supervisor="cluster").event(1, scene.began)
+        first = Created(name, "other", "lab", "in the pods", supervisor="cluster", version=RECORD_VERSION).event(
+            1, scene.began
+        )
         scene.store.copy(name, [first], plan)
         head = Head((first,), summary_of(fold([first]), {}), 0, "submitter")
         scene.client.create(head_manifest(scene.client.get("v1", "ConfigMap", name), head))
@@ -505,7 +507,9 @@ def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: O
         assert re.search(r"2 of 2 pods train unsupervised since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, and nothing is", said)
         assert status.condition["since"] == pytest.approx(time.time() - 300.0, abs=60.0)
         assert absent(said, (), "lab").summary == said
-        other = Created("other-1", "other", "lab", "/out", supervisor="cluster").event(1, scene.began)
+        other = Created("other-1", "other", "lab", "/out", supervisor="cluster", version=RECORD_VERSION).event(
+            1, scene.began
+        )
         scene.server.anchor("other-1")
         scene.store.copy("other-1", [other], json.dumps(scene.store.plan(RUN)))
         head = Head((other,), summary_of(fold([other]), {}), 0, "submitter")

@@ -310,11 +310,11 @@ class KubernetesBackend(Backend):
         return self._attempt
 
     def is_started(self, folder: Path) -> bool:
-        """See `Backend`. Older versions left the files of its nodes alone.
+        """See `Backend`.
 
         An attempt of which some pods may have got their order is not started: all are ordered again.
         """
-        return (folder / STARTED).exists() or any(folder.glob("node-*"))
+        return (folder / STARTED).exists()
 
     def unreachable(self) -> set[int]:
         """See `Backend`. Of the nodes that are away, those for whose pods there is no capacity."""

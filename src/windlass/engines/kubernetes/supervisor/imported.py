@@ -18,7 +18,7 @@ from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.provisioning import MACHINES
 from windlass.engines.kubernetes.reading.discovery.snapshot import Place
 from windlass.engines.kubernetes.supervisor.record import UNPACKED_BYTES, DamagedRecord, unpacked
-from windlass.errors import StoreTooNew, WindlassError
+from windlass.errors import UnsupportedVersion, WindlassError
 from windlass.plan.plan import Plan, Step
 from windlass.worker.protocol import NodeSpec
 from windlass.worker.values import read_as
@@ -78,7 +78,7 @@ KINDS: Final = frozenset({"ConfigMap", "Service", "Secret", "PersistentVolumeCla
 def imported_plan(contents: Json, job: Json, run_id: str, place: Place) -> Plan:
     """The plan of a run for this machine, from the ConfigMap and the Job of its supervisor.
 
-    Raises DamagedRecord, StoreTooNew.
+    Raises DamagedRecord, UnsupportedVersion.
     """
     text = unpacked(contents, PLAN_FILE, UNPACKED_BYTES)
     try:
@@ -89,7 +89,7 @@ def imported_plan(contents: Json, job: Json, run_id: str, place: Place) -> Plan:
         if not problem:
             steps = tuple(_step(step, place) for step in plan.steps if step.kind in NAMES or step.kind in FIELDS)
             return replace(plan, steps=steps, policy=_listed(POLICY, plan.policy))
-    except StoreTooNew:
+    except UnsupportedVersion:
         raise
     except (WindlassError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         problem = f"it is not a plan ({type(error).__name__})"

@@ -165,6 +165,9 @@ def _is_starting(head: Head, run_id: str) -> bool:
 
 
 def plan_in(client: Client, place: Place, run_id: str) -> Plan:
-    """The plan of a run that another machine has submitted. Raises Refused, Unreachable, DamagedRecord, StoreTooNew."""
+    """The plan of a run that another machine has submitted.
+
+    Raises Refused, Unreachable, DamagedRecord, UnsupportedVersion.
+    """
     name = layout.supervisor_name(run_id)
     return imported_plan(client.get("v1", "ConfigMap", name), client.get(BATCH, "Job", name), run_id, place)
