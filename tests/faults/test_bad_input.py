@@ -291,7 +291,9 @@ ROWS: dict[str, Row] = {
         code=OURS, says=("no space left", "home", "free some space"), world=disk_full_but_for_the_record
     ),
     "a newer record": Row(code=OURS, says=("version", "use the Windlass that wrote it"), world=newer_record),
-    "a newer record, read": Row(("ps",), code=OURS, says=("version", "use the Windlass that wrote it"), world=newer_record),
+    "a newer record, read": Row(
+        ("ps",), code=OURS, says=("version", "use the Windlass that wrote it"), world=newer_record
+    ),
     "a broken record": Row(code=OURS, says=("record", "cannot be read"), world=broken_record),
     "a broken record, read": Row(("status",), code=OURS, says=("record", "cannot be read"), world=broken_record),
     # runs
