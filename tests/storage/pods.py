@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from windlass.engines.kubernetes.objects.transfer_package import archive
+from windlass.engines.kubernetes.objects.package import transfer_archive
 
 
 def package(path: Path) -> Path:
     """The zip file."""
-    path.write_bytes(archive())
+    path.write_bytes(transfer_archive())
     return path
 
 

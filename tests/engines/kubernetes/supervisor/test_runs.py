@@ -21,8 +21,8 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.lease import DURATION_SECONDS, SKEW_SECONDS
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.objects import labels, layout, ttl
+from windlass.engines.kubernetes.objects.package import AGAIN
 from windlass.engines.kubernetes.objects.summary import summary_of
-from windlass.engines.kubernetes.objects.supervisor_package import AGAIN
 from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.reading.diagnose.supervisors import absent
 from windlass.engines.kubernetes.reading.discovery import discovery

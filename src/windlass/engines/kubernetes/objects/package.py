@@ -1,7 +1,8 @@
-"""Packs parts of this package into a zip file that Python runs as it is, in any image that has one."""
+"""Packs parts of this package into zip files that Python runs: the supervisor, and the program that moves files."""
 
 from __future__ import annotations
 
+import functools
 import io
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,101 @@ os.environ.update(json.loads(sys.argv[2]))
 os.execv(sys.executable, [sys.executable, "-I", "-S", path, *sys.argv[3:]])
 """
 """Starts a packed program that comes by standard input: its length, further variables as JSON, and its arguments."""
+SUPERVISOR_PARTS: Final = (
+    "__init__.py",
+    "errors.py",
+    "code",
+    "engines/__init__.py",
+    "engines/checks.py",
+    "engines/travel.py",
+    "engines/kubernetes",
+    "plan",
+    "runs",
+    "stores",
+    "supervise",
+    "worker",
+)
+"""Files and folders of the package that a supervisor in the cluster needs. They need the standard library alone."""
+AGAIN: Final = 75
+"""Exit code of a supervisor that ends before its run: the Job starts another one."""
+SUPERVISOR_MAIN: Final = f'''"""Starts the supervisor, where the interpreter is new enough for it."""
+import signal
+import sys
+
+# The first process of a container ignores a signal without a handler: a deleted pod would stay for its whole grace
+# period if it was deleted during the imports.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit({AGAIN}))
+
+if sys.version_info < (3, 11):
+    sys.exit("the supervisor needs Python 3.11, and the image has %d.%d: set supervisor_image: in the target, or "
+             "supervisor: machine" % sys.version_info[:2])
+
+import zip_importer
+
+zip_importer.install()
+try:
+    from windlass.engines.kubernetes.supervisor.main import main
+except ImportError as error:  # Debian's python3-minimal, builds without the headers of SQLite or OpenSSL
+    sys.exit("the supervisor needs the whole standard library, and the image lacks a part of it (%s): set "
+             "supervisor_image: in the target, or supervisor: machine" % error)
+
+sys.exit(main())
+'''
+TRANSFER_PARTS: Final = ("__init__.py", "errors.py", "storage", "stores")
+"""Those that a pod which moves files needs."""
+REFUSED: Final = 64
+"""Exit code where another pod would fail in the same way."""
+TRANSFER_MAIN: Final = f'''"""Fetches the code of a job by Python 3.9 or newer; else moves files, by 3.11 or newer."""
+import json
+import os
+import signal
+import sys
+
+# The first process of a container ignores a signal without a handler.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def refuse(words):
+    told = {{"error": "the pod that moves files needs " + words, "hint": "set supervisor_image: in the target"}}
+    with open(os.environ["WINDLASS_TRANSFER_RESULT"], "w") as file:
+        json.dump(told, file)
+    sys.exit({REFUSED})
+
+
+if len(sys.argv) == 3:
+    from windlass.stores.s3.fetch import fetch
+
+    try:
+        fetch(*sys.argv[1:])
+    except OSError as error:
+        sys.exit(str(error))
+    sys.exit()
+
+if sys.version_info < (3, 11):
+    refuse("Python 3.11, and its image has %d.%d" % sys.version_info[:2])
+
+import zip_importer
+
+zip_importer.install()
+try:
+    from windlass.storage.pod import main
+except ImportError as error:  # Debian's python3-minimal, builds without the headers of OpenSSL
+    refuse("the whole standard library, and its image lacks a part of it: %s" % error)
+
+sys.exit(main())
+'''
+
+
+@functools.cache
+def supervisor_archive() -> bytes:
+    """The zip file of a supervisor in the cluster."""
+    return packed(SUPERVISOR_MAIN, SUPERVISOR_PARTS)
+
+
+@functools.cache
+def transfer_archive() -> bytes:
+    """The zip file of pods that move files."""
+    return packed(TRANSFER_MAIN, TRANSFER_PARTS)
 
 
 def packed(main: str, parts: Sequence[str]) -> bytes:

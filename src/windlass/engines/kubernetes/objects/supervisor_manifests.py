@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.access.control import order_client_fields
-from windlass.engines.kubernetes.objects import layout, manifests, supervisor_package
+from windlass.engines.kubernetes.objects import layout, manifests
 from windlass.engines.kubernetes.objects.labels import COMPONENT, SUPERVISOR
 from windlass.engines.kubernetes.objects.manifests import UNPRIVILEGED, Shape, core, labels
-from windlass.engines.kubernetes.objects.package import FILE
+from windlass.engines.kubernetes.objects.package import FILE, supervisor_archive
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.plan.policy import secret_variable
 
@@ -83,7 +83,7 @@ def keyed(made: Mapping[str, Any]) -> Manifest:
 
 def filled(made: Mapping[str, Any], plan: str) -> Manifest:
     """The same with the supervisor's code and the run's plan, as JSON text."""
-    files = {CODE_FILE: supervisor_package.archive(), PLAN_FILE: gzip.compress(plan.encode(), mtime=0)}
+    files = {CODE_FILE: supervisor_archive(), PLAN_FILE: gzip.compress(plan.encode(), mtime=0)}
     return {**made, "binaryData": {name: base64.b64encode(data).decode() for name, data in files.items()}}
 
 
@@ -103,7 +103,7 @@ def stamped(made: Mapping[str, Any]) -> Manifest:
     """The same Job with the digest of the supervisor's code on its pod."""
     template = made["spec"]["template"]
     meta = template["metadata"]
-    notes = {**meta["annotations"], layout.DIGEST_ANNOTATION: hashlib.sha256(supervisor_package.archive()).hexdigest()}
+    notes = {**meta["annotations"], layout.DIGEST_ANNOTATION: hashlib.sha256(supervisor_archive()).hexdigest()}
     template = {**template, "metadata": {**meta, "annotations": notes}}
     return {**made, "spec": {**made["spec"], "template": template}}
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from windlass.engines.kubernetes.objects import labels as named
-from windlass.engines.kubernetes.objects import layout, transfer_package
+from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.manifests import (
     LOST_SECONDS,
     READ_ONLY,
@@ -30,7 +30,7 @@ from windlass.engines.kubernetes.objects.manifests import (
     shared_claim,
     variables,
 )
-from windlass.engines.kubernetes.objects.package import FILE
+from windlass.engines.kubernetes.objects.package import FILE, transfer_archive
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.stores.gs_az import KINDS
 
@@ -87,7 +87,7 @@ def contents(shape: Shape, job: Job) -> Manifest:
 
 def filled(made: Mapping[str, Any]) -> Manifest:
     """The same with the program."""
-    return {**made, "binaryData": {FILE: base64.b64encode(transfer_package.archive()).decode()}}
+    return {**made, "binaryData": {FILE: base64.b64encode(transfer_archive()).decode()}}
 
 
 def stage_job(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> Manifest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects import layout, ttl
@@ -21,12 +21,12 @@ from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS, mpijob
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.job import has_limit_per_index
-from windlass.engines.kubernetes.planning import transfers
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts
 from windlass.engines.kubernetes.planning.mounts import Mounts, plan_mounts
 from windlass.engines.kubernetes.planning.notes import plan_notes
 from windlass.engines.kubernetes.planning.provisioning import plan_provisioning
 from windlass.engines.kubernetes.planning.runtimes import Runtimes, runtime_of
+from windlass.engines.kubernetes.planning.transfers import outputs_max, plan_transfers, wanted_claim
 from windlass.engines.kubernetes.reading.preflight.rbac import POLICIES, supervisor_needs
 from windlass.engines.kubernetes.reading.preflight.rights import SupervisorPlace, supervisor_place
 from windlass.engines.kubernetes.running import reuse
@@ -53,7 +53,8 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
     mounts = plan_mounts(job, target, cluster)
     shape = _shape(job, target, facts, run_id, planned_via, mounts, is_inside=place.is_in_cluster)
     objects = run_objects(shape, job, boot)
-    nodes = _nodes(shape, job, target, facts.code)
+    transfers = plan_transfers(shape, job, target, cluster)
+    nodes = _nodes(shape, job, target, facts.code, transfers.data_paths)
     provisioning = plan_provisioning(job, target, cluster, facts.prices, pod_spec(objects.attempt))
     return Plan(
         run_id=run_id,
@@ -67,10 +68,10 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         job=job.model_dump(mode="json", exclude_defaults=True),
         steps=(
             _cluster_step(shape, target, facts, why),
-            *transfers.staging_steps(shape, job, target, cluster),
+            *transfers.before,
             *mounts.steps,
             *_object_steps(objects, shape, job, facts.code),
-            *transfers.output_steps(shape, job),
+            *transfers.after,
             *_policy_steps(objects, target, facts),
             *_supervisor_steps(shape, job),
             *provisioning.steps,
@@ -129,7 +130,7 @@ def _shape(
     default_image = target.image or IMAGE
     can_keep_others = via == "job" and job.queue is None and has_limit_per_index(cluster.version if cluster else "")
     stored = _code_source(target, facts.code)
-    claim = transfers.wanted_claim(job, target)
+    claim = wanted_claim(job, target)
     return Shape(
         run_id=run_id,
         namespace=options.namespace or target.namespace,
@@ -151,7 +152,7 @@ def _shape(
         or ("" if runtime is None or job.image else seen.image or default_image),
         target_env=target.env,
         expires_seconds=ttl.run_seconds(job),
-        outputs_max=transfers.outputs_max(job, via),
+        outputs_max=outputs_max(job, via),
         pods_seconds=ttl.pods_seconds(job, via, is_supervised_inside=is_inside),
         supervisor_queue=target.supervisor_queue or "",
         tolerations=(*((GPU_TOLERATION,) if job.resources.gpus else ()), *seen.tolerations),
@@ -182,7 +183,9 @@ def _output_dir(shape: Shape, job: Job) -> str:
     return f"claim {results.claim or shape.run_id}: windlass/{shape.run_id}/output"
 
 
-def _nodes(shape: Shape, job: Job, target: KubernetesTarget, code: CodeFacts) -> NodeTemplate:
+def _nodes(
+    shape: Shape, job: Job, target: KubernetesTarget, code: CodeFacts, data_paths: Mapping[str, str]
+) -> NodeTemplate:
     """What all attempts have in common."""
     procs, num_nodes = shape.procs_per_node, job.nodes.max
     nodes = remote_nodes(
@@ -194,7 +197,7 @@ def _nodes(shape: Shape, job: Job, target: KubernetesTarget, code: CodeFacts) ->
         procs_per_node=procs,
         output_dir=layout.OUTPUT,
         checkpoint_dir=job.checkpoint.place(shape.run_id, layout.CHECKPOINTS),
-        data=transfers.data_paths(shape, job),
+        data=data_paths,
         target_env=target.env,
         imports=code.imports,
         grace_seconds=job.grace,

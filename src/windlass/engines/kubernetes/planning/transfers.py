@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects import layout, transfer_manifests
@@ -28,9 +29,28 @@ KEEPS_PODS: Final = ("job", "jobset")
 NEEDS_CLAIM: Final = "write kubernetes: {data: {size: 200GiB}}, or the same as data: of the target"
 
 
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """How the files of a run are moved, and where its ranks find their data."""
+
+    before: tuple[Step, ...]
+    """Before the first attempt: data sets are staged."""
+    after: tuple[Step, ...]
+    """After the last attempt: outputs are uploaded from the claim of the results, or collected by the supervisor."""
+    data_paths: Mapping[str, str]
+    """By data set, its path in the pods, or the address of its source."""
+
+
 def wanted_claim(job: Job, target: KubernetesTarget) -> DataClaim | None:
     """The claim in which the data sets of a job are staged; None where none is, or none is named."""
     return (job.kubernetes.data or target.data) if _staged(job) else None
+
+
+def outputs_max(job: Job, via: str) -> int:
+    """Bytes that the outputs of a run may have to come home; 0 where none do."""
+    if job.kubernetes.results is not None or via not in KEEPS_PODS:
+        return 0
+    return OUTPUTS_MAX if job.kubernetes.outputs_max is None else job.kubernetes.outputs_max
 
 
 def _staged(job: Job) -> list[Data]:
@@ -38,9 +58,13 @@ def _staged(job: Job) -> list[Data]:
     return [data for data in job.data if data.is_staged]
 
 
-def data_paths(shape: Shape, job: Job) -> dict[str, str]:
-    """By data set, where the ranks read it, or the address of its source."""
-    return {data.name: _data_path(shape, data) for data in job.data}
+def plan_transfers(shape: Shape, job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Transfers:
+    """What moves the files of a run whose pods have this shape."""
+    return Transfers(
+        before=tuple(_staging_steps(shape, job, target, cluster)),
+        after=(*_upload_steps(shape, job), *_collect_steps(shape, job)),
+        data_paths={data.name: _data_path(shape, data) for data in job.data},
+    )
 
 
 def _data_path(shape: Shape, data: Data) -> str:
@@ -49,7 +73,7 @@ def _data_path(shape: Shape, data: Data) -> str:
     return next((one.path for one in shape.mounts if one.name == data.name), data.source)
 
 
-def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Step]:
+def _staging_steps(shape: Shape, job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Step]:
     """Staging steps, and the program that uploads outputs."""
     claim = wanted_claim(job, target)
     is_there = claim is not None and cluster is not None and cluster.has_claim(claim.claim)
@@ -69,12 +93,6 @@ def staging_steps(shape: Shape, job: Job, target: KubernetesTarget, cluster: Clu
         yield Step("stage", f"stage {data.source} as ${data.env_name} in claim {claim.claim}", one)
     made = transfer_manifests.stage_job(shape, job, sets)
     yield Step("stage-job", f"make Job {made['metadata']['name']}, which stages them before the first attempt", made)
-
-
-def output_steps(shape: Shape, job: Job) -> Iterator[Step]:
-    """How outputs leave the pods: uploaded from the claim of the results, or collected by the supervisor."""
-    yield from _upload_steps(shape, job)
-    yield from _collect_steps(shape, job)
 
 
 def _upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
@@ -105,13 +123,6 @@ def _collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
             f"runs/{shape.run_id}/output; larger ones are deleted with the pods",
             {"source": layout.OUTPUT, "max_bytes": most},
         )
-
-
-def outputs_max(job: Job, via: str) -> int:
-    """Bytes that the outputs of a run may have to come home; 0 where none do."""
-    if job.kubernetes.results is not None or via not in KEEPS_PODS:
-        return 0
-    return OUTPUTS_MAX if job.kubernetes.outputs_max is None else job.kubernetes.outputs_max
 
 
 def lost_notes(job: Job, via: str) -> Iterator[Note]:

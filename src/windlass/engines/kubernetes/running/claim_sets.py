@@ -12,8 +12,7 @@ from windlass.engines.kubernetes.access.claim_files import MOUNT, ClaimFiles, cl
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.files import last_line, parsed
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.package import RUNNER
-from windlass.engines.kubernetes.objects.transfer_package import REFUSED, archive
+from windlass.engines.kubernetes.objects.package import REFUSED, RUNNER, transfer_archive
 from windlass.errors import EngineError
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def remove_set(client: Client, target: KubernetesTarget, claim: str, which: str)
 
 def _asked(files: ClaimFiles, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the program answers. Raises EngineError."""
-    program, out, err = archive(), io.BytesIO(), io.BytesIO()
+    program, out, err = transfer_archive(), io.BytesIO(), io.BytesIO()
     variables = {"WINDLASS_TRANSFER": json.dumps({**asked, "root": ROOT}), "WINDLASS_TRANSFER_RESULT": os.devnull}
     command = [files.python, "-I", "-S", "-c", RUNNER, str(len(program)), json.dumps(variables)]
     code = files.execute(command, io.BytesIO(program), out, err)

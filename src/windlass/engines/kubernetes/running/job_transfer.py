@@ -13,6 +13,7 @@ from windlass.engines.kubernetes.access.unavailable import refuse
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.labels import COMPONENT, HELPER, TRANSFER
 from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
+from windlass.engines.kubernetes.objects.package import REFUSED
 from windlass.engines.kubernetes.objects.pod_status import (
     MAX_WORDS,
     NOT_ORDINARY,
@@ -25,7 +26,6 @@ from windlass.engines.kubernetes.objects.pod_status import (
     warning,
 )
 from windlass.engines.kubernetes.objects.quantity import Json, condition
-from windlass.engines.kubernetes.objects.transfer_package import REFUSED
 from windlass.engines.kubernetes.reading import admission
 from windlass.engines.kubernetes.running.pod_watch import has_ended
 from windlass.errors import EngineError

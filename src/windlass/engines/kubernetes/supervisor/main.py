@@ -22,8 +22,8 @@ from windlass.engines.kubernetes.access.in_cluster import CONTEXT, write_kubecon
 from windlass.engines.kubernetes.access.lease import Lease, holder_of
 from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.package import AGAIN
 from windlass.engines.kubernetes.objects.supervisor_manifests import MOUNTED, PLAN_FILE
-from windlass.engines.kubernetes.objects.supervisor_package import AGAIN
 from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.running import reuse, tombstones
 from windlass.engines.kubernetes.running.backend import STARTED

@@ -18,8 +18,8 @@ from typing import Any, Final
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.files import PodFiles
 from windlass.engines.kubernetes.objects import labels, layout
+from windlass.engines.kubernetes.objects.package import AGAIN
 from windlass.engines.kubernetes.objects.supervisor_manifests import HOME
-from windlass.engines.kubernetes.objects.supervisor_package import AGAIN
 from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.running import tombstones
 from windlass.engines.kubernetes.running.collection import FOLDER, Allowance, bring_home, fetch_verified

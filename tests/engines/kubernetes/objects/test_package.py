@@ -8,13 +8,11 @@ import sys
 import zipfile
 from pathlib import Path
 
-from windlass.engines.kubernetes.objects import supervisor_package
-from windlass.engines.kubernetes.objects.package import IMPORTER
-from windlass.engines.kubernetes.objects.supervisor_package import AGAIN, MAIN
+from windlass.engines.kubernetes.objects.package import AGAIN, IMPORTER, SUPERVISOR_MAIN, supervisor_archive
 
 
 def test_an_image_without_a_part_of_the_standard_library_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "windlass.zip").write_bytes(supervisor_package.archive())
+    (tmp_path / "windlass.zip").write_bytes(supervisor_archive())
     without = "import runpy, sys; sys.modules['_sqlite3'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
     command = [sys.executable, "-I", "-S", "-c", without, str(tmp_path / "windlass.zip")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -25,7 +23,7 @@ def test_an_image_without_a_part_of_the_standard_library_is_refused_in_one_sente
 
 
 def test_all_that_the_supervisor_imports_is_packed(tmp_path: Path) -> None:
-    (tmp_path / "windlass.zip").write_bytes(supervisor_package.archive())
+    (tmp_path / "windlass.zip").write_bytes(supervisor_archive())
     imports = "import sys; sys.path.insert(0, sys.argv[1]); import windlass.engines.kubernetes.supervisor.main"
     command = [sys.executable, "-I", "-S", "-c", imports, str(tmp_path / "windlass.zip")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -33,7 +31,7 @@ def test_all_that_the_supervisor_imports_is_packed(tmp_path: Path) -> None:
 
 
 def test_no_module_is_compiled_twice(tmp_path: Path) -> None:
-    (tmp_path / "windlass.zip").write_bytes(supervisor_package.archive())
+    (tmp_path / "windlass.zip").write_bytes(supervisor_archive())
     imports = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -54,7 +52,7 @@ print(len(set(ours)), len(ours))
 
 def test_a_supervisor_that_is_ended_during_its_imports_ends(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "packed.zip", "w") as file:
-        file.writestr("__main__.py", MAIN)
+        file.writestr("__main__.py", SUPERVISOR_MAIN)
         file.write(IMPORTER, "zip_importer.py")
         file.writestr("windlass/__init__.py", "import time\nprint('imports', flush=True)\ntime.sleep(60)\n")
     command = [sys.executable, "-I", "-S", str(tmp_path / "packed.zip")]
