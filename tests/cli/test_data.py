@@ -248,7 +248,7 @@ def test_a_damaged_set_of_the_cache_is_found_and_fetched_again(windlass: Call, s
         (("pipe", "to"), "pipe: it is no folder and no file"),
         (("loop", "to"), "loop: it is no folder and no file"),
         (("source/a.bin", "source"), "overlap"),
-        (("source/a.bin", "to/a.bin"), "the destination is a folder, in which the file gets the name a.bin"),
+        (("source/a.bin", "to/a.bin"), "the destination is a folder, and the file keeps its name a.bin"),
         (("-", "to"), "data copy does not read standard input"),
         (("source", "-"), "data copy does not write to standard output"),
         (("source", "https://host/x"), "https://host/x is read only"),

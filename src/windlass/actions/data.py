@@ -66,8 +66,8 @@ def copy(
     selection: Selection = EVERY_FILE,
     is_signed: bool = True,
 ) -> DataCopied:
-    """Copy what differs from one place to another; `by_content` reads what has equal sizes and versions. `is_signed`:
-    requests to a source in S3 are signed.
+    """Copy new and changed files from one place to another. `by_content`: also read and compare files of equal size and
+    version. `is_signed`: sign requests to a source in S3.
 
     Raises UsageError, StorageError, MissingPart.
     """
@@ -109,7 +109,7 @@ def preview_copy(
     selection: Selection = EVERY_FILE,
     is_signed: bool = True,
 ) -> DataCopyPreview:
-    """What `copy` would do; nothing is written. Raises UsageError, StorageError, MissingPart."""
+    """What `copy` would do. Writes nothing. Raises UsageError, StorageError, MissingPart."""
     home = context.home
     of, to = _ends(source, destination, selection, home, context, is_signed=is_signed)
     written = written_before(of.root, to, home)
@@ -269,7 +269,7 @@ def stage_in_claim(
 
 
 def _without_secret(of: Address) -> str:
-    """The text of an address that may be in an object of the cluster. Raises UsageError."""
+    """Text of an address for an object of the cluster. Raises UsageError if the address has a secret."""
     if of.url is not None and of.url.has_secret:
         raise UsageError(
             f"{of} has a query or a login, which objects of the cluster would keep",

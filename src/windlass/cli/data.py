@@ -69,11 +69,11 @@ def data() -> None:
 @data.command(short_help="Copy what differs, verified; goes on where it ended.")
 @click.argument("source", shell_complete=_complete_address)
 @click.argument("destination", shell_complete=_complete_address)
-@click.option("--include", multiple=True, metavar="PATTERN", help="Copy only files that match; may be repeated.")
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out files that match; may be repeated.")
-@click.option("--sha256", default="", metavar="HEX", help="The SHA-256 that the one file must have.")
+@click.option("--include", multiple=True, metavar="PATTERN", help="Copy only matching files; may be repeated.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip matching files; may be repeated.")
+@click.option("--sha256", default="", metavar="HEX", help="Expected SHA-256 of the file, if SOURCE is one file.")
 @click.option("--checksum", is_flag=True, help="Read what has equal sizes and versions, and copy what differs.")
-@click.option("--dry-run", is_flag=True, help="Show what would be copied; write nothing.")
+@click.option("--dry-run", is_flag=True, help="List the files to copy, and write nothing.")
 @click.option("--no-sign-request", is_flag=True, help="Read a public bucket of S3 without credentials.")
 @options.output
 def copy(
@@ -87,15 +87,15 @@ def copy(
     no_sign_request: bool,
     form: str,
 ) -> int:
-    """Copy what differs: in parallel, verified, and going on where an earlier copy was ended.
+    """Copy new and changed files in parallel, verify them, and resume an interrupted copy.
 
-    SOURCE is a folder, a prefix of a store, one file, a pattern in quotes ('s3://bucket/*.tar'), one file of an HTTP
-    server, or a list (SHA256SUMS, NAME.sha256) that sha256sum has written, of URLs or of names beside it. A pattern
-    without a slash matches names at any depth, and that of a folder all that is in it.
+    SOURCE is a folder, a prefix of a store, one file, a quoted pattern ('s3://bucket/*.tar'), a file on an HTTP server,
+    or a list in the format of sha256sum (SHA256SUMS, NAME.sha256) with URLs or relative names. In --include and
+    --exclude, a pattern without a slash matches at any depth. A pattern that matches a folder selects all files in it.
 
-    DESTINATION is a folder or a prefix. Nothing is deleted there. It gets a manifest with the SHA-256 of each file, by
-    which `data verify` proves it. Ends with 1 where a file was refused; all others are copied. Files that `data verify`
-    found damaged are copied again.
+    DESTINATION is a folder or a prefix. Nothing is deleted there. The copy writes a manifest with the SHA-256 of each
+    file, which `data verify` compares with the files. The exit code is 1 if a file was refused; all others are copied.
+    Files that `data verify` found damaged are copied again.
 
     \b
     Example:

@@ -191,7 +191,7 @@ class Data(Part):
     @field_validator("source")
     @classmethod
     def _has_no_secret(cls, source: str) -> str:
-        """The record of a run has the job: of a URL nothing may be in it that only its owner may know."""
+        """Refuse secrets in URLs: the record of a run stores the job. The message does not repeat the URL."""
         if not source.startswith(HTTP):
             return source
         try:

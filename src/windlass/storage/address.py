@@ -19,7 +19,7 @@ HTTP: Final = ("http", "https")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a set of files is. Its text has no secret."""
+    """Where a set of files is. `str` and `repr` contain no secret."""
 
     kind: str
     """`folder`, `s3`, `gs`, `az`, `http` or `https`."""
@@ -29,7 +29,7 @@ class Address:
     """Absolute path of a folder; else the prefix, without a slash at either end, or the path of a URL without its first
     slash."""
     url: Url | None = field(default=None, repr=False, compare=False)
-    """Of a file of an HTTP server: with its query and its login, which are kept in no file."""
+    """For http and https: the URL with its query and login, which must not be stored."""
 
     @classmethod
     def parse(cls, text: str, folder: Path) -> Address:
@@ -73,7 +73,7 @@ class Address:
 
     @property
     def is_http(self) -> bool:
-        """Whether it is a file of an HTTP server, which can only be read."""
+        """Whether it is on an HTTP server, which is read-only."""
         return self.kind in HTTP
 
     def key(self, name: str) -> str:

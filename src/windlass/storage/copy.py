@@ -88,7 +88,7 @@ class Copy:
 
         `has_manifest`: whether the destination has a manifest; without one, files that it has are copied anew.
         `by_content`: files of equal sizes and versions are read at both places, and copied where they differ.
-        `keeps_others`: the manifest of the destination keeps its other files, where the source is a part of a set.
+        `keeps_others`: if the source is a part of a set, the manifest of the destination keeps its other files.
         `num_helpers` says for a number of small files how many processes move them beside this one; default: none.
         """
         self.progress = progress or Progress()
@@ -175,7 +175,7 @@ class Copy:
         )
 
     async def _with_manifest(self, found: list[Entry]) -> list[Entry]:
-        """What the source lists, once its own manifest is read. Raises StorageError where it is no set."""
+        """Read the manifest of the source; returns `found`. Raises StorageError if the source has no files."""
         of_source = None
         try:
             of_source = _manifest(await _stored(self._source))
@@ -190,14 +190,12 @@ class Copy:
         return found
 
     async def _discard_partial(self) -> None:
-        """Another copy may go on with what a part of a source has left."""
+        """Remove partial files that no copy resumes; a copy of a part of the source cannot know which."""
         if not self._source.is_part:
             await self._destination.discard_partial(str(self._source.address))
 
     async def preview(self, written: Mapping[str, File]) -> Preview:
-        """What `run` would copy, where an earlier copy has `written` these files; nothing is written. Raises
-        StorageError.
-        """
+        """What `run` would copy. `written`: files that an interrupted copy has written. Raises StorageError."""
         try:
             before = _manifest(await _stored(self._destination))
             found = await self._listed(None, before)
@@ -249,7 +247,7 @@ class Copy:
     async def _to_do(
         self, entries: Iterable[Entry], before: Manifest | None, written: Mapping[str, File]
     ) -> list[Entry]:
-        """Those that are not at the destination yet, the largest first. An earlier copy has `written` these files."""
+        """Files to copy, the largest first. `written`: files that an interrupted copy has written."""
         known = {**(before.files if before is not None else {}), **written}
         there = await self._versions() if known else {}
         todo = []
@@ -445,7 +443,7 @@ class Copy:
         self._written(_file(entry, digest.digest(), version))
 
     async def _in_order(self, entry: Entry) -> None:
-        """A large file whose parts are read one after the other."""
+        """Copy a large file sequentially."""
         counter = Counter(self.progress, self._lock)
         with self._refusing(entry):
             try:

@@ -1,4 +1,4 @@
-"""Files of HTTP servers as the source of a copy: one file, or those of a list with the SHA-256 of each."""
+"""HTTP servers as the source of a copy: one file, or the files of a list with the SHA-256 of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from windlass.stores.http import Head, HttpClient, Url
 PIECE_BYTES: Final = 256 << 10
 MAX_LIST_BYTES: Final = 64 << 20
 MAX_REQUESTS: Final = 16
-"""To servers of the web, which limit the connections of one client."""
+"""Concurrent requests: public servers limit the connections of one client."""
 HTML: Final = (".html", ".htm", ".xhtml")
 LIST: Final = re.compile(r"(sha256sums?|checksums)(\.txt)?|.+\.(sha256|sha256sums?)(\.txt)?", re.IGNORECASE)
 """Names of files that are lists: `SHA256SUMS`, `mnist.sha256`, `checksums.txt`."""
@@ -42,29 +42,29 @@ _BSD_LINE: Final = re.compile(r"(\\?)SHA256 \((.+)\) = ([0-9A-Fa-f]{64})")
 
 @dataclass(frozen=True)
 class Remote:
-    """One file of a server."""
+    """One file on a server."""
 
     name: str
-    """In the set."""
+    """Name in the set."""
     url: Url
     sha256: str = ""
-    """That is stated of it, in hexadecimal digits; empty where none is."""
+    """Expected SHA-256 in hexadecimal digits; empty if none is given."""
 
 
 class HttpPlace(Place):
-    """One file of a server, or the files of a list that `sha256sum` has written. Read only."""
+    """One file on a server, or the files of a list in the format of `sha256sum`. Read-only."""
 
     is_sequential = True
     max_requests = MAX_REQUESTS
     is_part = True
 
     def __init__(self, address: Address, sha256: str = "") -> None:
-        """`sha256` is that of the one file, in hexadecimal digits. Raises UsageError."""
+        """`sha256` is the expected digest of a single file, in hexadecimal digits. Raises UsageError."""
         self.address = address
         self._client = HttpClient()
         self._sha256 = sha256
         self.is_list = LIST.fullmatch(self.name) is not None
-        """Whether it is the files of a list."""
+        """Whether the address is a list of files."""
         if not self.name:
             raise UsageError(
                 f"{address} names no file: HTTP servers do not list what they have",
@@ -76,7 +76,7 @@ class HttpPlace(Place):
 
     @property
     def name(self) -> str:
-        """Of the file, or of the list."""
+        """Name of the file, or of the list."""
         return self._url.name
 
     @property
@@ -118,7 +118,7 @@ class HttpPlace(Place):
         return parse_list(data, str(self.address), self._url)
 
     def _entry(self, one: Remote) -> Entry:
-        """The file as it is listed: known by the SHA-256 that is stated of it, else by its version."""
+        """Entry of a file. Its version is the expected SHA-256 if one is given, else the ETag or Last-Modified."""
         what = one.name if self.is_list else str(self.address)
         with _errors(what):
             head = self._client.head(one.url)
@@ -128,7 +128,7 @@ class HttpPlace(Place):
                 "open the URL in a browser; state --sha256 if the file is one",
             )
         self._found[one.name] = one, head
-        # Without either, no two listings show whether the file is the same.
+        # With none of these, two listings cannot show that the file is unchanged, so each has a new version.
         version = f"sha256:{one.sha256}" if one.sha256 else _word(head.version) or f"unknown-{uuid.uuid4().hex}"
         return Entry(one.name, head.size, version)
 
@@ -149,8 +149,8 @@ class HttpPlace(Place):
         one, head = self._found[entry.name]
         if start and not head.version and not one.sha256:
             raise SourceChanged(
-                f"{entry.name}: the connection broke, and the server states no version of the file, by which the rest "
-                "could be asked for"
+                f"{entry.name}: the connection broke, and the server sends neither an ETag nor Last-Modified, so the "
+                "download cannot be resumed"
             )
         with _errors(entry.name):
             yield from self._client.stream(one.url, head, start, length, PIECE_BYTES)
@@ -160,12 +160,12 @@ class HttpPlace(Place):
         raise UsageError(f"{self.address} is read only")
 
     async def read_own(self, name: str) -> bytes | None:
-        """See `Place`: a server has no manifest of ours."""
+        """See `Place`: HTTP servers have no manifest."""
         return None
 
 
 class LocalList(HttpPlace):
-    """The files of a list on this machine that names them by URLs."""
+    """The files whose URLs are in a list on this machine."""
 
     @property
     def name(self) -> str:
@@ -178,7 +178,7 @@ class LocalList(HttpPlace):
 
 
 def is_list_of_urls(path: Path) -> bool:
-    """Whether a file of this machine is a list whose first line names a URL; else it is a file like any other."""
+    """Whether a file of this machine is a list with a URL in its first line; any other file is copied as it is."""
     if not LIST.fullmatch(path.name):
         return False
     with system_errors(str(path)), open(path, encoding="utf-8", errors="replace") as file:
@@ -187,8 +187,8 @@ def is_list_of_urls(path: Path) -> bool:
 
 
 def parse_list(data: bytes, what: str, base: Url | None) -> list[Remote]:
-    """The files of a list in the form of `sha256sum` (or `sha256sum --tag`): URLs, or names relative to `base`, the URL
-    of the list. `what` is named in errors. Raises UsageError.
+    """Parse a list in the format of `sha256sum` or `sha256sum --tag`. Its names are URLs, or relative to `base`, the
+    URL of the list. `what` names the list in errors. Raises UsageError.
     """
     found: dict[str, Remote] = {}
     for number, line in enumerate(data.decode("utf-8-sig", "replace").split("\n"), 1):
@@ -229,13 +229,13 @@ def _remote(line: str, at: str, base: Url | None) -> Remote:
 
 
 def _word(version: str) -> str:
-    """A version without spaces, which separate it from the address in the notes of copies."""
+    """A version without spaces: journals separate address and version by a space."""
     return version.replace(" ", "_")
 
 
 @contextmanager
 def _errors(what: str) -> Iterator[None]:
-    """Errors of a server as those of a place."""
+    """Convert errors of the HTTP client into errors of a place."""
     try:
         yield
     except StoreError as error:

@@ -80,7 +80,7 @@ class Journal:
 
 
 class NoJournal(Journal):
-    """The journal of a preview: no file is written."""
+    """Stands for the journal in a preview, which writes nothing."""
 
     def __init__(self) -> None:
         self.files = {}
@@ -110,7 +110,7 @@ def files_of(path: Path) -> dict[str, File]:
 
 
 def _read(path: Path, boot: str) -> tuple[list[File], int]:
-    """The files of a journal without those that a restart may have taken, and how many of them are on the disk."""
+    """Files of a journal that are not lost by a restart of the machine, and the number of those known to be on disk."""
     try:
         lines = path.read_bytes().splitlines()
     except (FileNotFoundError, NotADirectoryError):

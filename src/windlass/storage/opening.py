@@ -27,8 +27,8 @@ JOURNAL: Final = "journal.jsonl"
 
 
 def open_place(address: Address, home: Path, *, sha256: str = "", is_signed: bool = True) -> Place:
-    """The place of an address; `home` is the folder of this user's records, `sha256` that which the one file of a URL
-    must have. Requests to a public bucket of S3 need not be signed: `is_signed`.
+    """The place of an address. `home` is the home of Windlass, `sha256` the expected digest of the file at a URL.
+    `is_signed`: sign requests to S3, which public buckets do not need.
 
     Raises StorageError, UsageError, MissingPart.
     """

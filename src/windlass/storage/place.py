@@ -97,7 +97,7 @@ class PartialFile(ABC):
         """
 
     def kept(self, number: int) -> bytes:
-        """What is written of a part, read again; empty where it cannot be."""
+        """Bytes of a part that are already written; empty if they cannot be read back."""
         return b""
 
     @abstractmethod
@@ -122,11 +122,11 @@ class Place(ABC):
     is_sent = False
     """Whether it can be pickled, for another process to use."""
     is_part = False
-    """Whether other copies may have files beside it at a destination: these stay in its manifest."""
+    """Whether the place may be a part of a set: the manifest of a destination then keeps its other files."""
     is_sequential = False
-    """Whether a large file is read by one request, from its beginning to its end."""
+    """Whether a large file is read by one request from start to end, not by parts in parallel."""
     max_requests = MOST
-    """That are under way at once."""
+    """Limit of concurrent requests."""
 
     def check(self) -> None:
         """Ask a store once whether files can be listed there, as every copy does first."""
@@ -144,7 +144,7 @@ class Place(ABC):
         return [one async for batch in self.entries(cuts) for one in batch]
 
     async def find(self, name: str) -> Entry | None:
-        """One file; None where there is none."""
+        """Entry of one file; None if it does not exist."""
         return next((one for one in await self.listed() if one.name == name), None)
 
     @abstractmethod
@@ -152,15 +152,15 @@ class Place(ABC):
         """Bytes of a file that was listed, as they come. In a thread. Raises SourceChanged where it is not that one."""
 
     def identity(self, entry: Entry) -> str:
-        """What a file that is not whole was copied from: only with an equal one is it gone on with."""
+        """Identifies the content of a file. A partial copy is resumed only if this is equal."""
         return entry.version
 
     def sha256(self, entry: Entry) -> str:
-        """The SHA-256 of the whole file that the user or a list states, in hexadecimal digits; empty for none."""
+        """Expected SHA-256 of the whole file, from the user or a list, in hexadecimal digits; empty for none."""
         return ""
 
     async def again(self, entry: Entry) -> Entry | None:
-        """A file that has changed since it was listed, as it is now; None where it is not asked for."""
+        """New entry of a file that has changed since it was listed; None if the place cannot look it up."""
         return None
 
     @abstractmethod

@@ -42,21 +42,21 @@ class Progress:
 
 @dataclass
 class Counter:
-    """Bytes of one file, or of one part, in the progress of its copy. For several threads."""
+    """Counts the bytes of one file, or of one part, in the progress of a copy. Thread-safe."""
 
     progress: Progress
     lock: threading.Lock = field(repr=False)
-    """Of the progress."""
+    """Protects the progress."""
     num_bytes: int = 0
 
     def set(self, num_bytes: int) -> None:
-        """So many bytes are at the destination, not all of them moved by this copy."""
+        """Set how many bytes are at the destination, including those of an earlier copy."""
         with self.lock:
             self.progress.bytes_done += num_bytes - self.num_bytes
             self.num_bytes = num_bytes
 
     def moved(self, num_bytes: int) -> None:
-        """So many more bytes were moved."""
+        """Add bytes that this copy has moved."""
         with self.lock:
             self.progress.bytes_done += num_bytes
             self.progress.bytes_moved += num_bytes
@@ -68,7 +68,7 @@ class Preview:
     """What a copy would do."""
 
     entries: tuple[Entry, ...]
-    """Files that would be copied, as the source lists them, the largest first."""
+    """Files to copy, as the source lists them, the largest first."""
     num_unchanged: int
     refused: tuple[Refusal, ...]
 

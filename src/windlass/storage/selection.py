@@ -1,4 +1,4 @@
-"""Opens the source of a copy: a whole set, one file, or the files whose names match patterns."""
+"""Opens the source of a copy: a whole set, one file, or the files that match patterns."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 
 @dataclass(frozen=True)
 class Selection:
-    """Which files of a source are copied."""
+    """Files of a source to copy."""
 
     include: tuple[str, ...] = ()
-    """Patterns of names, of which one must match; empty for all files."""
+    """Patterns, at least one of which must match the name; empty for all files."""
     exclude: tuple[str, ...] = ()
-    """Patterns of names, of which none may match."""
+    """Patterns that must not match the name."""
     sha256: str = ""
-    """That the one file must have, in hexadecimal digits; empty where none is stated."""
+    """Expected SHA-256 of the file in hexadecimal digits; empty for none. Only if exactly one file is selected."""
 
     def __post_init__(self) -> None:
         if self.sha256 and not SHA256.fullmatch(self.sha256):
@@ -39,7 +39,7 @@ class Selection:
         object.__setattr__(self, "sha256", self.sha256.lower())
 
     def takes(self, name: str) -> bool:
-        """Whether the file with this name is copied."""
+        """Whether the file with this name is selected."""
         parts = name.split("/")
         is_included = not self.include or any(_matches(parts, one) for one in self.include)
         return is_included and not any(_matches(parts, one) for one in self.exclude)
@@ -50,10 +50,10 @@ class Source:
     """The source of a copy."""
 
     address: Address
-    """As errors and reports name it."""
+    """The address in errors and reports."""
     place: Place
     root: Address
-    """What the destination may not overlap."""
+    """Address that the destination must not overlap."""
 
 
 def open_source(
@@ -66,9 +66,10 @@ def open_source(
     *,
     is_signed: bool = True,
 ) -> Source:
-    """The source that `text` names: an address that may end with a pattern, relative to `folder`. One file may not have
-    the name `target`, the last part of a destination that is not there. `home` is the folder of this user's records.
-    `is_signed`: requests to S3 are signed.
+    """Open the source that `text` names: an address, which may end with a pattern. Paths are relative to `folder`.
+
+    `target` is the last part of a destination that does not exist yet: a single file of that name is refused, because
+    the user probably meant it as the file's name. `home` is the home of Windlass. `is_signed`: sign requests to S3.
 
     Raises UsageError, StorageError, MissingPart.
     """
@@ -87,7 +88,7 @@ def open_source(
     if of.is_folder and path.is_file():
         if is_list_of_urls(path):
             return Source(of, _narrowed(LocalList(of, selection.sha256), selection), of)
-        # Not the path without links: the file has the name that the user has given.
+        # Links are resolved in the folder only, so that the file keeps the name that the user typed.
         named = folder / os.path.expanduser(base.removeprefix("file://"))
         typed = Path(os.path.realpath(named.parent), named.name)
         refuse_name(typed.name, target)
@@ -110,7 +111,7 @@ def open_source(
 
 
 def _root(of: Address, pattern: str, destination: Address) -> Address:
-    """What a destination may not overlap: all of the address, unless no file there can match the pattern."""
+    """Address that the destination must not overlap: `of`, unless no file in the destination can match the pattern."""
     words, below = pattern.split("/"), destination.path.removeprefix(f"{of.path}/").split("/")
     may_match = ALL in words or all(fnmatchcase(part, word) for part, word in zip(below, words, strict=False))
     return of if may_match else Address(of.kind, of.bucket, f"{of.path}/{pattern}")
@@ -129,23 +130,23 @@ def _of_server(of: Address, selection: Selection, target: str) -> Place:
 
 
 def _narrowed(place: HttpPlace, selection: Selection) -> Place:
-    """The files of a server that a selection takes; it knows their SHA-256 itself."""
+    """The selected files of a server. Their SHA-256 is known to `place`."""
     if not (selection.include or selection.exclude):
         return place
     return Selected(place, Selection(selection.include, selection.exclude), ALL)
 
 
 def refuse_name(name: str, target: str) -> None:
-    """Raise UsageError where the destination seems to be meant as the name of the file."""
+    """Raise UsageError if the destination was probably meant as the name of the file."""
     if name == target:
         raise UsageError(
-            f"the destination is a folder, in which the file gets the name {name}",
-            "leave out the name at its end; a slash at its end says that it is a folder",
+            f"the destination is a folder, and the file keeps its name {name} there",
+            "leave out the name at the end; or end the destination with a slash, if it is a folder of that name",
         )
 
 
 class Selected(Place):
-    """Some of the files of a place, or one of them."""
+    """The selected files of a place."""
 
     is_part = True
 
@@ -159,8 +160,8 @@ class Selected(Place):
         is_one: bool = False,
         alone: Selected | None = None,
     ) -> None:
-        """`pattern` is that of all names, or the name where it `is_one` file, which may not be `target`. `alone` is the
-        one object with the key of the address, which is taken where no file is below it.
+        """`pattern` must match the names; if `is_one`, it is the name of the only file, which must not be `target`.
+        `alone` selects the object with the key of the address; it is used if no file is below the address.
         """
         self._place, self._selection, self._target = place, selection, target
         self._pattern, self._is_one, self._alone = pattern, is_one, alone
@@ -170,7 +171,7 @@ class Selected(Place):
         self.max_requests = place.max_requests
         self.is_part = pattern != ALL or bool(selection.include or selection.exclude)
         self._stated: Entry | None = None
-        """The file whose SHA-256 is stated, as the place lists it."""
+        """The file with an expected SHA-256, as the place lists it."""
 
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
         """See `Place`."""
@@ -208,7 +209,7 @@ class Selected(Place):
         return is_of_pattern and self._selection.takes(name)
 
     def _listed(self, entry: Entry) -> Entry:
-        """A file as the place lists it."""
+        """The entry as the place lists it."""
         return entry if self._stated is None else self._stated
 
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
@@ -241,13 +242,13 @@ class Selected(Place):
 
 
 def _matches(parts: Sequence[str], pattern: str) -> bool:
-    """Whether a name matches; a pattern without a slash is that of a file or folder at any depth."""
+    """Whether a name matches; a pattern without a slash matches a file or folder at any depth."""
     words = pattern.strip("/").split("/")
     return matches(parts, words if "/" in pattern.rstrip("/") else [ALL, *words])
 
 
 def _split(text: str, folder: Path) -> tuple[str, str]:
-    """The address before a pattern, and the pattern; empty where `text` has none, or is the path of what is there."""
+    """Split `text` into an address and a pattern. The pattern is empty if there is none, or if the path exists."""
     scheme, is_url, rest = text.partition("://")
     if not SPECIAL.search(text) or (is_url and scheme.lower() in (*HTTP, "file")):
         return text, ""

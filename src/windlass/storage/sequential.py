@@ -1,4 +1,4 @@
-"""Copies a large file in order, part after part, and compares it with the SHA-256 that is stated of it."""
+"""Copies a large file sequentially, one part after the other, and verifies its expected SHA-256."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from windlass.storage.progress import Counter
 
 CHANGES: Final = 3
-"""How often a file is begun again that was changed while it was copied."""
+"""Attempts to copy a file that changes during the copy."""
 
 
 @dataclass(frozen=True)
 class InOrder:
-    """The file at the destination."""
+    """Result of a sequential copy."""
 
     entry: Entry
-    """As it was listed when it was copied."""
+    """The file as the source listed it."""
     digest: str
     version: str
     partial: PartialFile
@@ -33,14 +33,14 @@ class InOrder:
 
 @dataclass(frozen=True)
 class Sequential:
-    """Copies of large files between two places."""
+    """Copies large files between two places."""
 
     source: Place
     destination: Place
     window: Window
 
     async def copy(self, entry: Entry, counter: Counter) -> InOrder:
-        """Copy one file; from its beginning where it has changed or has another SHA-256. Raises StorageError."""
+        """Copy one file; start over if it has changed or has another SHA-256 than expected. Raises StorageError."""
         found: list[str] = []
         num_changes = 0
         while True:
@@ -58,7 +58,7 @@ class Sequential:
             counter.set(0)
 
     async def _once(self, entry: Entry, counter: Counter, found: list[str]) -> InOrder | None:
-        """None where it has to be begun again: its SHA-256, which is added to `found`, is not the stated one."""
+        """One attempt. Returns None if the file must be copied again: its SHA-256 is appended to `found`."""
         parts, stated = Parts.of(entry.size), self.source.sha256(entry)
         partial = await self.destination.begin(entry, parts, f"{self.source.address} {self.source.identity(entry)}")
         work = _File(partial, parts, Stream(self.source, entry), counter, bool(stated))
@@ -79,20 +79,20 @@ class Sequential:
 
 
 class _OtherPart(Exception):
-    """A part that an earlier copy has written is not that of the source."""
+    """A part written by an earlier copy differs from the source."""
 
 
 class _File:
-    """One file that is written part after part."""
+    """Writes one file, one part after the other."""
 
     def __init__(self, partial: PartialFile, parts: Parts, stream: Stream, counter: Counter, is_hashed: bool) -> None:
         self._partial, self._parts, self._stream, self._counter = partial, parts, stream, counter
         self._is_hashed = is_hashed
         self.whole = hashlib.sha256()
-        """Of all parts so far, where it is needed."""
+        """Hash of all parts so far, if a SHA-256 is expected."""
 
     def part(self, number: int) -> bytes:
-        """Have one part written; gives its SHA-256. In a thread. Raises StorageError."""
+        """Write one part, unless an earlier copy did; returns its SHA-256. Runs in a thread. Raises StorageError."""
         start, length = self._parts.span(number)
         if (digest := self._partial.done.get(number)) is not None:
             if self._is_hashed:
@@ -119,18 +119,18 @@ class _File:
 
 
 class Stream:
-    """A file that is read in order: by one request, where its place is sequential, else by one for each read."""
+    """Reads a file in order: by one request if the place is sequential, else by one request per read."""
 
     def __init__(self, source: Place, entry: Entry) -> None:
         self._source, self._entry = source, entry
         self._pieces: Iterator[Buffer] = iter(())
         self._rest = memoryview(b"")
-        """Of the last piece, which is read next."""
+        """Rest of the last piece, returned by the next read."""
         self._at = -1
-        """Offset of what is read next; -1 where another request is needed."""
+        """Offset of the next byte of the current request; -1 if a new request is needed."""
 
     def read(self, start: int, length: int) -> Iterator[Buffer]:
-        """So many bytes from an offset on. Raises StorageError."""
+        """Read `length` bytes from offset `start` on. Raises StorageError."""
         if not self._source.is_sequential:
             yield from self._source.pieces(self._entry, start, length)
             return
@@ -144,12 +144,12 @@ class Stream:
                 self._at, length = self._at + len(piece), length - len(piece)
                 yield piece
             if self._at == self._entry.size:
-                next(self._pieces, None)  # its connection can be used again
+                next(self._pieces, None)  # completes the response, so that its connection can be reused
         except BaseException:
             self._pieces, self._at = iter(()), -1
             raise
 
 
 def _other(entry: Entry, stated: str, found: list[str]) -> StorageError:
-    words = f"its SHA-256 is {found[-1]} in {len(found)} downloads, and {stated} is stated"
+    words = f"its SHA-256 is {found[-1]} in {len(found)} downloads, expected {stated}"
     return StorageError(f"{entry.name}: {words}", "compare the digest with that of the publisher")

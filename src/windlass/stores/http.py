@@ -1,7 +1,7 @@
 """Reads files from HTTP servers: their size and version, and their bytes from any offset.
 
-A URL may have secrets in its query (a presigned URL) and in its user and password. They are sent to its host alone, and
-are in no text that is made of a URL or of an error.
+The query of a URL (as of a presigned URL), its user and its password are secrets. They are sent only to the URL's host,
+and never appear in the text of a `Url` or of an error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from windlass.stores.s3.answer import Answer, ask
 from windlass.stores.s3.proxy import Route, connect, proxy_of
 
 SECONDS = 30
-"""Without a byte, after which a request is repeated."""
+"""Socket timeout: without data for this time, a request fails and may be repeated."""
 MAX_REDIRECTS = 10
 MAX_PAUSE_SECONDS = 300.0
-"""The longest pause that is made because a server asks for it."""
+"""Upper limit for `Retry-After`."""
 PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))
-"""Statuses of errors that pass."""
+"""Status codes of temporary errors."""
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 _SAFE = "/%:=&?~+!$,;'@()*[]-._"
@@ -39,21 +39,21 @@ _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 @dataclass(frozen=True)
 class Url:
-    """The URL of a file. Its text and its repr have no query, user or password."""
+    """The URL of a file. `str` and `repr` leave out query, user and password."""
 
     scheme: str
     host: str
-    """With the port, where one is named."""
+    """With the port, if the URL has one."""
     path: str
     """Percent-encoded; begins with a slash."""
     query: str = field(default="", repr=False)
     """Percent-encoded; empty for none."""
     authorization: str = field(default="", repr=False)
-    """Header that is sent to this host alone; empty for none."""
+    """`Authorization` header for this host; empty for none."""
 
     @classmethod
     def parse(cls, text: str) -> Url:
-        """Read an http or https URL; a fragment is dropped. Raises ValueError, whose words have no secret."""
+        """Parse an http or https URL and drop its fragment. Raises ValueError; its message contains no secret."""
         text = text.strip()
         if not text.isprintable():
             raise ValueError("it has control characters")
@@ -84,7 +84,7 @@ class Url:
 
     @property
     def has_secret(self) -> bool:
-        """Whether a record must not have all of it."""
+        """Whether the URL has a query or a login, which must not be stored."""
         return bool(self.query or self.authorization)
 
     @property
@@ -94,13 +94,11 @@ class Url:
 
     @property
     def target(self) -> str:
-        """What a request asks its host for."""
+        """Path and query, as a request line has them."""
         return f"{self.path}?{self.query}" if self.query else self.path
 
     def joined(self, location: str) -> Url:
-        """The URL that a relative or an absolute reference means here; without a login on another host. Raises
-        ValueError.
-        """
+        """Resolve a reference relative to this URL; the login is kept only for the same host. Raises ValueError."""
         try:
             text = urljoin(f"{self.scheme}://{self.host}{self.target}", location)
         except ValueError:
@@ -121,15 +119,15 @@ class Head:
     size: int
     """Bytes of the whole file."""
     version: str
-    """A strong ETag, else Last-Modified, as `If-Range` takes it; empty where the server states neither."""
+    """Strong ETag, else Last-Modified, for `If-Range`; empty if the server sends neither."""
     has_ranges: bool
-    """Whether the server sends a part of the file by itself."""
+    """Whether the server supports range requests."""
     is_page: bool
     """Whether the content is HTML."""
 
 
 class _Kept:
-    """A connection that a thread uses again; closed when the last reference to it is dropped."""
+    """A connection that a thread reuses; closed when its last reference is dropped."""
 
     def __init__(self, of: tuple[int, str, str], route: Route) -> None:
         self.of = of
@@ -141,10 +139,10 @@ class _Kept:
 
 
 class HttpClient:
-    """Requests to HTTP servers; safe for threads. Proxies and certificates are those of the environment.
+    """HTTP client for downloads; safe for threads. Uses the proxies and certificates of the environment.
 
-    Its methods raise StoreError: Busy where the same request may succeed later, Missing, Forbidden, and Changed where
-    the file is not the one that was asked for. No request is repeated.
+    Methods send one request and raise StoreError: Busy if the same request may succeed later, Missing, Forbidden, or
+    Changed if the server has another version of the file.
     """
 
     def __init__(
@@ -159,11 +157,11 @@ class HttpClient:
         """Made once: reading the certificates takes longer than a request."""
         self._local = threading.local()
         self._pause_until: dict[str, float] = {}
-        """When requests to a host may be sent again, in monotonic seconds, where it has asked for a pause."""
+        """Host → monotonic time before which no request is sent, from `Retry-After`."""
         self._answered_hosts: set[str] = set()
 
     def head(self, url: Url) -> Head:
-        """Size and version of a file. By a GET of its first byte: a presigned URL may allow no HEAD."""
+        """Size and version of a file. Sends GET for the first byte, because presigned URLs often refuse HEAD."""
         with self._answered(url, {"range": "bytes=0-0"}) as answer:
             found = _head_of(answer, url)
             if answer.status == 206:
@@ -171,7 +169,7 @@ class HttpClient:
             return found
 
     def read(self, url: Url, max_bytes: int) -> bytes:
-        """A whole small file, such as a list."""
+        """Content of a small file, such as a list."""
         with self._answered(url, {}) as answer:
             data: bytes = answer.read(max_bytes + 1)
         if len(data) > max_bytes:
@@ -179,9 +177,9 @@ class HttpClient:
         return data
 
     def stream(self, url: Url, head: Head, start: int, length: int, piece_bytes: int) -> Iterator[bytes]:
-        """Bytes of the file that `head` describes, by one request, in pieces of at most this size.
+        """Bytes of the file that `head` describes, read by one request, in pieces of at most `piece_bytes`.
 
-        A server without ranges sends the file from its beginning, and what is before `start` is dropped.
+        A server without range requests sends the whole file; the bytes before `start` are then discarded.
         """
         fields = {}
         if length < head.size and head.has_ranges:
@@ -202,7 +200,7 @@ class HttpClient:
 
     @contextmanager
     def _answered(self, url: Url, fields: Mapping[str, str]) -> Iterator[Answer]:
-        """The answer to a GET after all redirects, without an error; its body is read in the block."""
+        """Send GET, follow redirects, and give the successful response; the block reads its body."""
         at = url
         for _ in range(MAX_REDIRECTS + 1):
             answer, kept = self._asked(at, fields)
@@ -225,7 +223,7 @@ class HttpClient:
             self._local.kept = kept
 
     def _asked(self, url: Url, fields: Mapping[str, str]) -> tuple[Answer, _Kept]:
-        """The head of an answer, and its connection, which is not this thread's again before the body is read."""
+        """Send one GET. Returns the response and its connection, which may be reused once the body was read."""
         if (pause := self._pause_until.get(url.host, 0.0) - time.monotonic()) > 0:
             self._sleep(pause)
         sent = {"host": url.host, "user-agent": "windlass", "accept": "*/*", "accept-encoding": "identity", **fields}
@@ -245,13 +243,13 @@ class HttpClient:
                     is_silent = isinstance(error, (ConnectionRefusedError, TimeoutError, socket.gaierror))
                     kind = NoAnswer if is_silent and url.host not in self._answered_hosts else Busy
                     raise kind(f"the server does not answer: {_words(error)}", str(url)) from error
-                # Else the server has closed a connection that was idle.
+                # Otherwise the server has closed an idle connection: send the request again.
             else:
                 self._answered_hosts.add(url.host)
                 return answer, kept
 
     def _connection(self, url: Url) -> tuple[_Kept, bool]:
-        """The connection of this thread to the host, and whether it is new."""
+        """This thread's connection to the host, and whether it is new."""
         kept: _Kept | None = getattr(self._local, "kept", None)
         self._local.kept = None
         if kept is not None and kept.of == (os.getpid(), url.scheme, url.host):
@@ -282,7 +280,7 @@ class HttpClient:
         return StoreError(5, said, what)
 
     def _asked_pause(self, text: str) -> float:
-        """Seconds of a `Retry-After`: a number or a date; 0 for none."""
+        """Seconds of a `Retry-After` header, which is a number or a date; 0 if it is missing."""
         if text.isdecimal():
             return float(text)
         try:
@@ -293,7 +291,7 @@ class HttpClient:
 
 
 def _redirected(first: Url, at: Url, location: str) -> Url:
-    """Where a redirect leads. Raises StoreError."""
+    """Target of a redirect. Raises StoreError if it is not allowed."""
     try:
         found = at.joined(location)
     except ValueError:
@@ -319,18 +317,18 @@ def _head_of(answer: Answer, url: Url) -> Head:
 
 
 def _start_of(answer: Answer) -> int:
-    """Offset of the first byte that an answer has."""
+    """Offset of the first byte in a response."""
     found = _RANGE.fullmatch(answer.fields.get("content-range", "")) if answer.status == 206 else None
     return int(found[1] or 0) if found else 0
 
 
 def _is_empty(answer: Answer) -> bool:
-    """Whether it is the answer of a server with ranges that the file has no first byte."""
+    """Whether the response says that the file has 0 bytes, so that the range of its first byte is not satisfiable."""
     return answer.status == 416 and answer.fields.get("content-range", "").strip() == "bytes */0"
 
 
 def _words(error: BaseException) -> str:
-    """An error of a connection without its arguments, which may have parts of the URL."""
+    """Description of a connection error without its arguments, which may contain parts of the URL."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.strerror or os.strerror(error.errno)
     return type(error).__name__

@@ -17,7 +17,7 @@ from windlass.stores.s3.signature import NO_KEYS, Keys
 REGION = "us-east-1"
 NONE = "no credentials for AWS were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 UNSIGNED = "WINDLASS_UNSIGNED"
-"""Set in the environment of a client whose requests are not signed, as those to public buckets need not be."""
+"""Name in the environment of a client that sends unsigned requests, as for public buckets."""
 RENEW_SECONDS = 600
 """Before keys of a role expire, from when new ones are asked for."""
 AGAIN_SECONDS = 60

@@ -28,7 +28,7 @@ class Keys:
 
 
 NO_KEYS = Keys("", "")
-"""With these a request is not signed."""
+"""Requests with these keys are not signed."""
 
 
 def path_of(key: str) -> str:
