@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.code.imports import script_imports
 from windlass.code.saves import saves_at_end
 from windlass.errors import EngineError, UsageError
-from windlass.plan.plan import Note, blocker
+from windlass.plan.plan import Note, Plan, blocker
 
 if TYPE_CHECKING:
     from windlass.code.pack import Packed
@@ -58,6 +58,11 @@ class CodeFacts:
         """In words."""
         code = self.packed
         return f"{len(code.data) / 1e6:.2f} MB of {len(code.files)} files" if code is not None else "no code"
+
+    @property
+    def archive(self) -> bytes | None:
+        """What travels, as a gzipped tar."""
+        return self.packed.data if self.packed is not None else None
 
     def contents(self) -> dict[str, Any]:
         """What travels, as JSON data for the user to check; empty where nothing does."""
@@ -115,18 +120,12 @@ def import_folder(home: str, package_root: str) -> str:
     return f"{home}/travel/{sha256(os.fsencode(package_root)).hexdigest()[:12]}"
 
 
-_last: list[Packed] = []
-"""What was packed last: a command that plans a run sends what it has planned."""
-
-
 def pack_code(code_dir: Path, environ: Mapping[str, str], limit: int = MAX_BYTES) -> Packed:
     """What travels with a job: its folder, of so many bytes at most, and the parts. Raises UsageError."""
     from windlass.code.pack import pack  # runs of this machine need the names of the parts alone
 
     package = Path(__file__).parents[1]
-    packed = pack(code_dir, limit, environ, {f"travel/windlass/{name}": package / name for name in PARTS})
-    _last[:] = [packed]
-    return packed
+    return pack(code_dir, limit, environ, {f"travel/windlass/{name}": package / name for name in PARTS})
 
 
 def _has_script(job: Job, code_dir: Path) -> bool:
@@ -144,12 +143,15 @@ def _leaves_out_script(job: Job, code_dir: Path, code: Packed) -> bool:
     return found.is_relative_to(folder) and found.relative_to(folder).as_posix() not in dict(code.files)
 
 
-def planned_code(digest: str, folder: Path) -> Packed:
-    """The archive with this digest, of a folder that was planned.
+def planned_code(plan: Plan) -> bytes:
+    """The archive of the code of a plan: as it was packed while planning, else packed again.
 
-    Raises EngineError where the folder has changed since then, UsageError as `pack_code`.
+    Raises EngineError where the folder has changed since the plan was made, UsageError as `pack_code`.
     """
-    found = next((packed for packed in _last if packed.digest == digest), None) or pack_code(folder, os.environ)
-    if found.digest != digest:
-        raise EngineError(f"the code in {folder} has changed since the plan was made", "make it again")
-    return found
+    if plan.archive is not None:
+        return plan.archive
+    [code] = plan.requests("code")
+    found = pack_code(Path(code["folder"]), os.environ)
+    if found.digest != code["digest"]:
+        raise EngineError(f"the code in {code['folder']} has changed since the plan was made", "make it again")
+    return found.data

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from windlass.code.revision import Revision
@@ -15,6 +16,8 @@ from windlass.worker.values import ShapeError
 
 FORMAT: Final = 2
 """Version of the JSON form; a plan of another one is not read."""
+NOT_IN_JSON: Final[Mapping[str, Any]] = MappingProxyType({"json": False})
+"""Metadata of a field that is not part of the JSON form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,9 @@ class Plan:
     """Version of this form."""
     revision: Revision | None = None
     """The commit that the folder of the code is at; null outside of a git work tree."""
+    archive: bytes | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
+    """The archive of the code, as it was packed while planning, for the command that submits it. It is not part of the
+    JSON: None in a plan that was read from a record, and where no code travels."""
 
     def __repr__(self) -> str:
         blocked = ", cannot be run" if any(note.blocks for note in self.notes) else ""
@@ -98,7 +104,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON data."""
-        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        names = [one.name for one in dataclasses.fields(self) if one.metadata.get("json", True)]
+        data = {name: getattr(self, name) for name in names}
         steps = [dataclasses.asdict(step) for step in self.steps]
         notes = [dataclasses.asdict(note) for note in self.notes]
         revision = None if self.revision is None else dataclasses.asdict(self.revision)

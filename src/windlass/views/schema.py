@@ -149,6 +149,9 @@ class _Generator(GenerateJsonSchema):
     def dataclass_schema(self, schema: Any) -> dict[str, Any]:
         made = super().dataclass_schema(schema)
         kind, found = schema["cls"], self.resolve_ref_schema(made)
+        for field in dataclasses.fields(kind):
+            if not field.metadata.get("json", True):
+                del found["properties"][field.name]
         for name, text in (_DOCSTRINGS[kind] if kind in _DOCSTRINGS else docstrings(kind)).items():
             if name in found["properties"]:
                 found["properties"][name]["description"] = text

@@ -41,10 +41,11 @@ def view_of(kind: type[View], source: Any, **more: Any) -> View:
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    """The names of a dataclass's fields; empty for another type."""
+    """The names of a dataclass's fields that are part of its JSON; empty for another type."""
     found = _known.get(kind)
     if found is None:
-        found = _known[kind] = tuple(one.name for one in fields(kind)) if is_dataclass(kind) else ()
+        shown = [one.name for one in fields(kind) if one.metadata.get("json", True)] if is_dataclass(kind) else []
+        found = _known[kind] = tuple(shown)
     return found
 
 

@@ -76,8 +76,7 @@ class KubernetesEngine(SupervisedEngine):
         from windlass.engines.travel import planned_code
 
         plan.require_runnable()
-        [sent] = plan.requests("code")
-        return manifests(plan, planned_code(sent["digest"], Path(sent["folder"])).data, context.now())
+        return manifests(plan, planned_code(plan), context.now())
 
     @classmethod
     def check(cls, target: KubernetesTarget, context: Context) -> CheckReport:

@@ -103,8 +103,7 @@ class SageMakerBackend(Backend):
         """Store the code, unless the store has it. Raises EngineError, UsageError."""
         [code] = self._plan.requests("code")
         if not objects.is_there(code["address"], layout.ARCHIVE, code["bytes"], self._home):
-            packed = planned_code(code["digest"], Path(code["folder"]))
-            objects.put(code["address"], {layout.ARCHIVE: packed.data}, self._home)
+            objects.put(code["address"], {layout.ARCHIVE: planned_code(self._plan)}, self._home)
 
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
         """See `Backend`."""

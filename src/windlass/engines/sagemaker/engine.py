@@ -104,8 +104,7 @@ class SageMakerEngine(SupervisedEngine):
         if not cls.is_remote:
             raise cls.unsupported(what)
         plan.require_runnable()
-        [sent] = plan.requests("code")
-        return planned_code(sent["digest"], Path(sent["folder"])).data
+        return planned_code(plan)
 
     def checkpoint_dir(self, run_id: str) -> str:
         """See `Engine`: where SageMaker keeps what hosts have in their folder of checkpoints."""

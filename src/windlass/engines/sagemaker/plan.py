@@ -54,6 +54,7 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
         procs_per_node=procs,
         policy=kept,
         job=job.model_dump(mode="json", exclude_defaults=True),
+        archive=facts.code.archive,
         steps=(
             _service(target, facts),
             _code(shape, facts),

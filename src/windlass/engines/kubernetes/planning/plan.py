@@ -66,6 +66,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         procs_per_node=shape.procs_per_node,
         policy=policy(job),
         job=job.model_dump(mode="json", exclude_defaults=True),
+        archive=facts.code.archive,
         steps=(
             _cluster_step(shape, target, facts, why),
             *transfers.before,

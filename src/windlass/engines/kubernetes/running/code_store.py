@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from windlass.engines.kubernetes.objects.manifests import PIECE_BYTES
@@ -24,10 +23,9 @@ HINT: Final = "the store is storage: of the target; this machine writes to it, a
 
 def packed(plan: Plan) -> bytes:
     """The code as it was planned. Raises EngineError where the folder has changed since the plan, UsageError."""
-    [code] = plan.requests("code")
     if is_imported(plan):
         raise EngineError(f"the code of {plan.run_id} is no longer there", "resume it on the machine that submitted it")
-    return planned_code(code["digest"], Path(code["folder"])).data
+    return planned_code(plan)
 
 
 def pieces(plan: Plan) -> list[Manifest]:
