@@ -13,7 +13,7 @@ from windlass.engines.kubernetes.objects import manifests
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.checks import checks
-from windlass.engines.kubernetes.reading.preflight.image import full_name
+from windlass.engines.kubernetes.reading.preflight.nodes import full_name
 from windlass.engines.kubernetes.reading.preflight.rbac import Right
 from windlass.engines.kubernetes.reading.preflight.rights import NO_RIGHTS_MISSING, Rights, granted
 from windlass.engines.kubernetes.reading.preflight.survey import Survey

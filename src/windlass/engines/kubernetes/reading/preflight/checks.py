@@ -10,8 +10,7 @@ from windlass.engines.kubernetes.access.client import NotLoggedIn, Refused, Unre
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.admission import inactive
 from windlass.engines.kubernetes.reading.preflight import rbac
-from windlass.engines.kubernetes.reading.preflight.image import image_check
-from windlass.engines.kubernetes.reading.preflight.nodes import group_checks, node_checks, pool_check
+from windlass.engines.kubernetes.reading.preflight.nodes import group_checks, image_check, node_checks, pool_check
 from windlass.engines.kubernetes.reading.preflight.rights import SupervisorPlace, supervisor_place
 from windlass.engines.kubernetes.reading.preflight.storage import storage_checks
 from windlass.engines.kubernetes.reading.preflight.survey import Survey

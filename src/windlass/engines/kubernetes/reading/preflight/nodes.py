@@ -1,13 +1,13 @@
-"""Checks on nodes: their GPUs and taints, and what node autoscalers can provision. Pure."""
+"""Checks on nodes: their GPUs, taints and images, and what node autoscalers can provision. Pure."""
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes.objects.manifests import GPU, GPU_LABELS, GPU_TOLERATION, INSTANCE_LABEL
+from windlass.engines.kubernetes.objects.manifests import GPU, GPU_LABELS, GPU_TOLERATION, IMAGE, INSTANCE_LABEL, PYTHON
 from windlass.engines.kubernetes.objects.node_pools import (
     makes,
     match,
@@ -18,6 +18,9 @@ from windlass.engines.kubernetes.objects.node_pools import (
 )
 from windlass.engines.kubernetes.objects.quantity import Json, is_true
 from windlass.spec.quantities import amount
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import KubernetesTarget
 
 MACHINES: Final = "machines"
 """The name of the check on node autoscalers."""
@@ -125,3 +128,43 @@ def group_checks(status: Json | None) -> Iterator[Check]:
         yield Check(MACHINES, "warn", "; ".join([text, *wrong]), fix)
     else:
         yield Check(MACHINES, "ok", text)
+
+
+def image_check(target: KubernetesTarget, nodes: Sequence[Json]) -> Check:
+    """Whether a node has pulled the image of a target; only a pod shows what is in it.
+
+    `nodes` are those that this login may list. No registry is asked: only the nodes have the credentials for it.
+    """
+    text = target.image or IMAGE
+    python = target.python or PYTHON
+    if target.image is None:
+        fix = "set image: of the target in targets.yaml, or image: in each job"
+        return Check("image", "warn", f"the target names none: {text}", fix)
+    fix = f"windlass check --on {target.name} --network starts two pods of it"
+    name = full_name(target.image)
+    having = [node for node in nodes if name in _images(node)]
+    if having:
+        return Check(
+            "image", "ok", f"{text}: {len(having)} of {len(nodes)} nodes have it; whether it has {python} is not known"
+        )
+    where = f"none of {len(nodes)} nodes has it" if nodes else "no node is known that has it"
+    return Check("image", "warn", f"{text}: {where}, and whether it can be pulled, and has {python}, is not known", fix)
+
+
+def full_name(image: str) -> str:
+    """The name by which nodes report an image: with registry, and with either digest or tag."""
+    first, slash, _ = image.partition("/")
+    if not slash:
+        image = f"docker.io/library/{image}"
+    elif first != "localhost" and not any(mark in first for mark in ".:"):
+        image = f"docker.io/{image}"
+    image, at, digest = image.partition("@")
+    path, _, last = image.rpartition("/")
+    name, _, tag = last.partition(":")
+    return f"{path}/{name}@{digest}" if at else f"{path}/{name}:{tag or 'latest'}"
+
+
+def _images(node: Json) -> set[str]:
+    """The names of the largest 50 images of a node, which is what a kubelet reports by default."""
+    images = node.get("status", {}).get("images") or ()
+    return {name for image in images for name in image.get("names") or ()}
