@@ -168,10 +168,6 @@ class Terraform:
         if digest != plan.sha256:
             raise StalePlan(f"the saved plan {plan.path.name} has changed since it was shown", "plan again")
 
-    def import_(self, address: str, id: str) -> None:
-        """Take something that exists into the state."""
-        self._run("import", ["-no-color", address, id], is_json=False)
-
     def untaint(self, address: str) -> None:
         """Keep a resource that Terraform would replace because its creation was interrupted."""
         self._run("untaint", ["-no-color", address], is_json=False)
@@ -267,7 +263,7 @@ class Terraform:
         if (earlier := self._followed()) is not None:
             self._mark_followed(earlier)
         words = name.split("-") if name.startswith("state-") else [name]
-        inputs = ["-input=false"] if name in ("init", "plan", "apply", "import") else []
+        inputs = ["-input=false"] if name in ("init", "plan", "apply") else []
         finished = commands.run(
             [str(self.program.path), *words, *inputs, *flags],
             self.folder.path,

@@ -84,11 +84,6 @@ class Lease:
         self.lost_to = ""
         """The supervisor that has taken it over or holds it; empty for none."""
 
-    @property
-    def is_unsupported(self) -> bool:
-        """Whether the login has no right on leases, or the run was removed: then there is no fencing."""
-        return self._unfenced_at is not None
-
     def ensure(self) -> bool:
         """Hold the Lease; False while it is not known whether its holder is alive.
 
