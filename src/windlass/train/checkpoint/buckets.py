@@ -1,11 +1,12 @@
 """Restores the order of DDP's gradient buckets after a restart, so that gradients are summed in the same order.
 
-DDP lays its buckets out anew after the first step of each process, in the order in which gradients came. With more than
-two ranks the place of a gradient in its bucket decides in which order it is summed over the ranks, and floating-point
-sums depend on that. A resumed run would thus make its first step with other buckets than the undisturbed one, and end
-with slightly other weights. So the order is kept, and after a restore DDP gets gradients of zero in that order.
+DDP rebuilds its buckets after the first step of each process, in the order in which gradients arrived. With more than
+two ranks, the position of a gradient in its bucket decides the order of its summation over the ranks, and
+floating-point sums depend on that order. A resumed run would therefore make its first step with other buckets than an
+uninterrupted one, and end with slightly different weights. So the order is saved, and after a restore DDP receives zero
+gradients in that order.
 
-This uses internals of DDP; where a version of torch does not have them, nothing is done.
+This uses internals of DDP; with a version of torch that lacks them, nothing is done.
 """
 
 from __future__ import annotations
@@ -19,23 +20,25 @@ from torch.nn.parallel import DistributedDataParallel
 from windlass.train.checkpoint.parts import Part
 
 MIN_RANKS = 3
-"""The sum of two is the same in either order."""
+"""A sum of two numbers is the same in either order."""
 
 
 def orders(parts: Iterable[Part]) -> dict[str, list[int]]:
-    """By part: the numbers of the parameters as they lie in the buckets of the second step and all after it."""
+    """Returns, by part, the parameter numbers in the bucket order that DDP uses from the second step on."""
     return {part.name: _order(part.thing) for part in parts if _rebuilds(part.thing)}
 
 
 def restore(parts: Iterable[Part], kept: Mapping[str, list[int]]) -> None:
-    """Have the next step made with buckets of these orders. A collective, before the first step of the process."""
+    """Makes DDP use buckets of these orders in the next step. A collective, before the first step of the process."""
     for part in parts:
         if part.name in kept and _rebuilds(part.thing):
             _backward_zeros(part.thing, kept[part.name])
 
 
 def _rebuilds(thing: Any) -> bool:
-    """Whether it is a DDP that lays out its buckets after the first step, and does nothing more with gradients."""
+    """Whether the object is a DDP module that rebuilds its buckets after the first step and does nothing else to
+    gradients.
+    """
     return (
         isinstance(thing, DistributedDataParallel)
         and not thing.find_unused_parameters
@@ -54,7 +57,7 @@ def _order(ddp: DistributedDataParallel) -> list[int]:
     except RuntimeError:
         order = ""
     numbers = [int(word) for word in str(order).replace(",", " ").split()]
-    # Before the second step DDP has no order; gradients nearly always come from the last layer to the first.
+    # Before the second step DDP has no order; gradients nearly always arrive from the last layer to the first.
     expected = list(range(len(_parameters(ddp))))
     return numbers if sorted(numbers) == expected else expected[::-1]
 
@@ -78,6 +81,6 @@ def _backward_zeros(ddp: DistributedDataParallel, order: list[int]) -> None:
 
 
 def _notices_gradients(parameter: torch.nn.Parameter) -> bool:
-    """Whether a gradient of zero would have an effect: on a hook, which may even be the optimizer, or in a sum."""
+    """Whether a zero gradient would have an effect on a hook, which may be the optimizer itself, or on a sum."""
     hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or getattr(parameter, "_backward_hooks", None)
     return bool(hooks) or parameter.grad is not None

@@ -32,9 +32,9 @@ from windlass.train.sampler import BatchSampler
 
 Batch = TypeVar("Batch")
 _EXIT_SECONDS = 30.0
-"""How long the end of a process waits for its part of a save that is under way."""
+"""Seconds that the exiting process waits for its own part of a running save."""
 _EXIT_COMMIT_SECONDS = 5.0
-"""How long it waits for the parts of the others: they may be dead."""
+"""Seconds that the exiting process waits for the parts of other ranks, which may be dead."""
 
 
 class Checkpoint:
@@ -90,7 +90,7 @@ class Checkpoint:
         given = self._environ.get("WINDLASS_ATTEMPT", "")
         attempt = int(given) if given.isdigit() else 0
         self._world = consensus.join(self._folder, attempt or 1, self._environ)
-        # Outside of Windlass a training has the id of the checkpoint that it resumes from, or one of its own.
+        # Outside Windlass, a training takes the run id of the checkpoint that it resumes from, or creates one.
         run_id = self._environ.get("WINDLASS_RUN_ID") or str(self._world.broadcast(secrets.token_hex(8)))
         self.steps = 0
         """Steps done over the whole run, those before a restart included."""
@@ -110,16 +110,18 @@ class Checkpoint:
         atexit.register(self._at_exit)
 
     def _next_attempt(self) -> int:
-        """Outside of Windlass: one more than the attempts of all checkpoints in the folder, unfinished ones included.
+        """Outside Windlass: returns one more than the highest attempt number among all checkpoints, unfinished ones
+        included.
 
-        Ranks that cannot communicate list it each, and find the same: none saves before all have made a step. The
-        number keeps this start out of what another one with the same environment has written.
+        Ranks that cannot communicate each list the folder and find the same number, because no rank saves before all
+        have made a step. The number keeps this start's checkpoints apart from those of an earlier start in the same
+        environment.
         """
         before = list_together(self._folder, self._world, self._retry)
         return 1 + max((found.attempt for found in before), default=0)
 
     def _make_folder(self) -> None:
-        """Make the folder if it is not there. Raises UnreadableCheckpoint where its file system fails, OSError."""
+        """Creates the folder if it is missing. Raises UnreadableCheckpoint if the file system fails, OSError."""
         try:
             self._retry.call(lambda: open_folder(self._folder).make(), self._folder)
         except OSError as error:
@@ -142,7 +144,7 @@ class Checkpoint:
                     part.thing.set_epoch(self.epoch)
             try:
                 yield self.epoch
-            except GeneratorExit:  # left by `break` or an error: no step follows that would see a SIGTERM
+            except GeneratorExit:  # the loop was left by `break` or an error: no later step would check for a SIGTERM
                 self._stop_signal.remove()
                 raise
             self.epoch += 1
@@ -152,17 +154,18 @@ class Checkpoint:
         self.close()
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches of a loader; after the body of each, a step is done.
+        """Yields the batches of a loader; the code after each `yield` counts one step.
 
-        After a restore, random numbers continue as they were in the middle of the epoch. Where no part knows the
-        position in the epoch, the loader draws its order again from the random numbers that the epoch began with, and
-        the batches that were trained on already are drawn and discarded.
+        After a restore, random numbers continue from their state in the middle of the epoch. If no part records the
+        position in the epoch, the loader draws its order again from the random numbers at the start of the epoch, and
+        the batches that were already trained on are drawn and discarded.
         """
         self._handle_sigterm()
         self._warn_of_left_out(getattr(loader, "batch_sampler", None))
         self._random.add_that_of(loader)
         set_apart(loader)
-        if self._rng is not None and not self._steps_in_epoch:  # the epoch's loader has drawn nothing yet
+        # the loader has not drawn any random number in this epoch yet
+        if self._rng is not None and not self._steps_in_epoch:
             self._random.restore(self._rng)
             self._rng = None
         if self._rng is not None and self._epoch_rng is not None:
@@ -174,7 +177,7 @@ class Checkpoint:
         for _ in range(skip):
             next(iterator, None)
         if self._rng is not None:
-            # Not before: an iterator of torch's draws its seed from these very numbers.
+            # Restored only now, because an iterator of torch's DataLoader draws its seed from these random numbers.
             self._random.restore(self._rng)
             self._rng = None
         for batch in iterator:
@@ -182,7 +185,7 @@ class Checkpoint:
             self.step()
 
     def _warn_of_left_out(self, sampler: object) -> None:
-        """Warn of a sampler whose epochs would all have the same order."""
+        """Warns about a sampler that would use the same order in every epoch."""
         if isinstance(sampler, BatchSampler) and all(part.thing is not sampler for part in self._parts):
             warnings.warn(
                 "the BatchSampler of this loader is no part of the Checkpoint, which therefore neither sets its epoch "
@@ -191,7 +194,9 @@ class Checkpoint:
             )
 
     def step(self) -> None:
-        """A step is done: save if it is time. Raises Preempted when the ranks have agreed to stop, and are saved."""
+        """Counts a step and saves if a save is due. Raises Preempted once all ranks have agreed to stop and
+        have saved.
+        """
         self._handle_sigterm()
         self.steps += 1
         self._steps_in_epoch += 1
@@ -204,7 +209,8 @@ class Checkpoint:
         saver = self._saver
         saver.poll()
         if not self._prepared:
-            # At the first step, not at the first save: what cannot be kept is an error now.
+            # Checked at the first step, so that a part that cannot be saved is an error at once and not at the first
+            # save.
             self._prepared = True
             saver.prepare()
         agreed = self._world.exchange(
@@ -213,24 +219,26 @@ class Checkpoint:
         if agreed.stop:
             self._stop()
         every = self._settings.every_steps
-        # Flags of several ranks are those of the step before: it may have been due until the save that began since.
+        # Flags of several ranks are one step old: they may still report as due a save that has begun since.
         is_due = agreed.due and (self._world.size == 1 or saver.began_at_step < self.steps - 1)
         if is_due or (every is not None and self.steps % every == 0):
             self._save_periodic(busy=agreed.busy)
 
     def _save_periodic(self, *, busy: bool) -> None:
-        """Save, or skip where the save before it is still under way on a rank; `busy`: one has said so already."""
+        """Starts a periodic save, or skips it if an earlier save still runs on any rank; `busy`: a rank has reported
+        that.
+        """
         waits = self._settings.waits_when_busy
         is_skipped = busy and self._world.can_communicate and not waits
         if (is_skipped or not self._saver.begin(may_skip=not waits)) and self._settings.every_steps is not None:
-            self._report_skipped()  # by a time it is due again at the next step
+            self._report_skipped()  # a save by time is due again at the next step
 
     def save(self, wait: bool = False) -> bool:
-        """Save now; a collective. With `wait`, until it is committed.
+        """Saves now. A collective. With `wait`, returns once the checkpoint is committed.
 
-        Where it is called after an epoch's loop over batches, a resume runs again what follows that loop, such as a
-        scheduler's step. Returns whether a save was begun or, with `wait`, whether it is on the disk. One that fails is
-        reported, and the training continues. Raises TypeError if a part's state cannot be kept.
+        After an epoch's loop over batches, a resume from this save repeats the code that follows the loop, such as a
+        scheduler's step. Returns whether a save was started or, with `wait`, whether it is on the disk. A save that
+        fails is reported, and training continues. Raises TypeError if a part's state cannot be saved.
         """
         if not self._saver.begin(may_skip=not wait and not self._settings.waits_when_busy):
             self._report_skipped()
@@ -251,7 +259,7 @@ class Checkpoint:
         return Snapshot(self._parts, progress, self._world.rank, rng, allow_pickle=self._allow_pickle)
 
     def _has_position(self) -> bool:
-        """Whether a part knows the position in the epoch."""
+        """Whether a part records the position in the epoch."""
         return any(part.per_rank or callable(getattr(part.thing, "advance", None)) for part in self._parts)
 
     def _report(self, action: str, **fields: Any) -> None:
@@ -277,20 +285,20 @@ class Checkpoint:
     # -- restoring ----------------------------------------------------------------------------------------------------
 
     def restore(self) -> int:
-        """Resume from the newest verified checkpoint; returns how many steps are done, 0 where there is none.
+        """Resumes from the newest verified checkpoint; returns the number of completed steps, 0 without a checkpoint.
 
-        A collective, to be called once, by `epochs` if not before. Checkpoints that are proved damaged are passed over
-        and reported; the next save sets them aside. Where all are damaged, training begins at step 0 with a warning.
-        Reads that the file system fails are repeated for `$WINDLASS_CHECKPOINT_RETRY_SECONDS`, 60 unless set.
-        `$WINDLASS_RESUME_FROM` names the one to take.
+        A collective, called once; `epochs` calls it unless the script has. Checkpoints that are proved damaged are
+        skipped and reported; the next save sets them aside. If all are damaged, training starts at step 0 with a
+        warning. Reads that fail in the file system are repeated for `$WINDLASS_CHECKPOINT_RETRY_SECONDS`, 60 unless
+        set. `$WINDLASS_RESUME_FROM` selects a checkpoint.
 
         Raises:
-            ValueError: the checkpoint does not fit what `Checkpoint` was given; all differences are named. Or the only
-                checkpoints are of an unknown format (`UnknownFormat`).
-            FileNotFoundError: the one in `$WINDLASS_RESUME_FROM` is not there.
-            OSError: a checkpoint is there and cannot be read (`UnreadableCheckpoint`). All ranks raise it.
+            ValueError: the checkpoint does not match the parts given to `Checkpoint`; the message lists all differences.
+                Or the only checkpoints are of an unknown format (`UnknownFormat`).
+            FileNotFoundError: the checkpoint in `$WINDLASS_RESUME_FROM` does not exist.
+            OSError: a checkpoint exists and cannot be read (`UnreadableCheckpoint`). All ranks raise it.
 
-        A script that continues in spite of an error removes no checkpoint any more.
+        After such an error, a script that continues anyway no longer removes any checkpoint.
         """
         began = time.perf_counter()
         self._restored = True
@@ -314,7 +322,7 @@ class Checkpoint:
         return self.steps
 
     def _pass_over(self, refused: list[files.Found], taken: files.Found | None) -> None:
-        """Report what was passed over; the next save sets aside what of it is damaged."""
+        """Reports the skipped checkpoints; the next save sets aside the damaged ones."""
         for one in refused:
             if one.fault is Fault.DAMAGED:
                 self._saver.damaged.append(one.name)
@@ -326,7 +334,7 @@ class Checkpoint:
             self._report("none-verified", reason=reason)
 
     def _take_run_id(self, found: files.Found) -> None:
-        """Outside of Windlass: continue the run that saved `found`, whose checkpoints are then pruned."""
+        """Outside Windlass: continues the run that saved `found`, so that its old checkpoints are pruned."""
         if not self._environ.get("WINDLASS_RUN_ID") and found.run_id:
             self._saver.run_id = found.run_id
 
@@ -347,10 +355,11 @@ class Checkpoint:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def export(self, path: str | os.PathLike[str], part: str | None = None) -> None:
-        """Write a module as it is now, in full and without DDP's prefix: `model.pt` or `model.safetensors`.
+        """Writes the current state of a module, complete and without DDP's prefix, to `model.pt` or
+        `model.safetensors`.
 
-        A collective; rank 0 writes, and the file is there in full or not at all. `part` is needed where several modules
-        are kept. Raises ValueError for another ending or an unknown part, and OSError.
+        A collective; rank 0 writes, and the file appears only once it is complete. `part` is required if there are
+        several modules. Raises ValueError for another file extension or an unknown part, and OSError.
         """
         from windlass.train.checkpoint.export import full_state, write
 
@@ -361,10 +370,10 @@ class Checkpoint:
         self._world.reduce(consensus.Flags())
 
     def close(self) -> None:
-        """Wait for what is being written and restore the earlier handler of SIGTERM. May be called twice.
+        """Waits for the running save and restores the previous handler of SIGTERM. May be called twice.
 
-        After `Preempted` SIGTERM stays handled: this rank may have stopped for that of another one, and its own comes
-        only now.
+        After `Preempted`, SIGTERM stays handled: this rank may have stopped because another rank received SIGTERM, and
+        its own signal may still arrive.
         """
         if self._closed:
             return
@@ -379,7 +388,9 @@ class Checkpoint:
         self._stop_signal.remove()
 
     def _at_exit(self) -> None:
-        """The process ends without `close`: give a save that is under way some time, unless SIGTERM was received."""
+        """Runs if the process ends without `close`: waits a limited time for a running save, unless SIGTERM was
+        received.
+        """
         if os.getpid() != self._pid:
             return
         began = time.monotonic()
@@ -387,7 +398,7 @@ class Checkpoint:
             own = not self._saver.part_is_written
             patience = 1.0 if self._stop_signal.received else _EXIT_SECONDS if own else _EXIT_COMMIT_SECONDS
             if time.monotonic() - began > patience:
-                break  # the writer may still finish without its rank
+                break  # the writer process may still finish without its rank
             self._saver.poll(0.1)
         self._closed = True
         self._end()

@@ -1,4 +1,4 @@
-"""Describes the chunks of tensors in the files of ranks: layout when saving, checked index when loading, export.
+"""Layout and index of tensor chunks in the checkpoint files of ranks; export of a whole part as safetensors.
 
 Standard library only: `windlass checkpoints export` needs no torch.
 """
@@ -20,52 +20,52 @@ from windlass.train.checkpoint.opening import open_folder
 from windlass.train.checkpoint.storage import Folder, replacing
 
 HEADER_MULTIPLE = 4096
-"""The data of a file begins on a page, so that tensors of any type are aligned in memory."""
+"""Alignment in bytes of the data in a file: a page, so that tensors of any type are aligned in memory."""
 SAFETENSORS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64",
 }  # fmt: skip
-"""Names of types, torch's to those of safetensors. Other types are kept as bytes, with one dimension more; the JSON
-of the rank has their own type."""
+"""Type names of torch → of safetensors. Tensors of other types are stored as bytes with one more dimension; the rank's
+JSON file records their type."""
 _DTYPE = re.compile(r"[a-z]+(\d+)[a-z0-9_]*\Z")
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A box of a tensor, written by one rank."""
+    """A rectangular part of a tensor, written by one rank."""
 
     name: str
     dtype: str
-    """As torch names it: `float32`."""
+    """Type name of torch, such as `float32`."""
     shape: tuple[int, ...]
-    """Of the full tensor."""
+    """Shape of the whole tensor."""
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
 
     @property
     def is_full(self) -> bool:
-        """Whether it is all of the tensor."""
+        """Whether the chunk covers the whole tensor."""
         return self.sizes == self.shape
 
     @property
     def key(self) -> str:
-        """Its name in the file: `model.weight`, or `model.weight@128,0` where it is a part."""
+        """Key in the file: `model.weight`, or `model.weight@128,0` for a part of the tensor."""
         return self.name if self.is_full else f"{self.name}@{','.join(map(str, self.offsets))}"
 
     @property
     def num_bytes(self) -> int:
-        """Its size."""
+        """Size of the chunk in bytes."""
         return math.prod(self.sizes) * item_bytes(self.dtype)
 
 
 def full_chunk(name: str, dtype: str, shape: Sequence[int]) -> Chunk:
-    """The chunk that is all of a tensor."""
+    """Returns the chunk that covers a whole tensor."""
     return Chunk(name, dtype, tuple(shape), (0,) * len(shape), tuple(shape))
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of one element, from the number of bits in the name of torch's type. Raises ValueError for other names."""
+    """Returns the bytes of one element, from the bit count in torch's type name. Raises ValueError for other names."""
     if dtype == "bool":
         return 1
     found = _DTYPE.match(dtype)
@@ -79,24 +79,24 @@ def item_bytes(dtype: str) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one rank's file is laid out: a safetensors header, then the data of its chunks in this order."""
+    """Layout of one rank's file: a safetensors header, then the data of the chunks in order."""
 
     chunks: tuple[Chunk, ...]
     begins: tuple[int, ...]
-    """Where the data of each begins, in bytes from the beginning of the file."""
+    """Offset of each chunk's data in bytes from the start of the file."""
     header: bytes
     end: int
-    """Length of the file."""
+    """Length of the file in bytes."""
 
     @functools.cached_property
     def index(self) -> dict[str, Any]:
-        """The entry of each key of the file in the JSON of the rank; computed once for all saves."""
+        """Entry of each key for the rank's JSON file; computed once for all saves."""
         pairs = zip(self.chunks, self.begins)  # noqa: B905 - Python 3.9
         return {chunk.key: {**asdict(chunk), "begin": begin} for chunk, begin in pairs}
 
 
 def lay_out(chunks: Sequence[Chunk]) -> Layout:
-    """The layout of a file with these chunks: those of the widest type first, so that each is aligned."""
+    """Lays out a file with these chunks, widest types first so that each chunk is aligned."""
     ordered = sorted(chunks, key=lambda chunk: (-item_bytes(chunk.dtype), chunk.name, chunk.offsets))
     entries: dict[str, Any] = {}
     offsets = []
@@ -119,7 +119,7 @@ def lay_out(chunks: Sequence[Chunk]) -> Layout:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a chunk's bytes are."""
+    """Location of a chunk's bytes: file and offset."""
 
     chunk: Chunk
     file: str
@@ -127,10 +127,10 @@ class Place:
 
 
 class Index:
-    """What the JSON files of all ranks say: the state of each rank, and the places of each tensor's chunks."""
+    """The merged JSON files of all ranks: state of each rank, and location of every chunk of each tensor."""
 
     def __init__(self, folder: Folder, checkpoint: str, manifest_files: dict[str, Any]) -> None:
-        """Every number is checked against the files. Raises BadCheckpoint, OSError."""
+        """Reads the JSON files and checks every number against the files. Raises BadCheckpoint, OSError."""
         self.ranks: list[dict[str, Any]] = []
         self.places: dict[str, list[Place]] = {}
         """By the name of the tensor."""
@@ -154,7 +154,7 @@ class Index:
             _check_cover(name, places)
 
     def tensor(self, name: str) -> Chunk:
-        """One of the chunks of a tensor, for its shape and type. Raises BadCheckpoint if there is none."""
+        """Returns one chunk of a tensor, for its shape and type. Raises BadCheckpoint if the tensor has no chunk."""
         if name not in self.places:
             raise BadCheckpoint(f"the tensor {name!r} is not in its files")
         return self.places[name][0].chunk
@@ -187,9 +187,9 @@ def _check_cover(name: str, places: list[Place]) -> None:
 
 
 def export_safetensors(found: files.Found, path: str | os.PathLike[str], part: str = "model") -> None:
-    """Write the tensors of one part as a plain safetensors file, put together from the chunks of all ranks.
+    """Writes the tensors of one part as a plain safetensors file, assembled from the chunks of all ranks.
 
-    The file is there in full or not at all. Raises NoSuchPart, BadCheckpoint if a chunk is missing, OSError.
+    The file appears only once it is complete. Raises NoSuchPart, BadCheckpoint if a chunk is missing, OSError.
     """
     folder = open_folder(os.path.dirname(found.path))
     places = Index(folder, found.name, found.files).places
@@ -209,14 +209,14 @@ def export_safetensors(found: files.Found, path: str | os.PathLike[str], part: s
 
 
 def _copy_chunk(source: BinaryIO, out: BinaryIO, place: Place, begin: int) -> None:
-    """Copy a chunk into the full tensor at `begin`, run by run: those of its bytes that are adjacent there too."""
+    """Copies a chunk into the whole tensor at `begin`, one contiguous range of bytes at a time."""
     chunk = place.chunk
     if not chunk.num_bytes:
         return
     strides = [item_bytes(chunk.dtype)]
     for length in reversed(chunk.shape[1:]):
         strides.insert(0, strides[0] * length)
-    outer = len(chunk.sizes)  # of the dimensions that must be stepped through
+    outer = len(chunk.sizes)  # number of dimensions that the copy loops over
     run = strides[-1]
     while outer:
         outer -= 1

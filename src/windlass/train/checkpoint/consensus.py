@@ -1,4 +1,4 @@
-"""Makes all ranks decide the same at the same step: a small all-reduce whose result is used one step later."""
+"""Lets all ranks reach the same decision at the same step: a small all-reduce whose result is used one step later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COMMON_NAMES = (
 
 
 class Flags(NamedTuple):
-    """What one rank reports to the others; reduced, what at least one of them reports."""
+    """Flags that one rank reports to the others. Reduced by "or": set if at least one rank has set it."""
 
     stop: bool = False
     due: bool = False
@@ -43,10 +43,10 @@ class Flags(NamedTuple):
 
 
 class World:
-    """A world of one rank."""
+    """A world with a single rank."""
 
     can_communicate = True
-    """Whether ranks can send each other anything; one alone has nothing to send."""
+    """Whether ranks can send each other data. True for a single rank, which has nothing to send."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -54,42 +54,44 @@ class World:
 
     @property
     def lists(self) -> bool:
-        """Whether this rank lists checkpoints: rank 0 does for all, unless they cannot communicate."""
+        """Whether this rank lists checkpoints: rank 0 only, or every rank if they cannot communicate."""
         return self.rank == 0 or not self.can_communicate
 
     def exchange(self, flags: Flags) -> Flags:
-        """Start the reduction of this step's flags; returns that of the step before."""
-        return flags  # alone there is no rank to wait for
+        """Starts the reduction of this step's flags; returns the reduced flags of the previous step."""
+        return flags  # a single rank has no other rank to wait for
 
     def reduce(self, flags: Flags) -> Flags:
-        """The flags of all ranks, waiting for them. Raises RuntimeError where a rank is gone."""
+        """Reduces the flags of all ranks and waits for the result. Raises RuntimeError if a rank has died."""
         return self.begin_reduce(flags)()
 
     def begin_reduce(self, flags: Flags) -> Callable[[], Flags]:
-        """Start such a reduction; what is returned waits for its result. They run in the order of their starts."""
+        """Starts a reduction; the returned function waits for its result. Reductions run in the order of their
+        start.
+        """
         return lambda: flags
 
     def gather(self, thing: Any) -> list[Any]:
-        """The values of all ranks, in their order. Ranks that cannot communicate get only their own."""
+        """Returns the values of all ranks in rank order; ranks that cannot communicate get only their own."""
         return [thing]
 
     def broadcast(self, thing: Any) -> Any:
-        """The value of rank 0."""
+        """Returns the value of rank 0."""
         return self.gather(thing)[0]
 
     def salt(self, attempt: int) -> str:
-        """Four hexadecimal digits that all ranks of this attempt have, and no other attempt."""
+        """Returns four hexadecimal digits that are equal on all ranks of this attempt and differ between attempts."""
         return secrets.token_hex(2)
 
     def close(self) -> None:
-        """Remove what the world has created."""
+        """Removes the files and groups that the world has created."""
 
 
 class FileWorld(World):
-    """Ranks of Horovod or MPI, which train together without torch.distributed: rank 0 decides, by a file.
+    """Ranks of Horovod or MPI, which train together without torch.distributed: rank 0 decides through a file.
 
-    At the end of a step rank 0 writes the flags for the end of the next step. Training is synchronous, so no rank ends
-    the next step before rank 0 has begun it, and all find the file in time.
+    At the end of a step rank 0 writes the flags for the end of the next step. Training is synchronous: no rank ends the
+    next step before rank 0 has started it, so every rank finds the file in time.
     """
 
     can_communicate = False
@@ -103,7 +105,7 @@ class FileWorld(World):
         self.close()
 
     def exchange(self, flags: Flags) -> Flags:
-        """Rank 0's flags, one step later; those of the others are ignored."""
+        """Returns rank 0's flags one step later; flags of other ranks are ignored."""
         answer = self._read()
         self._steps += 1
         if self.rank == 0 and any(flags) and self._flagged_step < self._steps:
@@ -123,34 +125,34 @@ class FileWorld(World):
         return Flags(*flags) if at == self._steps + 1 else Flags()
 
     def salt(self, attempt: int) -> str:
-        """A hash of what is the same in the environment of all ranks."""
+        """Returns a hash of the environment variables that are equal on all ranks."""
         common = [self._environ.get(name, "") for name in ("WINDLASS_RUN_ID", *_COMMON_NAMES)]
         return hashlib.sha256(json.dumps([*common, attempt]).encode()).hexdigest()[:4]
 
     def close(self) -> None:
-        """Remove the file."""
+        """Removes the file."""
         if self.rank == 0:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
 
 
 class GlooWorld(World):
-    """The ranks of torch.distributed, over a separate gloo group, which does not wait for the script's collectives."""
+    """The ranks of torch.distributed, over a separate gloo group that is independent of the script's collectives."""
 
     def __init__(self) -> None:
-        """A collective: all ranks make one."""
+        """Creates the gloo group. A collective."""
         super().__init__(dist.get_rank(), dist.get_world_size())
         self._group: Any = dist.new_group(backend="gloo")
         self._finish: Callable[[], Flags] = Flags
 
     def exchange(self, flags: Flags) -> Flags:
-        """One asynchronous all-reduce a step; it has finished by the time the next one starts."""
+        """Starts one asynchronous all-reduce per step; the reduction of the previous step has finished by then."""
         answer = self._finish()
         self._finish = self.begin_reduce(flags)
         return answer
 
     def begin_reduce(self, flags: Flags) -> Callable[[], Flags]:
-        """As described by `World`."""
+        """Starts a reduction; the returned function waits for its result."""
         tensor = torch.tensor(flags, dtype=torch.uint8)
         work: Any = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
 
@@ -161,7 +163,7 @@ class GlooWorld(World):
         return finish
 
     def gather(self, thing: Any) -> list[Any]:
-        """As JSON: torch's own collectives of objects unpickle what another rank sends."""
+        """Gathers values as JSON: torch's collectives for objects would unpickle data from other ranks."""
         mine = to_message(thing)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(mine)]), group=self._group)
@@ -171,7 +173,7 @@ class GlooWorld(World):
         return [from_message(buffer[: int(size)]) for buffer, size in zip(buffers, sizes, strict=True)]
 
     def salt(self, attempt: int) -> str:
-        """Rank 0's choice."""
+        """Returns a salt chosen by rank 0."""
         return str(self.broadcast(super().salt(attempt)))
 
 
@@ -179,14 +181,14 @@ _MESSAGE_TYPES = (Chunk, Fault, Found, Problem)
 
 
 def to_message(thing: Any) -> bytes:
-    """The bytes of a message between ranks. Raises TypeError for a type that has no encoding."""
+    """Encodes a message between ranks. Raises TypeError for a type that has no encoding."""
     return json.dumps(Encoder(types=_MESSAGE_TYPES).encode(thing, "message"), separators=(",", ":")).encode()
 
 
 def from_message(data: bytes | bytearray) -> Any:
-    """What `to_message` was given. Raises ValueError for bytes that it did not make.
+    """Decodes a message of `to_message`. Raises ValueError for other bytes.
 
-    Not pickle: they may come from any process that can reach the port of a rank, and unpickling runs code.
+    Pickle is not used: the bytes may come from any process that reaches a rank's port, and unpickling runs code.
     """
     try:
         return Decoder(types=_MESSAGE_TYPES).decode(json.loads(data), "message")
@@ -195,12 +197,12 @@ def from_message(data: bytes | bytearray) -> Any:
 
 
 def _over(buffer: bytearray) -> torch.Tensor:
-    """A tensor in the memory of the buffer."""
+    """Returns a tensor that shares the memory of the buffer."""
     return torch.frombuffer(buffer, dtype=torch.uint8)
 
 
 def join(folder: str, attempt: int, environ: Mapping[str, str] = os.environ) -> World:
-    """The world that this process is in. A collective if torch.distributed is initialised."""
+    """Returns the world of this process. A collective if torch.distributed is initialised."""
     if dist.is_available() and dist.is_initialized():
         return GlooWorld()
     rank, size = _number(environ, _RANK_NAMES, 0), _number(environ, _SIZE_NAMES, 1)

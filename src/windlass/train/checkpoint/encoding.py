@@ -1,7 +1,7 @@
-"""Encodes state and messages between ranks as JSON that keeps Python's types; no pickle unless the user chooses it.
+"""Encodes state and messages between ranks as JSON that preserves Python types, without pickle unless allowed.
 
-What JSON has goes as it is. The rest goes as an object with the key `$`, the name of its type:
-`{"$": "tuple", "v": [1, 2]}`. Tensors stay outside: a tensor in the state is `{"$": "tensor", "v": name}`.
+JSON values are stored unchanged. Other values become an object with the key `$`, the name of the type: `{"$": "tuple",
+"v": [1, 2]}`. Tensors are stored separately: the state holds `{"$": "tensor", "v": name}`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ _SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset
 _BYTES: dict[str, Any] = {"bytes": bytes, "bytearray": bytearray}
 _DICTS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": defaultdict}
 _FACTORIES: dict[Any, Any] = {of.__name__: of for of in (dict, list, int, float, set, str, bool)}
-"""Factories of a defaultdict that are restored; any other would be code."""
+"""Factories of a defaultdict that are restored; any other factory would be code."""
 
 
 class Encoder:
-    """Encodes one tree of state, naming the tensors in it."""
+    """Encodes one tree of state and names the tensors in it."""
 
     def __init__(
         self, keep: Callable[[str, Any], str] | None = None, *, allow_pickle: bool = False, types: tuple[type, ...] = ()
     ) -> None:
-        """`keep` is called with the path of each tensor and returns its name; `types` are dataclasses and enums."""
+        """`keep` is called with the path of each tensor and returns the tensor's name; `types` are dataclasses and
+        enums.
+        """
         self._keep = keep
         self._allow_pickle = allow_pickle
         self._types = types
 
     def encode(self, value: Any, path: str) -> Any:
-        """The JSON of `value`. Raises TypeError that names the path of what has none."""
+        """Returns the JSON form of `value`. Raises TypeError with the path of a value that has none."""
         try:
             return self._encode(value, path)
         except RecursionError:
@@ -107,7 +109,7 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes what `Encoder` made."""
+    """Decodes the output of `Encoder`."""
 
     def __init__(
         self,
@@ -116,14 +118,16 @@ class Decoder:
         allow_pickle: bool = False,
         types: tuple[type, ...] = (),
     ) -> None:
-        """`tensor` makes a tensor from its place in the tree and its name. No other type than `types`, dataclasses and
-        enums, and those of state is made."""
+        """`tensor` creates a tensor from its path in the tree and its name.
+
+        Only `types` (dataclasses and enums) and the types of state are instantiated.
+        """
         self._tensor = tensor
         self._allow_pickle = allow_pickle
         self._types = {kind.__name__: kind for kind in types}
 
     def decode(self, coded: Any, *path: str) -> Any:
-        """The value. Raises ValueError that names the path of what cannot be decoded."""
+        """Returns the decoded value. Raises ValueError with the path of a value that cannot be decoded."""
         if isinstance(coded, list):
             return [self.decode(item, *path, str(number)) for number, item in enumerate(coded)]
         if not isinstance(coded, dict):

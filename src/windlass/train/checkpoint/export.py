@@ -1,7 +1,7 @@
-"""Writes a module for programs other than Windlass: `model.pt` or `model.safetensors`.
+"""Writes a module in a format for other programs: `model.pt` or `model.safetensors`.
 
-`python -m windlass.train.checkpoint.export IN.safetensors OUT.pt` is called by `windlass checkpoints export`, with the
-interpreter of the job, since the command line itself has no torch. It does not need the safetensors package.
+`windlass checkpoints export` calls `python -m windlass.train.checkpoint.export IN.safetensors OUT.pt` with the job's
+interpreter, because the command line itself has no torch. The safetensors package is not required.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from windlass.train.checkpoint.storage import replacing
 
 
 def full_state(modules: Mapping[str, nn.Module], part: str | None, path: Path) -> dict[str, Any]:
-    """The state of one of the modules, put together on rank 0. A collective. Raises ValueError; see
-    `Checkpoint.export`."""
+    """Returns the state of one module, assembled on rank 0. A collective. Raises ValueError as `Checkpoint.export`."""
     if path.suffix not in (".pt", ".safetensors"):
         raise ValueError(f"export({str(path)!r}): takes a name that ends in .pt or .safetensors")
     if part is None and len(modules) != 1:
@@ -39,7 +38,9 @@ def full_state(modules: Mapping[str, nn.Module], part: str | None, path: Path) -
 
 
 def write(state: Mapping[str, Any], path: Path) -> None:
-    """Write it in the format of the ending; the file is there in full or not at all. Raises OSError, TypeError."""
+    """Writes the state in the format of the file extension; the file appears only once complete. Raises OSError,
+    TypeError.
+    """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(str(path)) as file:
@@ -50,12 +51,12 @@ def write(state: Mapping[str, Any], path: Path) -> None:
 
 
 def _own(value: Any) -> Any:
-    """A tensor with a storage of its own on the CPU: torch.save writes all of the storage behind a view."""
+    """Returns the tensor with its own storage on the CPU, since torch.save writes the whole storage behind a view."""
     return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _safetensors(state: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
-    """A safetensors file of these tensors, piece by piece. Raises TypeError for what is no tensor."""
+    """Yields the pieces of a safetensors file with these tensors. Raises TypeError for a value that is not a tensor."""
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} is a {type(value).__name__}, and safetensors holds tensors only; export to .pt")
@@ -70,9 +71,10 @@ def _safetensors(state: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
 
 
 def read_tensors(path: str) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, in its order. Raises OSError, ValueError for other files."""
+    """Reads the tensors of a safetensors file in file order. Raises OSError, ValueError for other files."""
     with open(path, "rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private pages: torch requires writable memory
+        # private pages, because torch requires writable memory
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     length = int.from_bytes(data[:8], "little")
     if length > len(data) - 8:
         raise ValueError(f"{path} is no safetensors file")

@@ -1,6 +1,6 @@
-"""Why a checkpoint is not loaded: typed outcomes of reading it, and the errors that a restore raises.
+"""Reasons why a checkpoint cannot be loaded, and the errors that a restore raises.
 
-Standard library only, Python 3.9: the command line, the writer process and a training script all use it.
+Standard library only, Python 3.9: the command line, the writer process and training scripts use this module.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from windlass.stores.errors import StoreError
 
 
 class Fault(enum.Enum):
-    """What keeps a checkpoint from being verified. Only `damaged` means that its bytes are wrong."""
+    """Why a checkpoint is not verified. Only `damaged` means that its bytes are wrong."""
 
     UNFINISHED = "unfinished"
-    """It has no manifest: its save is under way, or was cut off."""
+    """The checkpoint has no manifest: its save is still running, or was interrupted."""
     DAMAGED = "damaged"
-    """A length or checksum was compared and is wrong, or a file that the manifest lists is missing."""
+    """A length or checksum does not match, or a file in the manifest is missing."""
     UNREADABLE = "unreadable"
-    """The file system failed with an error other than "file not found". It may be intact: it is never removed."""
+    """The file system failed with an error other than "file not found". The checkpoint may be intact and is never
+    removed."""
     UNKNOWN_FORMAT = "unknown-format"
-    """Written by a newer version of Windlass or by another program. It may be intact: it is never removed."""
+    """A newer Windlass or another program wrote the checkpoint. It may be intact and is never removed."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Problem:
 
     fault: Fault
     text: str
-    """Which file, and what was found."""
+    """The file, and the difference or error found."""
 
     def __str__(self) -> str:
         return self.text
@@ -54,22 +55,28 @@ class UnknownFormat(BadCheckpoint):
 
 
 class NoSuchPart(BadCheckpoint):
-    """A part of a checkpoint was asked for that it does not have."""
+    """The requested part does not exist in the checkpoint."""
 
 
 class UnreadableCheckpoint(OSError):
-    """A checkpoint is there and could not be read, also after retries. All ranks of an attempt raise it together."""
+    """A checkpoint exists and could not be read, even after retries. All ranks of an attempt raise this error
+    together.
+    """
 
 
 def worst(problems: list[Problem]) -> Fault | None:
-    """The fault that decides what is done: proved damage first, then what could not be read; None without any."""
+    """Returns the fault that decides how to proceed: proved damage first, then unreadable files; None without
+    problems.
+    """
     found = {problem.fault for problem in problems}
     order = (Fault.DAMAGED, Fault.UNREADABLE, Fault.UNKNOWN_FORMAT, Fault.UNFINISHED)
     return next((fault for fault in order if fault in found), None)
 
 
 def described(error: OSError, path: str) -> str:
-    """`/runs/x/manifest.json: Stale file handle (ESTALE)`: the path of the error, or else `path`."""
+    """Returns text such as `/runs/x/manifest.json: Stale file handle (ESTALE)`, with the path of the error, else
+    `path`.
+    """
     where = error.filename if isinstance(error.filename, str) else path
     if error.errno is None:
         return f"{where}: {error}"

@@ -1,6 +1,6 @@
 """Lists the checkpoints of a folder, newest first; reads their manifests and verifies their files.
 
-Standard library only, Python 3.9: the command line, the writer process and a training script all use it. The format
+Standard library only, Python 3.9: the command line, the writer process and training scripts use this module. The format
 is described in docs/concepts/checkpoints.md.
 """
 
@@ -28,83 +28,83 @@ from windlass.train.checkpoint.storage import ASIDE, Folder, NotPlainFile
 FORMAT = 1
 MANIFEST = "manifest.json"
 CHECKSUM = "crc32"
-"""Three times as fast as SHA-256 with the processor's help, ten times without: `python bench/checkpoint.py`. It finds
-every flipped bit and truncated file; it is no defence against someone who may write here, and no checksum beside the
-data is."""
+"""Algorithm of checksums. CRC-32 is three times as fast as SHA-256 with hardware support and ten times without (`python
+bench/checkpoint.py`). It detects every flipped bit and truncated file. It does not protect against an attacker with
+write access; no checksum stored beside the data can."""
 PIECE_BYTES = 4 << 20
 JSON_BYTES = 256 << 20
-"""More than a manifest or a rank's own state may have."""
+"""Upper limit for the bytes of a manifest or of a rank's JSON file."""
 _NAME = re.compile(r"step-(\d{8,15})-a(\d{1,9})([0-9a-f]{4})(?:-(\d{1,4}))?\Z")
 _SEAL = re.compile(rb'(.*),\n "crc32": "([0-9a-f]{8})"\n}\Z', re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Found:
-    """One checkpoint as its name and manifest describe it; its files have not been read."""
+    """A checkpoint as described by its name and manifest, before its files are read."""
 
     name: str
     path: str
     step: int
-    """Steps done over the whole run."""
+    """Completed steps over the whole run."""
     epoch: int
-    """The epoch to continue with."""
+    """Epoch in which training continues."""
     created_at: float
-    """Unix seconds; of the folder where there is no manifest."""
+    """Unix seconds; the modification time of the folder if there is no manifest."""
     bytes: int
     attempt: int
     world_size: int
     run_id: str
-    """The run that saved it, the only one that removes it; empty where that is not known."""
+    """Run that saved the checkpoint, and the only run that removes it; empty if unknown."""
     fault: Fault | None = None
-    """Why it cannot be loaded; None if its manifest is valid. `examine` compares the files with the manifest."""
+    """Why the checkpoint cannot be loaded; None if its manifest is valid. `examine` also compares the files."""
     problem: str = ""
-    """The same in words."""
+    """The fault in words."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     """Length and checksum of each file, from the manifest."""
 
     @property
     def complete(self) -> bool:
-        """Whether its save was finished, and it was not set aside."""
+        """Whether the save was finished and the checkpoint was not set aside."""
         return self.fault is None
 
     @property
     def is_set_aside(self) -> bool:
-        """Whether it was found damaged before, and renamed."""
+        """Whether the checkpoint was renamed because it is damaged."""
         return self.name.endswith(ASIDE)
 
     @property
     def state(self) -> str:
-        """`complete`, or the kind of its problem."""
+        """`complete`, or the kind of its fault."""
         return "complete" if self.fault is None else self.fault.value
 
 
 def name_of(step: int, attempt: int, salt: str, again: int = 0) -> str:
-    """The folder of a checkpoint: `step-00000120-a2f3c1`. `salt` is four hexadecimal digits."""
+    """Returns the folder name of a checkpoint, such as `step-00000120-a2f3c1`. `salt` is four hexadecimal digits."""
     return f"step-{step:08d}-a{attempt}{salt}" + (f"-{again}" if again else "")
 
 
 def parse_name(name: str) -> tuple[int, int, str, int] | None:
-    """Step, attempt, salt and number of the save within the step; None for any other name, `*.damaged` included."""
+    """Returns step, attempt, salt and the number of the save within the step; None for other names and `*.damaged`."""
     found = _NAME.match(name)
     return (int(found[1]), int(found[2]), found[3], int(found[4] or 0)) if found else None
 
 
 def _parsed(name: str) -> tuple[int, int, str, int]:
-    """As `parse_name`, also of one that was set aside; zeros for any other name."""
+    """Parses like `parse_name`, but accepts a checkpoint that was set aside; zeros for other names."""
     return parse_name(name[: -len(ASIDE)] if name.endswith(ASIDE) else name) or (0, 0, "", 0)
 
 
 def list_checkpoints(folder: str | os.PathLike[str] | Folder) -> list[Found]:
-    """All checkpoints in a folder, newest first, with any fault. Raises OSError where the folder cannot be read.
+    """Lists all checkpoints of a folder with their faults, newest first. Raises OSError if the folder cannot be read.
 
-    Within a run the order needs no clock: the later attempt is newer, then the higher step. A resume from an older
-    checkpoint therefore makes newer ones, whatever their steps are.
+    Within a run the order needs no clock: a later attempt is newer, then a higher step. A resume from an older
+    checkpoint therefore creates newer ones even if their steps are lower.
     """
     folder = folder if isinstance(folder, Folder) else open_folder(os.fspath(folder))
     found = [find(folder, name) for name in folder.checkpoints() if _parsed(name)[2]]
     run_of_attempt = {_parsed(one.name)[1:3]: one.run_id for one in found if one.run_id}
     found = [replace(one, run_id=one.run_id or run_of_attempt.get(_parsed(one.name)[1:3], "")) for one in found]
-    # An incomplete checkpoint of an unknown run is sorted among those of the only run, if there is only one.
+    # If the folder has checkpoints of a single run, incomplete ones of an unknown run are sorted among them.
     runs = {one.run_id for one in found if one.complete}
     only = next(iter(runs)) if len(runs) == 1 else ""
     run_of = {one.name: one.run_id if one.complete or one.run_id else only for one in found}
@@ -120,7 +120,7 @@ def list_checkpoints(folder: str | os.PathLike[str] | Folder) -> list[Found]:
 
 
 def find(folder: Folder, name: str) -> Found:
-    """One checkpoint by its name; what cannot be read of it is its fault. Raises nothing."""
+    """Returns one checkpoint by name; read errors become its fault. Raises nothing."""
     path = os.path.join(folder.path, name)
     try:
         manifest = _read_again(folder, name)
@@ -158,9 +158,9 @@ def _incomplete(folder: Folder, name: str, fault: Fault, problem: str) -> Found:
         size = sum(folder.files(name).values())
         run_id = folder.run_of(name)
     except FileNotFoundError:
-        pass  # it was removed meanwhile
+        pass  # the checkpoint was removed meanwhile
     except OSError as error:
-        # Without its age and its run, an unfinished one could be removed by mistake.
+        # Without its age and run id, an unfinished checkpoint could be removed by mistake.
         fault, problem = Fault.UNREADABLE, f"it cannot be read: {described(error, path)}"
     if name.endswith(ASIDE) and fault is not Fault.UNREADABLE:
         fault, problem = Fault.DAMAGED, f"set aside: {problem}"
@@ -171,7 +171,9 @@ def _incomplete(folder: Folder, name: str, fault: Fault, problem: str) -> Found:
 
 
 def _read_again(folder: Folder, name: str) -> dict[str, Any]:
-    """The manifest; one that is damaged may have been changed on its way. Raises as `read_manifest`."""
+    """Reads the manifest again if it is damaged, because a byte may have changed in transit. Raises as
+    `read_manifest`.
+    """
     for _ in range(folder.num_reads - 1):
         try:
             return read_manifest(folder, name)
@@ -182,7 +184,7 @@ def _read_again(folder: Folder, name: str) -> dict[str, Any]:
 
 
 def read_manifest(folder: Folder, name: str) -> dict[str, Any]:
-    """The manifest, every field of it checked. Raises BadCheckpoint with its fault, or OSError."""
+    """Reads the manifest and checks every field. Raises BadCheckpoint with its fault, or OSError."""
     try:
         data = read_small(folder, name, MANIFEST)
     except FileNotFoundError:
@@ -200,7 +202,7 @@ def read_manifest(folder: Folder, name: str) -> dict[str, Any]:
         raise UnknownFormat(f"it has format {manifest.get('format')!r}, and this version of Windlass reads {FORMAT}")
     if sealed is None:
         raise BadCheckpoint(f"its manifest is damaged: its {CHECKSUM} is missing")
-    # What follows has the right checksum: it was written so, by another program.
+    # The checksum is right, so invalid fields below were written by another program and are not damage.
     _check_fields(manifest)
     if _parsed(name)[2] and _parsed(name)[0] != manifest["step"]:
         raise UnknownFormat(f"its manifest is of step {manifest['step']}")
@@ -208,7 +210,7 @@ def read_manifest(folder: Folder, name: str) -> dict[str, Any]:
 
 
 def seal(manifest: dict[str, Any]) -> bytes:
-    """The manifest as it is written: its last entry is the checksum of what stands before it."""
+    """Returns the bytes of the manifest; its last entry is the checksum of everything before it."""
     content = json.dumps(manifest, indent=1).encode()[: -len(b"\n}")]
     return content + f',\n "{CHECKSUM}": "{checksum(content)}"\n}}'.encode()
 
@@ -234,12 +236,12 @@ def _is_count(value: object, least: int = 0) -> bool:
 
 
 def names_of(rank: int) -> tuple[str, str]:
-    """The files of a rank: its tensors, and its state with their index."""
+    """Returns the file names of a rank: its tensors, and its state with the index of the tensors."""
     return f"rank-{rank}.safetensors", f"rank-{rank}.json"
 
 
 def read_small(folder: Folder, checkpoint: str, file: str) -> bytes:
-    """The content of a small file. Raises OSError, and BadCheckpoint where it is not small."""
+    """Reads a small file. Raises OSError, and BadCheckpoint if the file is too large."""
     with folder.open(checkpoint, file) as opened:
         size = opened.seek(0, os.SEEK_END)
         if size > JSON_BYTES:
@@ -252,7 +254,7 @@ def read_small(folder: Folder, checkpoint: str, file: str) -> bytes:
 
 
 def examine(found: Found) -> list[Problem]:
-    """What is wrong with it, every byte of it read; nothing where it is verified."""
+    """Reads every byte of a checkpoint and returns its problems; an empty list means verified."""
     if not found.files:
         return [Problem(found.fault, found.problem)] if found.fault is not None else []
     folder = open_folder(os.path.dirname(found.path))
@@ -265,7 +267,7 @@ def examine(found: Found) -> list[Problem]:
 
 
 def verify_file(folder: Folder, found: Found, file: str, retry: Retry | None = None) -> Problem | None:
-    """What is wrong with one file of it, or nothing. `retry` repeats reads that the file system fails."""
+    """Verifies one file and returns its problem, or None. `retry` repeats reads that fail in the file system."""
     path = os.path.join(found.path, file)
     retry = retry or Retry(0)
     try:
@@ -281,7 +283,7 @@ def verify_file(folder: Folder, found: Found, file: str, retry: Retry | None = N
 
 
 def _compare(folder: Folder, found: Found, file: str) -> Problem | None:
-    """Length and checksum of a file against the manifest's. Raises OSError."""
+    """Compares length and checksum of a file with the manifest. Raises OSError."""
     wanted = found.files[file]
     value = 0
     try:
@@ -294,7 +296,7 @@ def _compare(folder: Folder, found: Found, file: str) -> Problem | None:
             while length := opened.readinto(buffer):  # type: ignore[attr-defined]
                 value = zlib.crc32(buffer[:length], value)
     except FileNotFoundError:
-        if _is_gone(folder, found):  # unmounted, or removed by another process: no damage
+        if _is_gone(folder, found):  # unmounted, or removed by another process: this is no damage
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), os.path.join(found.path, file)) from None
         return Problem(Fault.DAMAGED, f"{file} is missing")
     if f"{value:08x}" != wanted[CHECKSUM]:
@@ -303,7 +305,7 @@ def _compare(folder: Folder, found: Found, file: str) -> Problem | None:
 
 
 def _is_gone(folder: Folder, found: Found) -> bool:
-    """Whether the manifest that was read before is not there any more. Raises OSError."""
+    """Whether the manifest that was read before has disappeared. Raises OSError."""
     try:
         return MANIFEST not in folder.files(found.name)
     except FileNotFoundError:
@@ -311,5 +313,5 @@ def _is_gone(folder: Folder, found: Found) -> bool:
 
 
 def checksum(data: bytes) -> str:
-    """The checksum of a small file, as manifests have it."""
+    """Returns the checksum of a small file in the form used by manifests."""
     return f"{zlib.crc32(data):08x}"

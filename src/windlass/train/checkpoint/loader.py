@@ -1,4 +1,4 @@
-"""Loads one verified checkpoint into the parts: everything, or an error before anything has changed."""
+"""Loads one verified checkpoint into the parts: either everything, or an error before anything is changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Loader:
     """Loads one verified checkpoint."""
 
     def __init__(self, found: Found, parts: Sequence[Part], world: World, retry: Retry, *, allow_pickle: bool) -> None:
-        """A collective. Raises BadCheckpoint, or UnreadableCheckpoint on all ranks."""
+        """Reads the index. A collective. Raises BadCheckpoint, or UnreadableCheckpoint on all ranks."""
         self._found = found
         self._parts = parts
         self._world = world
@@ -39,10 +39,10 @@ class Loader:
         """The state of this rank's random number generators; None where the checkpoint has fewer ranks."""
 
     def load(self) -> None:
-        """Load all parts. Raises ValueError where names or shapes differ; then nothing was changed.
+        """Loads all parts. Raises ValueError, with nothing changed, if names or shapes differ.
 
-        Raises UnreadableCheckpoint on all ranks where one rank fails in the middle of reading: the model's tensors are
-        then partly loaded.
+        Raises UnreadableCheckpoint on all ranks if one rank fails while reading; the model's tensors are then partly
+        loaded.
         """
         existing = {part.name: part.existing() for part in self._parts}
         targets = {f"{name}.{path}": tensor for name, found in existing.items() for path, tensor in found.items()}
@@ -57,7 +57,7 @@ class Loader:
             part.load({**loaded, **(tree or {})} if loaded else tree)
 
     def _decode(self, part: Part, targets: dict[str, torch.Tensor]) -> Any:
-        """The state of a part; its tensors are added to `targets`, and are read later."""
+        """Decodes the state of a part and adds its tensors to `targets`, which are read later."""
         template = part.templates()
 
         def make(path: Sequence[str], name: str) -> torch.Tensor:
@@ -108,16 +108,16 @@ class Loader:
             raise ValueError(f"the checkpoint {self._found.name} does not fit: {'; '.join(lines[:20])}")
 
     def _read(self, targets: dict[str, torch.Tensor]) -> None:
-        """DCP's planner finds which chunks make up what this rank holds."""
+        """Reads the tensors; DCP's planner finds the chunks that make up this rank's share."""
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         plain: dict[str, Any] = {name: tensor.detach() for name, tensor in targets.items()}
         planner.set_up_planner(plain, self._reader.read_metadata(), self._world.rank == 0)
         plan = planner.finish_plan(planner.create_local_plan())
-        with torch.no_grad():  # a plan that failed half-way is read again from its beginning
+        with torch.no_grad():  # a plan that failed half-way is read again from the start
             together(lambda: self._reader.read_data(plan, planner).wait(), self._found.path, self._world, self._retry)
 
 
 def listing(names: Iterable[str]) -> str:
-    """The first ten, in order: `a, b and 3 more`."""
+    """Lists the first ten names in order: `a, b and 3 more`."""
     ordered = sorted(names)
     return ", ".join(ordered[:10]) + (f" and {len(ordered) - 10} more" if len(ordered) > 10 else "")

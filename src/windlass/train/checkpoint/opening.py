@@ -11,10 +11,12 @@ from windlass.train.checkpoint.storage import Folder, is_address
 
 
 def open_folder(path: str | os.PathLike[str]) -> Folder:
-    """The folder of this path, or of an address such as `s3://bucket/checkpoints`. Raises ValueError for any other."""
+    """Opens a folder by path or by address, such as `s3://bucket/checkpoints`. Raises ValueError for any other
+    address.
+    """
     text = os.fspath(path)
     if not is_address(text):
         return Folder(text)
-    from windlass.train.checkpoint.object_folder import ObjectFolder  # disks need no client of a store
+    from windlass.train.checkpoint.object_folder import ObjectFolder  # folders on a disk need no store client
 
     return ObjectFolder(text)

@@ -1,7 +1,7 @@
-"""What a script gives `Checkpoint` to keep: modules, optimizers, dicts, and other objects with state_dict.
+"""Adapters for the objects that a script gives to `Checkpoint`: modules, optimizers, dicts, objects with state_dict.
 
-Each part turns its object into a tree of state and back. Tensors that exist already (a module's) are loaded in place,
-so that no second copy of a model is ever needed.
+Each part converts its object to a tree of state and back. Existing tensors, such as those of a module, are loaded in
+place, so that a second copy of the model is never needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Template = Callable[[Sequence[str], tuple[int, ...]], "torch.Tensor | None"]
 
 
 class Part:
-    """Anything with `state_dict` and `load_state_dict`: a scheduler, a scaler, a sampler, a loader."""
+    """An object with `state_dict` and `load_state_dict`: a scheduler, a scaler, a sampler, a loader."""
 
     def __init__(self, name: str, thing: Any) -> None:
         self.name = name
@@ -30,34 +30,37 @@ class Part:
         """Whether each rank has a state of its own; else rank 0's is used by all."""
 
     def state(self) -> Any:
-        """The tree to keep."""
+        """Returns the tree of state to save."""
         return self.thing.state_dict()
 
     def differing(self, names: Collection[str]) -> Collection[str]:
-        """Those of its tensors `names` that may have other values on other ranks: rank 0's are kept."""
+        """Returns the tensors among `names` that may have other values on other ranks; rank 0's values are saved."""
         return names
 
     def existing(self) -> dict[str, torch.Tensor]:
-        """Tensors by path that are to be loaded in place."""
+        """Returns the tensors that are loaded in place, by path."""
         return {}
 
     def templates(self) -> Template:
-        """Finds, by path and shape, the tensor whose sharding and device a loaded one gets. None: all, on the CPU."""
+        """Returns a function from path and shape to the tensor whose sharding and device the loaded tensor gets.
+
+        None: all tensors are loaded on the CPU.
+        """
         return lambda path, shape: None
 
     def check(self, state: Any) -> None:
-        """Raises ValueError for a tree, its tensors still empty, that cannot be loaded."""
+        """Checks a tree whose tensors are still empty. Raises ValueError if it cannot be loaded."""
 
     def load(self, state: Any) -> None:
-        """Load a tree."""
+        """Loads a tree of state."""
         self.thing.load_state_dict(state)
 
 
 class EpochPart(Part):
-    """Something that has `set_epoch` and no state, as torch's DistributedSampler."""
+    """An object with `set_epoch` and without state, such as torch's DistributedSampler."""
 
     def state(self) -> Any:
-        """None."""
+        """Returns None: there is no state."""
         return None
 
     def load(self, state: Any) -> None:
@@ -65,14 +68,14 @@ class EpochPart(Part):
 
 
 class DictPart(Part):
-    """A dict of the script's own, changed in place."""
+    """A dict of the script, updated in place."""
 
     def state(self) -> Any:
-        """Its items."""
+        """Returns the items of the dict."""
         return dict(self.thing)
 
     def templates(self) -> Template:
-        """The tensor that is there already."""
+        """Uses the existing tensor at the same path."""
 
         def find(path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
             found = self.thing
@@ -83,50 +86,53 @@ class DictPart(Part):
         return find
 
     def load(self, state: Any) -> None:
-        """The same dict with the kept items."""
+        """Replaces the items of the same dict by the saved ones."""
         self.thing.clear()
         self.thing.update(state)
 
 
 class ModulePart(Part):
-    """A module, plain or wrapped by DDP, FSDP2 or torch.compile: its names are those of the plain one."""
+    """A module, plain or wrapped by DDP, FSDP2 or torch.compile; names are those of the plain module."""
 
     def state(self) -> Any:
-        """Name to tensor; DTensors where it is sharded."""
+        """Returns tensors by name; DTensors if the module is sharded."""
         inside = replicated(self.thing)
-        # Where nothing inside is wrapped, torch's function gives the same names, and takes a hundred times as long.
+        # If no submodule is wrapped, torch's function gives the same names but takes a hundred times as long.
         is_plain = all(unwrapped(child) is child for child in inside.modules())
         return inside.state_dict() if is_plain else get_model_state_dict(inside)
 
     def differing(self, names: Collection[str]) -> Collection[str]:
-        """All but parameters: DDP sends rank 0's buffers to the others before it uses them."""
+        """Returns everything but parameters: DDP broadcasts rank 0's buffers before it uses them."""
         return set(names).difference(name for name, _ in named_parameters(replicated(self.thing)))
 
     def existing(self) -> dict[str, torch.Tensor]:
-        """All its tensors."""
+        """Returns all tensors of the module."""
         return {name: value for name, value in self.state().items() if isinstance(value, torch.Tensor)}
 
     def load(self, state: Any) -> None:
-        """The tensors of most modules are loaded in place already; this loads what else the module keeps, and those
-        of which its `state_dict` gives copies."""
-        if state:  # torch refuses an empty state, and a loss function has no other
+        """Loads extra state, and tensors of which `state_dict` returns copies; all others were loaded in place
+        already.
+        """
+        if state:  # torch refuses an empty state, which loss functions have
             set_model_state_dict(replicated(self.thing), state)
 
 
 class OptimizerPart(Part):
-    """An optimizer, its state under the names of the parameters: their numbers depend on the order of groups.
+    """An optimizer, with its state under parameter names: parameter numbers depend on the order of the groups.
 
-    DCP's get_optimizer_state_dict is not used, since it steps a fresh optimizer to make it have state: that fails for
-    some optimizers, and makes state for parameters that had none.
+    DCP's get_optimizer_state_dict is not used because it steps a fresh optimizer to create state. That fails for some
+    optimizers, and creates state for parameters that had none.
     """
 
     def __init__(self, name: str, thing: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
-        """`names` has the names of parameters by their id."""
+        """`names` maps the id of a parameter to its name."""
         super().__init__(name, thing)
         self._names = names
 
     def state(self) -> Any:
-        """`state` by parameter name, `param_groups` with names, and `other` state, which is of no parameter."""
+        """Returns `state` by parameter name, `param_groups` with names, and `other`: state that belongs to no
+        parameter.
+        """
         groups, state = [], {}
         other = {key: value for key, value in self.thing.state.items() if not isinstance(key, torch.Tensor)}
         for group, named in self._groups():
@@ -137,11 +143,11 @@ class OptimizerPart(Part):
         return {"state": state, "param_groups": groups, **({"other": other} if other else {})}
 
     def differing(self, names: Collection[str]) -> Collection[str]:
-        """None: replicated parameters have the same state on all ranks."""
+        """Returns nothing: replicated parameters have the same state on all ranks."""
         return ()
 
     def templates(self) -> Template:
-        """State of the shape of its parameter is sharded as the parameter is."""
+        """State with the shape of its parameter is sharded like the parameter."""
         parameters = self._parameters()
 
         def find(path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
@@ -151,7 +157,7 @@ class OptimizerPart(Part):
         return find
 
     def check(self, state: Any) -> None:
-        """Its parameters must be the same, by name and order."""
+        """Checks that the parameters are the same in name and order."""
         saved = [list(group["params"]) for group in state["param_groups"]]
         now = [list(named) for _, named in self._groups()]
         if saved == now:
@@ -166,7 +172,7 @@ class OptimizerPart(Part):
         )
 
     def load(self, state: Any) -> None:
-        """Goes through the optimizer's own load_state_dict, which needs numbers instead of names."""
+        """Loads through the optimizer's own load_state_dict, which expects numbers instead of names."""
         names = [name for group in state["param_groups"] for name in group["params"]]
         numbers = {name: number for number, name in enumerate(names)}
         self.thing.load_state_dict(
@@ -180,7 +186,7 @@ class OptimizerPart(Part):
                 ],
             }
         )
-        # It converts all state to its parameter's type; what was float32 must stay so.
+        # load_state_dict converts all state to the parameter's type; state that was float32 must stay float32.
         parameters = self._parameters()
         for name, values in state["state"].items():
             loaded = self.thing.state[parameters[name]]
@@ -202,7 +208,7 @@ class OptimizerPart(Part):
 
 
 def make_parts(things: Mapping[str, Any]) -> list[Part]:
-    """A part for each thing. Raises TypeError for what cannot be kept."""
+    """Creates a part for each object. Raises TypeError for an object that cannot be saved."""
     names: dict[int, str] = {}
     modules = {name: thing for name, thing in things.items() if isinstance(thing, nn.Module)}
     for name, module in modules.items():
@@ -246,18 +252,18 @@ def _make_optimizer(name: str, thing: torch.optim.Optimizer, names: Mapping[int,
             f"Checkpoint({name}=...) was given a ZeroRedundancyOptimizer, whose state is on other ranks than its "
             "parameters: shard the model and the state by torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
-    # One that wraps another keeps state that is in no `state` of its own.
+    # An optimizer that wraps another one keeps state outside its own `state`.
     is_plain = thing.state_dict().keys() == {"state", "param_groups"}
     return OptimizerPart(name, thing, names) if is_plain else Part(name, thing)
 
 
 def replicated(module: nn.Module) -> nn.Module:
-    """The module inside of DDP or DataParallel. Torch's functions for state know the first of them alone."""
+    """Returns the module inside DDP or DataParallel. Torch's state functions unwrap only DDP."""
     return module.module if isinstance(module, _REPLICATED) else module
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside of wrappers that add to the names of its parameters."""
+    """Returns the module inside wrappers that prefix parameter names."""
     for wrapped in ("_orig_mod", "_checkpoint_wrapped_module"):
         if module._modules.get(wrapped) is not None:
             return unwrapped(getattr(module, wrapped))
@@ -267,7 +273,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def named_parameters(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and parameters, without what wrappers add to the names."""
+    """Yields names and parameters, without the prefixes of wrappers."""
     module = unwrapped(module)
     for name, parameter in module._parameters.items():
         if parameter is not None:
@@ -278,7 +284,7 @@ def named_parameters(module: nn.Module, prefix: str = "") -> Iterator[tuple[str,
 
 
 def check_tensor(path: str, value: torch.Tensor) -> None:
-    """Raises TypeError for a tensor that is not a plain block of numbers."""
+    """Raises TypeError for a tensor that is not a plain, dense block of numbers."""
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
     inner = value.to_local() if isinstance(value, DTensor) else value

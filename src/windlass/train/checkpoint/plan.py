@@ -1,4 +1,4 @@
-"""Assigns the tensors of all ranks to the ranks that write them, so that each writes as many bytes."""
+"""Assigns the tensors of all ranks to the ranks that write them, so that all ranks write about as many bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.distributed.tensor import DTensor
 from windlass.train.checkpoint.chunks import Chunk
 
 SLACK_BYTES = 1 << 20
-"""A tensor is cut in two only to move more than this from one rank to another."""
+"""Minimum bytes to move between ranks that justify splitting a tensor."""
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """The type of this name. Raises ValueError."""
+    """Returns the torch type with this name. Raises ValueError."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(f"{name!r} is no type of a tensor")
@@ -23,7 +23,9 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def local_chunks(tensors: Mapping[str, torch.Tensor]) -> list[Chunk]:
-    """What this rank holds, as DCP's planner sees it: all of a plain tensor, its shard of a DTensor."""
+    """Returns the chunks that this rank holds, as DCP's planner does: a whole plain tensor, or its shard of a
+    DTensor.
+    """
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(tensors), None, True)
     chunks = []
@@ -43,11 +45,12 @@ def local_chunks(tensors: Mapping[str, torch.Tensor]) -> list[Chunk]:
 
 
 def share(held: Sequence[Sequence[Chunk]], differing: Collection[str] = ()) -> list[list[Chunk]]:
-    """Which rank writes what, out of what each holds. The same on every rank that computes it.
+    """Decides which rank writes which chunks, given the chunks that each rank holds. Deterministic on all ranks.
 
-    What one rank alone holds it must write, and tensors named in `differing`, of which ranks may have other values, are
-    written by the first rank that holds them. The rest is assigned, the largest first, to the rank that has least; a
-    full tensor that several ranks hold is cut along its first dimension where that makes the ranks more equal.
+    Chunks that only one rank holds are written by that rank. Tensors named in `differing`, whose values may differ
+    between ranks, are written by the first rank that holds them. All others are assigned, largest first, to the rank
+    with the fewest bytes; a whole tensor held by several ranks is split along its first dimension if that balances the
+    ranks better.
     """
     holders: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     chunks: dict[tuple[str, tuple[int, ...]], Chunk] = {}
@@ -86,7 +89,7 @@ def _assign(chunk: Chunk, ranks: list[int], goal: float, plan: list[list[Chunk]]
 
 
 def _cut(chunk: Chunk, rest: Chunk, space: float) -> tuple[Chunk, Chunk | None]:
-    """What of `rest` a rank with `space` bytes left gets, and what remains."""
+    """Splits `rest` for a rank with `space` bytes left; returns its piece and the remainder."""
     if not chunk.is_full or not chunk.shape or rest.num_bytes <= space + SLACK_BYTES:
         return rest, None
     rows = rest.sizes[0]
@@ -104,7 +107,7 @@ def _rows(chunk: Chunk, begin: int, end: int) -> Chunk:
 
 
 def resolve(tensor: torch.Tensor, chunk: Chunk) -> torch.Tensor:
-    """The data of a chunk on a rank that holds it."""
+    """Returns the data of a chunk on a rank that holds it."""
     if isinstance(tensor, DTensor):
         local = tensor.to_local()
         return local.wait() if hasattr(local, "wait") else local

@@ -1,4 +1,4 @@
-"""The generators of random numbers that a rank draws from, which a checkpoint keeps for each rank."""
+"""The random number generators of a rank; a checkpoint saves their state for each rank."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from typing import Any
 import torch
 
 _OF_LOADER = "of the loader"
-"""Is the name of no argument."""
+"""A key that cannot be the name of a keyword argument."""
 
 
 class RandomNumbers:
-    """The generators of Python, NumPy and torch, and `own` ones of the script, by name."""
+    """The generators of Python, NumPy and torch, and the script's `own` generators by name."""
 
     def __init__(self, own: Mapping[str, Any]) -> None:
         self._own = dict(own)
 
     def add_that_of(self, loader: Any) -> None:
-        """Keep the generator of a loader too, if it has one: it draws the order of each epoch. Of several the first."""
-        held = (loader, getattr(loader, "sampler", None))  # the second name is that of accelerate
+        """Adds the generator of a loader, if it has one: it draws the order of each epoch. Only the first loader
+        counts.
+        """
+        held = (loader, getattr(loader, "sampler", None))  # accelerate uses the second name
         found = [getattr(one, name, None) for one in held for name in ("generator", "synchronized_generator")]
         one = next((one for one in found if isinstance(one, torch.Generator)), None)
         if one is not None and all(one is not known for known in self._own.values()):
             self._own.setdefault(_OF_LOADER, one)
 
     def state(self) -> dict[str, Any]:
-        """The states of all that are in use."""
+        """Returns the states of all generators in use."""
         state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state().numpy().tobytes()}
         numpy = sys.modules.get("numpy")
         if numpy is not None:
@@ -38,7 +40,7 @@ class RandomNumbers:
         return {**state, "own": {name: _state(one) for name, one in self._own.items()}} if self._own else state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with the numbers that would have come next when `state` was taken; others go on as they are."""
+        """Restores the saved generators, so that each continues its sequence; other generators are unchanged."""
         random.setstate(state["python"])
         torch.set_rng_state(_tensor(state["torch"]))
         if "numpy" in state:
@@ -53,7 +55,7 @@ class RandomNumbers:
 
 
 def is_generator(thing: Any) -> bool:
-    """Whether it is a generator of the script's own that can be kept."""
+    """Whether the object is a generator that can be saved."""
     numpy = sys.modules.get("numpy")
     of_numpy = (numpy.random.Generator, numpy.random.RandomState) if numpy is not None else ()
     return isinstance(thing, (torch.Generator, random.Random, *of_numpy))

@@ -25,24 +25,26 @@ from windlass.train.checkpoint.plan import dtype_named
 
 
 class FolderReader(StorageReader):
-    """Reads one checkpoint: `torch.distributed.checkpoint.load(state, storage_reader=FolderReader(path))` works too."""
+    """Reads one checkpoint; also usable as `torch.distributed.checkpoint.load(state,
+    storage_reader=FolderReader(path))`.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """`path` is the checkpoint's folder. Raises BadCheckpoint or OSError; it does not verify checksums."""
+        """`path` is the checkpoint's folder. Raises BadCheckpoint or OSError. Checksums are not verified."""
         folder, self.name = os.path.split(os.fspath(path).rstrip("/"))
         self.folder = open_folder(folder or ".")
         self.index = Index(self.folder, self.name, files.read_manifest(self.folder, self.name)["files"])
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it is the folder of a checkpoint."""
+        """Whether the path is the folder of a checkpoint."""
         return os.path.isfile(os.path.join(os.fspath(checkpoint_id), files.MANIFEST))
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Does nothing: a reader reads one checkpoint."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Shapes, types and chunks of all tensors."""
+        """Returns shapes, types and chunks of all tensors."""
         tensors: dict[str, Any] = {}
         for name, places in self.index.places.items():
             chunks = [place.chunk for place in places]
@@ -54,18 +56,18 @@ class FolderReader(StorageReader):
         return Metadata(tensors)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Does nothing: the index was read when the reader was made."""
+        """Does nothing: the constructor has read the index."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """The plan, unchanged."""
+        """Returns the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """The plans, unchanged."""
+        """Returns the plans unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
-        """Load what the plan asks for, file by file. Raises OSError."""
+        """Loads the requested tensors, file by file. Raises OSError."""
         by_file: dict[str, list[tuple[Place, ReadItem]]] = {}
         for item in plan.items:
             place = self._place(item.storage_index)
@@ -86,7 +88,7 @@ class FolderReader(StorageReader):
 
 
 def _load(opened: BinaryIO, place: Place, item: ReadItem, target: torch.Tensor) -> None:
-    """Read a box of a chunk into a tensor; directly into its memory where both are one run of bytes."""
+    """Reads a box of a chunk into a tensor; directly into its memory if both are contiguous."""
     if target.numel() == 0:
         return
     sizes, dtype = place.chunk.sizes, dtype_named(place.chunk.dtype)

@@ -1,4 +1,4 @@
-"""Finds the newest verified checkpoint, all ranks agreeing on it; each rank reads its share of the files."""
+"""Finds the newest verified checkpoint by agreement of all ranks; each rank reads its share of the files."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ T = TypeVar("T")
 
 
 def choose(folder: str, world: World, retry: Retry, run_id: str = "") -> tuple[Found | None, list[Found]]:
-    """The newest verified checkpoint, and the newer ones that are damaged or of an unknown format, with fault and
-    problem. A collective.
+    """Returns the newest verified checkpoint, and the newer ones that are damaged or of an unknown format. A
+    collective.
 
-    Where the run `run_id` has saved any, those of other runs in the folder count as older: what another run saved
-    later, or what of it cannot be read, does not matter to this run.
+    If run `run_id` has saved checkpoints, those of other runs in the folder count as older: later saves or unreadable
+    files of another run do not matter to this run.
 
-    None where there is no checkpoint, or where all are proved damaged. Raises on all ranks UnreadableCheckpoint where
-    the folder or a checkpoint newer than any verified one cannot be read, also after retries: to resume from an older
-    one, or from none, would lose what it holds. Raises UnknownFormat where there are checkpoints of an unknown format
-    and none that is verified.
+    Returns None without checkpoints, or if all are proved damaged. Raises UnreadableCheckpoint on all ranks if the
+    folder or a checkpoint newer than any verified one cannot be read after retries: resuming from an older one would
+    lose progress. Raises UnknownFormat if there are checkpoints of an unknown format and no verified one.
     """
     refused: list[Found] = []
     candidates = list_together(folder, world, retry)
@@ -64,8 +63,9 @@ def choose(folder: str, world: World, retry: Retry, run_id: str = "") -> tuple[F
 
 
 def choose_only(wanted: str, folder: str, world: World, retry: Retry) -> Found:
-    """The one checkpoint of this name or path. Raises FileNotFoundError, BadCheckpoint or UnreadableCheckpoint on all
-    ranks."""
+    """Returns the checkpoint with this name or path. Raises FileNotFoundError, BadCheckpoint or UnreadableCheckpoint on
+    all ranks.
+    """
     path = absolute(wanted if os.sep in wanted else os.path.join(folder, wanted))
     parent, name = os.path.split(path)
     candidates = list_together(parent, world, retry)
@@ -84,9 +84,9 @@ def choose_only(wanted: str, folder: str, world: World, retry: Retry) -> Found:
 
 
 def list_together(folder: str, world: World, retry: Retry) -> list[Found]:
-    """The checkpoints in a folder, newest first, as rank 0 lists them. A collective.
+    """Returns the checkpoints of a folder, newest first, as rank 0 lists them. A collective.
 
-    Raises UnreadableCheckpoint on all ranks where the folder cannot be read.
+    Raises UnreadableCheckpoint on all ranks if the folder cannot be read.
     """
     found = together(lambda: files.list_checkpoints(folder) if world.lists else [], folder, world, retry)
     listed: list[Found] = world.broadcast(found)
@@ -94,7 +94,7 @@ def list_together(folder: str, world: World, retry: Retry) -> list[Found]:
 
 
 def together(action: Callable[[], T], path: str, world: World, retry: Retry) -> T:
-    """The result of `action()` on this rank, reads repeated. Where it fails on one rank, all raise. A collective."""
+    """Runs `action()` on this rank, with reads repeated. If it fails on one rank, all raise. A collective."""
     result: T | None = None
     problem: Problem | None = None
     try:
@@ -108,7 +108,7 @@ def together(action: Callable[[], T], path: str, world: World, retry: Retry) -> 
 
 
 def unreadable(path: str, problems: Sequence[Problem]) -> UnreadableCheckpoint:
-    """The error that all ranks raise. `windlass why` recognizes its text."""
+    """Returns the error that all ranks raise. `windlass why` recognizes its text."""
     texts = "; ".join(sorted({problem.text for problem in problems}))
     return UnreadableCheckpoint(
         f"{path} cannot be read, also after retries ({texts}). No checkpoint was changed or removed, and no step was "
@@ -118,7 +118,7 @@ def unreadable(path: str, problems: Sequence[Problem]) -> UnreadableCheckpoint:
 
 
 def _examine(listed: Found, world: World, retry: Retry) -> tuple[Found, list[Problem]]:
-    """A listed checkpoint, its manifest read again where that failed, and what is wrong with it. A collective."""
+    """Reads the manifest again if that failed, and returns the checkpoint with its problems. A collective."""
     found = listed
     if listed.fault is Fault.UNREADABLE:
         found = world.broadcast(_find_again(listed, retry) if world.lists else None)
@@ -141,7 +141,7 @@ def _find_again(listed: Found, retry: Retry) -> Found:
 
 
 def _verify(found: Found, world: World, retry: Retry) -> list[Problem]:
-    """What is wrong with it; each rank reads its share of the files, all of them where ranks cannot communicate."""
+    """Returns the problems of a checkpoint; each rank reads its share, or all files if ranks cannot communicate."""
     folder = open_folder(os.path.dirname(found.path))
     largest_first = sorted(found.files, key=lambda file: (-found.files[file]["bytes"], file))
     mine = largest_first[world.rank :: world.size] if world.can_communicate else largest_first

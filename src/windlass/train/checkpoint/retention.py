@@ -1,13 +1,13 @@
-"""Which checkpoints a run removes: its own beyond as many as it keeps, and none that may still be of use.
+"""Decides which checkpoints a run removes: its own surplus ones, and none that may still be useful.
 
-| what | removed |
+| checkpoint | removed |
 |---|---|
-| complete, of this run | beyond the newest `keep`, or older than `keep_for`; the newest stays in any case |
+| complete, of this run | beyond the newest `keep`, or older than `keep_for`; the newest is always kept |
 | damaged, of this run | set aside first; removed as above, once a newer checkpoint of this run has been verified |
-| unfinished, of this run | once it cannot be finished any more |
-| unreadable, of an unknown format, of another run or of an unknown one | never |
+| unfinished, of this run | once it can no longer be finished |
+| unreadable, of an unknown format, of another or an unknown run | never |
 
-Standard library only, Python 3.9: the command line and the writer process use it.
+Standard library only, Python 3.9: the command line and the writer process use this module.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from windlass.train.checkpoint.opening import open_folder
 from windlass.train.checkpoint.storage import Folder
 
 INCOMPLETE_SECONDS = 600.0
-"""After so long without a change, an unfinished checkpoint of an earlier attempt will not be finished any more."""
+"""Seconds without a change after which an unfinished checkpoint of an earlier attempt counts as abandoned."""
 
 
 @dataclass
 class Pruned:
-    """What was removed and set aside, by the names that they had."""
+    """Names of the checkpoints that were removed or set aside."""
 
     removed: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
@@ -45,11 +45,11 @@ def prune(
     faults: Mapping[str, Fault] = types.MappingProxyType({}),
     verify: Callable[[Found], object] = files.examine,
 ) -> Pruned:
-    """Set aside what was found damaged, then remove what the run `run_id` keeps no longer. Raises OSError.
+    """Sets damaged checkpoints aside, then removes the surplus checkpoints of run `run_id`. Raises OSError.
 
-    `faults` has what the caller found by reading, by name. What is damaged is set aside, unless it is of another run;
-    what has another fault neither counts as kept nor is removed. `verify` reads one checkpoint and returns its
-    problems; it is called only before a damaged one is removed.
+    `faults` maps names to faults that the caller has found by reading. Damaged checkpoints of this run are set aside;
+    those with another fault do not count as kept and are not removed. `verify` reads one checkpoint and returns its
+    problems; it is called only before a damaged checkpoint is removed.
     """
     folder = open_folder(os.fspath(path))
     done = Pruned()
@@ -59,7 +59,7 @@ def prune(
                 folder.set_aside(one.name)
                 done.set_aside.append(one.name)
             except OSError:
-                pass  # by another process, or the disk is read only: it does not count as kept
+                pass  # changed by another process, or the disk is read-only: it does not count as kept
     found = [one for one in files.list_checkpoints(folder) if one.name not in faults]
     for one in to_prune(found, run_id, keep, keep_for, time.time()):
         if one.fault is Fault.DAMAGED and not _is_superseded(one, found, verify):
@@ -75,7 +75,7 @@ def prune(
 
 
 def _opens(folder: Folder, found: Found) -> bool:
-    """Whether every file of it can be opened. One that cannot is unreadable, whatever its manifest says."""
+    """Whether every file of the checkpoint can be opened; otherwise it is unreadable, even with a valid manifest."""
     try:
         for file in found.files:
             folder.open(found.name, file).close()
@@ -85,7 +85,7 @@ def _opens(folder: Folder, found: Found) -> bool:
 
 
 def _is_superseded(damaged: Found, found: list[Found], verify: Callable[[Found], object]) -> bool:
-    """Whether the newest complete one of the same run, `found` being newest first, is newer and verified."""
+    """Whether a complete checkpoint of the same run is newer and verified; `found` is sorted newest first."""
     for one in found:
         if one.name == damaged.name:
             return False
@@ -95,7 +95,9 @@ def _is_superseded(damaged: Found, found: list[Found], verify: Callable[[Found],
 
 
 def to_prune(found: list[Found], run_id: str, keep: int | None, keep_for: float | None, now: float) -> list[Found]:
-    """Which of these, newest first, the run `run_id` removes; damaged ones only if a newer one is verified."""
+    """Returns the checkpoints that run `run_id` removes; damaged ones only if a newer one is verified. Input newest
+    first.
+    """
     mine = [one for one in found if one.run_id == run_id and run_id]
     newest = next((one for one in mine if one.complete), None)
     if newest is None:
@@ -115,7 +117,7 @@ def to_prune(found: list[Found], run_id: str, keep: int | None, keep_for: float 
 
 
 def _is_given_up(one: Found, newest: Found, now: float) -> bool:
-    """Whether an unfinished checkpoint can no longer be finished: a later save of its own attempt already was."""
+    """Whether an unfinished checkpoint can no longer be finished, because a later save of its attempt was."""
     mine, last = files.parse_name(one.name), files.parse_name(newest.name)
     if mine is None or last is None:
         return False

@@ -1,7 +1,7 @@
-"""Repeats a read that the file system failed, with growing pauses, until its time is used up.
+"""Repeats reads that fail in the file system, with growing pauses, within a time limit.
 
-Network file systems fail reads for a while (ESTALE, EIO, EACCES), and a process runs out of descriptors for a moment
-(EMFILE): none of these means that bytes are damaged. Standard library only, Python 3.9.
+Network file systems fail reads temporarily (ESTALE, EIO, EACCES), and a process may run out of file descriptors
+(EMFILE): neither means that data is damaged. Standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from windlass.train.checkpoint.faults import described
 
 VARIABLE = "WINDLASS_CHECKPOINT_RETRY_SECONDS"
 SECONDS = 60.0
-"""A remount or a failover of an NFS server takes less; hang detection and the grace of a pod take longer."""
+"""Longer than a remount or failover of an NFS server, shorter than hang detection and the grace period of a pod."""
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
@@ -28,7 +28,7 @@ def _log(text: str) -> None:
 
 
 class Retry:
-    """The time that one restore may spend on errors; it is shared by all reads of the restore."""
+    """Time budget of one restore for file system errors, shared by all of its reads."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Retry:
         self._gives_up = gives_up
 
     def call(self, read: Callable[[], T], path: str) -> T:
-        """The result of `read()`. Raises its last OSError once the time is up; at once what is not there, a file in the
-        place of a folder, and what a store refuses.
+        """Returns the result of `read()`. Raises its last OSError once the time is used up.
 
-        `path` is for the log, where the error has none.
+        Missing files, a file in place of a folder, and refusals of a store are raised at once. `path` is used in log
+        lines if the error has no path.
         """
         end: float | None = None
         pause = FIRST_PAUSE_SECONDS
@@ -77,7 +77,7 @@ class Retry:
 
 
 def seconds_of(environ: Mapping[str, str]) -> float:
-    """`$WINDLASS_CHECKPOINT_RETRY_SECONDS`, else 60. Raises ValueError for what is no time."""
+    """Returns `$WINDLASS_CHECKPOINT_RETRY_SECONDS`, else 60. Raises ValueError for an invalid number."""
     text = environ.get(VARIABLE, "")
     if not text:
         return SECONDS

@@ -1,4 +1,4 @@
-"""Saves one checkpoint at a time: all ranks copy their state, their writers write it, rank 0's commits it."""
+"""Saves one checkpoint at a time: all ranks copy their state, their writers write it, rank 0's writer commits it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from windlass.train.report import report_checkpoint
 
 
 class Saver:
-    """The saves of this rank. All ranks call `begin`, `finish` and `await_commit` together."""
+    """The saves of this rank. All ranks must call `begin`, `finish` and `await_commit` together."""
 
     def __init__(
         self, folder: str, attempt: int, run_id: str, world: World, settings: Settings, take: Callable[[], Snapshot]
     ) -> None:
-        """`take` makes a snapshot of the present state."""
+        """`take` returns a snapshot of the current state."""
         self.run_id = run_id
         self.prunes = True
         """Whether saves remove old checkpoints; not after a restore that failed."""
@@ -52,37 +52,39 @@ class Saver:
 
     @property
     def busy(self) -> bool:
-        """Whether a save of this rank is under way, according to the answers read so far."""
+        """Whether a save of this rank is running, according to the answers read so far."""
         return bool(self._awaited)
 
     @property
     def part_is_written(self) -> bool:
-        """Whether this rank's own part of the save under way, if there is one, is on the disk."""
+        """Whether this rank's part of the running save, if any, is on the disk."""
         return "part" not in self._awaited
 
     def is_due(self) -> bool:
-        """Whether it is time for a periodic save; rank 0 decides."""
+        """Whether a periodic save is due; rank 0 decides."""
         every = self._settings.every_seconds
         return every is not None and self._world.rank == 0 and time.monotonic() - self._due_from >= every
 
     def prepare(self) -> None:
-        """Plan and reserve memory. A collective. Raises TypeError that names what cannot be kept."""
+        """Plans and reserves memory. A collective. Raises TypeError with the path of a value that cannot be saved."""
         self._copier.plan(self._take())
 
     def restored(self, found: files.Found) -> None:
-        """The state is that of a checkpoint, which need not be saved again."""
+        """Records that the current state is that of a checkpoint and need not be saved again."""
         self._position = (found.step, found.epoch)
         self._name = self._committed = found.name
 
     # -- saving -------------------------------------------------------------------------------------------------------
 
     def begin(self, *, may_skip: bool = False) -> bool:
-        """Copy the state and have it written. With `may_skip`, False where a save is under way; else wait for it."""
+        """Copies the state and starts writing it. With `may_skip`, returns False if a save is running; otherwise waits
+        for it.
+        """
         self.poll()
         snapshot = self._take()
         mine = Flags(busy=self.busy, unplanned=not self._copier.is_planned(snapshot))
-        agree = self._world.begin_reduce(mine)  # one reduction for both questions
-        # Ranks seldom differ, and waiting for the others holds the training: the copy is made meanwhile.
+        agree = self._world.begin_reduce(mine)  # one reduction answers both questions
+        # Ranks rarely differ, and waiting for the others would pause the training, so the copy is made in the meantime.
         copied = None if mine.busy or mine.unplanned else self._copied(snapshot)
         agreed = agree()
         if agreed.busy:
@@ -109,14 +111,16 @@ class Saver:
         return True
 
     def _copied(self, snapshot: Snapshot) -> dict[str, int] | None:
-        """Copy it by the plan there is; None where that fails, which the copy after the ranks have agreed reports."""
+        """Copies the snapshot by the existing plan; None if that fails, which the copy after the agreement will
+        report.
+        """
         try:
             return self._copier.copy(snapshot)
         except OSError:
             return None
 
     def _order(self, snapshot: Snapshot, where: Mapping[str, int]) -> dict[str, Any]:
-        """What the writer is sent."""
+        """Returns the order for the writer."""
         return {
             "do": "save",
             "name": self._name,
@@ -136,7 +140,7 @@ class Saver:
         }
 
     def finish(self, position: tuple[int, int]) -> bool:
-        """Have the state of this step and epoch, the present one, on the disk; returns whether it is."""
+        """Ensures that the current state, of this step and epoch, is on the disk; returns whether it is."""
         self.await_writer()
         is_saved = self._position == position and self._is_committed()
         if not self._world.reduce(Flags(failed=not is_saved)).failed:
@@ -145,31 +149,32 @@ class Saver:
         return self.await_commit()
 
     def await_writer(self) -> None:
-        """Wait until no save of this rank is under way."""
+        """Waits until no save of this rank is running."""
         while self.busy:
             self.poll(1.0)
 
     def await_commit(self) -> bool:
-        """Wait for the save under way; returns on all ranks whether it is committed. Raises RuntimeError if a rank is
-        gone."""
+        """Waits for the running save; returns on all ranks whether it is committed. Raises RuntimeError if a rank has
+        died.
+        """
         while not self.part_is_written:
             self.poll(1.0)
         try:
             failed = self._world.reduce(Flags(failed=self._part_failed)).failed
         except RuntimeError:
             failed = True
-        if failed and self.busy:  # rank 0 must not wait for the part of a rank that is gone or has failed
+        if failed and self.busy:  # rank 0 must not wait for the part of a rank that has died or failed
             with contextlib.suppress(OSError):
                 self.writer.send({"do": "abandon", "reason": "a rank's part could not be written"})
         self.await_writer()
         return not self._world.reduce(Flags(failed=not self._is_committed())).failed
 
     def _is_committed(self) -> bool:
-        """Whether the last save is complete; only rank 0 can check, the others return True."""
+        """Whether the last save is complete. Only rank 0 can check; other ranks return True."""
         return self._world.rank != 0 or self._committed == self._name
 
     def poll(self, timeout: float = 0.0) -> None:
-        """Read the writer's answers."""
+        """Reads the answers of the writer."""
         for answer in self.writer.receive(timeout):
             if answer["did"] == "died":
                 if self.busy:
@@ -183,19 +188,20 @@ class Saver:
             self._awaited.discard(answer["did"])
 
     def close(self) -> None:
-        """Let the writer end; it finishes a save that is under way."""
+        """Lets the writer exit; it finishes a running save first."""
         self.writer.close(busy=self.busy)
         self._memory.close()
 
     def _give_up(self, reason: str) -> None:
-        """This rank's part will not come: rank 0 reports it, the others inform rank 0's writer."""
+        """Abandons this rank's part: rank 0 reports it, other ranks inform rank 0's writer."""
         self._part_failed = True
         folder, name, rank = open_folder(self._folder), self._name, self._world.rank
-        with contextlib.suppress(OSError):  # without a manifest it is never loaded, and rank 0 then gives up by itself
+        # without a manifest the checkpoint is never loaded, and rank 0 times out by itself
+        with contextlib.suppress(OSError):
             if rank == 0:
                 folder.remove(name, files.MANIFEST)
             else:
-                folder.begin(name)  # the writer of rank 0 may not have created it yet
+                folder.begin(name)  # rank 0's writer may not have created the folder yet
                 folder.put(name, f"rank-{rank}.failed", [reason.encode()])
         if rank == 0:
             report_checkpoint({"action": "failed", "step": self._position[0], "name": name, "reason": reason})

@@ -27,7 +27,7 @@ _STEPS = re.compile(r"(\d+)\s*steps?\Z")
 
 @dataclass(frozen=True)
 class Settings:
-    """Where and how often to save, and what to keep."""
+    """Where and how often to save, and which checkpoints to keep."""
 
     folder: str
     every_steps: int | None
@@ -40,7 +40,9 @@ class Settings:
 def settle(
     folder: object, every: object, keep: object, keep_for: object, when_busy: object, environ: Mapping[str, str]
 ) -> Settings:
-    """The settings of these arguments; None means the environment's. Raises ValueError for an invalid one."""
+    """Merges arguments with the environment; None means the environment's value. Raises ValueError for an invalid
+    setting.
+    """
     steps, seconds = _every(every if every is not None else environ.get("WINDLASS_CHECKPOINT_EVERY") or DEFAULT_EVERY)
     kept = keep if keep is not None else environ.get("WINDLASS_CHECKPOINT_KEEP") or DEFAULT_KEEP
     if isinstance(kept, str) and kept.isdigit():
@@ -61,7 +63,7 @@ def settle(
 
 
 def _every(every: object) -> tuple[int | None, float | None]:
-    """Steps, or seconds."""
+    """Parses a number of steps, or a duration in seconds."""
     if type(every) is int:
         steps: int = every
     elif isinstance(every, str) and (found := _STEPS.match(every.strip().lower())):
@@ -75,7 +77,7 @@ def _every(every: object) -> tuple[int | None, float | None]:
 
 def _seconds(name: str, text: object) -> float:
     found = _DURATION.match(text.strip().lower()) if isinstance(text, str) else None
-    # The whole word first: "ms" is no plural of "m".
+    # The whole word is looked up first: "ms" is not a plural of "m".
     unit = (_UNITS.get(found[2]) or _UNITS.get(found[2].removesuffix("s"))) if found else None
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         seconds = float(text)

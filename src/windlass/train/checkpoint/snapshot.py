@@ -1,4 +1,4 @@
-"""Takes the state of one moment and copies this rank's share of it into memory shared with the writer process."""
+"""Captures the state of a moment and copies this rank's share into memory shared with the writer process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from windlass.train.checkpoint.plan import dtype_named, local_chunks, resolve, s
 from windlass.train.checkpoint.writer_process import SharedMemory
 
 _OWN_STATE_BYTES = 64 << 10
-"""Reserved for the JSON of a rank, so that it seldom needs new memory."""
+"""Bytes reserved for the rank's JSON state, so that new memory is rarely needed."""
 
 
 class Snapshot:
-    """The state of one moment: trees that are JSON already, and tensors that are still the script's."""
+    """The state of a moment: trees already encoded as JSON, and tensors that still belong to the script."""
 
     def __init__(
         self,
@@ -34,7 +34,9 @@ class Snapshot:
         *,
         allow_pickle: bool,
     ) -> None:
-        """`rng` is the state of random number generators. Raises TypeError that names what cannot be kept."""
+        """`rng` is the state of the random number generators. Raises TypeError with the path of a value that cannot be
+        saved.
+        """
         self.began_at, self.began = time.time(), time.perf_counter()
         """When the save began to hold the training: Unix seconds, and by the clock that only goes forward."""
         self.progress = progress
@@ -56,7 +58,7 @@ class Snapshot:
         state = part.state()
         if not isinstance(part, ModulePart):
             return encoder.encode(state, part.name)
-        # A module's tensors are found by their names alone, so that a model may be spread over ranks in any way.
+        # A module's tensors are found by name alone, so that a model may be distributed over ranks in any way.
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 self._keep(f"{part.name}.{name}", value)
@@ -76,7 +78,7 @@ class Snapshot:
         return name
 
     def differing(self) -> list[str]:
-        """Names of the tensors that ranks have in common, and may have with other values."""
+        """Names of the tensors that all ranks hold, possibly with different values."""
         found = []
         for part in self._parts:
             prefix = f"{part.name}."
@@ -85,7 +87,7 @@ class Snapshot:
         return sorted(found)
 
     def signature(self) -> list[Any]:
-        """What the plan depends on."""
+        """Returns the names and shapes that determine the plan."""
         return [
             (name, tensor.dtype, tensor.shape)
             + ((tensor.placements, id(tensor.device_mesh)) if isinstance(tensor, DTensor) else ())
@@ -94,7 +96,7 @@ class Snapshot:
 
 
 class Copier:
-    """Keeps the plan, and the shared memory laid out by it, for as long as names and shapes stay the same."""
+    """The write plan and the shared memory laid out by it, valid while names and shapes stay the same."""
 
     def __init__(self, world: World, memory: SharedMemory) -> None:
         self._world = world
@@ -109,12 +111,12 @@ class Copier:
         return snapshot.signature() == self._signature
 
     def plan(self, snapshot: Snapshot) -> None:
-        """Make the plan and have memory for it. A collective. Raises OSError, ValueError, TypeError."""
+        """Plans the save and allocates memory. A collective. Raises OSError, ValueError, TypeError."""
         chunks, rank = local_chunks(snapshot.tensors), self._world.rank
         if self._world.can_communicate:
             held, differing = zip(*self._world.gather((chunks, snapshot.differing())), strict=True)
             mine = share(held, set().union(*differing))[rank]
-        else:  # rank 0 writes what is common, each rank what is its own
+        else:  # rank 0 writes the state common to all ranks, each rank its own
             if sharded := [chunk.name for chunk in chunks if not chunk.is_full]:
                 raise TypeError(
                     f"{sharded[0]} cannot be kept in a checkpoint: it is sharded, and Checkpoint was made before "
@@ -135,7 +137,7 @@ class Copier:
         self._memory.prepare(self._gpu)
 
     def copy(self, snapshot: Snapshot) -> dict[str, int]:
-        """Copy this rank's share; returns where in the memory it is, for the writer. Raises OSError."""
+        """Copies this rank's share; returns its positions in the memory for the writer. Raises OSError."""
         layout = self._layout
         own = {"rank": self._world.rank, "tensors": layout.index, "own": snapshot.own}
         if self._world.rank == 0:
@@ -147,7 +149,7 @@ class Copier:
         self._memory.await_prepared()
         devices = set()
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()  # the script may have begun copies to tensors on the CPU
+            torch.cuda.synchronize()  # the script may have started copies to CPU tensors
         with torch.no_grad():
             for view, chunk in zip(self._views, layout.chunks, strict=True):
                 data = resolve(snapshot.tensors[chunk.name], chunk)
@@ -161,18 +163,18 @@ class Copier:
 
 
 def copies_without_waiting(device: torch.device) -> bool:
-    """Whether a copy from this device may be started without waiting for it: `Copier.copy` synchronizes CUDA alone.
+    """Whether a copy from this device can be awaited: `Copier.copy` synchronizes CUDA only.
 
-    On MPS and XPU such a copy would still be under way when the memory is hashed and written: a torn checkpoint whose
-    checksum is that of the torn bytes.
+    On MPS and XPU the copy could still be running while the memory is hashed and written, which would give a torn
+    checkpoint with a matching checksum.
     """
     return device.type == "cuda"
 
 
 def copy_into(view: torch.Tensor, data: torch.Tensor) -> None:
-    """Copy a tensor. From CUDA the copy is only started: it must be awaited.
+    """Copies a tensor. A copy from CUDA is only started and must be awaited.
 
-    The C library's copy bypasses the cache for large blocks, and takes 0.6 of the time of torch's.
+    The C library's copy bypasses the cache for large blocks and takes 0.6 of the time of torch's.
     """
     is_plain = data.is_contiguous() and data.dtype == view.dtype and not (data.is_neg() or data.is_conj())
     if is_plain and data.device.type == "cpu":

@@ -1,4 +1,4 @@
-"""Remembers SIGTERM until the end of a step, when the state can be saved."""
+"""Records SIGTERM until the end of a step, when the state can be saved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Preempted(SystemExit):
 
 
 class StopSignal:
-    """A handler of SIGTERM, which calls the handler before it too."""
+    """A handler of SIGTERM that also calls the previous handler."""
 
     def __init__(self) -> None:
         self.received = False
@@ -28,24 +28,24 @@ class StopSignal:
         self._earlier: Any = None
 
     def install(self) -> None:
-        """Handle SIGTERM from now on; only the main thread can."""
+        """Installs the handler; only possible in the main thread."""
         if not self._installed and threading.current_thread() is threading.main_thread():
             self._installed = True
             self._earlier = signal.signal(signal.SIGTERM, self._receive)
 
     def keep(self) -> None:
-        """Have `remove` do nothing: the process is ending with `EXIT_CODE`, which a late SIGTERM must not change."""
+        """Disables `remove`: the process exits with `EXIT_CODE`, which a late SIGTERM must not change."""
         self._installed = False
 
     def remove(self) -> None:
-        """Restore the handler before it."""
+        """Restores the previous handler."""
         if self._installed and threading.current_thread() is threading.main_thread():
             self._installed = False
             signal.signal(signal.SIGTERM, self._earlier or signal.SIG_DFL)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
-            # A process forked by the script: there the signal means what it always does.
+            # In a process forked by the script, the signal has its usual effect.
             signal.signal(signal.SIGTERM, self._earlier or signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
             return

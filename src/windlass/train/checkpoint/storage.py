@@ -15,32 +15,35 @@ from pathlib import Path
 from typing import BinaryIO
 
 ASIDE = ".damaged"
-"""Ends the name of a checkpoint that was set aside. Versions that do not know it ignore the folder."""
+"""Suffix of a checkpoint that was set aside. Versions that do not know the suffix ignore the folder."""
 WRITE_BYTES = 32 << 10
-"""Written by one call, as in `storage/files.py`: larger ones take longer on some virtual machines (decision 0082)."""
+"""Bytes per write call, as in `storage/files.py`: larger writes are slower on some virtual machines (decision 0082)."""
 RUN_MARKER = "run-"
-"""Begins the name of an empty file in a checkpoint; the rest is the id of its run, also before there is a manifest."""
+"""Prefix of an empty file in a checkpoint whose name ends with the run id; it exists before the manifest does."""
 
 
 class NotPlainFile(OSError):
-    """A symbolic link, a pipe or a folder in the place of a file: no disk error, and not written by Windlass."""
+    """A symbolic link, pipe or folder in place of a file: not a disk error, and not written by Windlass."""
 
 
 class Folder:
     """A folder of checkpoints on a disk that all ranks share. All methods raise OSError."""
 
     num_reads = 1
-    """How often a file is read before it is damaged: a byte may be changed on its way."""
+    """Number of reads before a file counts as damaged: a byte may change in transit."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def make(self) -> None:
-        """Make the folder if it is not there."""
-        Path(self.path).mkdir(parents=True, exist_ok=True)  # unlike makedirs, it hides no error of the file system
+        """Creates the folder if it is missing."""
+        # unlike os.makedirs, this raises every error of the file system
+        Path(self.path).mkdir(parents=True, exist_ok=True)
 
     def checkpoints(self) -> list[str]:
-        """Names of the folders in it, complete checkpoints or not, links left out; none where it does not exist."""
+        """Returns the names of its subfolders, complete checkpoints or not, without links; empty if it does not
+        exist.
+        """
         try:
             with os.scandir(self.path) as entries:
                 found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -49,7 +52,9 @@ class Folder:
         return [name for name in found if not name.startswith(".")]
 
     def files(self, checkpoint: str) -> dict[str, int]:
-        """Name and size in bytes of each plain file of a checkpoint; links may lead anywhere and are left out."""
+        """Returns name and size in bytes of each plain file of a checkpoint, without links, which may point
+        anywhere.
+        """
         with os.scandir(self._within(checkpoint)) as entries:
             return {
                 entry.name: entry.stat(follow_symlinks=False).st_size
@@ -58,11 +63,11 @@ class Folder:
             }
 
     def changed_at(self, checkpoint: str) -> float:
-        """When the checkpoint was last changed, in Unix seconds."""
+        """Returns when the checkpoint was last changed, in Unix seconds."""
         return os.lstat(self._within(checkpoint)).st_mtime
 
     def open(self, checkpoint: str, file: str) -> BinaryIO:
-        """A file for reading, unbuffered; opened without following a link or waiting for the writer of a pipe."""
+        """Opens a file for unbuffered reading, without following links or waiting for the writer of a pipe."""
         path = self._within(checkpoint, file)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -79,40 +84,41 @@ class Folder:
             raise
 
     def begin(self, checkpoint: str, run_id: str = "") -> None:
-        """Create the folder of a checkpoint, unless another rank has, and an empty file with the id of its run.
+        """Creates the folder of a checkpoint, unless another rank has, and an empty file named after its run.
 
-        The folder of all checkpoints must exist: where a disk is gone, its mount point must not be filled.
+        The parent folder must exist: if a disk was unmounted, its mount point must not be filled.
         """
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._within(checkpoint))
         marker = RUN_MARKER + run_id
         if run_id and is_plain_name(marker):
-            with contextlib.suppress(OSError):  # needed only if the save is cut off: what it left is then never removed
+            # the file is needed only if the save is interrupted: its remains are then never removed
+            with contextlib.suppress(OSError):
                 os.close(os.open(self._within(checkpoint, marker), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
     def run_of(self, checkpoint: str) -> str:
-        """The run id that was given to `begin`; empty where none was."""
+        """Returns the run id given to `begin`; empty if none was."""
         names = (name for name in self.files(checkpoint) if name.startswith(RUN_MARKER))
         return next((name[len(RUN_MARKER) :] for name in names), "")
 
     def put(self, checkpoint: str, file: str, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write a file, as `replacing` does."""
+        """Writes a file atomically, as `replacing` does."""
         done = 0
         with replacing(self._within(checkpoint, file)) as written:
             for piece in pieces:
                 for start in range(0, len(piece), WRITE_BYTES):
                     written.write(piece[start : start + WRITE_BYTES])
-                # Start writing to the disk now, so that the fsync at the end finds little left to do.
+                # Starts writing to the disk now, so that the fsync at the end has little left to do.
                 if hasattr(os, "posix_fadvise"):
                     os.posix_fadvise(written.fileno(), done, len(piece), os.POSIX_FADV_DONTNEED)
                 done += len(piece)
 
     def discard(self, checkpoint: str, file: str) -> None:
-        """Remove a file, if it is there."""
+        """Removes a file if it exists."""
         Path(self._within(checkpoint, file)).unlink(missing_ok=True)
 
     def sync(self, checkpoint: str) -> None:
-        """Make the names of the files durable: sync the folder of the checkpoint, and the one that contains it."""
+        """Makes file names durable: syncs the folder of the checkpoint and its parent."""
         for path in (self._within(checkpoint), self.path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -121,11 +127,13 @@ class Folder:
                 os.close(descriptor)
 
     def set_aside(self, checkpoint: str) -> None:
-        """Rename a damaged checkpoint, so that no version of Windlass loads it. Fails if that name is taken."""
+        """Renames a damaged checkpoint, so that no version of Windlass loads it. Fails if the new name is taken."""
         os.rename(self._within(checkpoint), self._within(checkpoint + ASIDE))
 
     def remove(self, checkpoint: str, first: str) -> None:
-        """Remove a checkpoint, the file `first` before all others; hidden by a rename, so that no writer adds to it."""
+        """Removes a checkpoint, the file `first` before all others. It is renamed first, so that no writer adds files
+        to it.
+        """
         path, hidden = self._within(checkpoint), self._within(f".{checkpoint}.removed")
         Path(path, first).unlink(missing_ok=True)
         shutil.rmtree(hidden, ignore_errors=True)
@@ -133,7 +141,7 @@ class Folder:
         shutil.rmtree(hidden, ignore_errors=True)
 
     def undo_words(self, checkpoint: str) -> str:
-        """How to use a checkpoint again that was set aside."""
+        """Describes how to use a checkpoint again that was set aside."""
         return f"rename it to {checkpoint[: -len(ASIDE)]}"
 
     def _within(self, *names: str) -> str:
@@ -144,25 +152,25 @@ class Folder:
 
 
 def is_address(path: str) -> bool:
-    """Whether it is in a store, and no path."""
+    """Whether the text is the address of a store and not a path."""
     return "://" in path
 
 
 def absolute(path: str) -> str:
-    """A path from the root, also of `~/folder`; an address as it is."""
-    if is_address(path):  # `s3://` stays one, and is refused: of `s3:` a folder would be made
+    """Returns an absolute path, with `~` expanded; an address is returned unchanged."""
+    if is_address(path):  # `s3://` stays an address and is refused; as a path it would create a folder `s3:`
         return path if path.endswith("://") else path.rstrip("/")
     return os.path.abspath(os.path.expanduser(path))
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether it names something directly inside a folder, and nothing else."""
+    """Whether the name denotes a direct entry of a folder."""
     return isinstance(name, str) and 0 < len(name) <= 255 and name not in (".", "..") and not set(name) & set("/\\\0")
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
-    """A file to be written beside its place, synced and renamed at the end: complete and durable, or not there."""
+    """Writes a temporary file next to `path`, syncs and renames it at the end: complete and durable, or absent."""
     partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:

@@ -1,14 +1,14 @@
 """The writer process of a rank: writes the state in shared memory to files, and commits the checkpoint on rank 0.
 
 `python -I -S writer.py SETTINGS_JSON`, with the rank's shared memory as an inherited descriptor. Standard input is a
-socket: orders come and answers go as JSON lines. Standard library only, Python 3.9.
+socket for orders and answers, one JSON object per line. Standard library only, Python 3.9.
 
 | order | answer |
 |---|---|
 | `{"do": "save", …}`: write this rank's part; rank 0 then awaits the others', commits, prunes | `part`, then `commit` |
 | `{"do": "abandon", "reason": …}`: stop waiting for the other ranks' parts | `commit` |
 
-When the rank dies its end of the socket closes: a part that is being written is finished, and then the writer ends.
+If the rank dies, its end of the socket closes: the writer finishes the part that it is writing, and then exits.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from windlass.train.checkpoint.opening import open_folder
 from windlass.train.report import checkpoint_line, checkpoint_text
 
 LINGER_SECONDS = 20.0
-"""How long a writer may outlive its rank, to finish what it has begun."""
+"""Seconds that a writer may outlive its rank to finish a save."""
 PARTS_SECONDS = 600.0
-"""How long rank 0 waits for the parts of the other ranks, which begin at the same step."""
+"""Seconds that rank 0 waits for the parts of other ranks, which start at the same step."""
 POLL_SECONDS = 0.005
 PARENT_SECONDS = 1.0
 
 
 class Abandoned(Exception):
-    """The save under way must be given up; the message says why."""
+    """The running save must be abandoned; the message gives the reason."""
 
 
 class Writer:
-    """Carries out orders until its rank ends."""
+    """Carries out orders until its rank exits."""
 
     def __init__(self, settings: dict[str, Any], socket: int) -> None:
         self.rank: int = settings["rank"]
@@ -62,32 +62,32 @@ class Writer:
         self.orphaned_at: float | None = None
 
     def run(self) -> None:
-        """Until the socket closes."""
+        """Runs until the socket closes."""
         while self.orphaned_at is None:
             self._listen(None)
             while self.waiting:
                 order = self.waiting.pop(0)
-                if order["do"] == "save":  # "abandon" is for a save that is over already
+                if order["do"] == "save":  # an "abandon" here is for a save that has ended already
                     self._save(order)
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
     def _listen(self, timeout: float | None) -> None:
-        """Read orders that have come; without a `timeout`, wait for one."""
+        """Reads the orders that have arrived; without a `timeout`, waits for one."""
         while True:
             if self.orphaned_at is not None:
                 time.sleep(timeout or 0.0)
                 return
             if select.select([self.socket], [], [], PARENT_SECONDS if timeout is None else timeout)[0]:
                 break
-            # A child of the rank may keep the other end of the socket open after the rank has ended.
+            # A child process of the rank may hold the other end of the socket open after the rank has exited.
             if os.getppid() != self.parent:
                 self.orphaned_at = time.monotonic()
             if timeout is not None:
                 return
         try:
             data = os.read(self.socket, 1 << 16)
-        except OSError:  # the rank has ended without reading an answer
+        except OSError:  # the rank has exited without reading an answer
             data = b""
         if not data:
             self.orphaned_at = time.monotonic()
@@ -101,7 +101,7 @@ class Writer:
             self.orphaned_at = self.orphaned_at or time.monotonic()
 
     def _check(self) -> None:
-        """Called between two pieces. Raises Abandoned if the save must be given up."""
+        """Called between two pieces of a write. Raises Abandoned if the save must be abandoned."""
         self._listen(0)
         for order in self.waiting:
             if order["do"] == "abandon":
@@ -127,7 +127,7 @@ class Writer:
             self._mark_failed(name, failed)
 
     def _memory(self, end: int) -> memoryview:
-        """The shared memory up to `end`; mapped once for all saves of one size, since page faults take time."""
+        """Returns the shared memory up to `end`; mapped once for all saves of one size, since page faults take time."""
         if len(self.mapped) < end:
             self.mapped = memoryview(mmap.mmap(self.memory, os.fstat(self.memory).st_size, prot=mmap.PROT_READ))
         return self.mapped[:end]
@@ -146,16 +146,16 @@ class Writer:
 
         self.folder.put(order["name"], tensors, pieces())
         part = {"part": {tensors: {"bytes": order["tensors_end"], files.CHECKSUM: f"{checksum:08x}"}}}
-        # The rank's own state is a JSON object too; the two become one.
+        # The rank's own state is a JSON object too; both are merged into one.
         own = memory[order["tensors_end"] + 1 : order["end"]]
         self.folder.put(order["name"], state, [json.dumps(part).encode()[:-1] + b", ", own])
 
     def _mark_failed(self, name: str, reason: str) -> None:
-        """Inform rank 0 by a file that this rank's part will not come."""
+        """Tells rank 0, by a file, that this rank's part failed."""
         for file in files.names_of(self.rank):
             with contextlib.suppress(OSError):
                 self.folder.discard(name, file)
-        for text in (reason.encode(), b""):  # on a full disk there is still room for a name
+        for text in (reason.encode(), b""):  # a full disk still has room for an empty file
             try:
                 self.folder.put(name, f"rank-{self.rank}.failed", [text])
                 return
@@ -165,7 +165,7 @@ class Writer:
     # -- committing ---------------------------------------------------------------------------------------------------
 
     def _commit(self, order: dict[str, Any], failed: str) -> None:
-        """Commit the checkpoint, or give it up and report why; `failed` says what became of rank 0's own part."""
+        """Commits the checkpoint, or abandons it and reports why; `failed` is the error of rank 0's own part."""
         name = order["name"]
         try:
             if failed:
@@ -187,10 +187,10 @@ class Writer:
             faults = dict.fromkeys(order["damaged"], Fault.DAMAGED)
             retention.prune(self.folder.path, run_id, order["keep"], order["keep_for"], faults=faults)
         except OSError:
-            pass  # tried again after the next one
+            pass  # tried again after the next save
 
     def _await_parts(self, name: str) -> None:
-        """Wait until the parts of all ranks are there. Raises Abandoned, and OSError where the folder is gone."""
+        """Waits until the parts of all ranks exist. Raises Abandoned, and OSError if the folder has disappeared."""
         began = time.monotonic()
         missing = list(range(1, self.world_size))
         while missing:
@@ -208,7 +208,7 @@ class Writer:
                 self._listen(POLL_SECONDS)
 
     def _manifest_files(self, name: str) -> dict[str, Any]:
-        """Length and checksum of every file, for the manifest."""
+        """Returns length and checksum of every file for the manifest."""
         listed: dict[str, Any] = {}
         sizes = self.folder.files(name)
         for rank in range(self.world_size):
@@ -222,12 +222,12 @@ class Writer:
         return listed
 
     def _give_up(self, order: dict[str, Any], reason: str) -> None:
-        with contextlib.suppress(OSError):  # what is not removed has no manifest, and is never loaded
+        with contextlib.suppress(OSError):  # remaining files have no manifest and are never loaded
             self.folder.remove(order["name"], files.MANIFEST)
         self._finish(order, "failed", reason=reason)
 
     def _finish(self, order: dict[str, Any], action: str, **facts: Any) -> None:
-        """Write a line to the rank's own output at once: the rank may be in the middle of a long step, or dead."""
+        """Writes a line to the rank's output at once: the rank may be in the middle of a long step, or dead."""
         fields = {
             "action": action,
             "step": order["manifest"]["step"],
@@ -250,9 +250,9 @@ def _reason(error: BaseException) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Serve one rank."""
+    """Serves one rank."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # meant for the rank, which may save then
+        signal.signal(number, signal.SIG_IGN)  # the signal is meant for the rank, which may save then
     settings = json.loads(argv[0])
     sys.path += [one for one in settings.get("path", []) if one not in sys.path]
     Writer(settings, 0).run()

@@ -1,4 +1,4 @@
-"""Starts the writer process of a rank, shares memory with it, sends it orders and reads its answers."""
+"""Starts the writer process of a rank, shares memory with it, sends orders and reads answers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from windlass.train.checkpoint.storage import is_address
 _WRITER = str(Path(__file__).with_name("writer.py"))
 _PAGE_BYTES = mmap.PAGESIZE
 _MADV_POPULATE_WRITE = 23
-"""Linux 5.14; an older kernel answers with an error."""
+"""Available since Linux 5.14; older kernels return an error."""
 _FOR_ALL_CONTEXTS = 1
 """`cudaHostRegisterPortable`: a rank may use several GPUs."""
 
 
 class SharedMemory:
-    """Memory without a name: it is freed when the processes that map it end."""
+    """Anonymous shared memory, freed when the processes that map it exit."""
 
     def __init__(self) -> None:
         self.descriptor = _descriptor()
@@ -42,20 +42,21 @@ class SharedMemory:
         self._preparing: threading.Thread | None = None
 
     def grow(self, num_bytes: int) -> bool:
-        """Have at least so many bytes; returns whether `mapped` is a new one. Raises OSError."""
+        """Ensures at least `num_bytes`; returns whether `mapped` was replaced. Raises OSError."""
         if num_bytes <= self.size:
             return False
         size = -(-num_bytes // _PAGE_BYTES) * _PAGE_BYTES
         os.ftruncate(self.descriptor, size)
-        self.mapped = memoryview(mmap.mmap(self.descriptor, size))  # the old one is freed with the last tensor in it
+        # the old mapping is freed together with the last tensor in it
+        self.mapped = memoryview(mmap.mmap(self.descriptor, size))
         self.size = size
         return True
 
     def prepare(self, device: torch.device | None) -> None:
-        """Have the kernel find the pages now, on a thread, so that the first save need not.
+        """Faults in the pages in a thread, so that the first save does not have to.
 
-        For a GPU, `device`, they are pinned too, for it to write to them itself. That is waited for: such a call of
-        another thread would spoil a graph that the script captures meanwhile.
+        For a GPU `device` the pages are also pinned, so that the GPU writes to them directly. Pinning is awaited: such
+        a call in another thread would break a CUDA graph that the script captures meanwhile.
         """
         self.await_prepared()
         arguments = (self.mapped, self.size, device)
@@ -65,19 +66,20 @@ class SharedMemory:
             self.await_prepared()
 
     def await_prepared(self) -> None:
-        """Wait for what `prepare` began."""
+        """Waits for the thread of `prepare`."""
         if self._preparing is not None:
             self._preparing.join()
             self._preparing = None
 
     def close(self) -> None:
-        """The memory is used no more: CUDA must not take what comes to lie there for pinned."""
+        """Unpins the memory: CUDA must not treat later allocations at the same address as pinned."""
         self.await_prepared()
         self._unpin()
 
     def _prepare(self, mapped: memoryview, size: int, device: torch.device | None) -> None:
         address = _address(mapped)
-        with contextlib.suppress(OSError, AttributeError):  # no memory now, or no such calls: pages come when touched
+        # no memory now, or no such call: pages are allocated on first use
+        with contextlib.suppress(OSError, AttributeError):
             os.posix_fallocate(self.descriptor, 0, size)
             ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE)
         if device is not None and self._pinned_address != address:
@@ -86,14 +88,17 @@ class SharedMemory:
             self._pin(address, size, device)
 
     def _pin(self, address: int, size: int, device: torch.device) -> None:
-        """CUDA keeps the error of a call for its thread, and this one makes no other calls. Without pinned memory, a
-        copy takes longer, and no more."""
-        with torch.cuda.device(device):  # else this thread would use the first GPU, which may be another rank's
+        """Pins memory, best effort: without pinned memory a copy only takes longer.
+
+        CUDA keeps the error of a call per thread, and this thread makes no other calls.
+        """
+        # otherwise this thread would use the first GPU, which may belong to another rank
+        with torch.cuda.device(device):
             runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             if int(runtime.cudaHostRegister(address, size, _FOR_ALL_CONTEXTS)) == 0:
                 self._pinned_address = address
                 self._unpin = weakref.finalize(self, runtime.cudaHostUnregister, address)
-                self._unpin.atexit = False  # the driver may have ended
+                self._unpin.atexit = False  # the driver may have shut down
 
 
 def _address(memory: memoryview) -> int:
@@ -108,11 +113,12 @@ def _descriptor() -> int:
 
 
 _finishing: list[subprocess.Popen[bytes]] = []
-"""Writers left to finish a save after their rank: kept, since Python warns of a process object freed while it runs."""
+"""Writers that finish a save after their rank has closed. Kept in a list, because Python warns about a process object
+that is freed while the process runs."""
 
 
 class WriterProcess:
-    """The writer of this rank: started at once, and again before a save when it has died."""
+    """The writer of this rank: started at once, and restarted before a save if it has died."""
 
     def __init__(self, folder: str, rank: int, world_size: int, memory: SharedMemory, *, for_windlass: bool) -> None:
         self._memory = memory
@@ -124,7 +130,7 @@ class WriterProcess:
             "for_windlass": for_windlass,
         }
         self._options = ["-I", "-S"]
-        if is_address(folder):  # a store may need an installed package; to find them takes time
+        if is_address(folder):  # a store may need an installed package, and finding packages takes time
             self._options, self._settings["path"] = ["-I"], sys.path
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -132,7 +138,7 @@ class WriterProcess:
         self.start()
 
     def start(self) -> None:
-        """Have a writer. Raises OSError if none can be started."""
+        """Starts the writer if it is not running. Raises OSError."""
         if self._process is not None and self._process.poll() is None:
             return
         self._hang_up()
@@ -152,28 +158,28 @@ class WriterProcess:
 
     @property
     def pid(self) -> int:
-        """The process; 0 where there is none."""
+        """Process id; 0 without a process."""
         return self._process.pid if self._process is not None else 0
 
     def send(self, order: dict[str, Any]) -> None:
-        """Send an order. Raises OSError where there is no writer."""
+        """Sends an order. Raises OSError without a writer."""
         if self._socket is None:
             raise OSError("there is no writer process")
         self._socket.sendall(json.dumps(order).encode() + b"\n")
 
     def receive(self, timeout: float) -> list[dict[str, Any]]:
-        """The answers that have come, after at most `timeout` seconds if there are none yet.
+        """Returns the answers that have arrived, after waiting for at most `timeout` seconds if there are none.
 
-        A writer that died answers `{"did": "died"}` once.
+        A writer that has died answers `{"did": "died"}` once.
         """
         if self._socket is None or not select.select([self._socket], [], [], timeout)[0]:
             return []
         try:
             data = self._socket.recv(1 << 16)
-        except ConnectionError:  # it died before it had read an order
+        except ConnectionError:  # the writer died before it had read an order
             data = b""
         if not data:
-            if self._process is not None:  # it has closed its end, and so is about to end
+            if self._process is not None:  # the writer has closed its end and is about to exit
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(1.0)
             self._hang_up()
@@ -182,7 +188,7 @@ class WriterProcess:
         return [json.loads(line) for line in lines]
 
     def close(self, *, busy: bool) -> None:
-        """Let it end. One that is `busy` with a save finishes it and then ends without its rank."""
+        """Ends the writer. A writer that is `busy` with a save finishes it first, without its rank."""
         process = self._process
         self._hang_up()
         if process is not None and busy:
