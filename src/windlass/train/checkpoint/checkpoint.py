@@ -293,7 +293,7 @@ class Checkpoint:
         set. `$WINDLASS_RESUME_FROM` selects a checkpoint.
 
         Raises:
-            ValueError: the checkpoint does not match the parts given to `Checkpoint`; the message lists all differences.
+            ValueError: the checkpoint does not match the parts given to `Checkpoint`; all differences are listed.
                 Or the only checkpoints are of an unknown format (`UnknownFormat`).
             FileNotFoundError: the checkpoint in `$WINDLASS_RESUME_FROM` does not exist.
             OSError: a checkpoint exists and cannot be read (`UnreadableCheckpoint`). All ranks raise it.
