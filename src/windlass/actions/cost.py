@@ -52,10 +52,11 @@ def _price_now(plan: Mapping[str, Any], context: Context) -> dict[str, Any] | No
     per_hour = prices.get(instance, getattr(target, "price_per_hour", None))
     source = f"target {target.name}, priced after the run began"
     currency, spares = getattr(target, "currency", "USD"), spares_of(plan)
-    if per_hour is None and target.kind == "kubernetes" and target.region is not None:
+    region = getattr(target, "region", None)
+    if per_hour is None and engine.has_list_prices and region is not None:
         from windlass.pricing.refreshed import load
 
-        listed = list_price(instance, target.region, load(context.home), is_spot=engine.is_spot(plan))
+        listed = list_price(instance, region, load(context.home), is_spot=engine.is_spot(plan))
         if listed is not None:
             per_hour, source, currency = listed[0], f"{listed[1]}, priced after the run began", LISTED_IN
     return price(per_hour, currency, plan["num_nodes"], source, spares)

@@ -64,7 +64,7 @@ def how_to_price(plan: Mapping[str, Any]) -> list[str]:
         listed = "  or, on AWS, region: us-east-1   for list prices"
         if engine.is_spot(plan):
             listed += " of spot instances, after: windlass prices update --region us-east-1"
-        return [head, own, *([listed] if plan["engine"] == "kubernetes" else [])]
+        return [head, own, *([listed] if engine.has_list_prices else [])]
     by_type = f"prices: {{g5.12xlarge: {EXAMPLE_PRICE}}} for jobs that run on one instance type"
     return [head, f"  price_per_hour: {EXAMPLE_PRICE}   for example, or {by_type}"]
 

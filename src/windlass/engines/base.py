@@ -85,6 +85,8 @@ class Engine:
     """Whether the folders of its runs are outside this machine's file system."""
     has_prices: ClassVar[bool] = True
     """Whether its targets have a price for an hour of a node."""
+    has_list_prices: ClassVar[bool] = False
+    """Whether its nodes are billed by the list prices of EC2 in the region of the target."""
     can_follow: ClassVar[bool] = False
     """Whether a run may wait for the success of another one (`--after`)."""
     left_words: ClassVar[str] = "pods that still ran were deleted"

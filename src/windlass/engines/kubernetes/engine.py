@@ -51,6 +51,7 @@ class KubernetesEngine(SupervisedEngine):
 
     kind: ClassVar[str] = "kubernetes"
     is_remote: ClassVar[bool] = True
+    has_list_prices: ClassVar[bool] = True
     _supervisor = ("-I", str(Path(__file__).with_name("__main__.py")))
     _supervised: ClusterSupervised | None = None
 
