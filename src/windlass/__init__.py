@@ -44,13 +44,14 @@ if TYPE_CHECKING:
     from windlass.runs.record import Attempt, RankState, Status
     from windlass.runs.time_accounting import Spent
     from windlass.spec.job import Job
-    from windlass.views.reports import CheckpointView, CopiedFiles
+    from windlass.views.artifacts import CopiedFiles
+    from windlass.views.checkpoints import CheckpointView
 
 _HOMES = {
     "Attempt": "windlass.runs.record",
-    "CheckpointView": "windlass.views.reports",
+    "CheckpointView": "windlass.views.checkpoints",
     "Context": "windlass.runs.context",
-    "CopiedFiles": "windlass.views.reports",
+    "CopiedFiles": "windlass.views.artifacts",
     "Cost": "windlass.runs.ledger",
     "Diagnosis": "windlass.diagnose.verdict",
     "Event": "windlass.runs.events",

@@ -14,7 +14,7 @@ from windlass.cli.artifacts import where_words
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.runs.events import entry_of
 from windlass.runs.store import Store
-from windlass.views.reports import Artifact
+from windlass.views.artifacts import Artifact
 
 SAVED = ("checkpoint", {"action": "saved", "step": 120, "name": "step-00000120-a1f3c1", "bytes": 4096})
 

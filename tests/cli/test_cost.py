@@ -25,7 +25,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
 from windlass.runs.time_accounting import Spent
-from windlass.views.reports import CostReport
+from windlass.views.cost import CostReport
 from windlass.views.run import recorded_run
 
 GPU_TARGET = TARGET.model_copy(update={"name": "gpus"})

@@ -31,7 +31,7 @@ from windlass.runs.record import Attempt, RankState, Status
 from windlass.runs.start import Origin, Start
 from windlass.runs.time_accounting import Spent
 from windlass.spec.job import Job
-from windlass.views.reports import why_of
+from windlass.views.verdict import why_of
 from windlass.views.run import Run, advance_of, run_of
 
 

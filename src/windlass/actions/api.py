@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from windlass.runs.ledger import Cost, Ledger
     from windlass.runs.warnings import RunWarning
     from windlass.spec.job import Job
-    from windlass.views.reports import CheckpointView, CopiedFiles
+    from windlass.views.artifacts import CopiedFiles
+    from windlass.views.checkpoints import CheckpointView
 
 AnyJob: TypeAlias = "Job | str | Path | Mapping[str, Any]"
 
@@ -213,7 +214,7 @@ class Run:
         Those in the pods of a cluster are listed there. Raises WindlassError.
         """
         from windlass.actions.checkpoints import look
-        from windlass.views.reports import CheckpointView
+        from windlass.views.checkpoints import CheckpointView
         from windlass.views.serialise import view_of
 
         with self._opened() as engine:

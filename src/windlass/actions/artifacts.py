@@ -11,7 +11,7 @@ from windlass.errors import EngineError
 from windlass.runs.events import OutputsUploaded
 from windlass.train.checkpoint.storage import is_address
 from windlass.views.code_files import changed_files
-from windlass.views.reports import Artifact, ArtifactList, OutputFile
+from windlass.views.artifacts import Artifact, ArtifactList, OutputFile
 from windlass.worker import file_list
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from windlass.train.checkpoint.chunks import export_safetensors
 from windlass.train.checkpoint.faults import BadCheckpoint, Fault, NoSuchPart, Problem, worst
 from windlass.train.checkpoint.files import Found
 from windlass.train.checkpoint.storage import is_address, is_plain_name
-from windlass.views.reports import ExportedCheckpoint
+from windlass.views.checkpoints import ExportedCheckpoint
 
 DEFAULT_KEEP: Final = 3
 """As the job file has it."""

@@ -12,7 +12,7 @@ from windlass.runs.context import Context
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
-    from windlass.views.reports import CostReport
+    from windlass.views.cost import CostReport
 
 
 def cost(
@@ -25,7 +25,7 @@ def cost(
     """
     from windlass.plan.price import spares_of
     from windlass.runs.ledger import cost_of, fold_ledger
-    from windlass.views.reports import CostReport
+    from windlass.views.cost import CostReport
 
     engine, run_id = runs.find(run, store, on, context)
     status, plan = engine.status(run_id), engine.plan_of(run_id)

@@ -34,17 +34,7 @@ from windlass.storage.selection import Selection, Source, open_source
 from windlass.storage.sets import CachedSet
 from windlass.storage.verify import Verified, note_damage
 from windlass.storage.verify import verify as verify_place
-from windlass.views.reports import (
-    CachedData,
-    DataCacheList,
-    DataCopied,
-    DataCopyPreview,
-    DataFile,
-    DataList,
-    DataVerified,
-    RefusedFile,
-    StagedData,
-)
+from windlass.views.data import CachedData, DataCacheList, DataCopied, DataCopyPreview, DataFile, DataList, DataVerified, RefusedFile, StagedData
 from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from windlass.runs.record import Status
 from windlass.runs.store import OUTPUT, Store
-from windlass.views.reports import DiskUse, RunDisk
+from windlass.views.disk import DiskUse, RunDisk
 from windlass.worker import file_list
 
 

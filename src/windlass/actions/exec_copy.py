@@ -17,7 +17,7 @@ from windlass.runs.record import Status
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
-    from windlass.views.reports import CopiedFiles
+    from windlass.views.artifacts import CopiedFiles
     from windlass.worker.tarpipe import Received
 
 CLAIM: Final = "claim:"
@@ -108,7 +108,7 @@ def copied(
 
     With `into_folder`, `local` is a folder, which is made.
     """
-    from windlass.views.reports import CopiedFiles
+    from windlass.views.artifacts import CopiedFiles
     from windlass.worker.tarpipe import ODD, is_odd
 
     what = ODD if is_odd(str(local)) else "not there" if here is not None and not local.exists() else ""

@@ -11,7 +11,7 @@ from windlass.errors import NoSuchRun, UsageError, WindlassError
 from windlass.runs.phase import TERMINAL, Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
-from windlass.views.reports import PrunedRun, PrunedRuns
+from windlass.views.disk import PrunedRun, PrunedRuns
 
 RESULTS: Final = "results"
 """Why a run with results in its folder is kept."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from windlass.diagnose.verdict import Diagnosis
     from windlass.engines.base import Engine
-    from windlass.views.reports import Why
+    from windlass.views.verdict import Why
 
 
 def why(run_id: str, engine: Engine) -> Diagnosis:
@@ -21,7 +21,7 @@ def report(run_id: str, engine: Engine) -> Why:
     """The same with every restart of the run, as `windlass why` shows it. Raises NoSuchRun."""
     from windlass.runs.data import data_differences
     from windlass.runs.ledger import restarts
-    from windlass.views.reports import why_of
+    from windlass.views.verdict import why_of
 
     status, store = engine.status(run_id), engine.store
     return why_of(status, why(run_id, engine), restarts(store.events(run_id)), data_differences(status, store))

@@ -13,7 +13,7 @@ from windlass.cli.render import print_data
 from windlass.cli.statustext import DIGEST_CHARS, labelled
 
 if TYPE_CHECKING:
-    from windlass.views.reports import Artifact, ArtifactList
+    from windlass.views.artifacts import Artifact, ArtifactList
 
 STEPS: Final = 5
 """So many checkpoints are named, the newest first."""

@@ -15,7 +15,7 @@ from windlass.cli.formatting import Paint, columns_of, count, duration, fitting,
 from windlass.cli.render import print_data
 from windlass.train.checkpoint.faults import Fault, worst
 from windlass.train.checkpoint.storage import ASIDE
-from windlass.views import reports
+from windlass.views import checkpoints as views
 from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def list_(ctx: click.Context, on: str | None, form: str) -> int:
       windlass checkpoints digits-7f3k2 -o json
     """
     seen, plan = _look(_run(ctx), on)
-    found = tuple(view_of(reports.CheckpointView, one) for one in seen.found)
-    report = reports.CheckpointList(seen.status.id, seen.folder, found)
+    found = tuple(view_of(views.CheckpointView, one) for one in seen.found)
+    report = views.CheckpointList(seen.status.id, seen.folder, found)
     print_data(report, form, lambda paint: list_lines(report, time.time(), paint))
     if form == "table" and seen.others:
         click.echo(f"and {count(seen.others, 'other entry', 'other entries')} in {tilde(report.folder)}", err=True)
@@ -128,12 +128,12 @@ def verify(ctx: click.Context, name: str | None, on: str | None, form: str) -> i
     seen, _ = _look(_run(ctx), on)
     found = actions.verify(seen, name)
     rows = tuple(
-        reports.VerifiedCheckpoint(
+        views.VerifiedCheckpoint(
             one, fault.value if (fault := worst(problems)) else "verified", tuple(problem.text for problem in problems)
         )
         for one, problems in found.items()
     )
-    report = reports.VerifiedCheckpoints(seen.status.id, not any(found.values()), rows)
+    report = views.VerifiedCheckpoints(seen.status.id, not any(found.values()), rows)
     words = {one: actions.state_words(problems) for one, problems in found.items()}
     print_data(report, form, lambda paint: verified_lines(report, words, paint))
     return 0 if report.ok else 1
@@ -170,7 +170,7 @@ def prune(ctx: click.Context, keep: int | None, older_than: str | None, on: str 
     lines += [f"{name} removed" for name in done.removed]
     lines += [f"{one.name} is {one.state}: not removed" for one in left.found if one.fault in NEVER_REMOVED]
     lines.append(f"{count(len(kept), 'checkpoint')} kept, {size(freed)} freed")
-    report = reports.PrunedCheckpoints(seen.status.id, tuple(done.removed), tuple(done.set_aside), kept, freed)
+    report = views.PrunedCheckpoints(seen.status.id, tuple(done.removed), tuple(done.set_aside), kept, freed)
     print_data(report, form, lines)
     return 0
 
@@ -207,7 +207,7 @@ def export(ctx: click.Context, names: tuple[str, ...], part: str, on: str | None
     return 0
 
 
-def list_lines(report: reports.CheckpointList, now: float, paint: Paint) -> list[str]:
+def list_lines(report: views.CheckpointList, now: float, paint: Paint) -> list[str]:
     """What `windlass checkpoints` shows."""
     if not report.checkpoints:
         return [f"{report.id} has no checkpoint in {tilde(report.folder)}"]
@@ -221,7 +221,7 @@ def list_lines(report: reports.CheckpointList, now: float, paint: Paint) -> list
     return fitting(titles, rows, [(title, 0) for title in ("EPOCH", "RANKS", "AGE")], paint, columns_of(sys.stdout))
 
 
-def verified_lines(report: reports.VerifiedCheckpoints, words: Mapping[str, str], paint: Paint) -> list[str]:
+def verified_lines(report: views.VerifiedCheckpoints, words: Mapping[str, str], paint: Paint) -> list[str]:
     """What `windlass checkpoints verify` shows; `words` are the states as text."""
     colours = {"verified": "green", Fault.DAMAGED.value: "red"}
     rows = [
@@ -235,7 +235,7 @@ def verified_lines(report: reports.VerifiedCheckpoints, words: Mapping[str, str]
     return table(rows) or [f"{report.id} has no checkpoint to verify"]
 
 
-def _state(one: reports.CheckpointView, paint: Paint) -> str:
+def _state(one: views.CheckpointView, paint: Paint) -> str:
     from windlass.actions.checkpoints import STATES
 
     if one.complete:

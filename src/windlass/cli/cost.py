@@ -15,7 +15,7 @@ from windlass.cli.statustext import spent_row
 from windlass.cli.style import phase_word
 from windlass.plan.price import spares_of
 from windlass.runs.time_accounting import Spent
-from windlass.views.reports import CostReport
+from windlass.views.cost import CostReport
 
 EXAMPLE_PRICE: Final = "5.672"
 

@@ -9,15 +9,7 @@ from windlass.cli.formatting import Paint, count, duration, size, table, titled,
 from windlass.cli.statustext import DIGEST_CHARS
 
 if TYPE_CHECKING:
-    from windlass.views.reports import (
-        DataCacheList,
-        DataCopied,
-        DataCopyPreview,
-        DataList,
-        DataVerified,
-        RefusedFile,
-        StagedData,
-    )
+    from windlass.views.data import DataCacheList, DataCopied, DataCopyPreview, DataList, DataVerified, RefusedFile, StagedData
 
 SHOWN: Final = 20
 """Refused files that are named, unless -o json asks for all."""

@@ -58,7 +58,7 @@ def doctor(on: str | None, request: bool, pod_role: str, yes: bool, form: str) -
       windlass doctor --on vision -o json
     """
     from windlass.cli.interrupts import tidy
-    from windlass.views.reports import DoctorReport
+    from windlass.views.targets import DoctorReport
 
     _legal(on, request=request, pod_role=pod_role, yes=yes)
     paint = painter(sys.stdout)

@@ -49,7 +49,7 @@ def import_job(
     from windlass.actions.jobs import JOB_FILES
     from windlass.importers.source import STDIN
     from windlass.runs.context import here
-    from windlass.views.reports import ImportedJob
+    from windlass.views.job_files import ImportedJob
 
     if torchx and sky:
         raise click.UsageError("--torchx and --sky are two formats; name one")

@@ -46,7 +46,7 @@ def init(
     """
     from windlass.actions import init as make
     from windlass.runs.context import here
-    from windlass.views.reports import WrittenJob
+    from windlass.views.job_files import WrittenJob
 
     if script and named and script != named:
         raise click.UsageError(f"{script} and --script {named} are two scripts; name one")
@@ -94,7 +94,7 @@ def check(job: str | None, on: str, network: bool, role: bool, form: str) -> int
     from windlass.actions.targets import find_target
     from windlass.engines import engine_class
     from windlass.runs.context import here
-    from windlass.views.reports import checked_of
+    from windlass.views.targets import checked_of
 
     context = here()
     target = find_target(on, context)
@@ -121,7 +121,7 @@ def _check_target(
     from windlass.actions.jobs import JOB_FILES, read_job
     from windlass.cli.doctor import check_lines, sum_of
     from windlass.cli.interrupts import tidy
-    from windlass.views.reports import checked_of
+    from windlass.views.targets import checked_of
 
     is_job = job is not None or any((context.cwd / name).is_file() for name in JOB_FILES)
     ready = read_job(job, (), {}, context) if is_job else None  # a bad job file is an error before anything is asked

@@ -76,7 +76,7 @@ def _single(blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
 
 
 def _write_json(blocks: Iterable[LogBlock], out: BinaryIO, *, flush: bool) -> None:
-    """A JSON object for each line, as `views.reports.LogLineView`."""
+    """A JSON object for each line, as `views.lines.LogLineView`."""
     for block in blocks:
         for line in block.lines():
             view = {"time": line.time_ns / 1e9, "attempt": line.attempt, "rank": line.rank, "text": line.text}

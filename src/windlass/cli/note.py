@@ -29,7 +29,7 @@ def note(run: str, text: tuple[str, ...], remove: bool, on: str | None, form: st
     """
     from windlass.actions.runs import opened
     from windlass.runs.store import NOTE_CHARS
-    from windlass.views.reports import RunNote
+    from windlass.views.run import RunNote
 
     words = " ".join(text).strip()
     if text and not words:

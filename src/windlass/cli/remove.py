@@ -12,7 +12,7 @@ from windlass.cli.formatting import Paint, count, duration, size, titled, visibl
 from windlass.cli.render import print_data
 from windlass.cli.style import phase_word
 from windlass.runs.phase import TERMINAL, Phase
-from windlass.views.reports import DiskUse, PrunedRuns
+from windlass.views.disk import DiskUse, PrunedRuns
 
 LARGEST: Final = 10
 """So many runs are shown by `du`."""

@@ -34,7 +34,7 @@ def targets(form: str) -> int:
     """
     from windlass.actions.targets import named_targets
     from windlass.runs.context import here
-    from windlass.views.reports import TargetView
+    from windlass.views.targets import TargetView
 
     found = [
         TargetView(
@@ -96,7 +96,7 @@ def setup(name: str, remove: bool, form: str) -> int:
     from windlass.actions.targets import find_target
     from windlass.engines import engine_class
     from windlass.runs.context import here
-    from windlass.views.reports import TargetSetup
+    from windlass.views.targets import TargetSetup
 
     if remove and form == "manifest":
         raise click.UsageError("-o manifest prints what is created; to remove it: kubectl delete -f")

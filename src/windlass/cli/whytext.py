@@ -12,7 +12,7 @@ from windlass.cli.style import phase_word
 from windlass.diagnose.verdict import NONE
 from windlass.runs.ledger import Restart
 from windlass.runs.start import Origin
-from windlass.views.reports import VerdictView, Why
+from windlass.views.verdict import VerdictView, Why
 
 LABEL: Final = 10
 WIDTH: Final = 110

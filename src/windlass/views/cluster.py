@@ -1,4 +1,4 @@
-"""Runs on a cluster, whichever machine started them: what `ps` prints with `--on`."""
+"""Runs on a cluster, whichever machine started them: what `ps`, `status` and `stop` print with `--on`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
     from windlass.engines.values import RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A run that a watched list no longer has."""
+
+    id: str
+    removed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +72,47 @@ def placed(state: RunState) -> dict[str, Any]:
         "waits_for": state.status.waits_for or "",
         "kept": "here" if state.is_recorded else "elsewhere",
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The pod of one node."""
+
+    node: int
+    name: str
+    state: Literal["missing", "queued", "pulling", "running", "ended", "gone"]
+    reason: str
+    message: str
+    machine: str
+    """The cluster's node that it is on."""
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOnClusterWithPods(RunOnCluster):
+    """The same, alone."""
+
+    pods: tuple[Pod, ...]
+    """Those of the newest attempt."""
+    progress: Mapping[str, Any]
+    """What its first node has last reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAnswer:
+    """In a watched list: whether the cluster answers."""
+
+    target: str
+    stale: str | None
+    """Why the cluster cannot be queried; null once it answers again."""
+    as_of: float
+    """When it last answered: the states printed so far are as of then, in Unix seconds."""
+    runs: int
+    """How many runs these are."""
+
+
+def with_pods(state: RunState) -> RunOnClusterWithPods:
+    """The view of a run by its pods, alone."""
+    assert state.placement is not None
+    pods = tuple(Pod(**pod) for pod in state.placement.pods)
+    return view_of(RunOnClusterWithPods, state.status, **placed(state), pods=pods)

@@ -30,6 +30,22 @@ LEDGER_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class RunId:
+    """A run that was started and is not waited for."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """The note on a run."""
+
+    id: str
+    note: str
+    """Empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """A run in a list."""
 

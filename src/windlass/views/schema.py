@@ -21,48 +21,51 @@ from windlass.clusters.audit import AuditReport
 from windlass.clusters.policies.named import ClusterPolicies
 from windlass.plan.plan import Plan, Step
 from windlass.spec.docstrings import field_docstrings
-from windlass.views import cluster, cluster_pods, prices, reports, run
+from windlass.views import (
+    artifacts, checkpoints, code_request, cost, data, disk, error, job_files, lines, prices, run, targets, verdict, warm
+)
+from windlass.views import cluster as runs
 from windlass.views.projections import PROJECTIONS, projection
 from windlass.worker.values import REQUIRED, Value
 
 PRINTED: Final[Mapping[str, Any]] = {
     "plan": Plan,
-    "run": reports.RunId | run.Run,
-    "status": run.Run | cluster_pods.RunOnClusterWithPods,
-    "stop": run.Run | cluster_pods.RunOnClusterWithPods,
+    "run": run.RunId | run.Run,
+    "status": run.Run | runs.RunOnClusterWithPods,
+    "stop": run.Run | runs.RunOnClusterWithPods,
     "ps": list[run.RunSummary]
-    | list[cluster.RunOnCluster]
-    | cluster.RunOnCluster
-    | reports.Removed
-    | cluster_pods.ClusterAnswer,
-    "events": reports.EventView,
-    "logs": reports.LogLineView,
-    "why": reports.Why,
-    "cost": reports.CostReport,
-    "resume": reports.RunId | run.Run,
-    "rerun": reports.RunId | run.Run,
-    "checkpoints": reports.CheckpointList,
-    "checkpoints-verify": reports.VerifiedCheckpoints,
-    "checkpoints-prune": reports.PrunedCheckpoints,
-    "checkpoints-export": reports.ExportedCheckpoint,
-    "artifacts": reports.ArtifactList,
-    "cp": reports.CopiedFiles,
-    "rm": reports.RemovedRuns,
-    "note": reports.RunNote,
-    "prune": reports.PrunedRuns,
-    "du": reports.DiskUse,
-    "init": reports.WrittenJob,
-    "import": reports.ImportedJob,
-    "check": reports.CheckedJob | reports.CheckedCluster,
-    "targets": list[reports.TargetView],
-    "target-setup": reports.TargetSetup,
-    "warm-ls": list[reports.WarmProcess],
-    "warm-stop": reports.StoppedWarm,
-    "data-copy": reports.DataCopied | reports.DataCopyPreview,
-    "data-verify": reports.DataVerified,
-    "data-ls": reports.DataList | reports.DataCacheList,
-    "data-stage": reports.StagedData,
-    "data-rm": reports.CachedData,
+    | list[runs.RunOnCluster]
+    | runs.RunOnCluster
+    | runs.Removed
+    | runs.ClusterAnswer,
+    "events": lines.EventView,
+    "logs": lines.LogLineView,
+    "why": verdict.Why,
+    "cost": cost.CostReport,
+    "resume": run.RunId | run.Run,
+    "rerun": run.RunId | run.Run,
+    "checkpoints": checkpoints.CheckpointList,
+    "checkpoints-verify": checkpoints.VerifiedCheckpoints,
+    "checkpoints-prune": checkpoints.PrunedCheckpoints,
+    "checkpoints-export": checkpoints.ExportedCheckpoint,
+    "artifacts": artifacts.ArtifactList,
+    "cp": artifacts.CopiedFiles,
+    "rm": disk.RemovedRuns,
+    "note": run.RunNote,
+    "prune": disk.PrunedRuns,
+    "du": disk.DiskUse,
+    "init": job_files.WrittenJob,
+    "import": job_files.ImportedJob,
+    "check": targets.CheckedJob | targets.CheckedCluster,
+    "targets": list[targets.TargetView],
+    "target-setup": targets.TargetSetup,
+    "warm-ls": list[warm.WarmProcess],
+    "warm-stop": warm.StoppedWarm,
+    "data-copy": data.DataCopied | data.DataCopyPreview,
+    "data-verify": data.DataVerified,
+    "data-ls": data.DataList | data.DataCacheList,
+    "data-stage": data.StagedData,
+    "data-rm": data.CachedData,
     "prices-list": prices.PriceList,
     "prices-update": prices.PricesUpdated,
     "cluster-init": draft.WrittenCluster,
@@ -74,8 +77,8 @@ PRINTED: Final[Mapping[str, Any]] = {
     "cluster-audit": AuditReport,
     "cluster-export": export.ExportedCluster,
     "cluster-policy": ClusterPolicies,
-    "doctor": reports.DoctorReport,
-    "error": reports.ErrorReport,
+    "doctor": targets.DoctorReport,
+    "error": error.ErrorReport,
 }
 """The view that each command prints. `run` and `resume` print the first with --detach; `status`, `stop` and `ps` the
 second with --on, `ps --watch` a line for each of the others; `events` and `logs` one a line; `check` the second for a
@@ -84,7 +87,7 @@ cluster."""
 
 _DOCSTRINGS: Final[dict[type, Mapping[str, str]]] = {}
 """The docstrings of fields, by the dataclass that stands for another class in a schema."""
-_OPEN: Final[set[type]] = {reports.EventView}
+_OPEN: Final[set[type]] = {lines.EventView}
 """Dataclasses whose objects may have further fields: values of the record."""
 
 
@@ -155,13 +158,13 @@ class _Generator(GenerateJsonSchema):
         for name, text in (_DOCSTRINGS[kind] if kind in _DOCSTRINGS else docstrings(kind)).items():
             if name in found["properties"]:
                 found["properties"][name]["description"] = text
-        if kind not in _OPEN or kind is reports.EventView:
+        if kind not in _OPEN or kind is lines.EventView:
             found["required"] = list(found["properties"])
         found["properties"] = {name.rstrip("_"): one for name, one in found["properties"].items()}
         found["additionalProperties"] = kind in _OPEN
         if kind is Step:
             found["if"] = {"properties": {"kind": {"const": "code"}}}
-            code = self.generate_inner(TypeAdapter(reports.CodeRequest).core_schema)
+            code = self.generate_inner(TypeAdapter(code_request.CodeRequest).core_schema)
             found["then"] = {"properties": {"request": code}}
         return made
 

@@ -26,7 +26,7 @@ from windlass.errors import JobFileError
 from windlass.runs.ledger import fold_ledger, restarts
 from windlass.runs.phase import Phase
 from windlass.runs.start import Origin, Start
-from windlass.views.reports import why_of
+from windlass.views.verdict import why_of
 from windlass.views.run import run_of
 from windlass.worker.resume import problem_of
 

@@ -21,7 +21,7 @@ from windlass.runs.events import entry_of
 from windlass.runs.store import RunWriter, Store
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
-from windlass.views.reports import why_of
+from windlass.views.verdict import why_of
 
 RUN = "digits-7f3k2"
 

@@ -1,0 +1,115 @@
+"""Sets of files: what `windlass data` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from windlass.views.verdict import Why
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFile:
+    """A file that was not copied, or is not as its manifest says."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataCopied:
+    """What `data copy` did."""
+
+    source: str
+    destination: str
+    digest: str
+    """Of the set at the destination."""
+    files: int
+    """That are there now."""
+    bytes: int
+    copied_files: int
+    copied_bytes: int
+    unchanged_files: int
+    refused: tuple[RefusedFile, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file of a set."""
+
+    name: str
+    bytes: int
+    digest: str
+    """By the manifest; empty where that does not have the file in this version."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataCopyPreview:
+    """What `data copy --dry-run` found: nothing was written."""
+
+    source: str
+    destination: str
+    files: tuple[DataFile, ...]
+    """That would be copied, by name; without digests, for none is read."""
+    bytes: int
+    """Of these files."""
+    unchanged_files: int
+    refused: tuple[RefusedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DataVerified:
+    """What `data verify` found."""
+
+    address: str
+    ok: bool
+    digest: str
+    """Of the set, by its manifest."""
+    files: int
+    bytes: int
+    problems: tuple[RefusedFile, ...]
+    extra: tuple[str, ...]
+    """Files that the manifest does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedData:
+    """A set in the cache of this machine."""
+
+    digest: str
+    """Empty for one of which only a part was fetched."""
+    folder: str
+    """Where its files are; after `data stage --on`, the claim that has them."""
+    files: int
+    bytes: int
+    sources: tuple[str, ...]
+    """Addresses that had it when they were last read."""
+    used_at: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedData(CachedData):
+    """What `data stage` did."""
+
+    fetched_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataCacheList:
+    """The cache of this machine."""
+
+    sets: tuple[CachedData, ...]
+    """The least recently used first."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataList:
+    """What `data ls` shows."""
+
+    address: str
+    digest: str
+    """Of the set; empty where its manifest cannot be read, or has other files or versions."""
+    files: tuple[DataFile, ...]
+    problem: str
+    """Why its manifest cannot be read, or how the files differ from it; empty where neither is so, or there is none."""
