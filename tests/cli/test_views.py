@@ -31,8 +31,8 @@ from windlass.runs.record import Attempt, RankState, Status
 from windlass.runs.start import Origin, Start
 from windlass.runs.time_accounting import Spent
 from windlass.spec.job import Job
-from windlass.views.verdict import why_of
 from windlass.views.run import Run, advance_of, run_of
+from windlass.views.verdict import Why
 
 
 def plain(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
@@ -386,10 +386,10 @@ def test_a_restart_is_told_with_its_reason_and_price(changes: dict[str, Any], sa
 def test_of_many_restarts_the_first_and_the_last_are_told() -> None:
     diagnosis = Diagnosis(Verdict("none", "all is well"))
     many = [restart(attempt=number) for number in range(2, 42)]
-    lines = why_lines(why_of(training(), diagnosis, many), plain)
+    lines = why_lines(Why(training(), diagnosis, tuple(many)), plain)
     assert len(lines) == 2 + 9
     assert "… 32 more" in lines[6]
-    assert len(why_lines(why_of(training(), diagnosis, many), plain, verbose=1)) == 2 + 40
+    assert len(why_lines(Why(training(), diagnosis, tuple(many)), plain, verbose=1)) == 2 + 40
 
 
 def test_a_fix_that_begins_with_a_command_can_be_copied_and_a_sentence_has_a_capital() -> None:
@@ -400,7 +400,7 @@ def test_a_fix_that_begins_with_a_command_can_be_copied_and_a_sentence_has_a_cap
         ("free some space", "Free some space"),
     ):
         verdict = Verdict("lost", "the machine was restarted during the run", fix=fix)
-        said = "\n".join(why_lines(why_of(training(), Diagnosis(verdict), []), plain))
+        said = "\n".join(why_lines(Why(training(), Diagnosis(verdict), ()), plain))
         assert "The machine was restarted" in said
         assert f"fix       {shown}" in said
 

@@ -118,7 +118,7 @@ def test_an_unfinished_run_is_shown_as_recorded_and_no_target_is_asked(disk: Pat
         assert (state.status.phase, state.as_of) == (Phase.QUEUED, NOW - 100)
         assert f"{disk}/home cannot be written" in state.stale
         assert [event.kind for event in its.events(run_id)] == ["created"]
-        assert why.report(run_id, its).phase is Phase.QUEUED
+        assert why.report(run_id, its).status.phase is Phase.QUEUED
 
 
 def test_what_needs_the_target_of_a_run_is_refused(disk: Path) -> None:

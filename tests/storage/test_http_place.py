@@ -29,7 +29,7 @@ from windlass.storage.address import Address
 from windlass.storage.progress import Progress
 from windlass.storage.selection import Selection
 from windlass.stores.http import Url
-from windlass.views.reports import DataCopied
+from windlass.storage.progress import Copied
 
 PART = 8 << 20
 BIG = random.Random(1).randbytes(3 * PART - 1000)
@@ -56,8 +56,8 @@ def context(to: Path) -> Context:
     return Context({**os.environ, "WINDLASS_HOME": str(to.parent / "home")}, to.parent)
 
 
-def copied(host: FileHost, name: str, to: Path, stated: str = "") -> DataCopied:
-    return data.copy(f"{host.address}/{name}", str(to), context(to), selection=Selection(sha256=stated))
+def copied(host: FileHost, name: str, to: Path, stated: str = "") -> Copied:
+    return data.copy(f"{host.address}/{name}", str(to), context(to), selection=Selection(sha256=stated)).copied
 
 
 def assert_no_secret(folder: Path) -> None:
@@ -80,15 +80,15 @@ def faults(host: FileHost, replies: list[Reply]) -> None:
 @pytest.mark.parametrize("name", ["d/big.tar", "d/small.bin", "d/empty"])
 def test_a_file_of_a_server_is_copied_once(host: FileHost, to: Path, name: str) -> None:
     first = copied(host, name, to)
-    assert (first.copied_files, (to / Path(name).name).read_bytes()) == (1, host.files[name])
+    assert (first.num_copied, (to / Path(name).name).read_bytes()) == (1, host.files[name])
     again = copied(host, name, to)
-    assert (again.copied_files, again.unchanged_files, len(bodies(host))) == (0, 1, min(1, len(host.files[name])))
+    assert (again.num_copied, again.num_unchanged, len(bodies(host))) == (0, 1, min(1, len(host.files[name])))
 
 
 def test_a_second_file_is_added_to_the_manifest_of_the_folder(host: FileHost, to: Path) -> None:
     copied(host, "d/small.bin", to)
     done = copied(host, "d/big.tar", to)
-    assert done.files == 2
+    assert done.num_files == 2
     assert data.verify(str(to), context(to)).ok
 
 
@@ -127,27 +127,27 @@ def test_the_files_of_a_list_are_copied_by_their_names_and_verified(host: FileHo
     ).encode()
     host.files["d/deep/small.bin"] = SMALL
     done = copied(host, "d/SHA256SUMS", to)
-    assert (done.copied_files, done.refused) == (4, ())
+    assert (done.num_copied, done.refused) == (4, ())
     assert (to / "deep/small.bin").read_bytes() == (to / "small.bin").read_bytes() == SMALL
-    assert copied(host, "d/SHA256SUMS", to).unchanged_files == 4
+    assert copied(host, "d/SHA256SUMS", to).num_unchanged == 4
     part = data.copy(
         f"{host.address}/d/SHA256SUMS", str(to.parent / "part"), context(to), selection=Selection(("*.tar",))
     )
-    assert (part.copied_files, (to.parent / "part/big.tar").read_bytes()) == (1, BIG)
+    assert (part.copied.num_copied, (to.parent / "part/big.tar").read_bytes()) == (1, BIG)
     assert_no_secret(to.parent)
 
 
 def test_a_list_of_this_machine_names_urls(host: FileHost, to: Path) -> None:
     to.parent.joinpath("set.sha256").write_text(f"{sha256(SMALL)}  {host.address}/d/small.bin?{SECRET}\n")
-    done = data.copy("set.sha256", str(to), context(to))
-    assert (done.copied_files, (to / "small.bin").read_bytes()) == (1, SMALL)
+    done = data.copy("set.sha256", str(to), context(to)).copied
+    assert (done.num_copied, (to / "small.bin").read_bytes()) == (1, SMALL)
     to.parent.joinpath("set.sha256").unlink()
     assert_no_secret(to.parent)
 
 
 def test_a_list_of_files_on_this_machine_is_copied_as_a_file(to: Path) -> None:
     to.parent.joinpath("SHA256SUMS").write_text(f"{sha256(SMALL)}  small.bin\n")
-    assert data.copy("SHA256SUMS", str(to), context(to)).copied_files == 1
+    assert data.copy("SHA256SUMS", str(to), context(to)).copied.num_copied == 1
     assert (to / "SHA256SUMS").exists()
 
 
@@ -157,7 +157,7 @@ def test_files_of_a_list_that_are_missing_or_differ_are_refused_by_name_and_the_
     lines = (f"{sha256(SMALL)}  small.bin", f"{sha256(SMALL)}  big.tar", f"{sha256(SMALL)}  gone", f"{'0' * 64}  ../x")
     host.files["d/all.sha256"] = "\n".join(lines).encode()
     done = copied(host, "d/all.sha256", to)
-    assert (done.copied_files, [one.name for one in done.refused]) == (1, ["../x", "big.tar", "gone"])
+    assert (done.num_copied, [one.name for one in done.refused]) == (1, ["../x", "big.tar", "gone"])
     assert "404" in done.refused[2].why
 
 
@@ -208,7 +208,7 @@ def test_a_file_that_changes_while_it_is_copied_is_begun_again_and_is_not_mixed(
         return Reply(cut_after=PART + 10) if len(bodies(host)) == 1 else Reply()
 
     host.reply = change
-    assert copied(host, "d/big.tar", to).copied_files == 1
+    assert copied(host, "d/big.tar", to).num_copied == 1
     assert (to / "big.tar").read_bytes() == other
 
 
@@ -221,14 +221,14 @@ def test_a_server_that_ignores_if_range_is_found_out_by_the_version_of_its_answe
         return Reply(cut_after=PART + 10) if len(bodies(host)) == 1 else Reply(ignores_if_range=True)
 
     host.reply = change
-    assert copied(host, "d/big.tar", to).copied_files == 1
+    assert copied(host, "d/big.tar", to).num_copied == 1
     assert (to / "big.tar").read_bytes() == other
 
 
 def test_a_server_without_ranges_sends_the_file_again_and_what_is_there_is_kept(host: FileHost, to: Path) -> None:
     left = iter([Reply(ignores_range=True), Reply(ignores_range=True, cut_after=PART + 10)])
     host.reply = lambda _get: next(left, Reply(ignores_range=True))
-    assert copied(host, "d/big.tar", to, sha256(BIG)).copied_files == 1
+    assert copied(host, "d/big.tar", to, sha256(BIG)).num_copied == 1
     assert (to / "big.tar").read_bytes() == BIG
     assert [one.range for one in bodies(host)] == ["", ""]
 
@@ -238,15 +238,15 @@ def test_contents_are_compared_by_one_request_also_where_a_server_has_no_ranges(
     copied(host, "d/big.tar", to)
     host.gets.clear()
     done = data.copy(f"{host.address}/d/big.tar", str(to), context(to), by_content=True)
-    assert (done.unchanged_files, len(bodies(host))) == (1, 1)
+    assert (done.num_unchanged, len(bodies(host))) == (1, 1)
 
 
 def test_without_a_version_and_a_sha256_a_broken_download_begins_again(host: FileHost, to: Path) -> None:
     left = iter([Reply(has_version=False), Reply(has_version=False, cut_after=2 * PART)])
     host.reply = lambda _get: next(left, Reply(has_version=False))
-    assert copied(host, "d/big.tar", to).copied_files == 1
+    assert copied(host, "d/big.tar", to).num_copied == 1
     assert (to / "big.tar").read_bytes() == BIG
-    assert copied(host, "d/big.tar", to).copied_files == 1, "nothing shows that it is the same file"
+    assert copied(host, "d/big.tar", to).num_copied == 1, "nothing shows that it is the same file"
 
 
 def test_a_server_that_is_busy_is_asked_again_after_the_pause_that_it_asks_for(host: FileHost, to: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_server_that_is_busy_is_asked_again_after_the_pause_that_it_asks_for(h
         return Reply(status=429, headers=(("Retry-After", "1"),)) if len(times) in (1, 3) else Reply()
 
     host.reply = busy
-    assert copied(host, "d/small.bin", to).copied_files == 1
+    assert copied(host, "d/small.bin", to).num_copied == 1
     assert times[1] - times[0] >= 1
     assert times[3] - times[2] >= 1
 
@@ -317,9 +317,9 @@ def test_a_page_in_place_of_a_file_is_refused(host: FileHost, to: Path) -> None:
     host.reply = lambda _get: Reply(headers=(("Content-Type", "text/html; charset=utf-8"),))
     with pytest.raises(StorageError, match="answers with an HTML page, which may ask for a login"):
         copied(host, "d/page", to)
-    assert copied(host, "d/page.html", to).copied_files == 1
+    assert copied(host, "d/page.html", to).num_copied == 1
     done = copied(host, "d/page", to, sha256(SMALL))
-    assert (done.copied_files, "is damaged at its source" in done.refused[0].why) == (0, True)
+    assert (done.num_copied, "is damaged at its source" in done.refused[0].why) == (0, True)
 
 
 def test_a_byte_that_is_changed_on_its_way_is_found_by_the_sha256(host: FileHost, to: Path) -> None:
@@ -335,12 +335,12 @@ def test_a_byte_that_is_changed_on_its_way_is_found_by_the_sha256(host: FileHost
             done = data.copy(
                 f"{proxy.endpoint}/d/{name}", str(to), context(to), selection=Selection(sha256=sha256(content))
             )
-            assert (done.copied_files, (to / name).read_bytes()) == (1, content)
+            assert (done.num_copied, (to / name).read_bytes()) == (1, content)
 
 
 def test_connections_that_break_again_and_again_do_not_end_a_copy_that_gets_on(host: FileHost, to: Path) -> None:
     host.reply = lambda get: Reply() if get.range == "bytes=0-0" else Reply(cut_after=2 << 20)
-    assert copied(host, "d/big.tar", to).copied_files == 1
+    assert copied(host, "d/big.tar", to).num_copied == 1
     assert (to / "big.tar").read_bytes() == BIG
 
 
@@ -380,7 +380,7 @@ def test_the_certificate_of_a_server_is_verified(to: Path, tmp_path: Path, monke
             copied(host, f"x?{SECRET}", to)
         assert SECRET not in str(raised.value)
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-        assert copied(host, "x", to).copied_files == 1
+        assert copied(host, "x", to).num_copied == 1
         with file_host({}) as plain:
             host.reply = lambda _get: Reply(302, (("Location", f"{plain.address}/x"),))
             with pytest.raises(StorageError, match="redirects from https to http"):
@@ -390,7 +390,7 @@ def test_the_certificate_of_a_server_is_verified(to: Path, tmp_path: Path, monke
 def test_a_server_is_reached_by_the_proxy_of_the_environment(to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with file_host({"http://files.invalid/d/x": SMALL}) as proxy:
         monkeypatch.setenv("http_proxy", proxy.address)
-        assert data.copy("http://files.invalid/d/x", str(to), context(to)).copied_files == 1
+        assert data.copy("http://files.invalid/d/x", str(to), context(to)).num_copied == 1
     assert (to / "x").read_bytes() == SMALL
 
 
@@ -400,7 +400,7 @@ def test_a_dry_run_shows_what_is_left_of_an_interrupted_copy_and_fetches_nothing
     copied(host, "d/small.bin", to, sha256(SMALL))
     host.gets.clear()
     found = data.preview_copy(f"{host.address}/d/SHA256SUMS", str(to), context(to))
-    assert ([one.name for one in found.files], found.bytes, found.unchanged_files) == (["big.tar"], len(BIG), 1)
+    assert ([one.name for one in found.files], found.bytes, found.num_unchanged) == (["big.tar"], len(BIG), 1)
     assert [one.name for one in found.refused] == ["gone"]
     assert [one.name for one in bodies(host)] == ["d/SHA256SUMS"]
 

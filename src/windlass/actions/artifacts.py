@@ -10,8 +10,8 @@ from windlass.actions import checkpoints
 from windlass.errors import EngineError
 from windlass.runs.events import OutputsUploaded
 from windlass.train.checkpoint.storage import is_address
-from windlass.views.code_files import changed_files
 from windlass.views.artifacts import Artifact, ArtifactList, OutputFile
+from windlass.views.code_files import changed_files
 from windlass.worker import file_list
 
 if TYPE_CHECKING:

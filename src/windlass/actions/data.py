@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -28,13 +28,22 @@ from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.memory import return_freed_blocks
 from windlass.storage.opening import journal_for, no_copy_to, note_of, open_place, written_before
 from windlass.storage.place import Entry, Place
-from windlass.storage.progress import Copied, Preview, Progress, Refusal
+from windlass.storage.progress import Copied, Preview, Progress
 from windlass.storage.retry import repeated
 from windlass.storage.selection import Selection, Source, open_source
 from windlass.storage.sets import CachedSet
 from windlass.storage.verify import Verified, note_damage
 from windlass.storage.verify import verify as verify_place
-from windlass.views.data import CachedData, DataCacheList, DataCopied, DataCopyPreview, DataFile, DataList, DataVerified, RefusedFile, StagedData
+from windlass.views.data import (
+    CachedData,
+    DataCacheList,
+    DataCopied,
+    DataCopyPreview,
+    DataFile,
+    DataList,
+    DataVerified,
+    StagedData,
+)
 from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
@@ -75,18 +84,7 @@ def copy(
             keeps_others=True,
         )
         done: Copied = _wait(work.run())
-    return DataCopied(
-        str(of.address),
-        str(to),
-        done.digest,
-        done.num_files,
-        done.set_bytes,
-        done.num_copied,
-        done.num_bytes,
-        done.num_unchanged,
-        _refused(done.refused),
-        done.seconds,
-    )
+    return DataCopied(str(of.address), str(to), done)
 
 
 def preview_copy(
@@ -108,7 +106,7 @@ def preview_copy(
     found: Preview = _wait(work.preview(written))
     files = tuple(DataFile(one.name, one.size, "") for one in sorted(found.entries, key=lambda one: one.name))
     num_bytes = sum(one.bytes for one in files)
-    return DataCopyPreview(str(of.address), str(to), files, num_bytes, found.num_unchanged, _refused(found.refused))
+    return DataCopyPreview(str(of.address), str(to), files, num_bytes, found.num_unchanged, found.refused)
 
 
 def _ends(
@@ -127,10 +125,6 @@ def _ends(
     return open_source(source, context.cwd, home, selection, to, target, is_signed=is_signed), to
 
 
-def _refused(found: Iterable[Refusal]) -> tuple[RefusedFile, ...]:
-    return tuple(RefusedFile(one.name, one.why) for one in found)
-
-
 def verify(address: str, context: Context, progress: Progress | None = None) -> DataVerified:
     """Read every byte of a set and compare it with its manifest; one of the cache by `set:DIGEST`, or its folder.
 
@@ -141,7 +135,7 @@ def verify(address: str, context: Context, progress: Progress | None = None) -> 
     cache = DataCache(context.home / "data", lambda: unfinished_readers(context.home))
     which = address if address.startswith("set:") else str(Address.parse(address, context.cwd))
     if (cached := _wait(cache.verify(which, progress))) is not None:
-        return _verified(str(cached[0].folder), cached[1])
+        return DataVerified(str(cached[0].folder), cached[1])
     if which.startswith("set:"):
         raise UsageError(f"no set of the cache, or more than one, is {address}", "see: windlass data ls")
     place = _open(address, context)
@@ -149,12 +143,7 @@ def verify(address: str, context: Context, progress: Progress | None = None) -> 
     if done.damaged:
         with suppress(StorageError), no_copy_to(place.address, context.home):  # it may not be written, or is being
             _wait(note_damage(place, done.damaged))
-    return _verified(str(place.address), done)
-
-
-def _verified(address: str, done: Verified) -> DataVerified:
-    problems = _refused(done.problems)
-    return DataVerified(address, not problems, done.digest, done.num_files, done.num_bytes, problems, done.extra)
+    return DataVerified(str(place.address), done)
 
 
 def list_files(address: str, context: Context) -> DataList:

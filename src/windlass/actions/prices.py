@@ -9,12 +9,10 @@ from windlass.errors import UsageError
 from windlass.pricing.charges import CHARGES
 from windlass.pricing.cluster import unknown
 from windlass.pricing.instances import InstanceType, instance_type, instance_types, near_misses
-from windlass.pricing.price import SpotRange
 from windlass.pricing.refreshed import FILE, load, write
 from windlass.pricing.table import EC2, Table
 from windlass.runs.context import Context
-from windlass.views.prices import ChargeView, InstanceView, PriceList, PricesUpdated, RegionUpdated, SpotView
-from windlass.views.serialise import view_of
+from windlass.views.prices import ChargeView, InstancePrice, PriceList, PricesUpdated, RegionUpdated
 
 if TYPE_CHECKING:
     from windlass.pricing.fetch import Clients
@@ -87,20 +85,14 @@ def _named(asked: str) -> list[str]:
     raise UsageError(f"{asked} is not an instance type that is known", hint)
 
 
-def _instance(name: str, region: str, table: Table) -> InstanceView:
+def _instance(name: str, region: str, table: Table) -> InstancePrice:
     facts = instance_type(name)
     assert isinstance(facts, InstanceType)
     price, spot = table.on_demand(name, region), table.spot_range(name, region)
     why = "" if price is not None else unknown(EC2 + name, region)
-    return view_of(
-        InstanceView, facts, type=name, on_demand=price, spot=None if spot is None else _spot(spot), unknown=why
-    )
+    return InstancePrice(name, facts, price, spot, why)
 
 
 def _charge(name: str, region: str, table: Table) -> ChargeView:
     price = table.charge(name, region)
     return ChargeView(name, CHARGES[name], price, "" if price is not None else unknown(name, region))
-
-
-def _spot(found: SpotRange) -> SpotView:
-    return SpotView(found.low.amount_usd, found.high.amount_usd, found.days, found.low.source, found.low.date)

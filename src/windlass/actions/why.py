@@ -21,7 +21,8 @@ def report(run_id: str, engine: Engine) -> Why:
     """The same with every restart of the run, as `windlass why` shows it. Raises NoSuchRun."""
     from windlass.runs.data import data_differences
     from windlass.runs.ledger import restarts
-    from windlass.views.verdict import why_of
+    from windlass.views.verdict import Why
 
     status, store = engine.status(run_id), engine.store
-    return why_of(status, why(run_id, engine), restarts(store.events(run_id)), data_differences(status, store))
+    found = tuple(restarts(store.events(run_id)))
+    return Why(status, why(run_id, engine), found, data_differences(status, store))

@@ -122,7 +122,7 @@ def copy(
     with interruptible(lambda: _going_on(progress)), shown("copy", progress, form):
         done = actions.copy(source, destination, here(), progress, **given)
     print_data(done, form, lambda paint: copied_lines(done, paint))
-    return 1 if done.refused else 0
+    return 1 if done.copied.refused else 0
 
 
 @data.command()

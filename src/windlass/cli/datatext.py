@@ -9,7 +9,15 @@ from windlass.cli.formatting import Paint, count, duration, size, table, titled,
 from windlass.cli.statustext import DIGEST_CHARS
 
 if TYPE_CHECKING:
-    from windlass.views.data import DataCacheList, DataCopied, DataCopyPreview, DataList, DataVerified, RefusedFile, StagedData
+    from windlass.storage.progress import Refusal
+    from windlass.views.data import (
+        DataCacheList,
+        DataCopied,
+        DataCopyPreview,
+        DataList,
+        DataVerified,
+        StagedData,
+    )
 
 SHOWN: Final = 20
 """Refused files that are named, unless -o json asks for all."""
@@ -17,14 +25,15 @@ SHOWN: Final = 20
 
 def copied_lines(done: DataCopied, paint: Paint) -> list[str]:
     """What `data copy` says at its end."""
-    moved = f"{count(done.copied_files, 'file')} copied, {size(done.copied_bytes)} in {duration(done.seconds)}"
-    if done.copied_bytes and done.seconds >= 0.1:
-        moved += f", {size(int(done.copied_bytes / done.seconds))}/s"
-    lines = [moved if done.copied_files else "nothing to copy"]
-    if done.unchanged_files:
-        lines[0] += f"; {count(done.unchanged_files, 'file')} unchanged"
-    lines += refused_lines(done.refused, "not copied", paint)
-    lines.append(f"{done.destination}: {count(done.files, 'file')}, {size(done.bytes)}, {done.digest}")
+    copied = done.copied
+    moved = f"{count(copied.num_copied, 'file')} copied, {size(copied.num_bytes)} in {duration(copied.seconds)}"
+    if copied.num_bytes and copied.seconds >= 0.1:
+        moved += f", {size(int(copied.num_bytes / copied.seconds))}/s"
+    lines = [moved if copied.num_copied else "nothing to copy"]
+    if copied.num_unchanged:
+        lines[0] += f"; {count(copied.num_unchanged, 'file')} unchanged"
+    lines += refused_lines(copied.refused, "not copied", paint)
+    lines.append(f"{done.destination}: {count(copied.num_files, 'file')}, {size(copied.set_bytes)}, {copied.digest}")
     return lines
 
 
@@ -42,11 +51,12 @@ def preview_lines(found: DataCopyPreview, paint: Paint) -> list[str]:
 
 def verified_lines(done: DataVerified, paint: Paint) -> list[str]:
     """What `data verify` says."""
-    lines = refused_lines(done.problems, "not as the manifest says", paint)
-    if done.extra:
-        lines.append(f"{count(len(done.extra), 'other file')} beside the set, such as {visible(done.extra[0])}")
+    found = done.found
+    lines = refused_lines(found.problems, "not as the manifest says", paint)
+    if found.extra:
+        lines.append(f"{count(len(found.extra), 'other file')} beside the set, such as {visible(found.extra[0])}")
     word = paint("verified", "green") if done.ok else paint("differs", "red", bold=True)
-    lines.append(f"{done.address}: {word}, {count(done.files, 'file')}, {size(done.bytes)}, {done.digest}")
+    lines.append(f"{done.address}: {word}, {count(found.num_files, 'file')}, {size(found.num_bytes)}, {found.digest}")
     return lines
 
 
@@ -81,7 +91,7 @@ def cache_lines(found: DataCacheList, paint: Paint) -> list[str]:
     return [*shown, f"cache: {count(len(rows), 'set')}, {size(sum(one.bytes for one in found.sets))}"]
 
 
-def refused_lines(refused: tuple[RefusedFile, ...], what: str, paint: Paint) -> list[str]:
+def refused_lines(refused: tuple[Refusal, ...], what: str, paint: Paint) -> list[str]:
     """Names of files and the reason of each; nothing where there are none."""
     if not refused:
         return []

@@ -366,13 +366,14 @@ def explain(status: Status, engine: Engine, paint: Paint) -> tuple[str, list[str
     is_explained = status.phase is Phase.STOPPED and status.stop_requested
     if is_explained or status.phase not in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
         return "", []
-    from windlass.actions.why import report
+    from windlass.actions.why import why
     from windlass.cli.whytext import verdict_lines
     from windlass.diagnose.rules.restarts import SAME_ERROR
 
-    why = report(status.id, engine)
-    is_told = why.verdict in ("exception", "unknown") and SAME_ERROR not in why.evidence
-    return ("", []) if is_told else (why.verdict, verdict_lines(why, paint))
+    found = why(status.id, engine)
+    verdict = found.verdict
+    is_told = verdict.code in ("exception", "unknown") and SAME_ERROR not in verdict.evidence
+    return ("", []) if is_told else (verdict.code, verdict_lines(found, paint))
 
 
 def watch(run_id: str, engine: Engine, *, form: str) -> int:

@@ -15,7 +15,7 @@ from windlass.cli.interrupts import Choice, Interrupts
 from windlass.cli.render import CUTS, emit, first_line, label_words, print_data, print_item, print_runs, warning_codes
 from windlass.cli.style import phase_word
 from windlass.errors import NoSuchRun
-from windlass.views.cluster import RunOnCluster, on_cluster
+from windlass.views.cluster_runs import RunOnCluster, on_cluster
 
 if TYPE_CHECKING:
     from windlass.actions.listing import Filter

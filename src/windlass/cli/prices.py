@@ -13,7 +13,7 @@ from windlass.cli.formatting import Paint, columns_of, count, fitting, size, tit
 from windlass.cli.render import print_data
 
 if TYPE_CHECKING:
-    from windlass.views.prices import InstanceView, PriceList, PricesUpdated
+    from windlass.views.prices import InstancePrice, PriceList, PricesUpdated
 
 UNKNOWN = "unknown"
 NOTHING = "–"
@@ -105,29 +105,29 @@ def list_lines(found: PriceList, paint: Paint) -> list[str]:
     return [line for at, block in enumerate(blocks) for line in ([""] if at else []) + block]
 
 
-def _instance_lines(instances: Iterable[InstanceView], paint: Paint) -> Iterator[str]:
+def _instance_lines(instances: Iterable[InstancePrice], paint: Paint) -> Iterator[str]:
     titles = ["TYPE", "VCPUS", "MEMORY", "ACCELERATORS", "GBIT/S", "EFA", "NVME", "USD/H", "SPOT USD/H", "AS OF"]
     cuts = [(title, 0) for title in ("NVME", "EFA", "GBIT/S", "VCPUS", "MEMORY")]
     yield from fitting(titles, [_row(one) for one in instances], cuts, paint, columns_of(sys.stdout))
 
 
-def _row(one: InstanceView) -> list[str]:
-    price, spot = one.on_demand, one.spot
+def _row(one: InstancePrice) -> list[str]:
+    price, spot, facts = one.on_demand, one.spot, one.facts
     devices = NOTHING
-    if one.gpus:
-        devices = f"{one.gpus} × {one.gpu_model} {size(one.gpu_memory_mib << 20)}"
-    elif one.neuron_devices:
-        devices = f"{one.neuron_devices} × {one.neuron_model}"
+    if facts.gpus:
+        devices = f"{facts.gpus} × {facts.gpu_model} {size(facts.gpu_memory_mib << 20)}"
+    elif facts.neuron_devices:
+        devices = f"{facts.neuron_devices} × {facts.neuron_model}"
     return [
         one.type,
-        str(one.vcpus),
-        size(one.memory_mib << 20),
+        str(facts.vcpus),
+        size(facts.memory_mib << 20),
         devices,
-        NOTHING if one.network_gbps is None else f"{one.network_gbps:g}",
-        str(one.efa_interfaces or NOTHING),
-        f"{one.nvme_gb:,} GB" if one.nvme_gb else NOTHING,
+        NOTHING if facts.network_gbps is None else f"{facts.network_gbps:g}",
+        str(facts.efa_interfaces or NOTHING),
+        f"{facts.nvme_gb:,} GB" if facts.nvme_gb else NOTHING,
         UNKNOWN if price is None else f"{price.amount_usd:.10g}",
-        UNKNOWN if spot is None else f"{spot.low_usd:.6g} – {spot.high_usd:.6g}",
+        UNKNOWN if spot is None else f"{spot.low.amount_usd:.6g} – {spot.high.amount_usd:.6g}",
         NOTHING if price is None else price.date,
     ]
 
@@ -136,7 +136,8 @@ def _notes(found: PriceList) -> list[str]:
     """Region and kind of the prices, their sources, and what to do where one is unknown."""
     priced = [*(one.on_demand for one in found.instances), *(one.price for one in found.charges)]
     sources = dict.fromkeys(f"{one.date}: {one.source}" for one in priced if one is not None)
-    spot = dict.fromkeys(f"{one.spot.date}: {one.spot.source}" for one in found.instances if one.spot is not None)
+    ranges = [one.spot for one in found.instances if one.spot is not None]
+    spot = dict.fromkeys(f"{one.low.date}: {one.low.source}" for one in ranges)
     reasons = dict.fromkeys([*(one.unknown for one in found.instances), *(one.unknown for one in found.charges)])
     command = f"windlass prices update --region {found.region}"
     head = f"List prices in {found.region}, without discounts, taxes and free tiers."

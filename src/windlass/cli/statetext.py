@@ -16,8 +16,7 @@ from windlass.cli.statustext import advance_lines, clock_time, exit_words, label
 from windlass.cli.style import phase_word
 from windlass.engines.base import Engine
 from windlass.engines.values import RunState
-from windlass.views.cluster import RunOnCluster, on_cluster
-from windlass.views.cluster import ClusterAnswer, RunOnClusterWithPods, with_pods
+from windlass.views.cluster_runs import ClusterAnswer, RunOnCluster, RunOnClusterWithPods, on_cluster, with_pods
 from windlass.views.run import recorded_run, summary_of
 
 POD_ROWS = 16

@@ -9,10 +9,10 @@ from typing import Final
 from windlass.cli.formatting import Paint, count, duration, visible
 from windlass.cli.statustext import STARTED, difference_words, labelled, start_words, warning_lines
 from windlass.cli.style import phase_word
-from windlass.diagnose.verdict import NONE
+from windlass.diagnose.verdict import NONE, Diagnosis, Verdict
 from windlass.runs.ledger import Restart
 from windlass.runs.start import Origin
-from windlass.views.verdict import VerdictView, Why
+from windlass.views.verdict import Why
 
 LABEL: Final = 10
 WIDTH: Final = 110
@@ -25,13 +25,15 @@ RESTARTS: Final = 8
 
 def why_lines(why: Why, paint: Paint, *, verbose: int = 0) -> list[str]:
     """What `windlass why` shows."""
-    lines = [f"{paint(why.id, bold=True)} {phase_word(why.phase, paint)}", *verdict_lines(why, paint, verbose=verbose)]
+    status, verdict = why.status, why.diagnosis.verdict
+    lines = [f"{paint(status.id, bold=True)} {phase_word(status.phase, paint)}"]
+    lines += verdict_lines(why.diagnosis, paint, verbose=verbose)
     restarts = [restart_words(restart) for restart in why.restarts]
     if len(restarts) > RESTARTS and not verbose:
         half = RESTARTS // 2
         restarts = [*restarts[:half], f"… {len(restarts) - 2 * half} more: windlass why -v", *restarts[-half:]]
     lines += _labelled("restarts", restarts, paint)
-    besides = [one for one in why.warnings if one.code != why.verdict]
+    besides = [one for one in status.warnings if one.code != verdict.code]
     lines += _labelled("warning", warning_lines(besides, paint), paint)
     lines += _labelled("data", [paint(difference_words(one), "yellow") for one in why.data_differences], paint)
     return lines
@@ -52,28 +54,28 @@ def restart_words(restart: Restart) -> str:
     return f"attempt {restart.attempt} {why}{at}".rstrip() + f": {', '.join(words)}"
 
 
-def verdict_lines(why: Why, paint: Paint, *, verbose: int = 0) -> list[str]:
+def verdict_lines(found: Diagnosis, paint: Paint, *, verbose: int = 0) -> list[str]:
     """The verdict with its evidence and fix; other explanations by their codes, or in full if requested."""
-    not_seen = _items("not seen", why.not_seen, paint, dim=True)
-    if why.verdict == NONE:
-        return [*_labelled("why", [paint(why.summary, "green")], paint), *not_seen]
-    lines = _verdict(why, "why", paint)
-    for other in why.others if verbose else ():
+    not_seen = _items("not seen", found.not_seen, paint, dim=True)
+    if found.verdict.code == NONE:
+        return [*_labelled("why", [paint(found.verdict.summary, "green")], paint), *not_seen]
+    lines = _verdict(found.verdict, "why", paint)
+    for other in found.others if verbose else ():
         lines += ["", *_verdict(other, "or", paint)]
-    if why.others and not verbose:
-        also = ", ".join(other.verdict for other in why.others[:4])
+    if found.others and not verbose:
+        also = ", ".join(other.code for other in found.others[:4])
         lines += _labelled("less sure", [paint(f"{also} (windlass why -v)", dim=True)], paint)
     return [*lines, *not_seen]
 
 
-def _verdict(verdict: VerdictView, label: str, paint: Paint) -> list[str]:
+def _verdict(verdict: Verdict, label: str, paint: Paint) -> list[str]:
     summary = [paint(line, "red", bold=True) for line in _wrapped(_sentence(verdict.summary))]
     fix = [paint(line, bold=True) for line in _wrapped(_sentence(verdict.fix))] if verdict.fix else []
     return [
         *_labelled(label, summary, paint),
         *_items("evidence", verdict.evidence, paint),
         *_labelled("fix", fix, paint),
-        *_labelled("verdict", [paint(verdict.verdict, dim=True)], paint),
+        *_labelled("verdict", [paint(verdict.code, dim=True)], paint),
     ]
 
 

@@ -58,6 +58,7 @@ class Diagnosis:
 
     verdict: Verdict
     others: tuple[Verdict, ...] = ()
+    """Other explanations, the likeliest first."""
     not_seen: tuple[str, ...] = ()
     """What could not be looked at, and why: a run that goes on is judged without it."""
 

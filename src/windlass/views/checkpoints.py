@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from windlass.views.verdict import Why
 
 
 @dataclass(frozen=True, slots=True)

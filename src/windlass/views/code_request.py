@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
 from windlass.runs.events import EMPTY, Entry
 
 

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from windlass.views.verdict import Why
 
-
-@dataclass(frozen=True, slots=True)
-class RefusedFile:
-    """A file that was not copied, or is not as its manifest says."""
-
-    name: str
-    why: str
+from windlass.storage.progress import Copied, Refusal
+from windlass.storage.verify import Verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +14,7 @@ class DataCopied:
 
     source: str
     destination: str
-    digest: str
-    """Of the set at the destination."""
-    files: int
-    """That are there now."""
-    bytes: int
-    copied_files: int
-    copied_bytes: int
-    unchanged_files: int
-    refused: tuple[RefusedFile, ...]
-    seconds: float
+    copied: Copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +38,7 @@ class DataCopyPreview:
     bytes: int
     """Of these files."""
     unchanged_files: int
-    refused: tuple[RefusedFile, ...]
+    refused: tuple[Refusal, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +46,12 @@ class DataVerified:
     """What `data verify` found."""
 
     address: str
-    ok: bool
-    digest: str
-    """Of the set, by its manifest."""
-    files: int
-    bytes: int
-    problems: tuple[RefusedFile, ...]
-    extra: tuple[str, ...]
-    """Files that the manifest does not have."""
+    found: Verified
+
+    @property
+    def ok(self) -> bool:
+        """Whether all files are as the manifest says."""
+        return not self.found.problems
 
 
 @dataclass(frozen=True, slots=True)

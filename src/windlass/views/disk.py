@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
 from windlass.runs.phase import Phase
-from windlass.views.verdict import Why
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from windlass.errors import Problem
-from windlass.views.verdict import Why
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
 from windlass.importers.source import Left
-from windlass.views.verdict import Why
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,52 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from windlass.pricing.price import Price
+from windlass.pricing.instances import InstanceType
+from windlass.pricing.price import Price, SpotRange
 
 
 @dataclass(frozen=True, slots=True)
-class SpotView:
-    """Between which spot prices of Linux have been, in all zones of the region."""
-
-    low_usd: float
-    """US dollars an hour."""
-    high_usd: float
-    days: int
-    """So many days up to `date`."""
-    source: str
-    date: str
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceView:
+class InstancePrice:
     """An EC2 instance type: what it has, and what it costs."""
 
     type: str
     """As it was asked for, `ml.` before it or not."""
-    vcpus: int
-    memory_mib: int
-    architecture: str
-    """`x86_64` or `arm64`."""
-    gpus: int
-    gpu_model: str
-    """Empty without GPUs."""
-    gpu_memory_mib: int
-    """Memory of one GPU."""
-    neuron_devices: int
-    neuron_model: str
-    """Empty without Neuron devices."""
-    efa_interfaces: int
-    """Elastic Fabric Adapters at most."""
-    network_cards: int
-    network_gbps: float | None
-    """Gbit/s of all cards that last; null where it is not published."""
-    network_peak_gbps: float | None
-    """Gbit/s of all cards for a while; null where it is not published."""
-    nvme_gb: int
-    """Gigabytes of local NVMe disks."""
+    facts: InstanceType
     on_demand: Price | None
     """Null where no source states it."""
-    spot: SpotView | None
+    spot: SpotRange | None
     """Null before `windlass prices update`."""
     unknown: str
     """Why `on_demand` is null; empty where it is not."""
@@ -73,7 +41,7 @@ class PriceList:
     """Prices in one region."""
 
     region: str
-    instances: tuple[InstanceView, ...]
+    instances: tuple[InstancePrice, ...]
     """The types that were asked for; else those with an accelerator that have a price."""
     charges: tuple[ChargeView, ...]
     """What is billed besides; empty where types were asked for."""

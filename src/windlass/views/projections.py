@@ -1,7 +1,7 @@
 """Which attributes of domain values `-o json` prints, and under which names; a dataclass that is not here prints all.
 
-A row is the class and what is printed of it, in order: `NAME`, or `NAME=PATH` for an attribute of another name, a
-property or an attribute of an attribute, and `:2` behind either for an amount that is rounded to cents.
+A row is the class and what is printed of it, in order: an attribute or a property, also of another attribute
+(`ref.kind`), by its last name or by a NAME= before it; `:2` behind it rounds an amount to cents.
 """
 
 from __future__ import annotations
@@ -22,12 +22,32 @@ PROJECTIONS: Final[Mapping[str, str]] = {
     ),
     "windlass.clusters.audit.report.Unknown": "asked what=kind reason hint",
     "windlass.clusters.components.manager.ComponentStatus": "name installed wanted state is_healthy problems",
-    "windlass.clusters.holdings.Holding": "kind=ref.kind namespace=ref.namespace name=ref.name holds why",
+    "windlass.clusters.holdings.Holding": "ref.kind ref.namespace ref.name holds why",
     "windlass.clusters.policies.documents.Document": "name whom size document notes",
     "windlass.clusters.terraform.changes.Change": "address action reason",
+    "windlass.diagnose.verdict.Verdict": "verdict=code summary rank evidence fix",
     "windlass.pricing.cluster.Estimate": "usd_per_month=base_month_usd:2 rows pools unknown dates",
     "windlass.pricing.cluster.PoolCost": "name usd_per_hour=per_hour_usd:2",
     "windlass.pricing.cluster.Row": "what usd_per_month=per_month_usd:2 is_by_use unknown",
+    "windlass.pricing.price.SpotRange": "low_usd=low.amount_usd high_usd=high.amount_usd days low.source low.date",
+    "windlass.storage.progress.Refusal": "name why",
+    "windlass.views.data.DataCopied": (
+        "source destination copied.digest files=copied.num_files bytes=copied.set_bytes copied_files=copied.num_copied "
+        "copied_bytes=copied.num_bytes unchanged_files=copied.num_unchanged copied.refused copied.seconds"
+    ),
+    "windlass.views.data.DataVerified": (
+        "address ok found.digest files=found.num_files bytes=found.num_bytes found.problems found.extra"
+    ),
+    "windlass.views.prices.InstancePrice": (
+        "type facts.vcpus facts.memory_mib facts.architecture facts.gpus facts.gpu_model facts.gpu_memory_mib "
+        "facts.neuron_devices facts.neuron_model facts.efa_interfaces facts.network_cards facts.network_gbps "
+        "facts.network_peak_gbps facts.nvme_gb on_demand spot unknown"
+    ),
+    "windlass.views.verdict.Why": (
+        "verdict=diagnosis.verdict.code diagnosis.verdict.summary diagnosis.verdict.rank diagnosis.verdict.evidence "
+        "diagnosis.verdict.fix status.id status.phase diagnosis.others diagnosis.not_seen restarts status.warnings "
+        "data_differences"
+    ),
 }
 
 
@@ -54,9 +74,9 @@ def projection(kind: type) -> tuple[Printed, ...]:
 
 def _printed(text: str) -> Printed:
     field, _, digits = text.partition(":")
-    name, _, path = field.partition("=")
-    read = attrgetter(path or name)
-    return Printed(name, path or name, _rounded(read, int(digits)) if digits else read)
+    path = field.rpartition("=")[2]
+    name, read = field.partition("=")[0] if "=" in field else path.rpartition(".")[2], attrgetter(path)
+    return Printed(name, path, _rounded(read, int(digits)) if digits else read)
 
 
 def _rounded(read: Callable[[Any], float | None], digits: int) -> Callable[[Any], float | None]:

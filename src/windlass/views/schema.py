@@ -22,9 +22,22 @@ from windlass.clusters.policies.named import ClusterPolicies
 from windlass.plan.plan import Plan, Step
 from windlass.spec.docstrings import field_docstrings
 from windlass.views import (
-    artifacts, checkpoints, code_request, cost, data, disk, error, job_files, lines, prices, run, targets, verdict, warm
+    artifacts,
+    checkpoints,
+    code_request,
+    cost,
+    data,
+    disk,
+    error,
+    job_files,
+    lines,
+    prices,
+    run,
+    targets,
+    verdict,
+    warm,
 )
-from windlass.views import cluster as runs
+from windlass.views import cluster_runs as runs
 from windlass.views.projections import PROJECTIONS, projection
 from windlass.worker.values import REQUIRED, Value
 
@@ -33,11 +46,7 @@ PRINTED: Final[Mapping[str, Any]] = {
     "run": run.RunId | run.Run,
     "status": run.Run | runs.RunOnClusterWithPods,
     "stop": run.Run | runs.RunOnClusterWithPods,
-    "ps": list[run.RunSummary]
-    | list[runs.RunOnCluster]
-    | runs.RunOnCluster
-    | runs.Removed
-    | runs.ClusterAnswer,
+    "ps": list[run.RunSummary] | list[runs.RunOnCluster] | runs.RunOnCluster | runs.Removed | runs.ClusterAnswer,
     "events": lines.EventView,
     "logs": lines.LogLineView,
     "why": verdict.Why,

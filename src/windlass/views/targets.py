@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
 from windlass.engines.checks import Check, ObjectChange
 from windlass.plan.plan import Note, Plan
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from windlass.views.verdict import Why
+
 from windlass.worker.values import Value
 
 

@@ -26,8 +26,8 @@ from windlass.errors import JobFileError
 from windlass.runs.ledger import fold_ledger, restarts
 from windlass.runs.phase import Phase
 from windlass.runs.start import Origin, Start
-from windlass.views.verdict import why_of
 from windlass.views.run import run_of
+from windlass.views.verdict import Why
 from windlass.worker.resume import problem_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -167,7 +167,7 @@ def test_a_pattern_that_matches_nothing_is_a_warning_before_the_first_step(harne
     views = (
         statustext.status_lines(view, 0.0, plain),
         statustext.summary_lines(view, 0.0, plain),
-        why_lines(why_of(status, Diagnosis(Verdict("none", "all is well")), []), plain),
+        why_lines(Why(status, Diagnosis(Verdict("none", "all is well")), ()), plain),
         [sentence(event)],
     )
     for lines in views:

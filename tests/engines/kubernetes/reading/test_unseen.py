@@ -21,7 +21,7 @@ from windlass.runs.events import entry_of
 from windlass.runs.store import RunWriter, Store
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
-from windlass.views.verdict import why_of
+from windlass.views.verdict import Why
 
 RUN = "digits-7f3k2"
 
@@ -74,7 +74,7 @@ def test_what_may_not_be_read_is_said_with_the_reason(writer: RunWriter, server:
     assert all("forbidden" in one for one in unseen(writer))
     assert found.verdict.summary == "the run is training; nothing is wrong in what could be read"
     assert set(unseen(writer)) <= set(found.not_seen)
-    lines = why_lines(why_of(writer.status, found, []), painter(sys.stdout))
+    lines = why_lines(Why(writer.status, found, ()), painter(sys.stdout))
     assert any("not seen" in line and "cannot be listed" in line for line in lines)
 
 

@@ -18,7 +18,7 @@ from windlass.errors import EngineError
 from windlass.runs.events import AttemptStarted, CheckpointChanged, RunEnded
 from windlass.runs.phase import Phase
 from windlass.runs.store import NOTE_CHARS
-from windlass.views.cluster import on_cluster
+from windlass.views.cluster_runs import on_cluster
 
 
 @pytest.fixture

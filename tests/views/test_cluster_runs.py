@@ -10,7 +10,7 @@ import pytest
 from windlass.engines.values import Placement, RunState
 from windlass.runs.events import entry_of
 from windlass.runs.store import Store
-from windlass.views.cluster import on_cluster
+from windlass.views.cluster_runs import on_cluster
 
 
 @pytest.mark.parametrize(("num_recorded", "made_for", "shown"), [(2, 1, 2), (0, 3, 3)])
