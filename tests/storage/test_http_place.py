@@ -26,10 +26,9 @@ from windlass.actions import data
 from windlass.errors import StorageError, UsageError
 from windlass.runs.context import Context
 from windlass.storage.address import Address
-from windlass.storage.progress import Progress
+from windlass.storage.progress import Copied, Progress
 from windlass.storage.selection import Selection
 from windlass.stores.http import Url
-from windlass.storage.progress import Copied
 
 PART = 8 << 20
 BIG = random.Random(1).randbytes(3 * PART - 1000)
@@ -238,7 +237,7 @@ def test_contents_are_compared_by_one_request_also_where_a_server_has_no_ranges(
     copied(host, "d/big.tar", to)
     host.gets.clear()
     done = data.copy(f"{host.address}/d/big.tar", str(to), context(to), by_content=True)
-    assert (done.num_unchanged, len(bodies(host))) == (1, 1)
+    assert (done.copied.num_unchanged, len(bodies(host))) == (1, 1)
 
 
 def test_without_a_version_and_a_sha256_a_broken_download_begins_again(host: FileHost, to: Path) -> None:
@@ -335,7 +334,7 @@ def test_a_byte_that_is_changed_on_its_way_is_found_by_the_sha256(host: FileHost
             done = data.copy(
                 f"{proxy.endpoint}/d/{name}", str(to), context(to), selection=Selection(sha256=sha256(content))
             )
-            assert (done.num_copied, (to / name).read_bytes()) == (1, content)
+            assert (done.copied.num_copied, (to / name).read_bytes()) == (1, content)
 
 
 def test_connections_that_break_again_and_again_do_not_end_a_copy_that_gets_on(host: FileHost, to: Path) -> None:
@@ -390,7 +389,7 @@ def test_the_certificate_of_a_server_is_verified(to: Path, tmp_path: Path, monke
 def test_a_server_is_reached_by_the_proxy_of_the_environment(to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with file_host({"http://files.invalid/d/x": SMALL}) as proxy:
         monkeypatch.setenv("http_proxy", proxy.address)
-        assert data.copy("http://files.invalid/d/x", str(to), context(to)).num_copied == 1
+        assert data.copy("http://files.invalid/d/x", str(to), context(to)).copied.num_copied == 1
     assert (to / "x").read_bytes() == SMALL
 
 
@@ -400,7 +399,7 @@ def test_a_dry_run_shows_what_is_left_of_an_interrupted_copy_and_fetches_nothing
     copied(host, "d/small.bin", to, sha256(SMALL))
     host.gets.clear()
     found = data.preview_copy(f"{host.address}/d/SHA256SUMS", str(to), context(to))
-    assert ([one.name for one in found.files], found.bytes, found.num_unchanged) == (["big.tar"], len(BIG), 1)
+    assert ([one.name for one in found.files], found.bytes, found.unchanged_files) == (["big.tar"], len(BIG), 1)
     assert [one.name for one in found.refused] == ["gone"]
     assert [one.name for one in bodies(host)] == ["d/SHA256SUMS"]
 
