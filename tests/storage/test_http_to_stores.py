@@ -15,6 +15,7 @@ from tests.storage.sets import Data
 
 pytestmark = pytest.mark.slow
 BIG = random.Random(1).randbytes(30_000_000)
+SECRET = "X-Amz-Signature=5ec7e7"
 SHA256 = hashlib.sha256(BIG).hexdigest()
 
 
@@ -43,12 +44,15 @@ def test_a_file_with_another_sha256_is_no_object(data: Data, host: FileHost, buc
 def test_a_copy_to_s3_goes_on_with_the_parts_that_s3_has(
     data: Data, host: FileHost, bucket: str, proxy: FaultProxy
 ) -> None:
-    there = f"s3://{bucket}/set"
+    there, url = f"s3://{bucket}/set", f"{host.address}/d/big.tar?{SECRET}"
     denied = refusal(403, "ExpiredToken", "The provided token has expired.")
     proxy.fault = lambda request: denied if request.query.get("partNumber") == ["3"] else PASS
-    assert data.run("copy", f"{host.address}/d/big.tar", there, "--sha256", SHA256).returncode == 1
+    assert data.run("copy", url, there, "--sha256", SHA256).returncode == 1
+    notes = [one.read_bytes() for one in data.home.rglob("*") if one.is_file()]
+    assert notes, "the upload is resumed by a note"
+    assert not [one for one in notes if SECRET.encode() in one]
     proxy.reset()
-    assert data.json("copy", f"{host.address}/d/big.tar", there, "--sha256", SHA256)["copied_files"] == 1
+    assert data.json("copy", url, there, "--sha256", SHA256)["copied_files"] == 1
     parts = [one.query["partNumber"] for one in proxy.data if one.method == "PUT" and "partNumber" in one.query]
     assert sorted(parts) == [["3"], ["4"]]
     assert data.json("verify", there)["ok"]
