@@ -14,7 +14,7 @@ from tests.cluster.harnesses import harness_on, opened, pods
 from tests.engines.harness import Run
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.running import reuse
+from windlass.engines.kubernetes.objects.pod_assignment import STAY_SECONDS
 from windlass.runs.phase import Phase
 from windlass.supervise.process import supervisor_pid
 
@@ -146,7 +146,7 @@ def test_pods_go_when_nothing_follows_their_failure(cluster: Cluster, namespace:
         assert failed_at is not None
         found = [end - failed_at for end in ends(cluster, namespace, run) if end is not None]
         assert found, "the pods of a run that has failed are kept"
-        assert max(found) < reuse.SECONDS - 20, "a pod has waited for an attempt, as long as it does"
+        assert max(found) < STAY_SECONDS - 20, "a pod has waited for an attempt, as long as it does"
 
 
 def ends(cluster: Cluster, namespace: str, run: Run) -> list[float | None]:

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment, attempt_facts
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning import facts as cluster_facts
 from windlass.engines.kubernetes.planning import plan as cluster_plan
-from windlass.engines.kubernetes.running import reuse
-from windlass.engines.kubernetes.running.attempt import attempt_facts
 from windlass.engines.local import facts as local_facts
 from windlass.engines.local import plan as local_plan
 from windlass.engines.sources import data_paths
@@ -53,9 +52,8 @@ def kubernetes(case: dict[str, Any], job: Job) -> tuple[Plan, AttemptFacts]:
     num_nodes = len(attempt.get("members", range(made.num_nodes)))
     asked = Continuation(attempt.get("resume_from"), 5.0)
     number = attempt.get("number", 1)
-    return made, attempt_facts(
-        made, number, reuse.own_pods(attempt.get("made_for", number), num_nodes), via, 5.0, asked
-    )
+    assignment = PodAssignment(number, PodAssignment.new(attempt.get("made_for", number), num_nodes).pods)
+    return made, attempt_facts(made, assignment, via, 5.0, asked)
 
 
 def seen(spec: NodeSpec, expected: dict[str, Any]) -> dict[str, Any]:

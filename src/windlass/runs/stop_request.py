@@ -15,6 +15,13 @@ NOW: Final = "stop-now"
 """Created beside it, empty, where the disk was too full for a request without a grace period."""
 
 
+ELSEWHERE: Final = "elsewhere"
+REMOVED: Final = "removed"
+QUEUE: Final = "queue"
+"""Reasons of a stop request: it was made on another machine; the run was removed from its cluster; its Workload was
+deactivated, which Kueue never admits again."""
+
+
 @dataclass(frozen=True, slots=True)
 class StopRequest:
     """What was requested."""

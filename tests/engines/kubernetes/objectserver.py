@@ -18,7 +18,7 @@ from tests.helpers.ports import quiet_port
 
 from windlass.engines.kubernetes.access.client import PLURALS, Client
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.running.pod_watch import INDEX
+from windlass.engines.kubernetes.objects.pods import INDEX
 
 COLUMNS = {"pods": ("Name", "Ready", "Status"), "jobs": ("Name", "Status", "Completions")}
 OF_OPERATORS = {

@@ -258,9 +258,9 @@ class KubernetesEngine(SupervisedEngine):
 
     def import_run(self, client: Client, context: str, kubeconfig: str, run_id: str) -> bool:
         """Take over the record of a run from its cluster, if it is there. Raises Refused, Unreachable, StoreError."""
-        from windlass.engines.kubernetes.reading.discovery.snapshot import Place
+        from windlass.engines.kubernetes.objects.namespace import ClusterNamespace
 
-        return self._in_cluster.import_run(client, Place(context, client.namespace, kubeconfig), run_id)
+        return self._in_cluster.import_run(client, ClusterNamespace(context, client.namespace, kubeconfig), run_id)
 
     def staleness(self) -> Callable[[Status], str]:
         """See `Engine`."""

@@ -21,17 +21,13 @@ from tests.helpers.until import passed, until
 
 from windlass.engines.kubernetes.access import order_server
 from windlass.engines.kubernetes.access.client import Client, Unreachable
-from windlass.engines.kubernetes.access.control import (
-    ConnectionControl,
-    ExecControl,
-    Request,
-    order_client_fields,
-    signalling,
-)
+from windlass.engines.kubernetes.access.control import ConnectionControl, ExecControl, Request, signalling
 from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.order_client import order_client_fields
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment, restore_assignments
+from windlass.engines.kubernetes.objects.pods import PodId
 from windlass.engines.kubernetes.running import reuse
-from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.errors import EngineError
 from windlass.runs.events import PodsReused, entry_of
 from windlass.worker import order_protocol as protocol
@@ -466,14 +462,16 @@ def cluster(phases: Sequence[str], attempt: int = 1) -> Client:
     return cast(Client, SimpleNamespace(find=lambda *_: {"items": pods}))
 
 
+REUSED = PodAssignment(2, PodAssignment.new(1, 2).pods)
+"""Attempt 2, in the pods of attempt 1."""
 SPECS = [NodeSpec(node, "t.py", "python3", "/", {}, (RankSpec(node, 0, ("t.py",), {}),), 1.0) for node in range(2)]
 
 
 @pytest.mark.parametrize(("codes", "accepted"), [((0, 0), True), ((0, 3), False), ((0, -1), False)])
 def test_an_attempt_begins_in_the_pods_if_each_accepts_its_order(codes: tuple[int, ...], accepted: bool) -> None:
-    control, ids = Control(*codes), reuse.own_pods(1, 2)
+    control, ids = Control(*codes), REUSED
     pods = reuse.running(cluster(["running"] * 2), "r-1", ids)
-    assert reuse.order(control, 2, SPECS, ids, pods) is accepted
+    assert reuse.order(control, ids, SPECS, pods) is accepted
     for node in range(2):
         what, data, attempt = control.requests[f"pod-{node}"].words
         assert (what, attempt) == ("order", "2")
@@ -481,37 +479,40 @@ def test_an_attempt_begins_in_the_pods_if_each_accepts_its_order(codes: tuple[in
 
 
 def test_it_does_not_where_an_order_is_too_large() -> None:
-    control, ids = Control(0, 0, max_bytes=20), reuse.own_pods(1, 2)
-    assert not reuse.order(control, 2, SPECS, ids, reuse.running(cluster(["running"] * 2), "r-1", ids))
+    control, ids = Control(0, 0, max_bytes=20), REUSED
+    assert not reuse.order(control, ids, SPECS, reuse.running(cluster(["running"] * 2), "r-1", ids))
     assert control.requests == {}
 
 
 def test_a_pod_gets_the_node_of_its_place_under_its_own_number() -> None:
     """The second pod of attempt 2 is at the first place, and that of attempt 3 is not there yet."""
-    ids = (PodId(2, 1), PodId(3, 0))
+    ids = PodAssignment(3, (PodId(2, 1), PodId(3, 0)))
     pods = reuse.running(cluster(["running"] * 2, attempt=2), "r-1", ids)
     assert {place: pod["metadata"]["name"] for place, pod in pods.items()} == {0: "pod-1"}
     control = Control(0, 0)
-    assert reuse.order(control, 3, SPECS, ids, pods)
+    assert reuse.order(control, ids, SPECS, pods)
     [request] = control.requests.values()
     assert unpack(base64.b64decode(request.words[1])) == (3, {1: SPECS[0]})
 
 
 def test_pods_that_have_ended_or_are_deleted_run_no_further_attempt() -> None:
-    assert list(reuse.running(cluster(["running", "terminated"]), "r-1", reuse.own_pods(1, 2))) == [0]
+    assert list(reuse.running(cluster(["running", "terminated"]), "r-1", REUSED)) == [0]
 
 
-@pytest.mark.parametrize("ids", [reuse.own_pods(1, 3), (PodId(1, 0), PodId(3, 0), PodId(1, 2)), reuse.own_pods(3, 3)])
+@pytest.mark.parametrize(
+    "ids", [PodAssignment.new(1, 3).pods, (PodId(1, 0), PodId(3, 0), PodId(1, 2)), PodAssignment.new(3, 3).pods]
+)
 def test_a_supervisor_that_takes_over_finds_the_decision_on_pods_in_the_record(
     tmp_path: Path, ids: tuple[PodId, ...]
 ) -> None:
-    decided = reuse.decision(3, ids)
+    assignment = PodAssignment(3, ids)
+    decided = assignment.event()
     again = cast(PodsReused, entry_of(decided.kind, json.loads(json.dumps(decided.to_json()))))
-    reuse.restore_decisions(tmp_path, [again.event(1, 1.0)])
+    restore_assignments(tmp_path, [again.event(1, 1.0)])
     folder = tmp_path / "attempt-3"
-    assert reuse.decided_pods(folder, 3) == reuse.pods_of(folder, 3, 3) == ids
-    assert reuse.is_ordered(folder, 3) is (ids[0].made_for < 3)
-    assert reuse.decided_pods(tmp_path / "attempt-4", 3) is None
+    assert PodAssignment.decided(folder, 3, 3) == PodAssignment.of(folder, 3, 3) == assignment
+    assert bool(assignment.reused) is (ids[0].made_for < 3)
+    assert PodAssignment.decided(tmp_path / "attempt-4", 4, 3) is None
 
 
 def test_pods_leave_when_no_attempt_follows_whatever_one_of_them_answers() -> None:

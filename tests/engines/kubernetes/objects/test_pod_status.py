@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
-from windlass.engines.kubernetes.objects.pod_status import (
-    claims_of,
+from windlass.engines.kubernetes.objects.object_reports import (
     ends_of,
     is_problem,
     key,
     object_reports,
-    pod_status,
     recorded,
     warning,
 )
+from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
+from windlass.engines.kubernetes.objects.pod_spec import claims_of
+from windlass.engines.kubernetes.objects.pod_status import pod_status
 from windlass.runs.events import Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold

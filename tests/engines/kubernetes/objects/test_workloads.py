@@ -9,10 +9,10 @@ import pytest
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.manifests import Shape, attempt
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec, pod_templates
+from windlass.engines.kubernetes.objects.pods import by_id
 from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS, WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.runtimes import Runtime
-from windlass.engines.kubernetes.running.pod_watch import by_id
 from windlass.spec.job import Job
 
 ANYWHERE = ("containers", "restartPolicy", "subdomain")

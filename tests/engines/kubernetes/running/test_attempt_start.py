@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 
 from windlass.engines.kubernetes.access.client import Refused
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
+from windlass.engines.kubernetes.objects.pods import PodId
 from windlass.engines.kubernetes.running import attempt_start
 from windlass.engines.kubernetes.running.attempt_start import BEHIND_SECONDS, AttemptStart
 from windlass.runs.phase import Phase
@@ -57,23 +59,21 @@ def test_another_refusal_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
         created(monkeypatch, "no team label", times=1)
 
 
-@pytest.mark.parametrize(("is_resume", "chosen"), [(False, ("kept",)), (True, ("new",))])
+@pytest.mark.parametrize(("is_resume", "made_for"), [(False, 1), (True, 2)])
 def test_a_restart_reuses_pods_that_run_and_a_resume_which_may_bring_other_code_does_not(
-    monkeypatch: pytest.MonkeyPatch, is_resume: bool, chosen: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, is_resume: bool, made_for: int
 ) -> None:
-    monkeypatch.setattr(
-        attempt_start, "reuse", types.SimpleNamespace(pods_of=lambda *_: ("kept",), running=lambda *_: {0: {}})
-    )
+    monkeypatch.setattr(attempt_start, "reuse", types.SimpleNamespace(running=lambda *_: {0: {}}))
     before = Attempt(1, 1, Phase.FAILED, 1.0, 2.0, "failure", members=(0,))
     now = Attempt(2, 1, Phase.STARTING, 3.0, members=(0,), is_resume=is_resume)
     start = types.SimpleNamespace(
         _number=2,
         _members=(0,),
-        _new_pods=("new",),
+        _new_pods=PodAssignment.new(2, 1),
         _client=None,
         _folder=Path("attempt-2"),
         _plan=types.SimpleNamespace(run_id="r", nodes=types.SimpleNamespace(stay_seconds=60.0)),
         _record=types.SimpleNamespace(status=types.SimpleNamespace(attempts=(before, now))),
     )
     found: Any = AttemptStart._chosen_pods(cast("Any", start))
-    assert found == chosen
+    assert found == PodAssignment(2, (PodId(made_for, 0),))

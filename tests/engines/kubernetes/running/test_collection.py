@@ -23,6 +23,7 @@ from windlass.engines.kubernetes.access.client import Client, Refused, Unreachab
 from windlass.engines.kubernetes.access.control import ConnectionControl, Request
 from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pods import PodId
 from windlass.engines.kubernetes.running import collection
 from windlass.engines.kubernetes.running.collection import (
     Collected,
@@ -34,7 +35,6 @@ from windlass.engines.kubernetes.running.collection import (
     move_into,
     receive,
 )
-from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.errors import EngineError
 from windlass.runs.store import OUTPUT_DIGEST
 from windlass.supervise.backend import TargetUnavailable

@@ -14,15 +14,16 @@ from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, blockers
 from tests.engines.kubernetes.running.test_supervision import Scene
 
 from windlass.engines.kubernetes.access.client import Client, Refused
-from windlass.engines.kubernetes.objects import ttl as expiry
+from windlass.engines.kubernetes.objects import ttl
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.preflight.rights import Rights
+from windlass.engines.kubernetes.running import expiry
 from windlass.engines.kubernetes.running.expiry import sweep
 from windlass.plan.plan import Plan
 from windlass.runs.phase import Phase
 
 RUN = "digits-7f3k2"
-WEEK = expiry.WEEK_SECONDS
+WEEK = ttl.WEEK_SECONDS
 INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, rights=Rights(has_account=True)))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from windlass.engines.kubernetes.objects.manifests import LOST_SECONDS, SILENT, Shape, attempt
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
-from windlass.engines.kubernetes.running.pod_watch import GONE_SECONDS, TAINTED, is_alive, is_lost
+from windlass.engines.kubernetes.objects.pod_status import GONE_SECONDS, TAINTED, is_alive, is_lost
 from windlass.spec.job import Job
 
 SHAPE = Shape("r-1", "team", "job", "image", "python3", 1000, "0" * 64, 0)

@@ -14,15 +14,17 @@ from tests.helpers.until import until
 
 from windlass.engines.kubernetes.access.client import Refused
 from windlass.engines.kubernetes.access.control import Request
-from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects import layout, pod_assignment
+from windlass.engines.kubernetes.objects.object_reports import finished_indexes
 from windlass.engines.kubernetes.objects.planned import attempt_objects
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment, attempt_facts
+from windlass.engines.kubernetes.objects.pods import PodId
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program
 from windlass.engines.kubernetes.planning.plan import plan
 from windlass.engines.kubernetes.reading.preflight.rights import Rights
-from windlass.engines.kubernetes.running import reuse
-from windlass.engines.kubernetes.running.attempt import PodAttempt, attempt_facts
+from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.engines.kubernetes.running.backend import KubernetesBackend
-from windlass.engines.kubernetes.running.pod_watch import PodId, PodWatch, finished_indexes
+from windlass.engines.kubernetes.running.pod_watch import PodWatch
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
 from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError
@@ -151,7 +153,7 @@ def test_a_lost_pod_is_made_anew_and_the_others_are_given_the_next_attempt(scene
     lost = scene.server.pod(RUN, "Pending", 1)
     scene.next_attempt()
     with closing(scene.start()) as attempt:
-        assert attempt.ids == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
+        assert attempt.assignment.pods == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
     assert [[list(one) for one in scene.control.orders[name]] for name in kept] == [[[0]], [[2]]]
     assert scene.requested(2) == {0: 1}
     assert lost not in scene.server.names("Pod"), "nothing of the attempt before may train on"
@@ -173,12 +175,14 @@ def test_pods_of_several_attempts_are_kept_when_another_is_lost(scene: Scene) ->
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
     for _ in range(2):
         scene.end_attempt()
-    reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))))
+    pod_assignment.store_assignment(
+        scene.dir / "attempt-2", PodAssignment(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))).event()
+    )
     names.append(scene.server.pod(RUN, "Running", 0, attempt=2))
     scene.server.remove("Pod", names[0])
     scene.begin_attempt()
     with closing(scene.start()) as attempt:
-        assert attempt.ids == (PodId(3, 0), PodId(2, 0), PodId(1, 2))
+        assert attempt.assignment.pods == (PodId(3, 0), PodId(2, 0), PodId(1, 2))
     assert {name: list(orders[0]) for name, orders in scene.control.orders.items()} == {names[1]: [2], names[2]: [0]}
     assert scene.requested(3) == {0: 0}
 
@@ -194,7 +198,7 @@ def test_a_supervisor_that_takes_over_does_as_was_decided(scene: Scene) -> None:
     scene.server.fails = lambda _: None
     scene.server.remove("Pod", kept[0])
     with closing(scene.start()) as attempt:
-        assert attempt.ids == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
+        assert attempt.assignment.pods == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
         until(lambda: attempt.pods.is_gone(0))
     assert len(scene.control.orders[kept[1]]) == 2
     assert scene.requested(2) == {0: 1}
@@ -204,7 +208,9 @@ def test_a_run_that_was_removed_is_not_created_again_for_a_lost_pod(scene: Scene
     """By its supervisor in the cluster, which is about to be deleted with it."""
     scene.server.pod(RUN, "Running", 0)
     scene.next_attempt()
-    reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))))
+    pod_assignment.store_assignment(
+        scene.dir / "attempt-2", PodAssignment(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))).event()
+    )
     scene.server.remove("ConfigMap", RUN)
     scene.backend.close()
     scene.backend = InClusterBackend(scene.plan, scene.dir, cast("Any", WrittenMirror()), cast("Any", scene.control))
@@ -230,7 +236,7 @@ def test_where_a_pod_refuses_its_order_all_pods_are_new(scene: Scene, was_decide
     scene.control.refuses = set() if was_decided else {names[0]}
     scene.next_attempt()
     if was_decided:
-        reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, reuse.own_pods(2, NUM_NODES)))
+        pod_assignment.store_assignment(scene.dir / "attempt-2", PodAssignment.new(2, NUM_NODES).event())
     scene.start().close()
     assert scene.requested(2) == {0: 0, 1: 1, 2: 2}
     assert scene.server.names("Job") == ["r-1-2"]
@@ -257,7 +263,9 @@ def test_all_pods_are_new_where_the_loss_of_one_ends_the_others(
 def test_the_end_of_a_run_between_two_orders_ends_the_pods_and_keeps_their_output(scene: Scene) -> None:
     running = scene.server.pod(RUN, "Running", 0)
     scene.next_attempt()
-    reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))))
+    pod_assignment.store_assignment(
+        scene.dir / "attempt-2", PodAssignment(2, (PodId(1, 0), PodId(2, 0), PodId(1, 2))).event()
+    )
     scene.writer.append(entry_of("end", {"phase": "stopped"}))
     scene.backend.clean_up(Recorder(scene.writer))
     assert running not in scene.server.names("Pod")
@@ -279,9 +287,9 @@ def test_a_pod_that_was_lost_before_it_was_seen_is_gone(server: ObjectServer, tm
     server.pod(RUN, "Running", 0, attempt=2)
     labels = {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "2"}
     server.put("Job", f"{RUN}-2", labels, api="batch/v1", status={"failedIndexes": "1"}, spec={})
-    ids = (PodId(1, 0), PodId(1, 1), PodId(2, 0), PodId(2, 1), PodId(2, 2))
+    pods = PodAssignment(2, (PodId(1, 0), PodId(1, 1), PodId(2, 0), PodId(2, 1), PodId(2, 2)))
     with closing(server.client(tmp_path)) as client:
-        watch = PodWatch(client, RUN, ids, ("batch/v1", "Job"), lambda: None)
+        watch = PodWatch(client, RUN, pods, ("batch/v1", "Job"), lambda: None)
         until(lambda: watch.pod(2) is not None and watch.is_gone(1))
         assert [watch.is_gone(place) for place in range(5)] == [False, True, False, True, False]
         watch.close()
@@ -300,8 +308,8 @@ def test_an_attempt_in_the_pods_of_another_meets_at_other_ports(tmp_path: Path) 
     )
 
     def port(number: int, made_for: int) -> int:
-        ids = reuse.own_pods(made_for, NUM_NODES)
-        return attempt_facts(made, number, ids, "job", 1000.0, Continuation()).rendezvous.master_port
+        assignment = PodAssignment(number, PodAssignment.new(made_for, NUM_NODES).pods)
+        return attempt_facts(made, assignment, "job", 1000.0, Continuation()).rendezvous.master_port
 
     assert port(1, 1) == port(7, 7) == 29500
     assert port(2, 1) == 29501

@@ -18,15 +18,15 @@ from tests.engines.kubernetes.reading.logs.test_tail import begin, stream
 from tests.engines.kubernetes.running.test_pod_reuse import NUM_NODES, RUN, Scene
 
 from windlass.cli.plantext import plan_lines
-from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects import layout, pod_assignment
+from windlass.engines.kubernetes.objects.object_reports import object_reports
 from windlass.engines.kubernetes.objects.planned import attempt_objects
-from windlass.engines.kubernetes.objects.pod_status import object_reports
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
+from windlass.engines.kubernetes.objects.pods import PodId
 from windlass.engines.kubernetes.planning.export import manifests
 from windlass.engines.kubernetes.reading.discovery.board import TABLES, Board
 from windlass.engines.kubernetes.reading.preflight.pod_admission import run_pods
-from windlass.engines.kubernetes.running import reuse, spares
 from windlass.engines.kubernetes.running.log_fetch import LogReader
-from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.runs.events import Warned, entries, entry_of
 from windlass.runs.phase import Phase
 from windlass.supervise.backend import TargetUnavailable
@@ -63,7 +63,7 @@ def test_a_spare_takes_the_place_of_a_lost_pod_and_another_is_made(scene: Scene)
     lost = scene.server.pod(RUN, "Pending", 1)
     scene.next_attempt()
     with closing(scene.start()) as attempt:
-        assert attempt.ids == (PodId(1, 0), PodId(1, 3), PodId(1, 2))
+        assert attempt.assignment.pods == (PodId(1, 0), PodId(1, 3), PodId(1, 2))
     assert {name: list(orders[0]) for name, orders in scene.control.orders.items()} == {
         names[0]: [0],
         names[2]: [2],
@@ -82,7 +82,7 @@ def test_what_no_spare_replaces_is_made_anew_with_the_spares_that_are_missing(sc
     spare = scene.server.pod(RUN, "Running", 3)
     scene.next_attempt()
     with closing(scene.start()) as attempt:
-        assert attempt.ids == (PodId(1, 3), PodId(1, 1), PodId(2, 0))
+        assert attempt.assignment.pods == (PodId(1, 3), PodId(1, 1), PodId(2, 0))
     assert set(scene.control.orders) == {kept, spare}
     assert completions(scene.server, 2) == 2
     assert config(scene.server, 2) == ([0, 2], {"2": [1, 3]})
@@ -95,7 +95,7 @@ def test_a_spare_that_still_imports_is_waited_for(scene: Scene, late: int, is_ke
     scene.control.late = {names[late]}
     scene.next_attempt()
     with closing(scene.start()) as attempt:
-        assert (attempt.ids[1] == PodId(1, 3)) is is_kept
+        assert (attempt.assignment.pods[1] == PodId(1, 3)) is is_kept
     assert len(scene.control.orders.get(names[2], [])) == 1
 
 
@@ -106,7 +106,7 @@ def test_a_spare_that_does_not_run_is_not_used(scene: Scene, state: str | None) 
     spare = None if state is None else scene.server.pod(RUN, state, 3)
     scene.next_attempt()
     with closing(scene.start()) as attempt:
-        assert attempt.ids == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
+        assert attempt.assignment.pods == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
     assert spare is None or spare in scene.server.names("Pod"), "it is not one of the lost"
     assert completions(scene.server, 2) == (2 if spare is None else 1), "one that waits for a node is not missing"
 
@@ -124,12 +124,14 @@ def test_a_spare_of_a_later_job_is_used_too(scene: Scene) -> None:
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)]
     for _ in range(2):
         scene.end_attempt()
-    reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, (PodId(1, 0), PodId(1, 3), PodId(1, 2))))
+    pod_assignment.store_assignment(
+        scene.dir / "attempt-2", PodAssignment(2, (PodId(1, 0), PodId(1, 3), PodId(1, 2))).event()
+    )
     names.append(scene.server.pod(RUN, "Running", 0, attempt=2))
     scene.server.remove("Pod", names[2])
     scene.begin_attempt()
     with closing(scene.start()) as attempt:
-        assert attempt.ids == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
+        assert attempt.assignment.pods == (PodId(1, 0), PodId(2, 0), PodId(1, 2))
     assert completions(scene.server, 3) == 1
     assert config(scene.server, 3) == ([1], {"1": [2, 0]})
 
@@ -141,10 +143,12 @@ def test_a_pod_that_had_a_place_is_no_spare(scene: Scene) -> None:
     back = f"{RUN}-1-1-abcde"
     for _ in range(2):
         scene.end_attempt()
-    reuse.keep_decision(scene.dir / "attempt-2", reuse.decision(2, (PodId(1, 0), PodId(1, 3), PodId(1, 2))))
+    pod_assignment.store_assignment(
+        scene.dir / "attempt-2", PodAssignment(2, (PodId(1, 0), PodId(1, 3), PodId(1, 2))).event()
+    )
     scene.begin_attempt()
     with closing(scene.start()) as attempt:
-        assert attempt.ids == (PodId(1, 0), PodId(3, 0), PodId(1, 2))
+        assert attempt.assignment.pods == (PodId(1, 0), PodId(3, 0), PodId(1, 2))
     assert back not in scene.server.names("Pod")
 
 
@@ -161,7 +165,7 @@ def test_a_supervisor_that_ends_before_the_refill_is_followed_by_one_that_makes_
     scene.server.fails = lambda _: None
     for _ in range(2):
         with closing(scene.start()) as attempt:
-            assert attempt.ids == (PodId(1, 0), PodId(1, 3), PodId(1, 2))
+            assert attempt.assignment.pods == (PodId(1, 0), PodId(1, 3), PodId(1, 2))
     assert {len(orders) for orders in scene.control.orders.values()} == {3}, "an order may be repeated"
     assert completions(scene.server, 2) == 1
 
@@ -181,7 +185,7 @@ def test_where_a_spare_refuses_its_order_all_pods_are_new_and_there_is_another(s
     scene.control.refuses = {names[2]}
     scene.next_attempt()
     with closing(scene.start()) as attempt:
-        assert attempt.ids == reuse.own_pods(2, NUM_NODES)
+        assert attempt.assignment.pods == PodAssignment.new(2, NUM_NODES).pods
     assert completions(scene.server, 2) == NUM_NODES + 1
     assert config(scene.server, 2) == ([0, 1, 2], {})
     assert scene.server.names("Job") == ["r-1-2"]
@@ -197,10 +201,10 @@ def test_problems_of_spares_are_none_of_the_attempt(scene: Scene) -> None:
         {"involvedObject": {"kind": kind, "name": name}, "reason": reason, "message": message, "lastTimestamp": "now"}
         for kind, name, reason, message in told
     ]
-    found = spares.prefixes(scene.plan, reuse.own_pods(1, NUM_NODES))
+    found = PodAssignment.new(1, NUM_NODES).spare_prefixes(scene.plan)
     assert [one.name for one in object_reports(events, RUN, 1, spares=found)] == [f"{RUN}-1-1-abcde"]
     replaced = (PodId(1, 0), PodId(2, 0), PodId(1, 2))
-    assert spares.prefixes(scene.plan, replaced) == [f"{RUN}-2-{index}-" for index in (1, 2, 3)]
+    assert PodAssignment(2, replaced).spare_prefixes(scene.plan) == [f"{RUN}-2-{index}-" for index in (1, 2, 3)]
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
@@ -228,9 +232,9 @@ def test_pods_of_an_attempt_are_told_by_their_first(tmp_path: Path) -> None:
     """In attempt 3 a spare of the first Job runs node 1 since attempt 2, and one of the second node 0 since now."""
     ids = (PodId(2, 0), PodId(1, 2))
     for number, found in ((2, (PodId(1, 0), PodId(1, 2))), (3, ids)):
-        reuse.keep_decision(tmp_path / f"attempt-{number}", reuse.decision(number, found))
-    assert spares.first_attempts(tmp_path / "attempt-3", 3, ids) == (3, 2)
-    assert spares.first_attempts(tmp_path / "attempt-1", 1, reuse.own_pods(1, 2)) == (1, 1)
+        pod_assignment.store_assignment(tmp_path / f"attempt-{number}", PodAssignment(number, found).event())
+    assert PodAssignment(3, ids).first_attempts(tmp_path / "attempt-3") == (3, 2)
+    assert PodAssignment.new(1, 2).first_attempts(tmp_path / "attempt-1") == (1, 1)
 
 
 def test_the_log_of_a_spare_is_read_from_the_attempt_that_it_began(tmp_path: Path, scene: Scene) -> None:

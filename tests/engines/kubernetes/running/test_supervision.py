@@ -40,6 +40,7 @@ from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
+from windlass.runs import stop_request
 from windlass.runs.context import Context
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
@@ -125,7 +126,7 @@ def test_without_a_login_no_plan_is_made_and_no_server_is_said_to_be_away(tmp_pa
 def test_a_run_counts_as_removed_once_its_anchor_is_not_found_twice(server: ObjectServer, client: Client) -> None:
     wish = tombstones.asked(client, "r-1")
     assert wish is not None
-    assert wish.reason == tombstones.REMOVED
+    assert wish.reason == stop_request.REMOVED
     assert [one.name for one in server.requests] == ["r-1-stop", "r-1", "r-1"]
 
 
@@ -535,7 +536,7 @@ def test_a_resume_before_the_first_attempt_forgets_the_end(
     """As of a run that was stopped while its data was staged: the request would stop it again."""
     scene = Scene(server, tmp_path, **fields)
     server.anchor("r-1")
-    for mark in (tombstones.STOP, tombstones.END):
+    for mark in (layout.STOP_MARK, layout.END_MARK):
         server.mark("r-1", mark)
     writer = scene.create()
     writer.append(entry_of("end", {"phase": "stopped"}))

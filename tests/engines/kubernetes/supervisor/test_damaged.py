@@ -15,14 +15,13 @@ from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.engines.kubernetes.planning.test_plan import planned
 
 from windlass.engines.kubernetes.access.client import Client
-from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects import layout, pod_assignment
+from windlass.engines.kubernetes.objects.namespace import ClusterNamespace
 from windlass.engines.kubernetes.objects.planned import is_imported
+from windlass.engines.kubernetes.objects.pods import INDEX, by_id
 from windlass.engines.kubernetes.objects.supervisor_manifests import PLAN_FILE, with_digest
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.discovery import discovery
-from windlass.engines.kubernetes.reading.discovery.snapshot import Place
-from windlass.engines.kubernetes.running import reuse
-from windlass.engines.kubernetes.running.pod_watch import INDEX, by_id
 from windlass.engines.kubernetes.supervisor import record as records
 from windlass.engines.kubernetes.supervisor.imported import imported_plan
 from windlass.engines.kubernetes.supervisor.record import (
@@ -45,7 +44,7 @@ from windlass.worker.protocol import NodeSpec, RankSpec
 
 RANK = RankSpec(0, 0, ("t.py",), {})
 RUN = "digits-7f3k2"
-PLACE = Place("lab", "team", "/here/config")
+PLACE = ClusterNamespace("lab", "team", "/here/config")
 BEGUN = Created(RUN, "digits", "lab", "in the pods", user="ann", supervisor="cluster", version=RECORD_VERSION)
 
 
@@ -185,7 +184,7 @@ def test_attempts_that_name_no_folder_are_left_out(tmp_path: Path) -> None:
         AttemptStarted(1, 1),
         PodsReused(2, 1),
     ]
-    reuse.restore_decisions(tmp_path, [entry.event(seq, 1.0) for seq, entry in enumerate(entries, 1)])
+    pod_assignment.restore_assignments(tmp_path, [entry.event(seq, 1.0) for seq, entry in enumerate(entries, 1)])
     assert [path.name for path in tmp_path.iterdir()] == ["attempt-2"]
 
 
@@ -228,7 +227,7 @@ def with_request(step_kind: str, **changes: Any) -> dict[str, Any]:
     return plan
 
 
-def imported(plan: Any, created_with: Any, place: Place = PLACE) -> Plan:
+def imported(plan: Any, created_with: Any, place: ClusterNamespace = PLACE) -> Plan:
     """The plan in the ConfigMap, of a supervisor whose Job was created with another one."""
     packed = base64.b64encode(gzip.compress(json.dumps(plan).encode())).decode()
     contents = {"metadata": {"name": f"{RUN}-supervisor"}, "binaryData": {PLAN_FILE: packed}}
@@ -280,7 +279,7 @@ def test_all_that_a_plan_has_for_other_machines_is_listed(via: str) -> None:
     where = {"via": via, "results": {"size": "1GiB"}, "data": {"claim": "sets", "size": "1GiB"}}
     plan = planned(INSIDE, nodes=2, data=data, outputs="s3://b/out", queue="team", kubernetes=where, **more)
     assert {"stage", "stage-job", "upload", "transfer", "supervisor"} <= {step.kind for step in plan.steps}
-    found = imported(plan.to_json(), plan.to_json(), Place("lab", "team-a", "/here/config"))
+    found = imported(plan.to_json(), plan.to_json(), ClusterNamespace("lab", "team-a", "/here/config"))
     assert [step.kind for step in found.steps] == [one.kind for one in plan.steps if one.kind != "data-claim"]
     for step in found.steps:
         [was] = [one.request for one in plan.steps if (one.kind, one.summary) == (step.kind, step.summary)]

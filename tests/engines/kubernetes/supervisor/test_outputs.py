@@ -30,7 +30,7 @@ __all__ = ["scene"]
 
 DIGEST = "5f" * 32
 COLLECTED = OutputsCollected((0,), DIGEST, 1, 4)
-MARK = layout.mark_name(RUN, tombstones.FETCHED)
+MARK = layout.mark_name(RUN, layout.FETCHED_MARK)
 
 
 def brought(run_dir: Path, digest: str = DIGEST) -> Path:
@@ -66,7 +66,7 @@ def test_it_holds_them_until_they_are_fetched(server: ObjectServer, client: Clie
     thread = holding(client, brought(tmp_path / "run"))
     until(lambda: is_watched(server))
     assert thread.is_alive()
-    server.mark(RUN, tombstones.FETCHED)
+    server.mark(RUN, layout.FETCHED_MARK)
     thread.join(BOUND_SECONDS)
     assert not thread.is_alive()
 
@@ -117,7 +117,7 @@ def test_outputs_that_are_here_or_were_fetched_are_not_lost(scene: Scene, tmp_pa
     if how == "here":
         brought(run_dir)
     else:
-        scene.server.mark(RUN, tombstones.FETCHED)
+        scene.server.mark(RUN, layout.FETCHED_MARK)
     assert writer is not None
     with closing(writer):
         outputs.note_loss(Recorder(writer), run_dir, scene.client)
@@ -159,7 +159,7 @@ def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them
     assert scene.engine.status(RUN).phase is Phase.SUCCEEDED
     with pytest.raises(UsageError, match="no longer in the cluster: its supervisor's pod has ended"):
         scene.engine.fetch(RUN, 0, "output", tmp_path / "got", lambda _: None)
-    scene.server.mark(RUN, tombstones.FETCHED, by="another-host")
+    scene.server.mark(RUN, layout.FETCHED_MARK, by="another-host")
     with pytest.raises(UsageError, match="were fetched by another-host"):
         scene.engine.fetch(RUN, 0, "/windlass/results/output/model", tmp_path / "got", lambda _: None)
     supervised = ClusterSupervised(scene.store, time.time)
@@ -196,6 +196,6 @@ def test_one_process_fetches_at_a_time(scene: Scene) -> None:
 
 
 def test_a_resume_forgets_that_they_were_fetched(scene: Scene) -> None:
-    scene.server.mark(RUN, tombstones.FETCHED)
+    scene.server.mark(RUN, layout.FETCHED_MARK)
     tombstones.forget(scene.client, RUN)
     assert MARK not in scene.server.names("ConfigMap")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from windlass.engines.kubernetes.access import exec_stream
 from windlass.engines.kubernetes.access.client import Client
@@ -17,15 +17,12 @@ from windlass.engines.kubernetes.access.exec_stream import Pod
 from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.engines.kubernetes.objects import layout
 from windlass.errors import EngineError
-from windlass.worker import order_client, order_protocol, pod_reuse
+from windlass.worker import order_protocol, pod_reuse
 
 _FIRST_ENDED: Final = "import sys; open(sys.argv[1], 'w').close()"
 _PROGRAM: Final = f"{layout.TRAVEL}/windlass/worker/pod_reuse.py"
-_VOLUME: Final = "key"
 _SENDERS: Final = 32
 """Commands in pods that run at once."""
-_READABLE_BY_GROUP: Final = 0o440
-"""Of files in a volume: the pod's user owns none of them, and its group (`fsGroup`) all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,21 +147,3 @@ def signalling() -> str:
     wanted = ("NEXT", "TOLD", "STILL_ENDING_SECONDS", "PAUSE_SECONDS")
     names = "\n".join(f"{name} = {getattr(pod_reuse, name)!r}" for name in wanted)
     return f"import os, sys, time\n{names}\n{function}\nsignal_first(sys.argv[1], *map(int, sys.argv[2:]))\n"
-
-
-def order_client_fields(run_id: str, namespace: str) -> dict[str, list[Any]]:
-    """What a pod needs to be controlled over a connection: `env` and `volumeMounts` of its container, and `volumes`."""
-    host = f"{layout.supervisor_name(run_id)}.{namespace}.svc"
-    secret = {
-        "secretName": layout.key_name(run_id),
-        "items": [{"key": layout.KEY_FILE, "path": layout.KEY_FILE}],
-        "defaultMode": _READABLE_BY_GROUP,
-    }
-    name = {"name": layout.POD_NAME_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-    address = {"name": order_client.ADDRESS, "value": f"{host}:{layout.ORDERS_PORT}"}
-    key = {"name": order_client.KEY_FILE, "value": f"{layout.KEY}/{layout.KEY_FILE}"}
-    return {
-        "env": [name, address, key],
-        "volumeMounts": [{"name": _VOLUME, "mountPath": layout.KEY, "readOnly": True}],
-        "volumes": [{"name": _VOLUME, "secret": secret}],
-    }

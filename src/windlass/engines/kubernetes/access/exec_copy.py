@@ -17,10 +17,10 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.files import SILENCE_SECONDS, PodFiles, Told, last_line, parsed, require_claim
 from windlass.engines.kubernetes.objects import labels, layout
 from windlass.engines.kubernetes.objects.planned import attempt_objects
+from windlass.engines.kubernetes.objects.pod_assignment import beginning_pods
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_status import container_state
-from windlass.engines.kubernetes.running.pod_watch import Pod, by_id
-from windlass.engines.kubernetes.running.spares import begun
+from windlass.engines.kubernetes.objects.pods import Pod, by_id
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.record import Status
@@ -113,7 +113,7 @@ class RunPods:
         which = layout.of_attempts(self._status.id)
         pods = by_id(self._client.find("v1", "Pod", which)["items"])
         configs = sorted(self._client.find("v1", "ConfigMap", which)["items"], key=layout.attempt_of)
-        newest = {spec.node: one for config in configs for one, spec in begun(config).items()}
+        newest = {spec.node: one for config in configs for one, spec in beginning_pods(config).items()}
         return {node: pods[one] for node, one in newest.items() if one in pods}
 
     @contextlib.contextmanager

@@ -15,10 +15,10 @@ from typing import Any, Final
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.objects import layout, manifests
 from windlass.engines.kubernetes.objects.labels import HELPER
-from windlass.engines.kubernetes.objects.pod_status import is_problem, pod_status
-from windlass.engines.kubernetes.objects.waiting import STUCK
+from windlass.engines.kubernetes.objects.object_reports import is_problem
+from windlass.engines.kubernetes.objects.pod_status import STUCK, has_ended, pod_status
+from windlass.engines.kubernetes.objects.pods import Pod
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
-from windlass.engines.kubernetes.running.pod_watch import Pod, has_ended
 from windlass.errors import EngineError
 from windlass.worker import process
 

@@ -85,6 +85,11 @@ RIGHTS_ANNOTATION: Final = "windlass.dev/rights"
 """Of the service account of supervisors: the verbs that its Role grants, by resource, as JSON."""
 RECORD: Final = "record"
 """Value of MARK_LABEL of that head."""
+STOP_MARK: Final = "stop"
+END_MARK: Final = "end"
+FETCHED_MARK: Final = "fetched"
+"""Values of MARK_LABEL of tombstones: a stop was requested; the run has ended; a machine has the outputs that the
+supervisor's pod holds, see `supervisor/outputs.py`."""
 
 
 def attempt_name(run_id: str, number: int) -> str:

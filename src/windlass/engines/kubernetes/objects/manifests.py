@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.kubernetes.access.control import order_client_fields
 from windlass.engines.kubernetes.objects import labels as named
 from windlass.engines.kubernetes.objects import layout, mount_manifests
+from windlass.engines.kubernetes.objects.order_client import order_client_fields
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.quantity import quantity_text
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS

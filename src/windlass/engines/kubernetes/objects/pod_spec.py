@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from windlass.engines.kubernetes.objects.quantity import Json
+
 
 def pod_spec(made: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The spec of the pods of these objects, wherever it stands in them; empty where it does not."""
@@ -40,3 +42,9 @@ def _below(objects: list[Any], name: str) -> Iterator[Any]:
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one
+
+
+def claims_of(made: Iterable[Json]) -> list[str]:
+    """The claims that the pods of these objects mount."""
+    volumes = pod_spec(made).get("volumes", ())
+    return [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]

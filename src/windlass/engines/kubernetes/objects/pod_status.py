@@ -2,71 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.observations import ClusterNode, ObjectReport, PodStatus
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.objects.observations import PodStatus
 from windlass.engines.kubernetes.objects.quantity import (
     Json,
     condition,
-    event_time,
     is_on_silent_node,
     is_true,
     seconds_of,
 )
-from windlass.engines.kubernetes.objects.waiting import ON_THE_WAY, reason_of
-from windlass.runs.events import Event, Warned, entries, of_newest_attempt
 
-ENDED: Final = ("Failed", "Complete", "Completed", "Succeeded")
-"""Conditions of an owner object, of one kind or another, that has ended."""
-OUR_POLICY: Final = frozenset(
-    {
-        "BackoffLimitExceeded",
-        "FailedIndexes",
-        "FailedJobs",
-        "ReachedMaxRestarts",
-        "PyTorchJobFailed",
-        "MPIJobFailed",
-        "JobSetFailed",
-    }
-)
-"""Reasons of an owner object that ends because a pod has failed, as the manifest requests."""
-OF_QUEUES: Final = frozenset({
-    "Suspended", "SuspendedJobs", "ResumeJobs", "Stopped", "PyTorchJobSuspended", "PyTorchJobResumed",
-    "MPIJobSuspended", "MPIJobResumed", "CreatedWorkload", "UpdatedWorkload", "DeletedWorkload", "FinishedWorkload",
-    "UpdatedAdmissionCheck",
-})  # fmt: skip
-"""Reasons of events of objects that a queue suspends, for which the queue itself reports why."""
-OF_OPERATORS: Final = frozenset(
-    {
-        "SuccessfulCreatePod",
-        "SuccessfulCreateService",
-        "SuccessfulDeletePod",
-        "SuccessfulDeleteService",
-        "ExitedWithCode",
-        *(f"{kind}Job{what}" for kind in ("PyTorch", "MPI") for what in ("Created", "Running", "Succeeded", "Failed")),
-    }
-)
-"""Reasons of events in which Kubeflow's operators report that they have done their work."""
-ORDINARY: Final = frozenset({
-    "Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulCreate", "SuccessfulDelete", "Completed",
-    "SuccessfulAttachVolume", "BackOff", "Failed", "FailedScheduling", "Killing", "ProvisioningSucceeded",
-    "Provisioning", "ExternalProvisioning", "Resumed", *OUR_POLICY, *OF_QUEUES, *OF_OPERATORS,
-})  # fmt: skip
-"""Reasons of events that report no problem, or one that the pod reports itself."""
-OF_PROVISIONING: Final = frozenset({"Nominated", "TriggeredScaleUp", "NotTriggerScaleUp"})
-"""Reasons of events on node provisioning, which `provisioning/claims.py` reads."""
-NOT_ORDINARY: Final = ",".join(f"reason!={reason}" for reason in sorted(ORDINARY))
-"""The same as a field selector."""
 MAX_WORDS: Final = 1500
 """Characters of a message of the cluster that are kept: the scheduler names each kind of node that does not fit."""
-_COUNTS: Final = re.compile(r"\d+(?:[.]\d+)?(?:m|k|[KMGT]i?)?")
-_NOT_CREATED: Final = re.compile(r'\b(pods?) "[^"]*"')
-"""A pod that was refused, in the message of its owner object: each try has another name."""
+ON_THE_WAY: Final = frozenset({"ContainerCreating", "PodInitializing"})
+"""Those that are no problem."""
+STUCK: Final = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "CrashLoopBackOff",
+)
+"""Those that do not pass by themselves."""
+ALTERNATES: Final = {"ImagePullBackOff": "ErrImagePull"}
+"""A reason that takes turns with another, as long as nothing changes."""
+_BACK_OFF: Final = re.compile(r'Back-off pulling image ".*?": (\w+): (.*)', re.DOTALL)
+GONE_SECONDS: Final = 10.0
+"""How much longer than its grace a pod may take to end before its node is declared lost."""
+TAINTED: Final = "DeletionByTaintManager"
+"""Why a pod is deleted whose node has not answered for as long as the pod tolerates."""
 _TAGGED: Final = re.compile(r"^\[(\d+|n|w|a)\]\+?r? ", re.MULTILINE)
 """A line of the log of one of our pods (`worker/pod.py`)."""
 
@@ -156,88 +128,67 @@ def last_words(ended: Json) -> str:
     return "\n".join(kept)
 
 
-def is_problem(pod: PodStatus) -> bool:
-    """Whether the status of a pod is worth a warning."""
-    return bool(pod.reason) and pod.reason not in ON_THE_WAY and pod.reason not in ("Error", "Completed")
-
-
-def key(seen: PodStatus | ObjectReport) -> str:
-    """Identifies a problem: pods of one attempt, and one hour and the next, differ in names and numbers alone."""
-    message = _NOT_CREATED.sub(r"\1 it", seen.message)
-    return f"{seen.reason} {_COUNTS.sub('#', message.replace(seen.name, 'it') if seen.name else message)}"
-
-
-def object_reports(
-    events: Iterable[Json], run_id: str, number: int, *, claims: Iterable[str] = (), spares: Iterable[str] = ()
-) -> Iterator[ObjectReport]:
-    """What events of a namespace report of an attempt and of claims that it needs, each once, the newest first.
-
-    An attempt waits for no spare: nothing is reported of pods with these prefixes.
-    """
-    ignored = tuple(spares)
-    name, seen, wanted = layout.attempt_name(run_id, number), set[tuple[str, str]](), {run_id, *claims}
-    for event in sorted(events, key=event_time, reverse=True):
-        about = event.get("involvedObject", {})
-        called = str(about.get("name", ""))
-        is_its = called == name or (called.startswith(f"{name}-") and not called.startswith(ignored))
-        is_claim = about.get("kind") == "PersistentVolumeClaim" and called in wanted
-        if not (is_its or is_claim) or event.get("reason") in (*ORDINARY, *OF_PROVISIONING):
-            continue
-        message = str(event.get("message") or "").strip()
-        if any(f'"{prefix}' in message for prefix in ignored):  # their owner object reports why it cannot create them
-            continue
-        report = ObjectReport(about.get("kind", ""), called, event.get("reason", ""), message[:MAX_WORDS])
-        if (once := (report.kind, key(report))) not in seen:
-            seen.add(once)
-            yield report
-
-
-def claims_of(made: Iterable[Json]) -> list[str]:
-    """The claims that the pods of these objects mount."""
-    volumes = pod_spec(made).get("volumes", ())
-    return [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]
-
-
-def cluster_node(node: Json) -> ClusterNode:
-    """A node, as far as scheduling goes."""
-    meta, allocatable = node["metadata"], node.get("status", {}).get("allocatable", {})
-    return ClusterNode(meta["name"], is_true(node, "Ready"), allocatable, meta.get("labels", {}))
-
-
-def end_of(owner: Json) -> str:
-    """The condition by which an owner object of any kind has ended; empty while it is active."""
-    return next((kind for kind in ENDED if is_true(owner, kind)), "")
-
-
-def ends_of(owner: Json | None, kind: str, name: str) -> Iterator[ObjectReport]:
-    """Why an owner object creates no more pods; None is one that was deleted."""
-    if owner is None:
-        yield ObjectReport(kind, name, "Deleted", f"{kind} {name} was deleted")
-        return
-    for one in owner.get("status", {}).get("conditions", ()):
-        is_end = one["type"] in ("Failed", "FailureTarget") and one["status"] == "True"
-        if is_end and one.get("reason") not in OUR_POLICY:
-            yield ObjectReport(kind, name, one.get("reason", "Failed"), one.get("message", ""))
-
-
 # -- the record -------------------------------------------------------------------------------------------------------
 
 
-def warning(seen: PodStatus | ObjectReport) -> dict[str, Any]:
-    """The data of the record's event `warning` on a problem."""
-    words = ": ".join(part for part in (seen.reason, seen.message) if part)
-    if isinstance(seen, ObjectReport):
-        return {"message": f"{seen.kind} {seen.name}: {words}", "object": asdict(seen), "waits": True}
-    return {"message": f"pod {seen.name}: {words}", "pod": asdict(seen), "waits": seen.state in ("queued", "pulling")}
+def reason_of(waiting: Mapping[str, Any]) -> tuple[str, str]:
+    """Reason and message; while a kubelet waits for its next pull, those of the last one."""
+    reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "").strip()
+    cause = _BACK_OFF.match(message) if reason in ALTERNATES else None
+    return (cause[1], cause[2]) if cause else (reason, message)
 
 
-def recorded(events: Iterable[Event]) -> tuple[dict[int, PodStatus], list[ObjectReport]]:
-    """The problems that warnings of the newest attempt report: the last of each pod, and all of other objects."""
-    pods: dict[int, PodStatus] = {}
-    said: list[ObjectReport] = []
-    for warned in entries(of_newest_attempt(events), Warned):
-        if warned.pod is not None:
-            pods[warned.pod["node"]] = PodStatus(**warned.pod)
-        elif warned.object is not None:
-            said.append(ObjectReport(**warned.object))
-    return pods, said
+# -- whether and why it has ended --------------------------------------------------------------------------------------
+
+
+def has_ended(pod: Json) -> bool:
+    """Whether nothing runs in it any more."""
+    return pod_status(0, pod).state == "ended"
+
+
+def is_alive(pod: Json) -> bool:
+    """Whether its container runs and its node reports so."""
+    return not is_on_silent_node(pod) and container_state(pod)[0] == "running"
+
+
+def is_lost(pod: Json) -> bool:
+    """Whether a deleted pod is on a node that does not answer: how it ended will never be reported."""
+    deleted = pod["metadata"].get("deletionTimestamp")
+    if deleted is None or has_ended(pod):
+        return False
+    is_silent = is_on_silent_node(pod) and container_state(pod)[0] == "running"
+    if is_silent and condition(pod, "DisruptionTarget").get("reason") == TAINTED:
+        return True  # no kubelet is there to use its grace
+    return time.time() > seconds_of(deleted, math.inf) + GONE_SECONDS
+
+
+def is_forced(pod: Json) -> bool:
+    """Whether it was deleted without a grace period: its status stays as it was until a controller lets it go."""
+    meta = pod["metadata"]
+    return "deletionTimestamp" in meta and meta.get("deletionGracePeriodSeconds") == 0
+
+
+def ends_at(pod: Json) -> float:
+    """When its deadline is over, in Unix seconds of the cluster's clock; infinity where it has none."""
+    started, seconds = pod.get("status", {}).get("startTime"), pod["spec"].get("activeDeadlineSeconds")
+    return math.inf if seconds is None else seconds_of(started, math.inf) + float(seconds) + GONE_SECONDS
+
+
+def why_it_ended(pod: Json) -> str:
+    """In a line, why a pod whose log has no end has ended."""
+    status, name = pod.get("status", {}), pod["metadata"]["name"]
+    if is_true(pod, "DisruptionTarget"):
+        why = condition(pod, "DisruptionTarget")
+        return f"pod {name} was taken away ({why.get('reason', 'disruption')}): {why.get('message', '')}"
+    if status.get("reason"):
+        return f"pod {name}: {status['reason']}: {status.get('message', '').strip()}"
+    state, data = container_state(pod)
+    if state == "terminated":
+        said = last_words(data)
+        return f"pod {name} ended with exit code {data.get('exitCode')} ({data.get('reason', 'Error')}) {said}".strip()
+    if pod["metadata"].get("deletionTimestamp"):
+        return f"pod {name} was deleted, and its node does not answer" if is_lost(pod) else f"pod {name} was deleted"
+    placed = condition(pod, "PodScheduled")
+    if placed.get("status") == "False":
+        return f"pod {name}: {placed.get('reason')}: {placed.get('message', '')}"
+    return f"pod {name} is gone"

@@ -14,6 +14,7 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.runs.events import ConditionChanged
 from windlass.runs.phase import Phase
 from windlass.runs.record import CLUSTER, Status
+from windlass.runs.store import NOTE_CHARS
 from windlass.runs.warnings import RunWarning
 from windlass.worker.values import read_as
 
@@ -79,3 +80,9 @@ def summarised(status: Status, summary: Json) -> Status:
     known["warnings"] = tuple(map(RunWarning.from_json, summary.get("warnings", ())))
     known |= {"phase": Phase(summary["phase"]), "progress": summary.get("progress", {}), "cause": cause}
     return replace(status, **{"waits_for": None, **known}, supervisor=CLUSTER)
+
+
+def note_in(metadata: Mapping[str, Any]) -> str | None:
+    """The note in the metadata of an anchor, empty where it was removed; None where none was ever written there."""
+    found = (metadata.get("annotations") or {}).get(layout.NOTE_ANNOTATION)
+    return None if found is None else str(found)[:NOTE_CHARS]

@@ -14,10 +14,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.kubernetes.access.control import order_client_fields
 from windlass.engines.kubernetes.objects import layout, manifests
 from windlass.engines.kubernetes.objects.labels import COMPONENT, SUPERVISOR
 from windlass.engines.kubernetes.objects.manifests import UNPRIVILEGED, Shape, core, labels
+from windlass.engines.kubernetes.objects.order_client import order_client_fields
 from windlass.engines.kubernetes.objects.package import FILE, supervisor_archive
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.plan.policy import secret_variable

@@ -1,18 +1,11 @@
-"""Expiry of runs that have ended: the cluster deletes their objects and their record together, and never results.
-
-The Job of a supervisor has a TTL, and owns the run's anchor once the run has ended: the cluster deletes the Job, and
-with it all of the run. Nothing needs to run for that. A resume first releases the anchor, since it replaces the Job.
-"""
+"""How long the objects of a run are kept in the cluster after its end. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.kubernetes.access.client import Client
-from windlass.engines.kubernetes.objects import layout, manifests
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
-from windlass.engines.kubernetes.objects.workloads.job import BATCH
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -23,8 +16,6 @@ LEAST_SECONDS: Final = 3600
 """How long a run is kept at least, so that commands can read how it ended."""
 AFTER: Final = "expires_seconds"
 """Field of the step `cluster` of a plan: how long after its end the run is kept; absent where it never expires."""
-KEPT_ANNOTATION: Final = "windlass.dev/kept-from"
-"""Of an anchor: the uid of the supervisor's Job that a resume has replaced. It must not own the anchor any more."""
 
 
 def run_seconds(job: Job) -> int | None:
@@ -51,32 +42,3 @@ def seconds_of(plan: Mapping[str, Any]) -> float:
     """How long after its end the run of a plan, as JSON, is kept; infinite where it never expires."""
     [cluster] = [step["request"] for step in plan["steps"] if step["kind"] == "cluster"]
     return float(cluster.get(AFTER, float("inf")))
-
-
-def begin(client: Client, run_id: str) -> None:
-    """Have the run expire with the Job of its supervisor, which ends now. Raises EngineError."""
-    job = client.get(BATCH, "Job", layout.supervisor_name(run_id))
-    if "ttlSecondsAfterFinished" not in job["spec"]:
-        return
-    anchor = client.get("v1", "ConfigMap", run_id)
-    if _notes(anchor).get(KEPT_ANNOTATION) != job["metadata"]["uid"]:
-        # Refused where the anchor was changed meanwhile, as by a resume.
-        client.call("PUT", client.path("v1", "ConfigMap", run_id), manifests.owned(anchor, job))
-
-
-def release(client: Client, run_id: str) -> None:
-    """Have the run outlive the Job of its supervisor, which can then be deleted. Raises EngineError."""
-    job = client.get_if_exists(BATCH, "Job", layout.supervisor_name(run_id))
-    if job is None:
-        return
-    uid = job["metadata"]["uid"]
-
-    def released(anchor: Mapping[str, Any]) -> Mapping[str, Any]:
-        meta = {key: value for key, value in anchor["metadata"].items() if key != "ownerReferences"}
-        return {**anchor, "metadata": {**meta, "annotations": {**_notes(anchor), KEPT_ANNOTATION: uid}}}
-
-    client.update("v1", "ConfigMap", run_id, released)  # its supervisor may bind the anchor meanwhile, once
-
-
-def _notes(anchor: Mapping[str, Any]) -> dict[str, str]:
-    return dict(anchor["metadata"].get("annotations") or {})

@@ -12,20 +12,17 @@ import base64
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from windlass.engines.kubernetes.access.control import order_client_fields
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.manifests import bounded, code_sources, core
+from windlass.engines.kubernetes.objects.order_client import order_client_fields
 from windlass.engines.kubernetes.objects.planned import numbered
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment, attempt_facts, config_data
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.job import keeps_others
 from windlass.engines.kubernetes.objects.workloads.runtimes import OURS
 from windlass.engines.kubernetes.planning.mounts import CLAIM_STEP, VOLUME_STEP
-from windlass.engines.kubernetes.running import tombstones
-from windlass.engines.kubernetes.running.attempt import attempt_facts
-from windlass.engines.kubernetes.running.reuse import own_pods
-from windlass.engines.kubernetes.running.spares import AttemptPods, described
 from windlass.engines.values import Manifests
 from windlass.errors import UsageError
 from windlass.plan.compose import Continuation, compose
@@ -55,8 +52,9 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
         )
     [cluster] = plan.requests("cluster")
     way = WORKLOADS[cluster["via"]]
-    facts = attempt_facts(plan, 1, own_pods(1, plan.num_nodes), way.name, since, Continuation())
-    pods = AttemptPods(compose(plan.nodes.replace(stay_seconds=0.0, outputs_max=0), attempt=facts))
+    assignment = PodAssignment.new(1, plan.num_nodes)
+    facts = attempt_facts(plan, assignment, way.name, since, Continuation())
+    specs = compose(plan.nodes.replace(stay_seconds=0.0, outputs_max=0), attempt=facts)
     *parts, made = numbered(plan, 1, plan.num_nodes)  # spares would wait forever
     pieces = list(_pieces(plan, code))
     if plan.requests("supervisor"):
@@ -72,10 +70,10 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
         bounded([*parts, made], max(1, round(limit)))
     anchor, *others = plan.requests("object")
     namespace, its = cluster["namespace"], anchor["metadata"]["labels"]
-    spec = core("ConfigMap", layout.attempt_name(plan.run_id, 1), namespace, its, **described(1, pods))
+    spec = core("ConfigMap", layout.attempt_name(plan.run_id, 1), namespace, its, **config_data(assignment, specs))
     # No attempt follows, so that a failed run is seen to be one.
-    ended = {**its, layout.MARK_LABEL: tombstones.END}
-    end = core("ConfigMap", layout.mark_name(plan.run_id, tombstones.END), namespace, ended)
+    ended = {**its, layout.MARK_LABEL: layout.END_MARK}
+    end = core("ConfigMap", layout.mark_name(plan.run_id, layout.END_MARK), namespace, ended)
     policies = plan.requests("policy")[:1]  # there is no supervisor
     volumes = map(dict, (*plan.requests(VOLUME_STEP), *plan.requests(CLAIM_STEP)))
     objects = (

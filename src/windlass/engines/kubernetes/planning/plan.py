@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from windlass.engines.kubernetes.objects import layout, ttl
+from windlass.engines.kubernetes.objects import layout, pod_assignment, ttl
 from windlass.engines.kubernetes.objects.manifests import (
     GPU_TOLERATION,
     IMAGE,
@@ -29,7 +29,6 @@ from windlass.engines.kubernetes.planning.runtimes import Runtimes, runtime_of
 from windlass.engines.kubernetes.planning.transfers import outputs_max, plan_transfers, wanted_claim
 from windlass.engines.kubernetes.reading.preflight.rbac import POLICIES, supervisor_needs
 from windlass.engines.kubernetes.reading.preflight.rights import SupervisorPlace, supervisor_place
-from windlass.engines.kubernetes.running import reuse
 from windlass.plan.plan import Plan, Step
 from windlass.plan.policy import policy
 from windlass.plan.remote import Folders, remote_nodes
@@ -206,7 +205,7 @@ def _nodes(
     )
     return nodes.replace(
         # Of a supervisor in the cluster, pods that fail early also wait until it has started and read their logs.
-        stay_seconds=reuse.SECONDS if job.restarts.max or shape.is_supervised_inside else 0.0,
+        stay_seconds=pod_assignment.STAY_SECONDS if job.restarts.max or shape.is_supervised_inside else 0.0,
         outputs_max=shape.outputs_max,
         launchers=mpijob.launchers(num_nodes, procs, FOLDERS.proxy(shape.python)) if job.launcher == "mpi" else (),
     )

@@ -7,7 +7,7 @@ record, and a diagnosis rests on that where the cluster does not answer or has f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,24 +16,21 @@ from windlass.diagnose.observations import Observations
 from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once, served
 from windlass.engines.kubernetes.objects import layout, node_pools
-from windlass.engines.kubernetes.objects.observations import ClusterStatus, ObjectReport, PodStatus, QueueStatus
-from windlass.engines.kubernetes.objects.planned import attempt_objects
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec
-from windlass.engines.kubernetes.objects.pod_status import (
-    NOT_ORDINARY,
-    claims_of,
-    cluster_node,
-    ends_of,
-    key,
-    object_reports,
-    pod_status,
-    recorded,
+from windlass.engines.kubernetes.objects.object_reports import NOT_ORDINARY, ends_of, key, object_reports, recorded
+from windlass.engines.kubernetes.objects.observations import (
+    ClusterNode,
+    ClusterStatus,
+    ObjectReport,
+    PodStatus,
+    QueueStatus,
 )
+from windlass.engines.kubernetes.objects.planned import attempt_objects
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
+from windlass.engines.kubernetes.objects.pod_spec import claims_of, pod_spec
+from windlass.engines.kubernetes.objects.pod_status import pod_status
+from windlass.engines.kubernetes.objects.quantity import is_true
 from windlass.engines.kubernetes.reading import admission, claims, karpenter, quotas
 from windlass.engines.kubernetes.reading.diagnose.rules import rules_on
-from windlass.engines.kubernetes.running import reuse
-from windlass.engines.kubernetes.running.pod_watch import PodId, by_id, selector
-from windlass.engines.kubernetes.running.spares import prefixes
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.phase import Phase
@@ -87,8 +84,8 @@ def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
     unread = _unread(store, status)
     number = len(status.attempts)
     members = tuple(status.attempts[-1].members or range(plan.num_nodes))
-    ids = reuse.pods_of(store.run_dir(status.id) / f"attempt-{number}", number, len(members))
-    answers, unreachable = _ask(plan, ids)
+    assignment = PodAssignment.of(store.run_dir(status.id) / f"attempt-{number}", number, len(members))
+    answers, unreachable = _ask(plan, assignment)
     now = time.time()
     provisioned = claims.recorded(events, status.ended_at or now)
     if unreachable:
@@ -111,7 +108,7 @@ def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
         provisioned, refusals = claims.provisioned(pending, _items(answers, "events"), lists, nodes, provisioned, now)
         pools = node_pools.matches(_list(answers, "pools") or (), pod_spec(attempt_objects(plan)))
         reports = [*refusals, *reports]
-    found = _merged(status, plan, ids, answers, known, reports, members)
+    found = _merged(status, plan, assignment, answers, known, reports, members)
     not_seen = (*_not_seen(answers), *unread)
     return replace(found, queue=_queue(answers) or turn, pools=pools, claims=provisioned, not_seen=not_seen)
 
@@ -138,21 +135,21 @@ def _unread(store: Store, status: Status) -> tuple[str, ...]:
 def _merged(
     status: Status,
     plan: Plan,
-    ids: Sequence[PodId],
+    assignment: PodAssignment,
     answers: Answers,
     known: Mapping[int, PodStatus],
     reports: Iterable[ObjectReport],
     members: tuple[int, ...],
 ) -> ClusterStatus:
     [made] = plan.requests("attempt")
-    there, number = by_id(_items(answers, "pods")), max(one.made_for for one in ids)
+    there = assignment.by_place(_items(answers, "pods"))
     pods = [
-        _newer(pod_status(node, there.get(one)), known.get(node), is_over=status.phase.is_terminal)
-        for node, one in zip(members, ids, strict=True)
+        _newer(pod_status(node, there.get(place)), known.get(node), is_over=status.phase.is_terminal)
+        for place, node in enumerate(members)
     ]
     volumes = claims_of(attempt_objects(plan))
-    ignored = prefixes(plan, ids)
-    events = object_reports(_items(answers, "events"), plan.run_id, number, claims=volumes, spares=ignored)
+    ignored = assignment.spare_prefixes(plan)
+    events = object_reports(_items(answers, "events"), plan.run_id, assignment.newest, claims=volumes, spares=ignored)
     owner = answers["owner"]
     # One that is not there may not have been created yet; that it was deleted, its supervisor has recorded.
     ends = ends_of(owner, made["kind"], owner["metadata"]["name"]) if isinstance(owner, dict) else ()
@@ -160,7 +157,7 @@ def _merged(
     # What the record has comes after what the cluster reports now.
     every = {(one.kind, key(one)): one for one in reversed((*ends, *events, *reports))}
     return ClusterStatus(
-        tuple(pods), tuple(reversed(every.values())), tuple(map(cluster_node, _items(answers, "nodes"))), is_suspended
+        tuple(pods), tuple(reversed(every.values())), tuple(map(_cluster_node, _items(answers, "nodes"))), is_suspended
     )
 
 
@@ -176,17 +173,17 @@ def _newer(now: PodStatus, before: PodStatus | None, *, is_over: bool) -> PodSta
 # -- asking -----------------------------------------------------------------------------------------------------------
 
 
-def _ask(plan: Plan, ids: Sequence[PodId]) -> tuple[Answers, str]:
+def _ask(plan: Plan, assignment: PodAssignment) -> tuple[Answers, str]:
     """What the cluster reports now, and why it does not, if so."""
     [cluster], [made] = plan.requests("cluster"), plan.requests("attempt")
     try:
         client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
     except (EngineError, UsageError) as error:
         return {}, error.message
-    name = layout.attempt_name(plan.run_id, max(one.made_for for one in ids))
+    name = layout.attempt_name(plan.run_id, assignment.newest)
     answers = _answers(
         {
-            "pods": lambda: _pods(client, plan, ids),
+            "pods": lambda: _pods(client, plan, assignment),
             "owner": lambda: client.get(made["apiVersion"], made["kind"], name),
             "events": lambda: client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MOST),
             "nodes": lambda: client.find("v1", "Node", limit=MOST),
@@ -204,9 +201,9 @@ def _ask(plan: Plan, ids: Sequence[PodId]) -> tuple[Answers, str]:
     return answers, ""
 
 
-def _pods(client: Client, plan: Plan, ids: Sequence[PodId]) -> Json:
+def _pods(client: Client, plan: Plan, assignment: PodAssignment) -> Json:
     """The list of the pods of an attempt, without spares that wait beside it."""
-    found, ignored = client.find("v1", "Pod", selector(plan.run_id, ids)), tuple(prefixes(plan, ids))
+    found, ignored = client.find("v1", "Pod", assignment.selector(plan.run_id)), tuple(assignment.spare_prefixes(plan))
     return {**found, "items": [pod for pod in found["items"] if not pod["metadata"]["name"].startswith(ignored)]}
 
 
@@ -269,3 +266,9 @@ def _list(answers: Answers, name: str) -> list[Any] | None:
 
 def _items(answers: Answers, name: str) -> list[Any]:
     return _list(answers, name) or []
+
+
+def _cluster_node(node: Json) -> ClusterNode:
+    """A node, as far as scheduling goes."""
+    meta, allocatable = node["metadata"], node.get("status", {}).get("allocatable", {})
+    return ClusterNode(meta["name"], is_true(node, "Ready"), allocatable, meta.get("labels", {}))

@@ -11,9 +11,15 @@ from windlass.engines.kubernetes.access import lease
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.optional import items
 from windlass.engines.kubernetes.objects import labels, layout
-from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, container_state, pod_status, sidecars
+from windlass.engines.kubernetes.objects.pod_status import (
+    MAX_WORDS,
+    STUCK,
+    container_state,
+    pod_status,
+    reason_of,
+    sidecars,
+)
 from windlass.engines.kubernetes.objects.quantity import condition, event_time, is_on_silent_node, seconds_of
-from windlass.engines.kubernetes.objects.waiting import STUCK, reason_of
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading import kueue
 from windlass.engines.kubernetes.reading.admission import is_suspended

@@ -13,27 +13,34 @@ from windlass.engines.kubernetes.access.background import PAUSES
 from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.access.control import PodControl
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.pod_status import claims_of, container_state, ended_at, exit_code
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
+from windlass.engines.kubernetes.objects.pod_spec import claims_of
+from windlass.engines.kubernetes.objects.pod_status import (
+    container_state,
+    ended_at,
+    exit_code,
+    is_alive,
+    is_forced,
+    why_it_ended,
+)
+from windlass.engines.kubernetes.objects.pods import Pod
 from windlass.engines.kubernetes.objects.quantity import is_true
-from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading import eviction
 from windlass.engines.kubernetes.reading.admission import is_deactivated
 from windlass.engines.kubernetes.reading.logs.feed import NodeFeed, NodeFiles, Readers
 from windlass.engines.kubernetes.reading.logs.follower import Connections, Follower, raise_file_limit
-from windlass.engines.kubernetes.running import reuse, spares
 from windlass.engines.kubernetes.running.collection import HOLD_SECONDS
-from windlass.engines.kubernetes.running.pod_watch import Pod, PodId, PodWatch, is_alive, is_forced, why_it_ended
+from windlass.engines.kubernetes.running.pod_watch import PodWatch
 from windlass.engines.kubernetes.running.problems import PodProblems
 from windlass.engines.kubernetes.running.queue_watch import QueueWatch
 from windlass.engines.kubernetes.running.signals import Signals
-from windlass.engines.kubernetes.running.tombstones import QUEUE, Ear
+from windlass.engines.kubernetes.running.tombstones import Ear
 from windlass.errors import EngineError
-from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous
-from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
 from windlass.plan.price import num_spares
 from windlass.runs.events import StopRequested
 from windlass.runs.node_events import RankSeen, Reported
+from windlass.runs.stop_request import QUEUE
 from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.supervise.log_tail import LogTail, last_line_at
 from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, PreemptionNotice, RankFailure
@@ -263,10 +270,10 @@ class PodAttempt(Attempt):
         wake: Callable[[], None],
         control: PodControl,
         *,
-        ids: Sequence[PodId] | None = None,
+        assignment: PodAssignment | None = None,
         firsts: Sequence[int] | None = None,
     ) -> None:
-        """`ids` are its pods by place, by default as was decided for the attempt, and `firsts` the first attempt that
+        """`assignment` are its pods, by default as was decided for the attempt, and `firsts` the first attempt that
         each has run. What ranks print is written to the files of the attempt where its logs are followed.
         """
         super().__init__(folder, ())
@@ -274,11 +281,11 @@ class PodAttempt(Attempt):
         self.client = client
         self.run_id = plan.run_id
         self.number = number
-        self.ids = ids or reuse.pods_of(folder, number, len(specs))
+        self.assignment = assignment or PodAssignment.of(folder, number, len(specs))
         has_spares = num_spares(plan.engine, plan.job) > 0
-        own = spares.first_attempts(folder, number, self.ids) if has_spares else [one.made_for for one in self.ids]
-        self._firsts = firsts or own
-        newest = max(one.made_for for one in self.ids)
+        own = [one.made_for for one in self.assignment.pods]
+        self._firsts = firsts or (self.assignment.first_attempts(folder) if has_spares else own)
+        newest = self.assignment.newest
         self.wake = wake
         self.signals = Signals(control, number, client.health)
         self._wake_pause = WAKE_SECONDS_A_NODE * len(specs) if len(specs) >= MANY_NODES else 0.0
@@ -295,7 +302,7 @@ class PodAttempt(Attempt):
         made = plan.requests("attempt")[0]
         self.ear = Ear(client, plan.run_id, folder.parent)
         owner = (made["apiVersion"], made["kind"])
-        self.pods = PodWatch(client, plan.run_id, self.ids, owner, self._pods_changed, self.ear.listen)
+        self.pods = PodWatch(client, plan.run_id, self.assignment, owner, self._pods_changed, self.ear.listen)
         claims = claims_of([*plan.requests("attempt-part"), made])
         name = layout.attempt_name(plan.run_id, newest)
         self.queue = QueueWatch(client, made, name, newest, self.pods)
@@ -308,7 +315,7 @@ class PodAttempt(Attempt):
             len(specs),
             self.queue,
             self.wake,
-            spares.prefixes(plan, self.ids),
+            self.assignment.spare_prefixes(plan),
         )
         self._is_noticed = False
         self._held_at = time.monotonic()
@@ -332,7 +339,7 @@ class PodAttempt(Attempt):
     def make_log(self, node: int, place: int, ranks: tuple[int, ...]) -> NodeFeed | Follower:
         """What reads the events of a node: they are sent, or its pod's log is followed."""
         first = self._firsts[place]
-        waited = first != self.ids[place].made_for
+        waited = first != self.assignment.pods[place].made_for
         what, of = f"log of node {node}", (self.folder, node, ranks, self.number, first, waited)
         if self._events is not None:
             files, wake = NodeFiles(*of), self._wake_for_events
@@ -414,17 +421,3 @@ class PodAttempt(Attempt):
             node.log.close()
         self.signals.close()
         self._readers.close()
-
-
-def attempt_facts(
-    plan: Plan, number: int, ids: Sequence[PodId], via: str, since: float, asked: Continuation
-) -> AttemptFacts:
-    """What is known of an attempt in these pods."""
-    names = [(layout.attempt_name(plan.run_id, one.made_for), one.index) for one in ids]
-    hosts = tuple(WORKLOADS[via].host(name, plan.run_id, index) for name, index in names)
-    master = hosts[0] if len(hosts) > 1 else "127.0.0.1"  # a single pod needs no name
-    # Ranks of an earlier attempt, on a node that had been cut off, must not reach those of this one in the same pod.
-    later = (number - ids[0].made_for) % layout.PORTS
-    ports = consecutive_ports(plan.nodes.launcher, len(hosts), plan.procs_per_node, later)
-    meet = Rendezvous(master, layout.MASTER_PORT + later, hosts, ports)
-    return AttemptFacts(number, f"{layout.WORK}/attempt", meet, since, continuation=asked)

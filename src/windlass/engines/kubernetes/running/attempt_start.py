@@ -12,11 +12,11 @@ from windlass.engines.kubernetes.access.client import Refused
 from windlass.engines.kubernetes.access.unavailable import is_passing
 from windlass.engines.kubernetes.objects import layout, manifests
 from windlass.engines.kubernetes.objects.planned import numbered
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment, attempt_facts, config_data
+from windlass.engines.kubernetes.objects.pod_status import has_ended
+from windlass.engines.kubernetes.objects.pods import Pod, PodId, pod_id
 from windlass.engines.kubernetes.objects.workloads.job import keeps_others
 from windlass.engines.kubernetes.running import reuse
-from windlass.engines.kubernetes.running.attempt import attempt_facts
-from windlass.engines.kubernetes.running.pod_watch import Pod, PodId, has_ended, pod_id
-from windlass.engines.kubernetes.running.spares import AttemptPods, described
 from windlass.plan.compose import compose
 from windlass.runs.events import Warned
 from windlass.runs.record import CLUSTER
@@ -47,12 +47,11 @@ class AttemptStart:
         self._folder = folder
         self._number = number
         self._members = members
-        self._new_pods = reuse.own_pods(number, len(members))
-        """Those of the attempt where none is reused."""
+        self._new_pods = PodAssignment.new(number, len(members))
 
     def in_new_pods(self, owner: Mapping[str, Any]) -> None:
         """Start it in new pods for all nodes; `owner` is the object that owns the others of the run."""
-        self._create_pods(self._spares.beside(self._specs(self._new_pods)), owner)
+        self._create_pods(self._new_pods, self._specs(self._new_pods), owner, self._spares.num)
 
     def in_running_pods(self) -> bool:
         """Start it in the pods of the previous attempt, and in new ones for those that were lost.
@@ -60,28 +59,28 @@ class AttemptStart:
         False where it needs new pods for all nodes. What was decided by a supervisor that was killed meanwhile, or
         could not reach the cluster, holds: the pods that have got their order then begin with it.
         """
-        decided = reuse.decided_pods(self._folder, len(self._members))
-        ids = decided or self._chosen_pods()
-        num_reused = sum(one.made_for < self._number for one in ids)
-        if not num_reused:
+        decided = PodAssignment.decided(self._folder, self._number, len(self._members))
+        assignment = decided or self._chosen_pods()
+        reused = assignment.reused
+        if not reused:
             return False
-        running = reuse.running(self._client, self._plan.run_id, ids)
-        pods = {place: pod for place, pod in running.items() if ids[place].made_for < self._number}
-        specs = self._specs(ids)
+        running = reuse.running(self._client, self._plan.run_id, assignment)
+        pods = {place: running[place] for place in reused if place in running}
+        specs = self._specs(assignment)
         if decided is None:
-            self._decide(ids)
-            if len(pods) < num_reused or not self._order(specs, ids, pods):  # one was lost since it was chosen
+            self._decide(assignment)
+            if len(pods) < len(reused) or not self._order(assignment, specs, pods):  # one was lost since it was chosen
                 self._decide(self._new_pods)
                 return False
         elif pods:
-            self._order(specs, ids, pods)
-        self._replace_lost(specs, ids)
+            self._order(assignment, specs, pods)
+        self._replace_lost(assignment, specs)
         return True
 
     # -- the pods of the previous attempt -----------------------------------------------------------------------------
 
-    def _chosen_pods(self) -> tuple[PodId, ...]:
-        """The pods of the attempt by place, new ones for those that were lost."""
+    def _chosen_pods(self) -> PodAssignment:
+        """The pods of the previous attempt, with new ones for those that were lost."""
         if self._number == 1 or not self._plan.nodes.stay_seconds:
             return self._new_pods
         before, now = self._record.status.attempts[-2:]
@@ -89,40 +88,43 @@ class AttemptStart:
         if now.is_resume or before.members != now.members or before.reason not in PODS_ARE_REUSABLE:
             return self._new_pods
         folder = self._folder.with_name(f"attempt-{self._number - 1}")
-        ids = reuse.pods_of(folder, self._number - 1, len(self._members))
-        pods = reuse.running(self._client, self._plan.run_id, ids)
-        if len(pods) == len(ids):
-            return self._new_pods if before.reason == "preemption" else ids  # some of their nodes are about to go
+        earlier = PodAssignment.of(folder, self._number - 1, len(self._members))
+        pods = reuse.running(self._client, self._plan.run_id, earlier)
+        if len(pods) == len(earlier.pods):
+            same = PodAssignment(self._number, earlier.pods)
+            return self._new_pods if before.reason == "preemption" else same  # some of their nodes are about to go
         if not keeps_others(self._plan.requests("attempt")[0]):
             return self._new_pods
-        others = itertools.chain(self._spares.ready(self._record.status), self._new_pods)
-        return tuple(one if place in pods else next(others) for place, one in enumerate(ids))
+        others = itertools.chain(self._spares.ready(self._record.status), self._new_pods.pods)
+        chosen = (one if place in pods else next(others) for place, one in enumerate(earlier.pods))
+        return PodAssignment(self._number, tuple(chosen))
 
-    def _decide(self, ids: Sequence[PodId]) -> None:
-        """Keep in which pods the attempt is about to begin: a supervisor that adopts it must find them."""
-        self._backend.keep_decision(self._record, self._folder, reuse.decision(self._number, ids))
+    def _decide(self, assignment: PodAssignment) -> None:
+        """Store in which pods the attempt is about to begin: a supervisor that adopts it must find them."""
+        self._backend.keep_decision(self._record, self._folder, assignment.event())
 
-    def _order(self, specs: Sequence[NodeSpec], ids: Sequence[PodId], pods: Mapping[int, Pod]) -> bool:
+    def _order(self, assignment: PodAssignment, specs: Sequence[NodeSpec], pods: Mapping[int, Pod]) -> bool:
         """Start it in these pods, by place; returns whether all of them do."""
-        taken = self._spares.taken(self._record.status, ids)
-        return reuse.order(self._backend.control, self._number, specs, ids, pods, taken)
+        taken = self._spares.taken(self._record.status, assignment)
+        return reuse.order(self._backend.control, assignment, specs, pods, taken)
 
-    def _replace_lost(self, specs: Sequence[NodeSpec], ids: Sequence[PodId]) -> None:
+    def _replace_lost(self, assignment: PodAssignment, specs: Sequence[NodeSpec]) -> None:
         """End lost pods, and create those that no other pod replaces, and missing spares.
 
         The other pods of the attempt have their order already, so that this delays none of them.
         """
         status = self._record.status
         left = self._spares.left(status)
-        pods = self._spares.missing(status, dict(zip(ids, specs, strict=True)), left)
-        if pods.specs or pods.taken:
-            self._end_lost({*ids, *left})
-        if not pods.specs and not pods.num_spares:
+        created, taken = assignment.created, self._spares.taken(status, assignment)
+        num_spares = max(0, self._spares.num - len(left))
+        if created or taken:
+            self._end_lost({*assignment.pods, *left})
+        if not created and not num_spares:
             return
         try:
-            self._create_pods(pods, self._backend.anchor())
+            self._create_pods(assignment, specs, self._backend.anchor(), num_spares, taken)
         except Refused as error:
-            if pods.specs or is_passing(error):
+            if created or is_passing(error):
                 raise
             self._record.note(Warned(f"no spare could be created: {error.message}"))
 
@@ -135,17 +137,27 @@ class AttemptStart:
 
     # -- new pods -----------------------------------------------------------------------------------------------------
 
-    def _specs(self, ids: Sequence[PodId]) -> list[NodeSpec]:
+    def _specs(self, assignment: PodAssignment) -> list[NodeSpec]:
         """The specs of the attempt in these pods."""
         status = self._record.status
         asked = self._record.history.continuation(status)
-        facts = attempt_facts(self._plan, self._number, ids, self._backend.via, status.created_at, asked)
+        facts = attempt_facts(self._plan, assignment, self._backend.via, status.created_at, asked)
         return compose(self._plan.nodes, self._members, facts)
 
-    def _create_pods(self, pods: AttemptPods, owner: Mapping[str, Any]) -> None:
-        """Create the owner object of the pods that the attempt does not reuse, and what it refers to."""
+    def _create_pods(
+        self,
+        assignment: PodAssignment,
+        specs: Sequence[NodeSpec],
+        owner: Mapping[str, Any],
+        num_spares: int,
+        taken: Collection[int] = (),
+    ) -> None:
+        """Create the owner object of the pods that the attempt does not reuse, and what it refers to.
+
+        It creates spares too; at the places `taken`, spares of earlier attempts begin to run a node.
+        """
         status = self._record.status
-        *parts, maker = numbered(self._plan, self._number, len(pods.specs) + pods.num_spares)
+        *parts, maker = numbered(self._plan, self._number, len(assignment.created) + num_spares)
         if (limit := self._plan.policy["timeout_seconds"]) is not None:
             ahead = self._client.ahead if status.supervisor == CLUSTER else 0.0  # where the record has its times
             left = limit - status.limited_seconds(time.time() + ahead)
@@ -155,7 +167,7 @@ class AttemptStart:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {**maker["metadata"], "name": layout.attempt_name(self._plan.run_id, self._number)},
-            **described(self._number, pods),
+            **config_data(assignment, specs, num_spares, taken),
         }
         made = [self._backend.create(manifests.owned(one, owner)) for one in (config, *parts)]
         # Trainer admits no change of a TrainJob whose runtime is gone, and so not the last one of a deletion either.

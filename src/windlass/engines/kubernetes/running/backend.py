@@ -13,8 +13,9 @@ from windlass.engines.kubernetes.access.client import Client, Refused, Unreachab
 from windlass.engines.kubernetes.access.control import ExecControl, PodControl
 from windlass.engines.kubernetes.access.lease import Lease, held_elsewhere, holder_of
 from windlass.engines.kubernetes.access.unavailable import is_passing, refuse, unavailable
-from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects import layout, manifests, pod_assignment
 from windlass.engines.kubernetes.objects.planned import attempt_objects, is_imported
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
 from windlass.engines.kubernetes.objects.transfer_manifests import filled
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
@@ -25,7 +26,6 @@ from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.engines.kubernetes.running.attempt_start import AttemptStart
 from windlass.engines.kubernetes.running.collection import ExecFetch, Fetch, OutputsCollection, lost_words
 from windlass.engines.kubernetes.running.job_transfer import JobTransfer
-from windlass.engines.kubernetes.running.pod_watch import PodId
 from windlass.engines.kubernetes.running.spares import Spares
 from windlass.errors import EngineError
 from windlass.plan.compose import compose
@@ -263,7 +263,7 @@ class KubernetesBackend(Backend):
 
     def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
         """See `Backend`."""
-        pods = dict(zip(self._members(record), self._pods(record), strict=True))
+        pods = dict(zip(self._members(record), self._assignment(record).pods, strict=True))
         ids = {node: pods[node] for node in nodes if node in pods}
         seen = {} if self._attempt is None else self._attempt.running_pods(ids)
         return self._collection.turn(record, ids, seen, clock.wake)
@@ -322,7 +322,7 @@ class KubernetesBackend(Backend):
 
     def keep_decision(self, record: Recorder, folder: Path, decided: PodsReused) -> None:
         """Keep in which pods an attempt is about to begin. Raises OSError."""
-        reuse.keep_decision(folder, decided)
+        pod_assignment.store_assignment(folder, decided)
 
     def _delete_others(self, record: Recorder, number: int) -> None:
         """Delete the remaining objects of earlier attempts: none of their pods may keep training. Raises
@@ -385,7 +385,7 @@ class KubernetesBackend(Backend):
         folder = self._folder(number)
         if number and self.is_started(folder):
             self._release_pods(record)
-        elif number and reuse.is_ordered(folder, number):
+        elif number and self._assignment(record).reused:
             for name in shutdown.live_pods(self.client, self.plan.run_id):  # some may have got their order
                 self.client.delete("v1", "Pod", name)
         else:  # nothing that was created with the run may begin
@@ -408,17 +408,17 @@ class KubernetesBackend(Backend):
         have_outputs = any(one.nodes for one in entries(of_newest_attempt(record.writer.events()), RunEnding))
         nodes = self.plan.nodes
         if ((nodes.stay_seconds or nodes.outputs_max) and has_failed) or have_outputs:
-            for made_for in {one.made_for for one in self._pods(record)}:
+            for made_for in {one.made_for for one in self._assignment(record).pods}:
                 reuse.release(self.client, self.control, self.plan.run_id, made_for)
 
     def _members(self, record: Recorder) -> tuple[int, ...]:
         """The nodes of the last attempt, by place."""
         return record.status.attempts[-1].members or tuple(range(self.plan.num_nodes))
 
-    def _pods(self, record: Recorder) -> tuple[PodId, ...]:
+    def _assignment(self, record: Recorder) -> PodAssignment:
         """Their pods."""
         number = len(record.status.attempts)
-        return reuse.pods_of(self._folder(number), number, len(self._members(record)))
+        return PodAssignment.of(self._folder(number), number, len(self._members(record)))
 
     def watch_node_deletion(self, store: Store) -> None:
         """See `Backend`."""

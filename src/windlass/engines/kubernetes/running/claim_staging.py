@@ -13,8 +13,8 @@ from windlass.engines.kubernetes.access.files import require_claim
 from windlass.engines.kubernetes.objects import manifests
 from windlass.engines.kubernetes.objects import transfer_manifests as transfers
 from windlass.engines.kubernetes.objects.manifests import IMAGE, PYTHON
+from windlass.engines.kubernetes.objects.pod_status import STUCK
 from windlass.engines.kubernetes.objects.transfer_manifests import READ
-from windlass.engines.kubernetes.objects.waiting import STUCK
 from windlass.engines.kubernetes.reading.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.running.job_transfer import LOOK_SECONDS, JobTransfer
 from windlass.errors import EngineError, UsageError

@@ -32,8 +32,8 @@ from windlass.engines.kubernetes.access.control import ConnectionControl, PodCon
 from windlass.engines.kubernetes.access.files import PodFiles, last_line, parsed
 from windlass.engines.kubernetes.access.unavailable import is_passing, unavailable
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.pod_status import container_state
-from windlass.engines.kubernetes.running.pod_watch import Pod, PodId, by_id, ends_at, selector
+from windlass.engines.kubernetes.objects.pod_status import container_state, ends_at
+from windlass.engines.kubernetes.objects.pods import Pod, PodId, by_id, selector
 from windlass.engines.kubernetes.running.reuse import ANSWER_SECONDS
 from windlass.errors import EngineError
 from windlass.runs.events import OutputsCollected, Warned

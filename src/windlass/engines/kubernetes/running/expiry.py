@@ -1,24 +1,65 @@
-"""Removes from the cluster what is left of expired runs that this machine supervised; no pod there can do it."""
+"""Expiry of runs that have ended: the cluster deletes their objects and their record together, and never results.
+
+The Job of a supervisor has a TTL, and owns the run's anchor once the run has ended: the cluster deletes the Job, and
+with it all of the run. Nothing needs to run for that. A resume first releases the anchor, since it replaces the Job.
+Runs that a machine supervises have no such Job: `sweep` removes them, with each submission from that machine.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects.namespace import namespace_of
 from windlass.engines.kubernetes.objects.ttl import WEEK_SECONDS, seconds_of
-from windlass.engines.kubernetes.reading.discovery.snapshot import place_of
+from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.running import shutdown
 from windlass.runs.phase import Phase
 from windlass.runs.record import CLUSTER, Status
 from windlass.runs.store import Store
 
+KEPT_ANNOTATION: Final = "windlass.dev/kept-from"
+"""Of an anchor: the uid of the supervisor's Job that a resume has replaced. It must not own the anchor any more."""
 SWEPT: Final = "expired"
 """File in the folder of a run once it was looked at after its expiry."""
 AT_ONCE: Final = 5
 """Ended runs that one submission looks at: the user waits for it."""
+
+
+def begin(client: Client, run_id: str) -> None:
+    """Have the run expire with the Job of its supervisor, which ends now. Raises EngineError."""
+    job = client.get(BATCH, "Job", layout.supervisor_name(run_id))
+    if "ttlSecondsAfterFinished" not in job["spec"]:
+        return
+    anchor = client.get("v1", "ConfigMap", run_id)
+    if _notes(anchor).get(KEPT_ANNOTATION) != job["metadata"]["uid"]:
+        # Refused where the anchor was changed meanwhile, as by a resume.
+        client.call("PUT", client.path("v1", "ConfigMap", run_id), manifests.owned(anchor, job))
+
+
+def release(client: Client, run_id: str) -> None:
+    """Have the run outlive the Job of its supervisor, which can then be deleted. Raises EngineError."""
+    job = client.get_if_exists(BATCH, "Job", layout.supervisor_name(run_id))
+    if job is None:
+        return
+    uid = job["metadata"]["uid"]
+
+    def released(anchor: Mapping[str, Any]) -> Mapping[str, Any]:
+        meta = {key: value for key, value in anchor["metadata"].items() if key != "ownerReferences"}
+        return {**anchor, "metadata": {**meta, "annotations": {**_notes(anchor), KEPT_ANNOTATION: uid}}}
+
+    client.update("v1", "ConfigMap", run_id, released)  # its supervisor may bind the anchor meanwhile, once
+
+
+def _notes(anchor: Mapping[str, Any]) -> dict[str, str]:
+    return dict(anchor["metadata"].get("annotations") or {})
+
+
+# -- runs that a machine supervises ------------------------------------------------------------------------------------
 
 
 def sweep(store: Store, client: Client, target: str, now: float) -> None:
@@ -28,7 +69,7 @@ def sweep(store: Store, client: Client, target: str, now: float) -> None:
     """
     for status in itertools.islice(_ended(store, target, now), AT_ONCE):
         plan = store.plan(status.id)
-        place, seconds = place_of(plan), seconds_of(plan)
+        place, seconds = namespace_of(plan), seconds_of(plan)
         if seconds < float("inf") and (place.context, place.namespace) == (client.context, client.namespace):
             if now - (status.ended_at or now) < seconds:
                 continue

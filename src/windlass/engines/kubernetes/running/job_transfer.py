@@ -12,22 +12,13 @@ from windlass.engines.kubernetes.access.files import parsed
 from windlass.engines.kubernetes.access.unavailable import refuse
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.labels import COMPONENT, HELPER, TRANSFER
+from windlass.engines.kubernetes.objects.object_reports import NOT_ORDINARY, end_of, is_problem, key, warning
 from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
 from windlass.engines.kubernetes.objects.package import REFUSED
-from windlass.engines.kubernetes.objects.pod_status import (
-    MAX_WORDS,
-    NOT_ORDINARY,
-    claims_of,
-    container_state,
-    end_of,
-    is_problem,
-    key,
-    pod_status,
-    warning,
-)
+from windlass.engines.kubernetes.objects.pod_spec import claims_of
+from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, container_state, has_ended, pod_status
 from windlass.engines.kubernetes.objects.quantity import Json, condition
 from windlass.engines.kubernetes.reading import admission
-from windlass.engines.kubernetes.running.pod_watch import has_ended
 from windlass.errors import EngineError
 from windlass.runs.events import Warned
 from windlass.supervise.clock import Clock

@@ -18,12 +18,12 @@ from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.control import ExecControl
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.pod_status import container_state
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment, beginning_pods
+from windlass.engines.kubernetes.objects.pod_status import container_state, has_ended
+from windlass.engines.kubernetes.objects.pods import Pod, PodId, by_id
 from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS
 from windlass.engines.kubernetes.reading.discovery import discovery
 from windlass.engines.kubernetes.running.attempt import PodAttempt
-from windlass.engines.kubernetes.running.pod_watch import Pod, PodId, by_id, has_ended
-from windlass.engines.kubernetes.running.spares import begun
 from windlass.errors import NoSuchRun
 from windlass.plan.plan import Plan, Step
 from windlass.supervise.log_tail import LogTail
@@ -67,7 +67,7 @@ class LogReader:
         pods = by_id(self._client.find("v1", "Pod", layout.of_attempts(self._run_id))["items"])
         of_nodes: dict[int, list[_Begun]] = defaultdict(list)
         for config in self._configs():
-            for one, spec in begun(config).items():
+            for one, spec in beginning_pods(config).items():
                 if one in pods:
                     of_nodes[spec.node].append(_Begun(layout.attempt_of(config), one, spec, pods[one]))
         # Where a node has newer pods, an older one that still waits for an attempt has none of theirs.
@@ -117,11 +117,12 @@ class LogReader:
         exists; only those of these nodes. Raises EngineError.
         """
         first = layout.attempt_of(config)
-        of = {one: spec for one, spec in begun(config).items() if nodes is None or spec.node in nodes}
-        maker = self._maker(max(one.made_for for one in of)) if of else None
+        of = {one: spec for one, spec in beginning_pods(config).items() if nodes is None or spec.node in nodes}
+        assignment = PodAssignment(number, tuple(of))
+        maker = self._maker(assignment.newest) if of else None
         if maker is None:
             return
-        specs, ids = list(of.values()), list(of)
+        specs = list(of.values())
         plan = Plan(
             run_id=self._run_id,
             name="",
@@ -139,7 +140,15 @@ class LogReader:
                 other.close()
         control, folder = ExecControl(self._client, specs[0].worker_python), self._attempt_dir(number)
         self._attempts[first, number] = _FollowedAttempt(
-            self._client, plan, number, specs, folder, lambda: None, control, ids=ids, firsts=[first] * len(ids)
+            self._client,
+            plan,
+            number,
+            specs,
+            folder,
+            lambda: None,
+            control,
+            assignment=assignment,
+            firsts=[first] * len(specs),
         )
 
     def _attempt_dir(self, number: int) -> Path:

@@ -7,13 +7,7 @@ from typing import Any
 
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.objects import layout
-from windlass.runs.store import NOTE_CHARS
-
-
-def note_in(metadata: Mapping[str, Any]) -> str | None:
-    """The note in the metadata of an anchor, empty where it was removed; None where none was ever written there."""
-    found = (metadata.get("annotations") or {}).get(layout.NOTE_ANNOTATION)
-    return None if found is None else str(found)[:NOTE_CHARS]
+from windlass.engines.kubernetes.objects.summary import note_in
 
 
 def read(client: Client, run_id: str) -> str | None:

@@ -5,24 +5,21 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Absence, Client, Refused
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.object_reports import ends_of, finished_indexes, why_over
 from windlass.engines.kubernetes.objects.observations import ObjectReport, QueueStatus
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
 from windlass.engines.kubernetes.objects.pod_status import (
-    container_state,
-    end_of,
-    ends_of,
+    has_ended,
+    is_lost,
     is_restarted,
-    last_words,
-    pod_status,
 )
-from windlass.engines.kubernetes.objects.quantity import condition, is_on_silent_node, is_true, seconds_of
-from windlass.engines.kubernetes.objects.workloads.pytorchjob import NUMBERED
+from windlass.engines.kubernetes.objects.pods import Pod, pod_id
 from windlass.engines.kubernetes.reading import eviction
 from windlass.engines.kubernetes.reading.admission import is_suspended
 from windlass.engines.kubernetes.reading.kueue import evicted
@@ -33,25 +30,8 @@ LIST_SECONDS_A_POD: Final = 0.1
 """Between two lists, as long as no watch breaks: a list of 1,000 pods is 20 MB."""
 UNUSED: Final = ("env", "volumeMounts", "command", "args")
 """Fields of containers of which nothing is read."""
-INDEX: Final = "batch.kubernetes.io/job-completion-index"
-GONE_SECONDS: Final = 10.0
-"""How much longer than its grace a pod may take to end before its node is declared lost."""
 MAX_ASKED: Final = 32
 """How often it is asked in one attempt why Karpenter has evicted pods: of a thousand that go at once, some suffice."""
-TAINTED: Final = "DeletionByTaintManager"
-"""Why a pod is deleted whose node has not answered for as long as the pod tolerates."""
-
-Pod = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PodId:
-    """A pod by its owner object: those that replace another have an owner object of their own."""
-
-    made_for: int
-    """The attempt for which the owner object was created."""
-    index: int
-    """The number that the owner object gave the pod."""
 
 
 class PodWatch:
@@ -61,23 +41,20 @@ class PodWatch:
         self,
         client: Client,
         run_id: str,
-        ids: Sequence[PodId],
+        assignment: PodAssignment,
         owner: tuple[str, str],
         changed: Callable[[], None],
         listen: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ids` are the pods by place; `owner` is the API and kind of their owner objects; `changed` is called at each
-        change.
+        """`owner` is the API and kind of the owner objects of the pods; `changed` is called at each change.
 
         `listen` is called now and then, and before it can be observed that a pod was deleted.
         """
         self._client = client
-        self._ids = ids
-        self._places = {one: place for place, one in enumerate(ids)}
-        self._newest = max(one.made_for for one in ids)
-        """The attempt of the owner object that may still create pods: those of older ones were there when ordered."""
-        self._selector = selector(run_id, ids)
-        self._name = layout.attempt_name(run_id, self._newest)
+        self._assignment = assignment
+        self._places = {one: place for place, one in enumerate(assignment.pods)}
+        self._selector = assignment.selector(run_id)
+        self._name = layout.attempt_name(run_id, assignment.newest)
         self._owner = owner
         self._changed = changed
         self._listen = listen
@@ -126,8 +103,9 @@ class PodWatch:
         """Whether the pod at a place was deleted, or will never be there."""
         pod = self._pods.get(place)
         if pod is None:
-            made = self._ids[place]
-            is_past = made.made_for != self._newest or made.index in self._finished
+            made = self._assignment.pods[place]
+            # Pods of older owner objects were there when they got their order.
+            is_past = made.made_for != self._assignment.newest or made.index in self._finished
             return self.is_over is not None or (is_past and self._is_listed)
         return place in self._gone or is_lost(pod)
 
@@ -159,9 +137,7 @@ class PodWatch:
 
     def _list(self) -> None:
         found = self._client.find("v1", "Pod", self._selector)
-        seen = {
-            place: pod for one, pod in by_id(found["items"]).items() if (place := self._places.get(one)) is not None
-        }
+        seen = self._assignment.by_place(found["items"])
         self._read_owner()  # first: once a pod is seen to be deleted, it must be known whether all are
         self._gone |= self._pods.keys() - seen.keys()
         for place, pod in seen.items():
@@ -253,97 +229,3 @@ def _slim(pod: Pod) -> Pod:
     ]
     meta = {name: value for name, value in pod["metadata"].items() if name != "managedFields"}
     return {**pod, "metadata": meta, "spec": spec}
-
-
-def why_over(owner: Mapping[str, Any]) -> str:
-    """How an owner object has ended, by its condition; empty while it is active."""
-    end = end_of(owner)
-    message = condition(owner, end).get("message")
-    return end.lower() + (f": {message}" if message else "")
-
-
-def by_id(pods: Iterable[Pod]) -> dict[PodId, Pod]:
-    """The pods of several attempts; the newest where there are several of one number."""
-    oldest_first = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
-    return {one: pod for pod in oldest_first if (one := pod_id(pod)) is not None}
-
-
-def pod_id(pod: Pod) -> PodId | None:
-    """Which pod it is; None where its owner object has given it no number."""
-    meta = pod["metadata"]
-    notes = meta.get("annotations", {})
-    index = layout.number_in(notes.get(INDEX, ""))
-    first = layout.number_in(notes.get(layout.FIRST_PLACE_ANNOTATION, ""))
-    if first is not None:
-        index = first + (layout.number_in(meta["name"].rpartition(NUMBERED)[2]) or 0)
-    return None if index is None else PodId(layout.attempt_of(pod), index)
-
-
-def selector(run_id: str, ids: Iterable[PodId]) -> str:
-    """Selects the pods of these owner objects."""
-    first, *others = sorted({one.made_for for one in ids})
-    which = f" in ({','.join(map(str, (first, *others)))})" if others else f"={first}"
-    return f"{layout.selector(run_id)},{layout.ATTEMPT_LABEL}{which}"
-
-
-def finished_indexes(job: Mapping[str, Any]) -> frozenset[int]:
-    """The indexes of an Indexed Job whose pods have ended or are lost; empty for other owner objects."""
-    status, found = job.get("status", {}), set[int]()
-    for name in ("completedIndexes", "failedIndexes"):
-        for part in filter(None, str(status.get(name) or "").split(",")):
-            first, _, last = part.partition("-")
-            found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
-
-def is_lost(pod: Pod) -> bool:
-    """Whether a deleted pod is on a node that does not answer: how it ended will never be reported."""
-    deleted = pod["metadata"].get("deletionTimestamp")
-    if deleted is None or has_ended(pod):
-        return False
-    is_silent = is_on_silent_node(pod) and container_state(pod)[0] == "running"
-    if is_silent and condition(pod, "DisruptionTarget").get("reason") == TAINTED:
-        return True  # no kubelet is there to use its grace
-    return time.time() > seconds_of(deleted, math.inf) + GONE_SECONDS
-
-
-def ends_at(pod: Pod) -> float:
-    """When its deadline is over, in Unix seconds of the cluster's clock; infinity where it has none."""
-    started, seconds = pod.get("status", {}).get("startTime"), pod["spec"].get("activeDeadlineSeconds")
-    return math.inf if seconds is None else seconds_of(started, math.inf) + float(seconds) + GONE_SECONDS
-
-
-def is_alive(pod: Pod) -> bool:
-    """Whether its container runs and its node reports so."""
-    return not is_on_silent_node(pod) and container_state(pod)[0] == "running"
-
-
-def has_ended(pod: Pod) -> bool:
-    """Whether nothing runs in it any more."""
-    return pod_status(0, pod).state == "ended"
-
-
-def is_forced(pod: Pod) -> bool:
-    """Whether it was deleted without a grace period: its status stays as it was until a controller lets it go."""
-    meta = pod["metadata"]
-    return "deletionTimestamp" in meta and meta.get("deletionGracePeriodSeconds") == 0
-
-
-def why_it_ended(pod: Pod) -> str:
-    """In a line, why a pod whose log has no end has ended."""
-    status, name = pod.get("status", {}), pod["metadata"]["name"]
-    if is_true(pod, "DisruptionTarget"):
-        why = condition(pod, "DisruptionTarget")
-        return f"pod {name} was taken away ({why.get('reason', 'disruption')}): {why.get('message', '')}"
-    if status.get("reason"):
-        return f"pod {name}: {status['reason']}: {status.get('message', '').strip()}"
-    state, data = container_state(pod)
-    if state == "terminated":
-        said = last_words(data)
-        return f"pod {name} ended with exit code {data.get('exitCode')} ({data.get('reason', 'Error')}) {said}".strip()
-    if pod["metadata"].get("deletionTimestamp"):
-        return f"pod {name} was deleted, and its node does not answer" if is_lost(pod) else f"pod {name} was deleted"
-    placed = condition(pod, "PodScheduled")
-    if placed.get("status") == "False":
-        return f"pod {name}: {placed.get('reason')}: {placed.get('message', '')}"
-    return f"pod {name} is gone"

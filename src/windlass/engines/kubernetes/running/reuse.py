@@ -8,98 +8,34 @@ creates new pods for all nodes and deletes all of these.
 from __future__ import annotations
 
 import contextlib
-import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import PodControl, Request
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
 from windlass.engines.kubernetes.objects.pod_status import container_state
-from windlass.engines.kubernetes.running.pod_watch import Pod, PodId, by_id, selector
+from windlass.engines.kubernetes.objects.pods import Pod, by_id
 from windlass.errors import EngineError
-from windlass.runs.events import Event, PodsReused, entries
 from windlass.worker import pod_reuse
 from windlass.worker.protocol import NodeSpec, pack
 
-SECONDS: Final = 60.0
-"""How long pods stay alive: longer than a supervisor needs, and short, since idle pods cost money."""
 ANSWER_SECONDS: Final = pod_reuse.STILL_ENDING_SECONDS + 5.0
 SPARE_ORDERS: Final = 6
 """How often a spare is given its order: it refuses one after `STILL_ENDING_SECONDS` in which it did not wait for it."""
-_FILE: Final = "made-for"
-MOST_ATTEMPTS: Final = 1_000_000
 
 
-# -- the record -------------------------------------------------------------------------------------------------------
-
-
-def own_pods(number: int, num_nodes: int) -> tuple[PodId, ...]:
-    """The pods of attempt `number` where all are made for it."""
-    return tuple(PodId(number, index) for index in range(num_nodes))
-
-
-def decided_pods(folder: Path, num_nodes: int) -> tuple[PodId, ...] | None:
-    """In which pods it was decided that the attempt of this folder runs; None where nothing was."""
-    try:
-        found = json.loads((folder / _FILE).read_text())
-        ids = own_pods(found, num_nodes) if isinstance(found, int) else tuple(PodId(*one) for one in found)
-    except (OSError, ValueError, TypeError):
-        return None
-    return ids if len(ids) == num_nodes else None
-
-
-def pods_of(folder: Path, number: int, num_nodes: int) -> tuple[PodId, ...]:
-    """The pods of attempt `number`, by place; `folder` is that of the attempt."""
-    return decided_pods(folder, num_nodes) or own_pods(number, num_nodes)
-
-
-def is_ordered(folder: Path, number: int) -> bool:
-    """Whether attempt `number`, of this folder, was ordered from pods of earlier ones."""
-    with contextlib.suppress(OSError, ValueError):
-        return bool(json.loads((folder / _FILE).read_text()) != number)
-    return False
-
-
-def decision(number: int, ids: Sequence[PodId]) -> PodsReused:
-    """What is recorded of the pods of attempt `number`."""
-    [(made_for, _)] = Counter(one.made_for for one in ids if one.made_for < number).most_common(1) or [(number, 0)]
-    if tuple(ids) == own_pods(made_for, len(ids)):
-        return PodsReused(number, made_for)
-    return PodsReused(number, made_for, tuple((one.made_for, one.index) for one in ids))
-
-
-def keep_decision(folder: Path, decided: PodsReused) -> None:
-    """Keep it in the folder of the attempt. Raises OSError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / _FILE).write_text(json.dumps(decided.pods or decided.made_for))
-
-
-def restore_decisions(run_dir: Path, events: Iterable[Event]) -> None:
-    """Write what `keep_decision` wrote on the machine whose supervisor recorded these events. Raises OSError."""
-    for one in entries(events, PodsReused):
-        made_for = [one.made_for, *(made_for for made_for, _ in one.pods)]
-        # Others are no names of folders.
-        if all(0 < number <= one.attempt < MOST_ATTEMPTS for number in made_for):
-            keep_decision(run_dir / f"attempt-{one.attempt}", one)
-
-
-# -- requests ---------------------------------------------------------------------------------------------------------
-
-
-def running(client: Client, run_id: str, ids: Sequence[PodId]) -> dict[int, Pod]:
-    """Those of these pods that run, by place. Raises EngineError."""
-    found = by_id(client.find("v1", "Pod", selector(run_id, ids))["items"])
-    return {place: found[one] for place, one in enumerate(ids) if one in found and _is_well(found[one])}
+def running(client: Client, run_id: str, assignment: PodAssignment) -> dict[int, Pod]:
+    """The pods of an attempt that run, by place. Raises EngineError."""
+    found = assignment.by_place(client.find("v1", "Pod", assignment.selector(run_id))["items"])
+    return {place: pod for place, pod in found.items() if _is_well(pod)}
 
 
 def order(
     control: PodControl,
-    number: int,
+    assignment: PodAssignment,
     specs: Sequence[NodeSpec],
-    ids: Sequence[PodId],
     pods: Mapping[int, Pod],
     spares: Collection[int] = (),
 ) -> bool:
@@ -107,7 +43,9 @@ def order(
 
     At the places `spares` are pods that may have to import first: a new pod would take longer.
     """
-    orders = {place: Request.order(number, pack(number, {ids[place].index: specs[place]})) for place in pods}
+    number = assignment.attempt
+    nodes = {place: {assignment.pods[place].index: specs[place]} for place in pods}
+    orders = {place: Request.order(number, pack(number, node)) for place, node in nodes.items()}
     if max(one.num_bytes for one in orders.values()) > control.max_bytes:
         return False
     left = list(orders)
@@ -120,7 +58,7 @@ def order(
 
 
 def release(client: Client, control: PodControl, run_id: str, made_for: int) -> set[str]:
-    """End pods that stay alive when no attempt follows in them; those that do not answer end after `SECONDS`.
+    """End pods that stay alive when no attempt follows in them; those that do not answer end after `STAY_SECONDS`.
 
     Returns the names of those that have answered, in which no rank runs.
     """

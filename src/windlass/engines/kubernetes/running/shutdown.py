@@ -12,12 +12,12 @@ from typing import Any, Final
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.manifests import END_SECONDS
-from windlass.engines.kubernetes.objects.pod_status import sidecars
+from windlass.engines.kubernetes.objects.object_reports import why_over
+from windlass.engines.kubernetes.objects.pod_status import has_ended, sidecars
 from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS, OWNING_PARTS
 from windlass.engines.kubernetes.objects.workloads.base import Workload
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.running import tombstones
-from windlass.engines.kubernetes.running.pod_watch import has_ended, why_over
 from windlass.errors import EngineError, NoSuchRun
 
 OWNER_END_SECONDS: Final = 5.0
@@ -37,7 +37,7 @@ def request(client: Client, run_id: str, *, now: bool) -> None:
     anchor = client.get_if_exists("v1", "ConfigMap", run_id)
     if anchor is None:
         raise NoSuchRun(f"{run_id} no longer exists", "its objects were deleted")
-    tombstones.put(client, anchor, tombstones.STOP, now=now)
+    tombstones.put(client, anchor, layout.STOP_MARK, now=now)
 
 
 def stop(client: Client, run_id: str, *, now: bool) -> None:

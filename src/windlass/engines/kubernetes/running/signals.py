@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.access.background import Health
 from windlass.engines.kubernetes.access.control import PodControl, Request
-from windlass.engines.kubernetes.objects.pod_status import container_state
-from windlass.engines.kubernetes.running.pod_watch import Pod, has_ended
+from windlass.engines.kubernetes.objects.pod_status import container_state, has_ended
+from windlass.engines.kubernetes.objects.pods import Pod
 from windlass.errors import EngineError
 from windlass.supervise.backend import Intent
 

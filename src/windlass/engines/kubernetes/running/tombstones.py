@@ -12,17 +12,7 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Absence, Client
 from windlass.engines.kubernetes.objects import labels, layout, manifests
-from windlass.runs.stop_request import StopRequest, read_stop_request, write_stop_request
-
-STOP: Final = "stop"
-END: Final = "end"
-FETCHED: Final = "fetched"
-"""A machine has the outputs that the supervisor's pod holds, see `supervisor/outputs.py`."""
-ELSEWHERE: Final = "elsewhere"
-REMOVED: Final = "removed"
-QUEUE: Final = "queue"
-"""Reasons of a stop request: it was made on another machine; the run was removed from the cluster; the Workload of the
-run was deactivated, which Kueue never admits again."""
+from windlass.runs.stop_request import ELSEWHERE, REMOVED, StopRequest, read_stop_request, write_stop_request
 
 AGAIN_SECONDS: Final = 0.5
 
@@ -47,7 +37,7 @@ def asked(client: Client, run_id: str) -> StopRequest | None:
 
     Raises EngineError.
     """
-    found = client.get_if_exists("v1", "ConfigMap", layout.mark_name(run_id, STOP))
+    found = client.get_if_exists("v1", "ConfigMap", layout.mark_name(run_id, layout.STOP_MARK))
     if found is not None:
         return StopRequest(now=found.get("data", {}).get("now") == "true", reason=ELSEWHERE)
     anchor = _anchor(client, run_id)
@@ -57,7 +47,7 @@ def asked(client: Client, run_id: str) -> StopRequest | None:
 
 def stop_selector(run_id: str) -> str:
     """Selects the tombstone of a stop request."""
-    return f"{layout.selector(run_id)},{layout.MARK_LABEL}={STOP}"
+    return f"{layout.selector(run_id)},{layout.MARK_LABEL}={layout.STOP_MARK}"
 
 
 def tell_end(client: Client, run_id: str, *, stopped: bool, well: bool) -> None:
@@ -68,14 +58,14 @@ def tell_end(client: Client, run_id: str, *, stopped: bool, well: bool) -> None:
     anchor = client.get_if_exists("v1", "ConfigMap", run_id)
     if anchor is None or "deletionTimestamp" in anchor["metadata"]:
         return  # the run was removed
-    put(client, anchor, END, how="well" if well else "badly")
+    put(client, anchor, layout.END_MARK, how="well" if well else "badly")
     if stopped:
-        put(client, anchor, STOP)
+        put(client, anchor, layout.STOP_MARK)
 
 
 def forget(client: Client, run_id: str) -> None:
     """Remove the marks of a run that is resumed. Raises EngineError."""
-    for mark in (STOP, END, FETCHED):
+    for mark in (layout.STOP_MARK, layout.END_MARK, layout.FETCHED_MARK):
         client.delete("v1", "ConfigMap", layout.mark_name(run_id, mark))
 
 

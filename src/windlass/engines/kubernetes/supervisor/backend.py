@@ -10,15 +10,14 @@ from typing import Any, Final
 from windlass.engines.kubernetes.access.client import Refused, Unreachable
 from windlass.engines.kubernetes.access.control import ConnectionControl
 from windlass.engines.kubernetes.access.unavailable import is_passing
-from windlass.engines.kubernetes.objects import layout, ttl
-from windlass.engines.kubernetes.objects.pod_status import sidecars
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pod_status import has_ended, sidecars
 from windlass.engines.kubernetes.objects.quantity import seconds_of
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
-from windlass.engines.kubernetes.running import reuse
+from windlass.engines.kubernetes.running import expiry, reuse
 from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.engines.kubernetes.running.backend import KubernetesBackend
 from windlass.engines.kubernetes.running.collection import PushFetch
-from windlass.engines.kubernetes.running.pod_watch import has_ended
 from windlass.engines.kubernetes.supervisor.mirror import Mirror
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
@@ -94,7 +93,7 @@ class InClusterBackend(KubernetesBackend):
         super().clean_up(record, is_patient=is_patient)
         self.require_written(END_SECONDS)
         try:
-            ttl.begin(self.client, self.plan.run_id)
+            expiry.begin(self.client, self.plan.run_id)
         except (Refused, Unreachable) as error:
             if is_passing(error):
                 raise TargetUnavailable("ClusterUnreachable", f"the run cannot be ended: {error.message}") from error

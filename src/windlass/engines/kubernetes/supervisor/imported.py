@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from windlass.engines.kubernetes.objects import layout, ttl
+from windlass.engines.kubernetes.objects.namespace import ClusterNamespace
 from windlass.engines.kubernetes.objects.supervisor_manifests import PLAN_FILE, plan_digest
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.provisioning import MACHINES
-from windlass.engines.kubernetes.reading.discovery.snapshot import Place
 from windlass.engines.kubernetes.supervisor.record import UNPACKED_BYTES, DamagedRecord, unpacked
 from windlass.errors import UnsupportedVersion, WindlassError
 from windlass.plan.plan import Plan, Step
@@ -75,7 +75,7 @@ KINDS: Final = frozenset({"ConfigMap", "Service", "Secret", "PersistentVolumeCla
 )
 
 
-def imported_plan(contents: Json, job: Json, run_id: str, place: Place) -> Plan:
+def imported_plan(contents: Json, job: Json, run_id: str, place: ClusterNamespace) -> Plan:
     """The plan of a run for this machine, from the ConfigMap and the Job of its supervisor.
 
     Raises DamagedRecord, UnsupportedVersion.
@@ -98,7 +98,7 @@ def imported_plan(contents: Json, job: Json, run_id: str, place: Place) -> Plan:
     )
 
 
-def _problems(plan: Plan, run_id: str, place: Place) -> Iterator[str]:
+def _problems(plan: Plan, run_id: str, place: ClusterNamespace) -> Iterator[str]:
     if (plan.run_id, plan.engine) != (run_id, "kubernetes"):
         yield f"it is of run '{plan.run_id}' of engine '{plan.engine}'"
     for name, kind in (
@@ -135,7 +135,7 @@ def _problems(plan: Plan, run_id: str, place: Place) -> Iterator[str]:
             yield f"it makes {one['kind']} {one['metadata']['name']} in namespace {one['metadata']['namespace']}"
 
 
-def _step(step: Step, place: Place) -> Step:
+def _step(step: Step, place: ClusterNamespace) -> Step:
     """A step with the fields that are listed. Raises ValueError."""
     if step.kind in NAMES:
         return Step(step.kind, str(step.summary), step.request)

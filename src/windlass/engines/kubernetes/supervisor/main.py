@@ -21,11 +21,11 @@ from windlass.engines.kubernetes.access.control import ConnectionControl
 from windlass.engines.kubernetes.access.in_cluster import CONTEXT, write_kubeconfig
 from windlass.engines.kubernetes.access.lease import Lease, holder_of
 from windlass.engines.kubernetes.access.order_server import OrderServer
-from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects import layout, pod_assignment
 from windlass.engines.kubernetes.objects.package import AGAIN
 from windlass.engines.kubernetes.objects.supervisor_manifests import MOUNTED, PLAN_FILE
 from windlass.engines.kubernetes.reading import supervisor_status
-from windlass.engines.kubernetes.running import reuse, tombstones
+from windlass.engines.kubernetes.running import tombstones
 from windlass.engines.kubernetes.running.backend import STARTED
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
@@ -145,7 +145,7 @@ def _reported_at(progress: Mapping[str, Any]) -> float:
 def _restore_folder(client: Client, writer: RunWriter, plan: Plan, run_dir: Path) -> None:
     """Restore what the supervisor before this one, on another node, has kept in files: which attempts were started."""
     events = writer.events()
-    reuse.restore_decisions(run_dir, events)
+    pod_assignment.restore_assignments(run_dir, events)
     if not writer.status.attempts:
         return
     number = writer.status.attempts[-1].number

@@ -12,12 +12,13 @@ from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Client, Re
 from windlass.engines.kubernetes.access.lease import host_of
 from windlass.engines.kubernetes.access.optional import at_once
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.namespace import ClusterNamespace, namespace_of
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading import supervisor_status
-from windlass.engines.kubernetes.reading.discovery.snapshot import Place, place_of
+from windlass.engines.kubernetes.reading.discovery.board import summaries
 from windlass.engines.kubernetes.reading.supervisor_status import Absence
 from windlass.engines.kubernetes.supervisor.imported import imported_plan
-from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, summaries
+from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head
 from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs.events import Event, RunResumed, SupervisorRestarted, entries
@@ -48,7 +49,7 @@ class NewsReader:
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
-        self._clients: dict[Place, Client] = {}
+        self._clients: dict[ClusterNamespace, Client] = {}
         self._imported: set[str] = set()
         """Runs whose plan is of another machine."""
 
@@ -68,19 +69,19 @@ class NewsReader:
 
     def client(self, run_id: str) -> Client:
         """A client of the run's namespace, which is kept. Raises EngineError, UsageError."""
-        return self._client_of(place_of(self._store.plan(run_id)))
+        return self._client_of(namespace_of(self._store.plan(run_id)))
 
-    def _client_of(self, place: Place) -> Client:
+    def _client_of(self, place: ClusterNamespace) -> Client:
         if place not in self._clients:
             self._clients[place] = Client(*place)
         return self._clients[place]
 
     def _ask(self, statuses: Sequence[Status]) -> dict[str, News | WindlassError]:
         """News of these runs, or why there is none, from all their places at the same time."""
-        places: dict[Place, list[Status]] = {}
+        places: dict[ClusterNamespace, list[Status]] = {}
         for status in statuses:
             plan = self._store.plan(status.id)
-            places.setdefault(place_of(plan), []).append(status)
+            places.setdefault(namespace_of(plan), []).append(status)
             if any(layout.IMPORTED in step["request"] for step in plan["steps"]):
                 self._imported.add(status.id)
         now = self._clock()
@@ -94,7 +95,7 @@ class NewsReader:
                 found |= answer
         return found
 
-    def _look(self, place: Place, statuses: Sequence[Status], now: float) -> dict[str, News | WindlassError]:
+    def _look(self, place: ClusterNamespace, statuses: Sequence[Status], now: float) -> dict[str, News | WindlassError]:
         """News of the runs of a place. Of several, one list shows which have any. Raises Unreachable, Refused."""
         client = self._client_of(place)
         known = summaries(client) if len(statuses) > 1 else {}
@@ -116,7 +117,7 @@ class NewsReader:
         written_at = newest[-1].time if newest else status.created_at
         return now + client.ahead - written_at > supervisor_status.QUIET_SECONDS
 
-    def _news(self, client: Client, place: Place, status: Status, now: float) -> News:
+    def _news(self, client: Client, place: ClusterNamespace, status: Status, now: float) -> News:
         try:
             head, events = ClusterRecord(client, status.id).read(status.last_seq)
         except Refused as error:
@@ -152,7 +153,7 @@ class NewsReader:
             raise DamagedRecord(f"ConfigMap {name} was deleted; the run's supervisor writes it again")
         return News([], {}, is_started=False)
 
-    def _new_plan(self, client: Client, place: Place, run_id: str, events: Iterable[Event]) -> str | None:
+    def _new_plan(self, client: Client, place: ClusterNamespace, run_id: str, events: Iterable[Event]) -> str | None:
         """The plan of a run, where the machine that submitted it has resumed it by another one."""
         is_new = any(resumed.nodes is not None for resumed in entries(events, RunResumed))
         return plan_in(client, place, run_id).to_text() if is_new and run_id in self._imported else None
@@ -164,7 +165,7 @@ def _is_starting(head: Head, run_id: str) -> bool:
     return not by_supervisor or (bool(head.events) and head.events[-1].kind == SupervisorRestarted.kind)
 
 
-def plan_in(client: Client, place: Place, run_id: str) -> Plan:
+def plan_in(client: Client, place: ClusterNamespace, run_id: str) -> Plan:
     """The plan of a run that another machine has submitted.
 
     Raises Refused, Unreachable, DamagedRecord, UnsupportedVersion.

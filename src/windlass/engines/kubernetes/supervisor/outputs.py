@@ -94,7 +94,7 @@ def _is_over(client: Client, run_id: str) -> bool:
 
 def _await_mark(client: Client, run_id: str) -> None:
     """Return at a mark, and after some time at the latest."""
-    selector = f"{layout.selector(run_id)},{layout.MARK_LABEL}={tombstones.FETCHED}"
+    selector = f"{layout.selector(run_id)},{layout.MARK_LABEL}={layout.FETCHED_MARK}"
     found = client.find("v1", "ConfigMap", selector)
     if not found["items"]:
         for event in client.watch("v1", "ConfigMap", selector, found["metadata"]["resourceVersion"], LISTEN_SECONDS):
@@ -103,7 +103,7 @@ def _await_mark(client: Client, run_id: str) -> None:
 
 
 def _mark(client: Client, run_id: str) -> Mapping[str, Any] | None:
-    return client.get_if_exists("v1", "ConfigMap", layout.mark_name(run_id, tombstones.FETCHED))
+    return client.get_if_exists("v1", "ConfigMap", layout.mark_name(run_id, layout.FETCHED_MARK))
 
 
 # -- on the machine of a user -----------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
             finally:
                 shutil.rmtree(work, ignore_errors=True)
         anchor = client.get("v1", "ConfigMap", status.id)
-        tombstones.put(client, anchor, tombstones.FETCHED, by=host)
+        tombstones.put(client, anchor, layout.FETCHED_MARK, by=host)
         return True
 
 

@@ -255,16 +255,6 @@ def _damaged(name: str, problem: str) -> DamagedRecord:
     )
 
 
-def summaries(client: Client) -> dict[str, Json]:
-    """The summaries of all runs of the namespace whose record is there, by run. Raises Refused, Unreachable."""
-    selector = f"{layout.MANAGED_LABEL}=windlass,{layout.MARK_LABEL}={layout.RECORD}"
-    return {
-        row["object"]["metadata"]["labels"].get(layout.RUN_LABEL, ""): summary_in(row["object"]["metadata"]) or {}
-        for page in client.pages("v1", "ConfigMap", selector, includeObject="Metadata")
-        for row in page["rows"] or ()
-    }
-
-
 def _line(event: Event) -> str:
     return json.dumps([event.seq, event.time, event.kind, event.data], separators=(",", ":")) + "\n"
 

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.lease import Lease, holder_of
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS
-from windlass.engines.kubernetes.objects import layout, manifests, ttl
+from windlass.engines.kubernetes.objects import layout, manifests, pod_assignment, ttl
+from windlass.engines.kubernetes.objects.namespace import ClusterNamespace
 from windlass.engines.kubernetes.objects.summary import summary_of
 from windlass.engines.kubernetes.objects.supervisor_manifests import filled, keyed, stamped, with_digest
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading import supervisor_status
-from windlass.engines.kubernetes.reading.discovery.snapshot import WAITING, Place, in_phase
+from windlass.engines.kubernetes.reading.discovery.snapshot import WAITING, in_phase
 from windlass.engines.kubernetes.reading.supervisor_status import Absence
-from windlass.engines.kubernetes.running import reuse, shutdown, tombstones
+from windlass.engines.kubernetes.running import expiry, shutdown, tombstones
 from windlass.engines.kubernetes.running.log_fetch import LogReader
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
@@ -32,6 +33,7 @@ from windlass.engines.resuming import reopen
 from windlass.engines.values import RunState
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
+from windlass.runs import stop_request
 from windlass.runs.events import Event, Json, RunEnded, StopRequested
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
@@ -113,7 +115,7 @@ class ClusterSupervised:
         with held(client, writer.status, self._store.home), writing(client, writer) as first:
             owner = client.get("v1", "ConfigMap", run_id)
             backend.create_shared(owner)
-            ttl.release(client, run_id)
+            expiry.release(client, run_id)
             self._delete_job(client, run_id)
             tombstones.forget(client, run_id)
             client.delete("v1", "ConfigMap", layout.supervisor_name(run_id))
@@ -248,7 +250,7 @@ class ClusterSupervised:
     def _copy(self, run_id: str, news: News) -> None:
         if news.events:
             self._store.copy(run_id, news.events, news.plan)
-            reuse.restore_decisions(self._store.run_dir(run_id), news.events)
+            pod_assignment.restore_assignments(self._store.run_dir(run_id), news.events)
         progress = news.summary.get("progress")
         if isinstance(progress, dict) and progress:
             self._store.copy_progress(run_id, progress)
@@ -318,7 +320,7 @@ class ClusterSupervised:
                     return
                 held.callback(lease.release)
                 with writing(client, writer) as first:
-                    first.append(StopRequested(tombstones.ELSEWHERE, True))
+                    first.append(StopRequested(stop_request.ELSEWHERE, True))
                     first.append(RunEnded(Phase.STOPPED, reason="stop"))
                 self._absent.pop(run_id, None)
                 tombstones.tell_end(client, run_id, stopped=True, well=False)
@@ -333,14 +335,14 @@ class ClusterSupervised:
             if self._may_have_expired(status):  # after an end that this machine has not seen
                 writer.append(RunEnded(Phase.LOST, reason="expired"))
                 return
-            writer.append(StopRequested(tombstones.REMOVED, True))
-            writer.append(RunEnded(Phase.STOPPED, reason=tombstones.REMOVED))
+            writer.append(StopRequested(stop_request.REMOVED, True))
+            writer.append(RunEnded(Phase.STOPPED, reason=stop_request.REMOVED))
 
     def _may_have_expired(self, status: Status) -> bool:
         last = max(event.time for event in self._store.events(status.id))
         return self._clock() - last > ttl.seconds_of(self._store.plan(status.id))
 
-    def import_run(self, client: Client, place: Place, run_id: str) -> bool:
+    def import_run(self, client: Client, place: ClusterNamespace, run_id: str) -> bool:
         """Fill the cache with a run that another machine has started; returns whether its supervisor is in the cluster.
 
         Raises Refused, Unreachable, DamagedRecord, StoreError.
@@ -353,7 +355,7 @@ class ClusterSupervised:
                 raise
             return False
         self._store.copy(run_id, events, plan.to_text())
-        reuse.restore_decisions(self._store.run_dir(run_id), events)
+        pod_assignment.restore_assignments(self._store.run_dir(run_id), events)
         return True
 
     # -- commands -----------------------------------------------------------------------------------------------------

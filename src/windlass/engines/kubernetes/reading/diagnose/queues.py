@@ -9,10 +9,10 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Advice, Verdict
 from windlass.engines.kubernetes.objects.observations import ClusterStatus, QueueStatus
 from windlass.engines.kubernetes.reading.diagnose.scheduling import FIELDS
-from windlass.engines.kubernetes.running.tombstones import QUEUE
 from windlass.errors import near
 from windlass.runs.events import AttemptStarted, QueueChanged, StopRequested
 from windlass.runs.phase import Phase
+from windlass.runs.stop_request import QUEUE
 
 WAITS: Final = {
     "Deactivated": Advice(

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pod_status import ALTERNATES
 from windlass.engines.kubernetes.objects.quantity import Json, seconds_of
-from windlass.engines.kubernetes.objects.summary import summary_in
-from windlass.engines.kubernetes.objects.waiting import ALTERNATES
+from windlass.engines.kubernetes.objects.summary import note_in, summary_in
 from windlass.engines.kubernetes.reading.discovery.followups import More
 from windlass.engines.kubernetes.reading.discovery.phase import PodRow, RunObjects, Seen, seen
-from windlass.engines.kubernetes.running.notes import note_in
 from windlass.spec.labels import of_job
 
 OURS: Final = f"{layout.MANAGED_LABEL}=windlass,{layout.RUN_LABEL}"
@@ -167,3 +167,13 @@ def _run_of(name: str, runs: Mapping[str, RunObjects]) -> tuple[str, int] | None
             return None if number is None else (name[:at], number)
         at = name.rfind("-", 0, at)
     return None
+
+
+def summaries(client: Client) -> dict[str, Json]:
+    """The summaries of all runs of the namespace whose record is there, by run. Raises Refused, Unreachable."""
+    selector = f"{layout.MANAGED_LABEL}=windlass,{layout.MARK_LABEL}={layout.RECORD}"
+    return {
+        row["object"]["metadata"]["labels"].get(layout.RUN_LABEL, ""): summary_in(row["object"]["metadata"]) or {}
+        for page in client.pages("v1", "ConfigMap", selector, includeObject="Metadata")
+        for row in page["rows"] or ()
+    }

@@ -144,7 +144,7 @@ def progress_in(lines: Iterable[bytes]) -> dict[str, Any]:
 def pods(client: Client, seen: Seen) -> tuple[PodStatus, ...]:
     """The pods of a run's newest attempt, by place. Raises Refused, Unreachable."""
     from windlass.engines.kubernetes.objects.pod_status import pod_status
-    from windlass.engines.kubernetes.running.pod_watch import by_id
+    from windlass.engines.kubernetes.objects.pods import by_id
 
     selector = f"{layout.selector(seen.id)},{layout.ATTEMPT_LABEL}={seen.attempt}"
     found = by_id(client.find("v1", "Pod", selector)["items"]) if seen.attempt else {}

@@ -69,7 +69,7 @@ def _makers(
 
 def _word(owner: Json) -> str:
     """The state of an owner object, in the form of a Job's row."""
-    from windlass.engines.kubernetes.objects.pod_status import end_of
+    from windlass.engines.kubernetes.objects.object_reports import end_of
     from windlass.engines.kubernetes.reading.admission import is_suspended
 
     if end := end_of(owner):

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from windlass.engines.kubernetes.objects.pod_status import ON_THE_WAY, STUCK
 from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.engines.kubernetes.objects.summary import summarised
-from windlass.engines.kubernetes.objects.waiting import ON_THE_WAY, STUCK
 from windlass.engines.kubernetes.reading.discovery.followups import SUSPENDED, More
 from windlass.engines.values import Placement, RunState
 from windlass.runs.phase import Phase

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from windlass.engines.kubernetes.access.client import Client, Unreachable
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once
-from windlass.engines.kubernetes.objects.quantity import Json
+from windlass.engines.kubernetes.objects.namespace import ClusterNamespace, namespace_of
 from windlass.engines.kubernetes.reading.discovery import discovery
 from windlass.engines.kubernetes.reading.discovery.phase import GONE, Seen
 from windlass.engines.values import RunState
@@ -38,14 +38,6 @@ RECORDED_LOST: Final = "the run is recorded as lost, and the phase is what the c
 BEHIND: Final = "the phase is what the cluster reports now, and the record has not followed yet"
 
 
-class Place(NamedTuple):
-    """A namespace of a cluster, and how to reach it."""
-
-    context: str
-    namespace: str
-    kubeconfig: str
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a cluster reports of runs."""
@@ -56,20 +48,14 @@ class Answer:
     """Why it could not be read; empty where it was."""
 
 
-def place_of(plan: Json) -> Place:
-    """Where the run of a recorded plan takes place."""
-    [cluster] = [step["request"] for step in plan["steps"] if step["kind"] == "cluster"]
-    return Place(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
-
-
-def ask(wanted: Mapping[Place, Collection[str]]) -> dict[Place, Answer]:
+def ask(wanted: Mapping[ClusterNamespace, Collection[str]]) -> dict[ClusterNamespace, Answer]:
     """The present state of the runs with these ids, by place; all places are queried in parallel, each for at most
     `ANSWER_SECONDS`. Raises nothing."""
     answers = at_once({place: partial(_look, place, ids) for place, ids in wanted.items()})
     return {place: _answer(answers.get(place)) for place in wanted}
 
 
-def _look(place: Place, ids: Collection[str]) -> Mapping[str, Seen]:
+def _look(place: ClusterNamespace, ids: Collection[str]) -> Mapping[str, Seen]:
     with contextlib.closing(Client(*place)) as client:
         board = discovery.look(client, next(iter(ids)) if len(ids) == 1 else "")
     return {seen.id: seen for seen in board.runs(time.time())}
@@ -88,7 +74,7 @@ def _answer(found: Mapping[str, Seen] | WindlassError | None) -> Answer:
 class Sign(NamedTuple):
     """The last sign of a run in its record."""
 
-    place: Place
+    place: ClusterNamespace
     as_of: float
     """Unix seconds."""
 
@@ -97,7 +83,7 @@ def states(statuses: Iterable[Status], store: Store, now: float, *, is_thorough:
     """Recorded runs as of `now`; the clusters of those whose record may be old are asked at once, each once."""
     statuses = list(statuses)
     found: dict[str, Sign] = {}
-    wanted: dict[Place, list[str]] = {}
+    wanted: dict[ClusterNamespace, list[str]] = {}
     for status in statuses:
         is_lately = is_thorough or now - (status.ended_at or now) < LOST_SECONDS
         if not status.phase.is_terminal or (status.phase is Phase.LOST and is_lately):
@@ -112,7 +98,7 @@ def states(statuses: Iterable[Status], store: Store, now: float, *, is_thorough:
     ]
 
 
-def _state(status: Status, sign: Sign, answers: Mapping[Place, Answer], now: float) -> RunState:
+def _state(status: Status, sign: Sign, answers: Mapping[ClusterNamespace, Answer], now: float) -> RunState:
     answer = answers[sign.place]
     if answer.error:
         return RunState(status, sign.as_of, f"cluster {status.target} {answer.error}")
@@ -133,7 +119,7 @@ def signs(status: Status, store: Store, now: float) -> Sign | None:
     is_behind = is_cut_off or status.phase.is_terminal or now - as_of > FRESH_SECONDS
     if not is_behind and not _is_reading_back(store, status.id, now):
         return None
-    return Sign(place_of(store.plan(status.id)), as_of)
+    return Sign(namespace_of(store.plan(status.id)), as_of)
 
 
 def _is_reading_back(store: Store, run_id: str, now: float) -> bool:

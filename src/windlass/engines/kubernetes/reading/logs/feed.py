@@ -18,9 +18,14 @@ from typing import Final, Protocol
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.order_server import EventSink
-from windlass.engines.kubernetes.objects.pod_status import container_state, exit_code, is_restarted
+from windlass.engines.kubernetes.objects.pod_status import (
+    container_state,
+    exit_code,
+    has_ended,
+    is_forced,
+    is_restarted,
+)
 from windlass.engines.kubernetes.reading.logs.follower import POLLS_A_SECOND, PodLogReader, Pods
-from windlass.engines.kubernetes.running.pod_watch import has_ended, is_forced
 from windlass.runs import node_events
 from windlass.supervise.log_tail import Known, LogTail
 from windlass.worker import event_feed

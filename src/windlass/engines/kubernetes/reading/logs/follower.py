@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from windlass.engines.kubernetes.access.background import Backoff
 from windlass.engines.kubernetes.access.client import Client, Refused, Silent
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.pod_status import container_state, is_restarted
-from windlass.engines.kubernetes.running.pod_watch import Pod, has_ended
+from windlass.engines.kubernetes.objects.pod_status import container_state, has_ended, is_restarted
+from windlass.engines.kubernetes.objects.pods import Pod
 from windlass.errors import EngineError
 from windlass.supervise.log_tail import LogTail
 

@@ -10,11 +10,11 @@ from windlass.engines.checks import ObjectChange
 from windlass.engines.kubernetes.access.client import PLURALS, Client, Refused
 from windlass.engines.kubernetes.access.connect import connect
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.object_reports import why_over
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
+from windlass.engines.kubernetes.reading.discovery.board import summaries
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.rights import missing
-from windlass.engines.kubernetes.running.pod_watch import why_over
-from windlass.engines.kubernetes.supervisor.record import summaries
 from windlass.errors import EngineError, UsageError
 from windlass.runs.phase import Phase
 

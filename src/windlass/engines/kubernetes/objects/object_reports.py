@@ -1,0 +1,154 @@
+"""Reads events and owner objects of the API server into reports: problems worth a warning, and ends. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
+from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, ON_THE_WAY
+from windlass.engines.kubernetes.objects.quantity import Json, condition, event_time, is_true
+from windlass.runs.events import Event, Warned, entries, of_newest_attempt
+
+ENDED: Final = ("Failed", "Complete", "Completed", "Succeeded")
+"""Conditions of an owner object, of one kind or another, that has ended."""
+OUR_POLICY: Final = frozenset(
+    {
+        "BackoffLimitExceeded",
+        "FailedIndexes",
+        "FailedJobs",
+        "ReachedMaxRestarts",
+        "PyTorchJobFailed",
+        "MPIJobFailed",
+        "JobSetFailed",
+    }
+)
+"""Reasons of an owner object that ends because a pod has failed, as the manifest requests."""
+OF_QUEUES: Final = frozenset({
+    "Suspended", "SuspendedJobs", "ResumeJobs", "Stopped", "PyTorchJobSuspended", "PyTorchJobResumed",
+    "MPIJobSuspended", "MPIJobResumed", "CreatedWorkload", "UpdatedWorkload", "DeletedWorkload", "FinishedWorkload",
+    "UpdatedAdmissionCheck",
+})  # fmt: skip
+"""Reasons of events of objects that a queue suspends, for which the queue itself reports why."""
+OF_OPERATORS: Final = frozenset(
+    {
+        "SuccessfulCreatePod",
+        "SuccessfulCreateService",
+        "SuccessfulDeletePod",
+        "SuccessfulDeleteService",
+        "ExitedWithCode",
+        *(f"{kind}Job{what}" for kind in ("PyTorch", "MPI") for what in ("Created", "Running", "Succeeded", "Failed")),
+    }
+)
+"""Reasons of events in which Kubeflow's operators report that they have done their work."""
+ORDINARY: Final = frozenset({
+    "Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulCreate", "SuccessfulDelete", "Completed",
+    "SuccessfulAttachVolume", "BackOff", "Failed", "FailedScheduling", "Killing", "ProvisioningSucceeded",
+    "Provisioning", "ExternalProvisioning", "Resumed", *OUR_POLICY, *OF_QUEUES, *OF_OPERATORS,
+})  # fmt: skip
+"""Reasons of events that report no problem, or one that the pod reports itself."""
+OF_PROVISIONING: Final = frozenset({"Nominated", "TriggeredScaleUp", "NotTriggerScaleUp"})
+"""Reasons of events on node provisioning, which `reading/claims.py` reads."""
+NOT_ORDINARY: Final = ",".join(f"reason!={reason}" for reason in sorted(ORDINARY))
+"""The same as a field selector."""
+_COUNTS: Final = re.compile(r"\d+(?:[.]\d+)?(?:m|k|[KMGT]i?)?")
+_NOT_CREATED: Final = re.compile(r'\b(pods?) "[^"]*"')
+"""A pod that was refused, in the message of its owner object: each try has another name."""
+
+
+def object_reports(
+    events: Iterable[Json], run_id: str, number: int, *, claims: Iterable[str] = (), spares: Iterable[str] = ()
+) -> Iterator[ObjectReport]:
+    """What events of a namespace report of an attempt and of claims that it needs, each once, the newest first.
+
+    An attempt waits for no spare: nothing is reported of pods with these prefixes.
+    """
+    ignored = tuple(spares)
+    name, seen, wanted = layout.attempt_name(run_id, number), set[tuple[str, str]](), {run_id, *claims}
+    for event in sorted(events, key=event_time, reverse=True):
+        about = event.get("involvedObject", {})
+        called = str(about.get("name", ""))
+        is_its = called == name or (called.startswith(f"{name}-") and not called.startswith(ignored))
+        is_claim = about.get("kind") == "PersistentVolumeClaim" and called in wanted
+        if not (is_its or is_claim) or event.get("reason") in (*ORDINARY, *OF_PROVISIONING):
+            continue
+        message = str(event.get("message") or "").strip()
+        if any(f'"{prefix}' in message for prefix in ignored):  # their owner object reports why it cannot create them
+            continue
+        report = ObjectReport(about.get("kind", ""), called, event.get("reason", ""), message[:MAX_WORDS])
+        if (once := (report.kind, key(report))) not in seen:
+            seen.add(once)
+            yield report
+
+
+def is_problem(pod: PodStatus) -> bool:
+    """Whether the status of a pod is worth a warning."""
+    return bool(pod.reason) and pod.reason not in ON_THE_WAY and pod.reason not in ("Error", "Completed")
+
+
+def key(seen: PodStatus | ObjectReport) -> str:
+    """Identifies a problem: pods of one attempt, and one hour and the next, differ in names and numbers alone."""
+    message = _NOT_CREATED.sub(r"\1 it", seen.message)
+    return f"{seen.reason} {_COUNTS.sub('#', message.replace(seen.name, 'it') if seen.name else message)}"
+
+
+# -- owner objects ----------------------------------------------------------------------------------------------------
+
+
+def end_of(owner: Json) -> str:
+    """The condition by which an owner object of any kind has ended; empty while it is active."""
+    return next((kind for kind in ENDED if is_true(owner, kind)), "")
+
+
+def ends_of(owner: Json | None, kind: str, name: str) -> Iterator[ObjectReport]:
+    """Why an owner object creates no more pods; None is one that was deleted."""
+    if owner is None:
+        yield ObjectReport(kind, name, "Deleted", f"{kind} {name} was deleted")
+        return
+    for one in owner.get("status", {}).get("conditions", ()):
+        is_end = one["type"] in ("Failed", "FailureTarget") and one["status"] == "True"
+        if is_end and one.get("reason") not in OUR_POLICY:
+            yield ObjectReport(kind, name, one.get("reason", "Failed"), one.get("message", ""))
+
+
+def why_over(owner: Mapping[str, Any]) -> str:
+    """How an owner object has ended, by its condition; empty while it is active."""
+    end = end_of(owner)
+    message = condition(owner, end).get("message")
+    return end.lower() + (f": {message}" if message else "")
+
+
+def finished_indexes(job: Mapping[str, Any]) -> frozenset[int]:
+    """The indexes of an Indexed Job whose pods have ended or are lost; empty for other owner objects."""
+    status, found = job.get("status", {}), set[int]()
+    for name in ("completedIndexes", "failedIndexes"):
+        for part in filter(None, str(status.get(name) or "").split(",")):
+            first, _, last = part.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+# -- the record -------------------------------------------------------------------------------------------------------
+
+
+def warning(seen: PodStatus | ObjectReport) -> dict[str, Any]:
+    """The data of the record's event `warning` on a problem."""
+    words = ": ".join(part for part in (seen.reason, seen.message) if part)
+    if isinstance(seen, ObjectReport):
+        return {"message": f"{seen.kind} {seen.name}: {words}", "object": asdict(seen), "waits": True}
+    return {"message": f"pod {seen.name}: {words}", "pod": asdict(seen), "waits": seen.state in ("queued", "pulling")}
+
+
+def recorded(events: Iterable[Event]) -> tuple[dict[int, PodStatus], list[ObjectReport]]:
+    """The problems that warnings of the newest attempt report: the last of each pod, and all of other objects."""
+    pods: dict[int, PodStatus] = {}
+    said: list[ObjectReport] = []
+    for warned in entries(of_newest_attempt(events), Warned):
+        if warned.pod is not None:
+            pods[warned.pod["node"]] = PodStatus(**warned.pod)
+        elif warned.object is not None:
+            said.append(ObjectReport(**warned.object))
+    return pods, said
