@@ -24,6 +24,11 @@ VERSIONS: Final = {
 """By group, the versions that are read, the newest first; the fields that are used are the same in all."""
 
 
+def groups_of(apis: Json) -> frozenset[str]:
+    """The API groups and versions, as `batch/v1`, in what `/apis` answers."""
+    return frozenset(one["groupVersion"] for group in apis["groups"] for one in group["versions"])
+
+
 def version_of(group: str, served: Collection[str]) -> str:
     """The newest known version among those that a cluster serves: `karpenter.sh/v1`; empty where there is none."""
     return next((name for one in VERSIONS[group] if (name := f"{group}/{one}") in served), "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines import travel
 from windlass.engines.kubernetes.access.client import Client, NotLoggedIn, Refused, Unreachable, require_websockets
 from windlass.engines.kubernetes.access.connect import find_kubeconfig
-from windlass.engines.kubernetes.access.optional import items
+from windlass.engines.kubernetes.access.optional import groups_of, items
 from windlass.engines.kubernetes.objects.manifests import GPU_LABELS
 from windlass.engines.kubernetes.objects.node_pools import labels_made, taints_of_node
 from windlass.engines.kubernetes.objects.quantity import Json, is_true
@@ -162,7 +162,7 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
         standing = pool.submit(read_runtimes, client, named, job.kubernetes.runtime_kind) if named is not None else None
         return Cluster(
             version=str(version.result()["gitVersion"]),
-            groups=frozenset(one["groupVersion"] for group in groups.result()["groups"] for one in group["versions"]),
+            groups=groups_of(groups.result()),
             rights=rights.result(),
             gpu_labels=tuple(
                 sorted({*_gpu_labels(nodes.result() or ()), *labels_made(node_pools.result() or (), GPU_LABELS)})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from windlass.engines.checks import ObjectChange
 from windlass.engines.kubernetes.access.client import PLURALS, Client, Refused
 from windlass.engines.kubernetes.access.connect import connect
+from windlass.engines.kubernetes.access.optional import groups_of
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.object_reports import why_over
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
@@ -56,9 +57,7 @@ def remove(target: KubernetesTarget, environ: Mapping[str, str]) -> list[ObjectC
 
 
 def _objects(client: Client) -> list[dict[str, Any]]:
-    served = client.call("GET", "/apis")["groups"]
-    groups = {one["groupVersion"] for group in served for one in group["versions"]}
-    return rbac.supervisor_objects(client.namespace, groups)
+    return rbac.supervisor_objects(client.namespace, groups_of(client.call("GET", "/apis")))
 
 
 class _Asking:

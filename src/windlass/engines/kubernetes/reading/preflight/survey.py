@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
-from windlass.engines.kubernetes.access.optional import version_of
+from windlass.engines.kubernetes.access.optional import groups_of, version_of
 from windlass.engines.kubernetes.objects import manifests, node_pools
 from windlass.engines.kubernetes.reading import admission, karpenter
 from windlass.engines.kubernetes.reading.preflight import rbac
@@ -60,8 +60,7 @@ class Survey:
     @property
     def groups(self) -> frozenset[str]:
         """The API groups and versions that are served."""
-        found = self.get("groups") or {"groups": ()}
-        return frozenset(one["groupVersion"] for group in found["groups"] for one in group["versions"])
+        return groups_of(self.get("groups") or {"groups": ()})
 
     @property
     def user(self) -> str | None:
