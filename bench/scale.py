@@ -33,7 +33,7 @@ from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.sharing import alone
 
 from windlass.engines.kubernetes.access.client import Client
-from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects import layout, manifests, pod_template
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.spec.job import Job
 
@@ -55,7 +55,7 @@ def run_id(number: int) -> str:
 def objects(number: int) -> tuple[Object, Object, list[Object]]:
     """The anchor, the Job and the pods of one run, all of whose pods run."""
     job = Job(name="digits", run="train.py", nodes=NUM_PODS)
-    shape = manifests.Shape(run_id(number), NAMESPACE, "job", "localhost/base:1", "python3", 1000, "0" * 64, 1)
+    shape = pod_template.Shape(run_id(number), NAMESPACE, "job", "localhost/base:1", "python3", 1000, "0" * 64, 1)
     [made] = manifests.attempt(shape, job, 1, NUM_PODS)
     made["spec"]["managedBy"] = BENCH  # the controller leaves it alone
     template = made["spec"]["template"]

@@ -241,7 +241,7 @@ class ClusterRuns(TargetRuns):
 
     def wait(self, run_id: str, timeout: float | None = None) -> Status:
         """See `Engine`. Pods take some seconds more than their grace, `END_SECONDS`."""
-        from windlass.engines.kubernetes.objects.manifests import END_SECONDS
+        from windlass.engines.kubernetes.objects.pod_template import END_SECONDS
 
         give_up = None if timeout is None else time.monotonic() + timeout + END_SECONDS
         with self._connected() as client:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.kubernetes.objects.manifests import LOST_SECONDS, SILENT, Shape, attempt
+from windlass.engines.kubernetes.objects.manifests import attempt
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_status import GONE_SECONDS, TAINTED, is_alive, is_lost
+from windlass.engines.kubernetes.objects.pod_template import LOST_SECONDS, SILENT, Shape
 from windlass.spec.job import Job
 
 SHAPE = Shape("r-1", "team", "job", "image", "python3", 1000, "0" * 64, 0)

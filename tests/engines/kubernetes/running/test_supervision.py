@@ -27,9 +27,9 @@ from windlass.engines.kubernetes.access.lease import (
 from windlass.engines.kubernetes.access.login import AGAIN_SECONDS
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.manifests import bounded, deadline_seconds
 from windlass.engines.kubernetes.objects.planned import numbered
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.objects.pod_template import bounded, deadline_seconds
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program, read_facts
 from windlass.engines.kubernetes.planning.plan import plan

@@ -13,7 +13,7 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.exec_stream import Pod
 from windlass.engines.kubernetes.access.files import PodFiles, Told, require_claim
 from windlass.engines.kubernetes.objects import labels
-from windlass.engines.kubernetes.objects.manifests import IMAGE, PYTHON
+from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON
 from windlass.worker import tarpipe
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from windlass.engines.kubernetes.access.client import Client, Refused
-from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects import layout, manifests, pod_template
 from windlass.engines.kubernetes.objects.labels import HELPER
 from windlass.engines.kubernetes.objects.object_reports import is_problem
 from windlass.engines.kubernetes.objects.pod_status import STUCK, has_ended, pod_status
@@ -114,8 +114,8 @@ def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
         "terminationGracePeriodSeconds": 0,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": manifests.restricted(user),
-        "tolerations": [manifests.GPU_TOLERATION],  # there may be no other nodes
+        "securityContext": pod_template.restricted(user),
+        "tolerations": [pod_template.GPU_TOLERATION],  # there may be no other nodes
         "affinity": manifests.RATHER_WITHOUT_GPUS,
         "containers": [
             {
@@ -123,7 +123,7 @@ def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
                 "image": image,
                 "command": command,
                 "env": [{"name": "HOME", "value": "/tmp"}],
-                "securityContext": manifests.UNPRIVILEGED,
+                "securityContext": pod_template.UNPRIVILEGED,
                 # A namespace with a quota rejects pods without requests and limits.
                 "resources": {
                     "requests": {"cpu": "100m", "memory": "128Mi"},

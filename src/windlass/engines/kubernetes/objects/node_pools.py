@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from windlass.engines.kubernetes.objects.manifests import INSTANCE_LABEL
 from windlass.engines.kubernetes.objects.observations import NodePoolMatch
+from windlass.engines.kubernetes.objects.pod_template import INSTANCE_LABEL
 from windlass.engines.kubernetes.objects.quantity import Json, condition, duration
 
 GROUP: Final = "karpenter.sh"

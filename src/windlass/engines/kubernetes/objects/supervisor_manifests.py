@@ -14,11 +14,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects import layout, manifests, pod_template
 from windlass.engines.kubernetes.objects.labels import COMPONENT, SUPERVISOR
-from windlass.engines.kubernetes.objects.manifests import UNPRIVILEGED, Shape, core, labels
+from windlass.engines.kubernetes.objects.manifests import core
 from windlass.engines.kubernetes.objects.order_client import order_client_fields
 from windlass.engines.kubernetes.objects.package import FILE, supervisor_archive
+from windlass.engines.kubernetes.objects.pod_template import UNPRIVILEGED, Shape, labels
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.plan.policy import secret_variable
 
@@ -116,8 +117,8 @@ def _pod(shape: Shape, notify: str | None) -> Manifest:
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": manifests.restricted(shape.user),
-        "tolerations": manifests.leaving(LOST_SECONDS),
+        "securityContext": pod_template.restricted(shape.user),
+        "tolerations": pod_template.leaving(LOST_SECONDS),
         "containers": [_container(shape, notify)],
         "volumes": [
             {"name": "supervisor", "configMap": {"name": name}},

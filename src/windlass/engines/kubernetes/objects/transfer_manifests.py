@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from windlass.engines.kubernetes.objects import labels as named
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.manifests import (
+from windlass.engines.kubernetes.objects.manifests import core, own_job, shared_claim
+from windlass.engines.kubernetes.objects.package import FILE, transfer_archive
+from windlass.engines.kubernetes.objects.pod_template import (
     LOST_SECONDS,
     READ_ONLY,
     UNPRIVILEGED,
     Shape,
-    core,
     labels,
     leaving,
     of_store,
-    own_job,
     restricted,
-    shared_claim,
     variables,
 )
-from windlass.engines.kubernetes.objects.package import FILE, transfer_archive
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.stores.gs_az import KINDS
 

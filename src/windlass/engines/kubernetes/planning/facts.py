@@ -12,8 +12,8 @@ from windlass.engines import travel
 from windlass.engines.kubernetes.access.client import Client, NotLoggedIn, Refused, Unreachable, require_websockets
 from windlass.engines.kubernetes.access.connect import find_kubeconfig
 from windlass.engines.kubernetes.access.optional import groups_of, items
-from windlass.engines.kubernetes.objects.manifests import GPU_LABELS
 from windlass.engines.kubernetes.objects.node_pools import labels_made, taints_of_node
+from windlass.engines.kubernetes.objects.pod_template import GPU_LABELS
 from windlass.engines.kubernetes.objects.quantity import Json, is_true
 from windlass.engines.kubernetes.planning.mounts import wanted_claims
 from windlass.engines.kubernetes.planning.runtimes import Runtimes, read_runtimes

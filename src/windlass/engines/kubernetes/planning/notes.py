@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from windlass.engines.kubernetes.access.optional import version_of
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.manifests import IMAGE, MAX_PIECES, PIECE_BYTES, num_pieces
+from windlass.engines.kubernetes.objects.manifests import MAX_PIECES, PIECE_BYTES, num_pieces
+from windlass.engines.kubernetes.objects.pod_template import IMAGE
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.job import has_limit_per_index
 from windlass.engines.kubernetes.planning.mounts import mount_notes

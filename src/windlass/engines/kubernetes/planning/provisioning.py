@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.kubernetes.objects.manifests import GPU, INSTANCE_LABEL
 from windlass.engines.kubernetes.objects.node_pools import (
     MAX_TYPES,
     makes,
@@ -15,6 +14,7 @@ from windlass.engines.kubernetes.objects.node_pools import (
     taint_text,
 )
 from windlass.engines.kubernetes.objects.observations import NodePoolMatch
+from windlass.engines.kubernetes.objects.pod_template import GPU, INSTANCE_LABEL
 from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.plan.plan import Note, Step
 from windlass.plan.price import LISTED_IN, list_price, price

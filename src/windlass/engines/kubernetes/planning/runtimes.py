@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.optional import unless_absent
-from windlass.engines.kubernetes.objects.manifests import END_SECONDS
+from windlass.engines.kubernetes.objects.pod_template import END_SECONDS
 from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.runtimes import API, NODE, STEP, Patching, Runtime, patching_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects import layout, transfer_manifests
-from windlass.engines.kubernetes.objects.manifests import Shape
+from windlass.engines.kubernetes.objects.pod_template import Shape
 from windlass.engines.kubernetes.objects.transfer_manifests import REACHED, READ, needs_obstore
 from windlass.plan.plan import Note, Step, blocker
 from windlass.plan.steps import upload_times

@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from windlass.engines.kubernetes.objects.manifests import INSTANCE_LABEL
 from windlass.engines.kubernetes.objects.node_pools import CAPACITY_LABEL, POOL_LABEL
 from windlass.engines.kubernetes.objects.observations import NodeClaimStatus, ObjectReport
+from windlass.engines.kubernetes.objects.pod_template import INSTANCE_LABEL
 from windlass.engines.kubernetes.objects.quantity import Json, condition, event_time, seconds_of
 from windlass.runs.events import Event, NodeProvisioning, of_newest_attempt
 

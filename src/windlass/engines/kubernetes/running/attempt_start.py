@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.access.client import Refused
 from windlass.engines.kubernetes.access.unavailable import is_passing
-from windlass.engines.kubernetes.objects import layout, manifests
+from windlass.engines.kubernetes.objects import layout, manifests, pod_template
 from windlass.engines.kubernetes.objects.planned import numbered
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment, attempt_facts, config_data
 from windlass.engines.kubernetes.objects.pod_status import has_ended
@@ -161,8 +161,8 @@ class AttemptStart:
         if (limit := self._plan.policy["timeout_seconds"]) is not None:
             ahead = self._client.ahead if status.supervisor == CLUSTER else 0.0  # where the record has its times
             left = limit - status.limited_seconds(time.time() + ahead)
-            seconds = manifests.deadline_seconds(left, self._plan.policy["grace_seconds"])
-            manifests.bounded([*parts, maker], seconds)
+            seconds = pod_template.deadline_seconds(left, self._plan.policy["grace_seconds"])
+            pod_template.bounded([*parts, maker], seconds)
         config = {
             "apiVersion": "v1",
             "kind": "ConfigMap",

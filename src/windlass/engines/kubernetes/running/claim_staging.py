@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines.kubernetes.access import probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.files import require_claim
-from windlass.engines.kubernetes.objects import manifests
+from windlass.engines.kubernetes.objects import manifests, pod_template
 from windlass.engines.kubernetes.objects import transfer_manifests as transfers
-from windlass.engines.kubernetes.objects.manifests import IMAGE, PYTHON
 from windlass.engines.kubernetes.objects.pod_status import STUCK
+from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON
 from windlass.engines.kubernetes.objects.transfer_manifests import READ
 from windlass.engines.kubernetes.reading.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.running.job_transfer import LOOK_SECONDS, JobTransfer
@@ -93,7 +93,7 @@ def objects(
         secrets=tuple(keys),
         kubernetes=KubernetesOptions(service_account=service_account),
     )
-    shape = manifests.Shape(
+    shape = pod_template.Shape(
         run_id=name,
         namespace=namespace,
         via="job",

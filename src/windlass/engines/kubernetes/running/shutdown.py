@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.manifests import END_SECONDS
 from windlass.engines.kubernetes.objects.object_reports import why_over
 from windlass.engines.kubernetes.objects.pod_status import has_ended, sidecars
+from windlass.engines.kubernetes.objects.pod_template import END_SECONDS
 from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS, OWNING_PARTS
 from windlass.engines.kubernetes.objects.workloads.base import Workload
 from windlass.engines.kubernetes.objects.workloads.job import BATCH

@@ -9,7 +9,7 @@ import pytest
 
 from windlass.engines.checks import Check
 from windlass.engines.kubernetes.access.client import NotLoggedIn, Refused, Unreachable
-from windlass.engines.kubernetes.objects import manifests
+from windlass.engines.kubernetes.objects import pod_template
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.checks import checks
@@ -39,7 +39,7 @@ def node(name: str, gpus: int, labels: dict[str, str] | None = None, *, ready: b
     return {
         "metadata": {"name": name, "labels": labels or {}},
         "status": {
-            "allocatable": {manifests.GPU: str(gpus)},
+            "allocatable": {pod_template.GPU: str(gpus)},
             "conditions": conditions,
             "images": [{"names": ["localhost/base:1", "docker.io/library/python:3.12"]}],
         },
@@ -261,7 +261,7 @@ def test_taints_of_nodes_are_named_and_whether_pods_of_runs_tolerate_them(
 
 def test_free_gpus_are_those_that_no_pod_has() -> None:
     label = {"nvidia.com/gpu.product": "Tesla-T4", "node.kubernetes.io/instance-type": "g4dn.xlarge"}
-    taken = {"containers": [{"resources": {"limits": {manifests.GPU: "1"}}}], "nodeName": "a"}
+    taken = {"containers": [{"resources": {"limits": {pod_template.GPU: "1"}}}], "nodeName": "a"}
     pods = {"items": [{"spec": taken}, {"spec": {**taken, "nodeName": "gone"}}]}
     nodes = {"items": [node("a", 2, label), node("b", 2, label, ready=False), node("c", 0)]}
     check = found(nodes=nodes, pods=pods)["gpus"]

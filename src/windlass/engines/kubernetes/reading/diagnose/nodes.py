@@ -8,9 +8,9 @@ from typing import Final
 
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Advice, Verdict
-from windlass.engines.kubernetes.objects.manifests import INSTANCE_LABEL
 from windlass.engines.kubernetes.objects.node_pools import makes
 from windlass.engines.kubernetes.objects.observations import ClusterStatus, NodeClaimStatus, ObjectReport
+from windlass.engines.kubernetes.objects.pod_template import INSTANCE_LABEL
 from windlass.engines.kubernetes.reading.diagnose.pods import waiting_pods
 from windlass.engines.kubernetes.reading.diagnose.scheduling import FIELDS
 from windlass.errors import near

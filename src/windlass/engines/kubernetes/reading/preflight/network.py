@@ -17,8 +17,8 @@ from windlass.engines.checks import Check
 from windlass.engines.kubernetes.access import exec_stream, probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.files import last_line, parsed
-from windlass.engines.kubernetes.objects import labels, layout, manifests
-from windlass.engines.kubernetes.objects.manifests import IMAGE, PYTHON
+from windlass.engines.kubernetes.objects import labels, layout, manifests, pod_template
+from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON
 from windlass.errors import EngineError
 from windlass.worker import netprobe
 
@@ -76,7 +76,7 @@ def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
     spec["volumes"] = [{"name": "boot", "configMap": {"name": name}}]
     spec["containers"][0]["volumeMounts"] = [{"name": "boot", "mountPath": layout.BOOT, "readOnly": True}]
     pods = {labels.HELPER: name}
-    spec["topologySpreadConstraints"] = manifests.spread(pods)
+    spec["topologySpreadConstraints"] = pod_template.spread(pods)
     its = labels.of_helper(name, "network-check")
     program = manifests.core(
         "ConfigMap", name, target.namespace, its, data={PROGRAM: Path(netprobe.__file__).read_text(encoding="utf-8")}

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes.objects.manifests import GPU, GPU_LABELS, GPU_TOLERATION, IMAGE, INSTANCE_LABEL, PYTHON
 from windlass.engines.kubernetes.objects.node_pools import (
     makes,
     match,
@@ -15,6 +14,14 @@ from windlass.engines.kubernetes.objects.node_pools import (
     taint_text,
     taints_of,
     taints_of_node,
+)
+from windlass.engines.kubernetes.objects.pod_template import (
+    GPU,
+    GPU_LABELS,
+    GPU_TOLERATION,
+    IMAGE,
+    INSTANCE_LABEL,
+    PYTHON,
 )
 from windlass.engines.kubernetes.objects.quantity import Json, is_true
 from windlass.spec.quantities import amount

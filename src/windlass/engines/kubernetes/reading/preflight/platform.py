@@ -11,7 +11,7 @@ from windlass.engines.checks import Check
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.connect import connect, find_kubeconfig
 from windlass.engines.kubernetes.access.kubeconfig import read_context
-from windlass.engines.kubernetes.objects.manifests import GPU, IMAGE
+from windlass.engines.kubernetes.objects.pod_template import GPU, IMAGE
 from windlass.engines.kubernetes.objects.quantity import is_true
 from windlass.engines.kubernetes.reading import karpenter
 from windlass.engines.kubernetes.reading.preflight import probes, report

@@ -23,8 +23,8 @@ from windlass.engines.kubernetes.access.client import Client, Refused, Unreachab
 from windlass.engines.kubernetes.access.exec_stream import Stream
 from windlass.engines.kubernetes.access.files import last_line, parsed
 from windlass.engines.kubernetes.objects import labels
-from windlass.engines.kubernetes.objects.manifests import PYTHON
 from windlass.engines.kubernetes.objects.package import RUNNER, packed
+from windlass.engines.kubernetes.objects.pod_template import PYTHON
 from windlass.engines.kubernetes.reading.preflight import pod_findings, pod_program
 from windlass.engines.kubernetes.reading.preflight.pod_findings import Association
 from windlass.errors import EngineError

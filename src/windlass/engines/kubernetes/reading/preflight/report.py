@@ -11,7 +11,7 @@ from windlass.engines.checks import Check, CheckReport
 from windlass.engines.kubernetes.access import probe_pods
 from windlass.engines.kubernetes.access.client import Client, Refused
 from windlass.engines.kubernetes.access.connect import connect
-from windlass.engines.kubernetes.objects.manifests import IMAGE, PYTHON, Shape
+from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON, Shape
 from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_job
 from windlass.engines.kubernetes.reading.preflight import network, rbac
 from windlass.engines.kubernetes.reading.preflight.checks import checks

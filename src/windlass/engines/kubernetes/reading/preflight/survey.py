@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
 from windlass.engines.kubernetes.access.optional import groups_of, version_of
-from windlass.engines.kubernetes.objects import manifests, node_pools
+from windlass.engines.kubernetes.objects import node_pools, pod_template
 from windlass.engines.kubernetes.reading import admission, karpenter
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.rbac import Right
@@ -114,7 +114,7 @@ def _more(client: Client, found: Survey) -> dict[str, Callable[[], Json]]:
         more["pools"] = lambda: client.find(pools, "NodePool")
     more["autoscaler"] = lambda: {"status": karpenter.autoscaler_status(client)}
     nodes = (found.get("nodes") or {}).get("items", ())
-    if any(manifests.GPU in node.get("status", {}).get("allocatable", {}) for node in nodes):
+    if any(pod_template.GPU in node.get("status", {}).get("allocatable", {}) for node in nodes):
         alive = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         more["pods"] = lambda: client.call("GET", "/api/v1/pods", query=alive)
     return more
