@@ -24,6 +24,7 @@ from tests.helpers.until import until
 import windlass
 from windlass.engines.fake import FakeEngine, FakeRank
 from windlass.runs.context import Context
+from windlass.runs.events import Progress
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.worker import process
@@ -176,9 +177,9 @@ def test_what_a_notebook_shows_is_one_line_or_a_table(context: Context) -> None:
     status = run.wait()
     assert repr(run) == f"<windlass.Run {run.id} succeeded>"
     assert repr(status) == f"<windlass.Status {run.id} succeeded>"
-    assert repr(dataclasses.replace(status, progress={"step": 90, "total": 500, "loss": 0.31234})) == (
-        f"<windlass.Status {run.id} succeeded, step 90 of 500, loss 0.3123>"
-    )
+    assert repr(
+        dataclasses.replace(status, progress=Progress.from_json({"step": 90, "total": 500, "loss": 0.31234}))
+    ) == (f"<windlass.Status {run.id} succeeded, step 90 of 500, loss 0.3123>")
     assert repr(run.why()) == "<windlass.Diagnosis none: the run succeeded; nothing is wrong>"
     assert repr(job("true", nodes=2)) == "Job(name='words', command=('true',), nodes=NodeRange(min=2, max=2))"
     made = windlass.make_plan(job("true", nodes=2), context=context)

@@ -23,7 +23,16 @@ from windlass.cli.render import run_rows
 from windlass.cli.whytext import restart_words, why_lines
 from windlass.diagnose.verdict import Diagnosis, Verdict
 from windlass.plan.plan import Note, Plan, Step
-from windlass.runs.events import Event, RootCause
+from windlass.runs.events import (
+    CheckpointChanged,
+    CodeFiles,
+    ConditionChanged,
+    Entry,
+    Event,
+    Progress,
+    RootCause,
+    RunEnding,
+)
 from windlass.runs.ledger import Ledger, Restart
 from windlass.runs.logs import LogBlock
 from windlass.runs.phase import Phase
@@ -39,7 +48,17 @@ def plain(text: str, colour: str | None = None, *, bold: bool = False, dim: bool
     return text
 
 
+ENTRIES: dict[str, type[Entry]] = {
+    "progress": Progress,
+    "cause": RootCause,
+    "checkpoint": CheckpointChanged,
+    "condition": ConditionChanged,
+    "ending": RunEnding,
+}
+
+
 def training(**changes: Any) -> Status:
+    """A run in training; entries are given as their JSON."""
     status = Status(
         id="digits-7f3k2",
         name="digits",
@@ -51,8 +70,13 @@ def training(**changes: Any) -> Status:
         attempts=(Attempt(1, 2, Phase.TRAINING, 101.0),),
         phases={Phase.QUEUED: 1.0, Phase.STARTING: 9.0},
         ranks=(RankState(0, 0, 11), RankState(1, 1, 12)),
-        progress={"step": 100, "total": 400, "loss": 0.5, "at": 120.0},
+        progress=Progress.from_json({"step": 100, "total": 400, "loss": 0.5, "at": 120.0}),
     )
+    for name, kind in ENTRIES.items():
+        if isinstance(changes.get(name), dict):
+            changes[name] = kind.from_json(changes[name])
+    if "code_files" in changes:
+        changes["code_files"] = tuple(map(CodeFiles.from_json, changes["code_files"]))
     return replace(status, **changes)
 
 
@@ -602,7 +626,7 @@ def plan(num_nodes: int = 2, **changes: Any) -> Plan:
 
 
 def test_what_a_pod_reports_as_its_loss_cannot_move_the_cursor_of_the_live_view() -> None:
-    status = replace(training(), progress={"step": 1, "loss": "\x1b[2J", "epoch": "\x1b[1;1H"})
+    status = replace(training(), progress=Progress.from_json({"step": 1, "loss": "\x1b[2J", "epoch": "\x1b[1;1H"}))
     assert "\x1b" not in "".join(statustext.advance_lines(viewed(status), 120.0))
 
 
@@ -682,9 +706,9 @@ def test_enter_and_escape_go_on_watching() -> None:
 
 def test_pace_is_measured_over_the_last_half_minute() -> None:
     pace = Pace()
-    assert pace.note({"step": 0, "at": 0.0}) is None
-    rates = [pace.note({"step": 10 * second, "at": float(second)}) for second in range(1, 60)]
-    rates += [pace.note({"step": 590 + second, "at": 59.0 + second}) for second in range(1, 62)]
+    assert pace.note(Progress.from_json({"step": 0, "at": 0.0})) is None
+    rates = [pace.note(Progress.from_json({"step": 10 * second, "at": float(second)})) for second in range(1, 60)]
+    rates += [pace.note(Progress.from_json({"step": 590 + second, "at": 59.0 + second})) for second in range(1, 62)]
     assert rates[0] == pytest.approx(10.0)
     assert rates[-1] == pytest.approx(1.0)
 
@@ -718,6 +742,6 @@ def test_an_attempt_of_fewer_nodes_is_shown_with_its_own_size(capsys: pytest.Cap
 def test_pace_begins_anew_when_steps_do() -> None:
     pace = Pace()
     for step in range(5):
-        pace.note({"step": step, "at": float(step)})
-    assert pace.note({"step": 1, "at": 100.0}) is None
-    assert pace.note({}) is None
+        pace.note(Progress.from_json({"step": step, "at": float(step)}))
+    assert pace.note(Progress.from_json({"step": 1, "at": 100.0})) is None
+    assert pace.note(Progress.from_json({})) is None

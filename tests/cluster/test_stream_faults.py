@@ -162,7 +162,7 @@ def test_a_script_that_writes_to_the_stream_of_its_pod_ends_nothing(
         assert sum("were ignored" in message for message in warned) == 1, warned
         if code:
             assert status.cause is not None
-            assert status.cause["exit_code"] == code
+            assert status.cause.exit_code == code
 
 
 def items(cluster: Cluster, namespace: str, run: str) -> list[dict[str, Any]]:

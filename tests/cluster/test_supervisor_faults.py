@@ -34,6 +34,12 @@ WAIT_SECONDS = 600.0
 pytestmark = pytest.mark.timeout(900)
 
 
+def has_condition(run: Run, kind: str) -> bool:
+    """Whether the run has a condition of this type."""
+    condition = run.status.condition
+    return condition is not None and condition.type == kind
+
+
 def supervisor(run: Run) -> int:
     """The process that supervises a run, once there is one."""
     return int(wait_for(lambda: supervisor_pid(run.dir), "a supervisor", WAIT_SECONDS))
@@ -73,7 +79,7 @@ def test_sigterm_to_a_supervisor_leaves_its_pods_alone(cluster: Cluster, namespa
         end(supervisor(run), signal.SIGTERM)
         found = raw(run)
         assert found.phase is Phase.TRAINING
-        assert "no supervisor is attached" in found.condition["message"]
+        assert "no supervisor is attached" in found.condition.message
         assert phases(cluster, namespace, run) == ["Running"]
         let_go(cluster, namespace, run)
         succeeded_at_once(cluster, namespace, run)
@@ -119,8 +125,10 @@ def test_a_login_that_fails_for_a_while_costs_a_run_nothing(bed: Bed, namespace:
         run = harness.start("wait_for", "go").until_ready()
         says.write_text('{"error": "the SSO session has expired"}')
         end(supervisor(run), signal.SIGKILL)
-        run.until(lambda run: (run.status.condition or {}).get("type") == "LoginFailed", WAIT_SECONDS)
-        assert "the SSO session has expired" in raw(run).condition["message"]
+        run.until(
+            lambda run: run.status.condition is not None and run.status.condition.type == "LoginFailed", WAIT_SECONDS
+        )
+        assert "the SSO session has expired" in raw(run).condition.message
         verdict = why(run.id, harness.engine).verdict
         assert "the SSO session has expired" in verdict.summary
         assert any("cannot log in to the cluster" in line for line in verdict.evidence)
@@ -207,7 +215,10 @@ def test_a_run_that_is_falsely_lost_is_stopped_from_its_own_machine(
         writer.append(entry_of("end", {"phase": "lost"}))
         writer.close()
         # Not by the first answer: a busy cluster may not give it in the time that a user would wait.
-        run.until(lambda run: (run.status.condition or {}).get("type") == "PodsStillRunning", WAIT_SECONDS)
+        run.until(
+            lambda run: run.status.condition is not None and run.status.condition.type == "PodsStillRunning",
+            WAIT_SECONDS,
+        )
         env = {**os.environ, "WINDLASS_HOME": str(harness.home)}
         done = subprocess.run([WINDLASS, "stop", run.id], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -89,7 +89,7 @@ def succeeded(run: Run) -> None:
 
 def staged(run: Run) -> dict[str, Any]:
     [found] = run.status.data
-    return dict(found)
+    return found.to_json()
 
 
 def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and_pods(

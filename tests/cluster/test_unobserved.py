@@ -48,7 +48,7 @@ def test_the_time_without_a_supervisor_is_training_until_the_pods_have_ended(
         os.kill(supervisor, signal.SIGKILL)
         recorded_at = run.events[-1].time
         # Later progress may be in no event, as these come once a second.
-        observed_at = max(recorded_at, harness.store.status(run.id).progress["at"])
+        observed_at = max(recorded_at, harness.store.status(run.id).progress.at or 0.0)
         let_go(cluster, namespace, run)
         words = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=600s", "-l", f"windlass.dev/run={run.id}")
         cluster.kubectl("wait", "pod", "-n", namespace, *words)
@@ -87,7 +87,7 @@ def test_a_node_that_is_lost_with_the_supervisor_is_shown_as_such_and_lost_since
     fields = {"kubernetes": {"via": "job"}, "restarts": {"max": 1, "on": ["node-loss"]}}
     with opened(harness_on(lone_bed, lone_namespace, tmp_path / "home", **fields)) as harness:
         run = harness.start("steps.py", base=tmp_path / "code", nodes=2, procs_per_node=1, launcher="plain")
-        run.until(lambda run: run.text().count("step 9") == 2 and (run.status.progress or {}).get("step") == 9)
+        run.until(lambda run: run.text().count("step 9") == 2 and run.status.progress.step == 9)
         [supervisor] = supervisors(lone_bed, lone_namespace, run.id)
         node = supervisor["spec"]["nodeName"]
         lone_bed.kill_node(node)

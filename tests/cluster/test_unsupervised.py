@@ -74,7 +74,7 @@ def test_a_deleted_service_account_leaves_ranks_unsupervised_until_it_is_set_up_
 def unsupervised(run: Run) -> str:
     """The message of the condition that its one pod trains without a supervisor."""
     status = run.status
-    said = str((status.condition or {}).get("message", ""))
+    said = status.condition.message if status.condition is not None else ""
     return said if "1 of 1 pods train unsupervised since" in said and status.phase is Phase.TRAINING else ""
 
 

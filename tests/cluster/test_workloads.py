@@ -246,7 +246,7 @@ def test_a_rank_of_mpi_that_fails_is_named_and_all_are_started_again(
         assert names(cluster, namespace, run) == before  # the second attempt was in the same pods
         assert status.cause is not None
         assert "broken 2" in str(status.cause)
-        assert status.cause["rank"] == 1
+        assert status.cause.rank == 1
 
 
 def test_a_rank_of_mpi_may_end_long_before_the_ranks_of_other_nodes(

@@ -139,7 +139,7 @@ GIVEN = ("checkpoint", {"action": "restored", "source": "found", "step": 20, "na
 
 def test_a_checkpoint_that_the_script_picked_and_that_is_cut_short_is_named_with_what_to_move() -> None:
     facts = {"damaged_files": [{"path": "/ck/step 40/model.pt", "problem": "it is empty"}]}
-    found = failed(LOAD, facts=facts, more=[*AGAIN, GIVEN], reason="same-step-twice").verdict
+    found = failed(LOAD, host=facts, more=[*AGAIN, GIVEN], reason="same-step-twice").verdict
     assert (found.code, found.rank) == ("checkpoint-damaged", 0)
     assert (
         found.summary == "the script failed to load a file at train.py:7, and step 40/model.pt is damaged: it is empty"
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_the_script_picked_and_that_is_cut_short_is_named_with
     ],
 )
 def test_what_to_do_about_a_damaged_file_depends_on_what_it_is(path: str, code: str, fix: str) -> None:
-    found = failed(LOAD, facts={"damaged_files": [{"path": path, "problem": "it is empty"}]}).verdict
+    found = failed(LOAD, host={"damaged_files": [{"path": path, "problem": "it is empty"}]}).verdict
     assert (found.code, fix in found.fix) == (code, True)
 
 

@@ -18,7 +18,7 @@ from tests.diagnose.test_rules import (
 )
 
 from windlass.diagnose.diagnose import diagnose
-from windlass.diagnose.flights import find
+from windlass.diagnose.flights import find, flights_of
 from windlass.diagnose.observations import RankSeen
 from windlass.runs.phase import Phase
 
@@ -106,7 +106,7 @@ def test_the_first_call_that_differs_counts_and_not_where_ranks_wait_since() -> 
 
 def test_parts_of_different_sizes_are_no_mismatch_where_they_may_differ() -> None:
     flights = {0: flight(group(waits(3, "all_to_all"))), 1: flight(group(waits(3, "all_to_all", size=9)))}
-    assert [finding.kind for finding in find(flights)] == ["stuck"]
+    assert [finding.kind for finding in find(flights_of(flights))] == ["stuck"]
 
 
 def test_groups_that_are_used_in_different_order_are_told_together() -> None:
@@ -129,22 +129,22 @@ def test_ranks_outside_a_group_are_not_missing_in_it() -> None:
         1: flight(group(call(1), name="1", ranks=[0, 1])),
         2: flight(group(call(9))),
     }
-    (finding,) = find(flights)
+    (finding,) = find(flights_of(flights))
     assert (finding.kind, finding.joined, finding.missing) == ("not-joined", (0,), (1,))
 
 
 def test_a_rank_that_told_nothing_is_not_called_missing() -> None:
-    assert [finding.missing for finding in find({0: flight(group(waits(2), ranks=[0, 1]))})] == []
+    assert [finding.missing for finding in find(flights_of({0: flight(group(waits(2), ranks=[0, 1]))}))] == []
 
 
 def test_what_was_written_long_before_the_others_does_not_count() -> None:
     flights = {0: flight(group(waits(900))), 1: flight(group(call(5)), at=1900.0)}
-    assert find(flights) == ()
+    assert find(flights_of(flights)) == ()
 
 
 def failure(flights: dict[int, Any], *ranks: RankSeen) -> Any:
     cause = {"rank": 0, "summary": "", "exit_code": 1, "victims": []}
-    return diagnose(seen(ranks=ranks, cause=cause, facts={"flights": {str(r): f for r, f in flights.items()}})).verdict
+    return diagnose(seen(ranks=ranks, cause=cause, flights=flights)).verdict
 
 
 def test_a_rank_that_left_is_told_with_how_far_it_came() -> None:

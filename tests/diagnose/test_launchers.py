@@ -149,13 +149,13 @@ HOROVODRUN = (
     ids=["torchrun", "record", "tee", "accelerate", "deepspeed", "fabric", "ray", "spawn", "horovodrun"],
 )
 def test_the_childs_own_error_is_the_verdict(text: str) -> None:
-    verdict = failed(text, facts={}).verdict
+    verdict = failed(text, host={}).verdict
     assert (verdict.code, verdict.summary) == ("exception", "the script raised ValueError: boom")
     assert verdict.fix.startswith("see train.py:8")
     assert not is_victim(1, text)
     cause = first_cause([RankFailure(0, 1, 9.0, text)])
     assert cause is not None
-    assert cause["summary"] == "ValueError: boom"
+    assert cause.summary == "ValueError: boom"
 
 
 def test_fabric_kills_itself_after_its_child_has_failed() -> None:
@@ -180,8 +180,8 @@ KILLED = prefixed("[rank0]: ", trace(RESET)) + table(
     ids=["torchrun", "fabric", "deepspeed", "mpirun", "spawn"],
 )
 def test_a_child_that_was_killed_is_no_lost_connection(text: str) -> None:
-    assert failed(text, facts={"oom_kills_of_group": 1}).verdict.code == "oom-killed"
-    assert failed(text, facts={"oom_kills_of_group": 0}).verdict.code == "killed"
+    assert failed(text, host={"oom_kills_of_group": 1}).verdict.code == "oom-killed"
+    assert failed(text, host={"oom_kills_of_group": 0}).verdict.code == "killed"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from windlass.diagnose.flights import find
+from windlass.diagnose.flights import find, flight_of
 from windlass.diagnose.nccl_dumps import read_watchdogs
 
 ENTRY = {
@@ -45,7 +45,7 @@ def test_the_collectives_of_all_ranks_are_compared(tmp_path: Path) -> None:
     read = read_watchdogs(tmp_path.iterdir())
     (finding,) = find(read)
     assert (finding.kind, finding.label) == ("mismatch", "all_reduce #7 of the default process group")
-    assert read[1]["path"] == str(tmp_path / "nccl-trace-rank-1")
+    assert read[1].path == str(tmp_path / "nccl-trace-rank-1")
 
 
 class Evil:
@@ -59,7 +59,7 @@ class Evil:
 def test_a_pickle_that_calls_something_is_not_read(tmp_path: Path) -> None:
     made = tmp_path / "made"
     (tmp_path / "nccl-trace-rank-0").write_bytes(pickle.dumps({**dump(), "more": Evil(made)}))
-    assert read_watchdogs(tmp_path.iterdir()) == {0: {"path": str(tmp_path / "nccl-trace-rank-0")}}
+    assert read_watchdogs(tmp_path.iterdir()) == {0: flight_of({}, str(tmp_path / "nccl-trace-rank-0"))}
     assert not made.exists()
 
 
@@ -67,5 +67,5 @@ def test_a_pickle_that_calls_something_is_not_read(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_short_or_strange_is_told_by_its_path(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "nccl-trace-rank-3").write_bytes(data)
     (found,) = read_watchdogs(tmp_path.iterdir()).values()
-    assert not found.get("groups")
+    assert not found.groups
     assert find({3: found}) == ()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from windlass.diagnose.diagnose import diagnose
-from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
+from windlass.diagnose.flights import flights_of
+from windlass.diagnose.observations import Environment, MachineFacts, NodeSeen, Observations, RankSeen
 from windlass.diagnose.verdict import Diagnosis
 from windlass.engines.local.observe import environment
 from windlass.runs.events import REMOVED_BEFORE, Event
@@ -38,7 +39,8 @@ def seen(
     cause: dict[str, Any] | None = None,
     exit_code: int = 1,
     more: Sequence[tuple[str, dict[str, Any]]] = (),
-    facts: dict[str, Any] | None = None,
+    host: dict[str, Any] | None = None,
+    flights: dict[int, Any] | None = None,
     reason: str | None = None,
     **fields: Any,
 ) -> Observations:
@@ -48,11 +50,23 @@ def seen(
         ("created", {"id": "r-1", "name": "r", "target": "local", "output_dir": "/out"}),
         ("attempt", {"number": 1, "world_size": many, "nodes": [list(range(many))]}),
         *more,
-        *([("cause", cause)] if cause else []),
+        *([("cause", as_recorded(cause, ranks, host))] if cause else []),
         *([("end", {"phase": phase.value, "exit_code": exit_code, "reason": reason})] if phase.is_terminal else []),
     ]
     events = [Event(number, 100.0 + number, kind, data) for number, (kind, data) in enumerate(told, 1)]
-    return Observations(fold(events), {}, events, ranks, [NodeSeen(0, facts=facts or {})], **fields)
+    return Observations(fold(events), {}, events, ranks, [NodeSeen(0, flights=flights_of(flights or {}))], **fields)
+
+
+def as_recorded(cause: dict[str, Any], ranks: Sequence[RankSeen], host: dict[str, Any] | None) -> dict[str, Any]:
+    """A root cause as a supervisor records it: read from the last words of the rank that failed first."""
+    first = next((one for one in ranks if one.rank == cause.get("rank")), None)
+    if first is None:
+        return cause
+    code = cause.get("exit_code") or first.exit_code or 1
+    found = first_cause([RankFailure(first.rank, code, 103.0, first.tail)])
+    assert found is not None
+    known = {name: value for name, value in cause.items() if value not in ("", [])}
+    return {**found.to_json(), **known, "host": host or {}}
 
 
 def failed(tail: str = "", exit_code: int = 1, **fields: Any) -> Diagnosis:
@@ -401,16 +415,16 @@ def test_a_missing_main_guard_explains_a_script_that_starts_processes_or_waits_f
 
 
 def test_sigkill_is_want_of_memory_only_where_the_kernel_counted_it() -> None:
-    assert failed(exit_code=-9, facts={"oom_kills_of_group": 1}).verdict.code == "oom-killed"
-    assert failed(exit_code=137, facts={"oom_kills_of_machine": 1}).verdict.code == "oom-killed"
-    killed = failed(exit_code=-9, facts={"oom_kills_of_group": 0, "oom_kills_of_machine": 0}).verdict
+    assert failed(exit_code=-9, host={"oom_kills_of_group": 1}).verdict.code == "oom-killed"
+    assert failed(exit_code=137, host={"oom_kills_of_machine": 1}).verdict.code == "oom-killed"
+    killed = failed(exit_code=-9, host={"oom_kills_of_group": 0, "oom_kills_of_machine": 0}).verdict
     assert killed.code == "killed"
     assert "no OOM kill" in " ".join(killed.evidence)
 
 
 def test_a_bus_error_is_shared_memory_only_where_that_is_full() -> None:
-    assert failed(exit_code=-7, facts={"shm_free_bytes": 0, "shm_bytes": 1 << 26}).verdict.code == "shm-full"
-    assert failed(exit_code=-7, facts={"shm_free_bytes": 1 << 33, "shm_bytes": 1 << 34}).verdict.code == "bus-error"
+    assert failed(exit_code=-7, host={"shm_free_bytes": 0, "shm_bytes": 1 << 26}).verdict.code == "shm-full"
+    assert failed(exit_code=-7, host={"shm_free_bytes": 1 << 33, "shm_bytes": 1 << 34}).verdict.code == "bus-error"
 
 
 def test_a_crash_refers_to_a_line_only_where_one_is_known() -> None:
@@ -440,14 +454,16 @@ def test_victims_alone_mean_a_lost_connection_unless_a_rank_left() -> None:
 def test_a_connection_to_a_server_is_none_to_a_peer(line: str) -> None:
     cause = first_cause([RankFailure(0, 1, 9.0, PEER_GONE), RankFailure(1, 1, 9.5, TRACE + line)])
     assert cause is not None
-    assert (cause["rank"], cause["summary"]) == (1, line)
+    assert (cause.rank, cause.summary) == (1, line)
     ranks = [
         RankSeen(number, exit_code=1, ended_at=9.0, tail=tail) for number, tail in enumerate((PEER_GONE, TRACE + line))
     ]
-    verdict = diagnose(seen(ranks=ranks, cause=cause)).verdict
+    verdict = diagnose(seen(ranks=ranks, cause=cause.to_json())).verdict
     assert (verdict.code, verdict.rank, line in verdict.summary) == ("exception", 1, True)
     own = RankFailure(1, 1, 9.9, TRACE + "KeyError: 'x'")  # such a connection may have been one between ranks
-    assert (first_cause([RankFailure(0, 1, 9.5, TRACE + line), own]) or {})["rank"] == 1
+    cause = first_cause([RankFailure(0, 1, 9.5, TRACE + line), own])
+    assert cause is not None
+    assert cause.rank == 1
 
 
 @pytest.mark.parametrize(
@@ -514,7 +530,7 @@ def test_a_port_that_a_process_of_the_rank_itself_has_is_in_use_by_that_process(
     )
     for group, said in ((5, "python (pid 9), which the script has started"), (6, "in use by python (pid 9)")):
         facts = {"listeners": [{"port": 7, "pid": 9, "group": group, "name": "python"}]}
-        verdict = failed(tail, facts=facts, more=[("rank", {"rank": 0, "pid": 5})]).verdict
+        verdict = failed(tail, host=facts, more=[("rank", {"rank": 0, "pid": 5})]).verdict
         assert verdict.summary.endswith(said)
 
 
@@ -545,7 +561,7 @@ IN_USE = TRACE + "OSError: [Errno 98] Address already in use\n"
     ],
 )
 def test_a_port_in_use_is_told_with_who_has_it(tail: str, facts: dict[str, Any], said: str) -> None:
-    verdict = failed(tail, facts=facts).verdict
+    verdict = failed(tail, host=facts).verdict
     assert verdict.code == "port-taken"
     assert said in verdict.summary
 
@@ -647,8 +663,8 @@ REFUSED = ("checkpoint", {"action": "refused", "step": 1200, "name": "step-00001
     [
         (Phase.STOPPED, 0, None, {}),
         (Phase.LOST, 1, {"summary": "gone"}, {}),
-        (Phase.LOST, 1, {"summary": "gone"}, {"booted_at": 5000.0}),
-        (Phase.LOST, 1, {"summary": "gone"}, {"keeper_words": "Traceback\nKeyError: 1"}),
+        (Phase.LOST, 1, {"summary": "gone"}, {"machine": MachineFacts(booted_at=5000.0)}),
+        (Phase.LOST, 1, {"summary": "gone"}, {"supervisor_traceback": "Traceback\nKeyError: 1"}),
         (Phase.FAILED, 124, {"summary": "the timeout of 60 s was reached"}, {}),
         (Phase.FAILED, 1, {"summary": "node 0 is gone", "node_lost": 0}, {}),
     ],
@@ -658,7 +674,7 @@ def test_after_an_end_that_is_not_the_scripts_fault_the_next_command_is_resume(
     phase: Phase, exit_code: int, cause: dict[str, Any] | None, facts: dict[str, Any], more: Any, gives: str
 ) -> None:
     begun = ("rank", {"rank": 0, "pid": 7})
-    case = replace(seen(phase, cause=cause, exit_code=exit_code, more=(begun, *more)), facts=facts)
+    case = replace(seen(phase, cause=cause, exit_code=exit_code, more=(begun, *more)), **facts)
     verdict = diagnose(case).verdict
     assert f"windlass resume r-1 {gives}" in verdict.fix
     assert "windlass run" not in verdict.fix
@@ -668,7 +684,7 @@ def test_a_machine_that_came_up_after_the_run_began_was_restarted() -> None:
     lost = diagnose(seen(Phase.LOST, cause={"summary": "gone"})).verdict
     assert "killed" in lost.summary
     found = seen(Phase.LOST, cause={"summary": "gone"})
-    booted = Observations(found.status, {}, found.events, facts={"booted_at": 5000.0})
+    booted = Observations(found.status, {}, found.events, machine=MachineFacts(booted_at=5000.0))
     assert "restarted" in diagnose(booted).verdict.summary
 
 
@@ -680,7 +696,7 @@ def test_a_machine_that_came_up_before_the_run_was_resumed_did_not_end_it(booted
         ("attempt", {"number": 2}),
     ]
     found = seen(Phase.LOST, cause={"summary": "gone"}, more=more)
-    booted = Observations(found.status, {}, found.events, facts={"booted_at": booted_at})
+    booted = Observations(found.status, {}, found.events, machine=MachineFacts(booted_at=booted_at))
     verdict = diagnose(booted).verdict
     assert word in verdict.summary
     assert ("the machine booted 4896 s after the run was resumed" in verdict.evidence) == (word == "restarted")
@@ -789,7 +805,9 @@ def test_a_missing_module_is_installed_as_its_environment_wants_it(environment: 
     tail = TRACE + "ModuleNotFoundError: No module named 'sklearn'\n"
     cause = {"rank": 0, "summary": "", "exit_code": 1, "victims": []}
     made = seen(ranks=[RankSeen(0, exit_code=1, ended_at=103.0, tail=tail)], cause=cause)
-    found = diagnose(replace(made, plan=PLAN_OF_PYTHON, facts={"environment": environment})).verdict
+    found = diagnose(
+        replace(made, plan=PLAN_OF_PYTHON, machine=MachineFacts(environment=Environment(**environment)))
+    ).verdict
     assert found.code == "module-missing"
     assert fix in found.fix
     on_a_cluster = diagnose(replace(made, plan=PLAN_OF_PYTHON, image="ours/trainer:1")).verdict
@@ -807,8 +825,8 @@ def test_what_manages_an_environment_is_found_by_its_files(tmp_path: Path) -> No
             (folder / "pyvenv.cfg").write_text(config)
         return str(folder / "bin" / "python")
 
-    def kind(python: str, code_dir: str) -> str | None:
-        return environment(python, str(tmp_path / code_dir)).get("kind")
+    def kind(python: str, code_dir: str) -> str:
+        return environment(python, str(tmp_path / code_dir)).kind
 
     uv = "home = /usr/bin\nuv = 0.9.2\n"
     assert kind(made("a/.venv", "a/uv.lock", config=uv), "a/src") == "uv-project"
@@ -817,7 +835,7 @@ def test_what_manages_an_environment_is_found_by_its_files(tmp_path: Path) -> No
     assert kind(made("c/env", "c/poetry.lock", config="home = /usr/bin\n"), "c") == "poetry"
     assert kind(made("d/env", "d/env/conda-meta/history"), "d") == "conda"
     assert kind(made("e"), "e") == "system"
-    assert environment("", "") == {}
+    assert environment("", "") == Environment()
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
@@ -958,7 +976,9 @@ def test_a_setup_script_that_failed_is_not_called_the_training_script(
 ) -> None:
     failure = RankFailure(0, code, 103.0, f"{tail}\nsetup failed with {how}".lstrip())
     ranks = [RankSeen(number, exit_code=code, ended_at=103.0, tail=tail or failure.tail) for number in (0, 1)]
-    case = seen(ranks=ranks, cause=first_cause([failure]))
+    cause = first_cause([failure])
+    assert cause is not None
+    case = seen(ranks=ranks, cause=cause.to_json())
     found = diagnose(replace(case, plan={"job": {"setup": "./prepare.sh"}})).verdict
     assert (found.code, found.summary) == (verdict, said)
     assert "setup script" not in diagnose(case).verdict.summary

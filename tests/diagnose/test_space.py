@@ -13,7 +13,7 @@ TORCH = (
 
 
 def test_the_file_system_that_was_full_is_named_and_no_other() -> None:
-    verdict = failed(TORCH, facts={"free_bytes": {"/out": 1e11}, "without_space": [SCRATCH]}).verdict
+    verdict = failed(TORCH, host={"free_bytes": {"/out": 10**11}, "without_space": [SCRATCH]}).verdict
     assert (verdict.code, verdict.summary) == (
         "disk-full",
         "no space was left on /scratch for the script to write a file",
@@ -24,12 +24,12 @@ def test_the_file_system_that_was_full_is_named_and_no_other() -> None:
 
 
 def test_of_the_disk_of_the_results_fewer_checkpoints_are_the_fix() -> None:
-    verdict = failed(TORCH, facts={"without_space": [{**SCRATCH, "mount": "/"}]}).verdict
+    verdict = failed(TORCH, host={"without_space": [{**SCRATCH, "mount": "/"}]}).verdict
     assert "checkpoint: {keep: 1}" in verdict.fix
 
 
 def test_where_several_are_full_none_is_blamed_alone() -> None:
-    verdict = failed(TORCH, facts={"without_space": [SCRATCH, {**SCRATCH, "mount": "/cache"}]}).verdict
+    verdict = failed(TORCH, host={"without_space": [SCRATCH, {**SCRATCH, "mount": "/cache"}]}).verdict
     assert verdict.summary == "no space was left for the script to write a file"
     assert len([line for line in verdict.evidence if "MB left" in line]) == 2
 
@@ -38,7 +38,7 @@ def test_a_file_system_without_inodes_has_too_many_files() -> None:
     full = {**SCRATCH, "bytes": 10**9, "free_bytes": 9 * 10**8, "free_files": 0}
     assert (
         "/scratch had no inode left of 500: it has too many files"
-        in failed(TORCH, facts={"without_space": [full]}).verdict.evidence
+        in failed(TORCH, host={"without_space": [full]}).verdict.evidence
     )
 
 

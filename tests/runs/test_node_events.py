@@ -35,7 +35,12 @@ GOOD: list[dict[str, Any]] = [
     {"kind": "notice", "source": "sigterm", "action": "terminate", "time": "2026-01-02T03:04:05Z"},
     {"kind": "warning", "message": "m"},
     {"kind": "hang", "ranks": [{"rank": 0, "state": "S", "stack": "", "flight": {"a": [1]}}]},
-    {"kind": "end", "failures": [RankFailure(0, 1, 2.0, "tail").to_json()], "ended_by": "failure", "facts": {"a": 1}},
+    {
+        "kind": "end",
+        "failures": [RankFailure(0, 1, 2.0, "tail").to_json()],
+        "ended_by": "failure",
+        "host": {"held_port": 7},
+    },
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.runs.events import Event
+from windlass.runs.events import Event, RootCause
 from windlass.runs.ledger import fold_ledger
 from windlass.runs.phase import EXIT_CODES, TERMINAL, Phase
 from windlass.runs.record import Status, advance, fold
@@ -200,7 +200,7 @@ def test_a_story_of_two_attempts_and_a_stop() -> None:
     events = [Event(n, BIRTH.time + t, kind, data) for n, (t, kind, data) in enumerate(story, 2)]
     middle, status = fold([BIRTH, *events[:6]]), fold([BIRTH, *events])
     assert [(state.rank, state.node, state.exit_code) for state in middle.ranks] == [(0, 0, None), (1, 1, -9)]
-    assert middle.cause == {"rank": 1, "summary": "killed"}
+    assert middle.cause == RootCause("killed", 1)
     assert status.phase is Phase.STOPPED
     assert [(a.number, str(a.phase)) for a in status.attempts] == [(1, "failed"), (2, "stopped")]
     assert status.cause is None  # of the attempt before
@@ -241,7 +241,8 @@ def test_an_attempt_says_why_it_ended_and_where_it_began() -> None:
     )
     assert (second.reason, second.restored_step) == (None, 20)
     assert [state.node for state in status.ranks] == [0, 2]
-    assert status.checkpoint == {
+    assert status.checkpoint is not None
+    assert status.checkpoint.to_json() == {
         "action": "saved",
         "step": 20,
         "name": "step-00000020-a1",

@@ -80,7 +80,7 @@ def test_what_a_run_waits_for_is_in_its_status_until_it_begins(ingestion: Ingest
 
 def test_a_rate_that_is_no_number_is_recorded_and_not_added_up(ingestion: Ingestion) -> None:
     ingestion.take(0, progress(step=1, samples_per_second="inf"))
-    assert ingestion.record.status.progress["samples_per_second"] == "inf"
+    assert ingestion.record.status.progress.to_json()["samples_per_second"] == "inf"
 
 
 def test_progress_never_looks_older_than_what_another_node_reported(ingestion: Ingestion) -> None:
@@ -89,7 +89,7 @@ def test_progress_never_looks_older_than_what_another_node_reported(ingestion: I
     ingestion.take(1, lambda _at: ProgressMade(late, {"step": 7, "rank": 1}))
     ingestion.take(0, lambda _at: ProgressMade(early, {"step": 7, "rank": 0}))
     ingestion.ingestion.save_progress()
-    assert ingestion.run.status.progress == {"step": 7, "rank": 0, "at": late}
+    assert ingestion.run.status.progress.to_json() == {"step": 7, "rank": 0, "at": late}
 
 
 def test_rates_add_up_and_all_else_is_of_the_lowest_node_that_reports_any(ingestion: Ingestion) -> None:
@@ -97,7 +97,7 @@ def test_rates_add_up_and_all_else_is_of_the_lowest_node_that_reports_any(ingest
     ingestion.take(0, progress(step=9, samples_per_second=20.0))
     ingestion.take(1, progress(step=7, samples_per_second=11.0))
     found = ingestion.record.status.progress
-    assert (found["step"], found["samples_per_second"]) == (9, 31.0)
+    assert (found.step, found.samples_per_second) == (9, 31.0)
 
 
 def test_the_status_counts_lines_that_were_lost(ingestion: Ingestion) -> None:
@@ -113,8 +113,8 @@ def test_progress_that_is_read_late_is_saved_too(ingestion: Ingestion) -> None:
         event = ProgressMade(START - 600 + step / 10, {"step": step})
         ingestion.ingestion.take(ingestion.nodes[0], event)
     ingestion.ingestion.save_progress()
-    assert ingestion.record.status.progress["step"] == 1
-    assert ingestion.run.writer.store.status(ingestion.record.status.id).progress["step"] == 3
+    assert ingestion.record.status.progress.step == 1
+    assert ingestion.run.writer.store.status(ingestion.record.status.id).progress.step == 3
 
 
 def test_a_new_attempt_leaves_the_progress_of_the_one_before_as_it_was_given_to_the_record(

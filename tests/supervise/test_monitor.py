@@ -65,7 +65,7 @@ def test_a_node_ended_before_it_started_is_neither_lost_nor_a_victim(monitor: At
     ]
     cause = first_cause(monitor.attempt.failures())
     assert cause is not None
-    assert (cause["rank"], cause["victims"]) == (failed, [])
+    assert (cause.rank, cause.victims) == (failed, ())
 
 
 def test_an_attempt_trains_once_a_rank_prints_where_one_node_reports_the_phase_of_all(
@@ -92,7 +92,7 @@ def test_nodes_that_ended_because_the_worker_of_another_failed_are_no_cause(moni
     assert [event["node"] for event in events(monitor, "not-started")] == [0, 1]
     cause = first_cause(monitor.attempt.failures())
     assert cause is not None
-    assert cause["rank"] == 2
+    assert cause.rank == 2
 
 
 def test_a_supervisor_that_adopts_sees_what_the_one_before_it_ended(monitor: AttemptMonitor) -> None:
@@ -144,8 +144,8 @@ def test_a_rank_that_failed_is_the_cause_though_its_node_is_killed_before_it_rep
     monitor.read_news()
     cause = first_cause(monitor.attempt.failures())
     assert cause is not None
-    assert (cause["rank"], cause["exit_code"], cause["victims"]) == (2, 5, [0, 1])
-    assert cause["summary"] == "exit code 5; no output"
+    assert (cause.rank, cause.exit_code, cause.victims) == (2, 5, (0, 1))
+    assert cause.summary == "exit code 5; no output"
 
 
 def test_an_attempt_that_its_target_ended_before_it_started_a_rank_blames_none(monitor: AttemptMonitor) -> None:

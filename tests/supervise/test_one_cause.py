@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.statuses import cause_of
 
 from windlass.diagnose.diagnose import diagnose
 from windlass.engines.fake import FakeEngine, FakeRank, FakeTarget, plan
@@ -88,8 +89,8 @@ def test_status_and_why_name_the_same_rank(store: Store, case: str) -> None:
     engine.submit(plan(job, FakeTarget(), str(store.home), "case-1"))
     status = engine.wait("case-1", 100)
     assert (status.phase, status.cause is not None) == (Phase.FAILED, True)
-    cause = status.cause or {}
+    cause = cause_of(status)
     verdict = diagnose(engine.observe("case-1")).verdict
-    assert verdict.rank in (cause["rank"], None), (verdict, cause)
-    assert status.exit_code == cause["exit_code"]
-    assert expected in (cause["rank"], -1)
+    assert verdict.rank in (cause.rank, None), (verdict, cause)
+    assert status.exit_code == cause.exit_code
+    assert expected in (cause.rank, -1)

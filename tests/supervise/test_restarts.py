@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.statuses import cause_of
 from tests.supervise.fakes import START, FakeAttempt, FakeNode, FakeRun
 
 from windlass.runs.events import entry_of
@@ -144,7 +145,7 @@ def test_a_failure_ends_the_other_nodes_with_a_short_grace_and_kills_what_is_lef
     assert deaf.intents == [Intent.STOP, Intent.STOP_NOW, Intent.KILL]
     killed_after = deaf.sent[2][0] - deaf.sent[0][0]
     assert killed_after == pytest.approx(FAILURE_GRACE_SECONDS + LAST_RESORT_SECONDS, abs=0.6)
-    assert (run.status.exit_code, (run.status.cause or {})["rank"]) == (3, 0)
+    assert (run.status.exit_code, cause_of(run.status).rank) == (3, 0)
     assert run.data("lost-node") == [], "we killed it"
 
 
@@ -235,7 +236,7 @@ def test_the_time_limit_ends_the_run_and_is_no_reason_to_restart(make_run: MakeR
     run = make_run(timeout_seconds=100.0, max_restarts=3)
     run.run(begun)
     assert (run.status.phase, run.status.exit_code, len(run.status.attempts)) == (Phase.FAILED, 124, 1)
-    assert "timeout of 100 s" in (run.status.cause or {})["summary"]
+    assert "timeout of 100 s" in cause_of(run.status).summary
     assert run.clock.now - START == pytest.approx(100, abs=1)
 
 
@@ -608,8 +609,8 @@ def test_the_signals_of_a_supervisor_that_was_killed_are_no_preemption(make_run:
 
     assert run.run(script).phase is Phase.FAILED
     assert (run.ends, run.kinds("notice")) == ([("failed", "failure")], [])
-    assert run.status.root_cause is not None
-    assert (run.status.root_cause.rank, run.status.root_cause.victims) == (0, (1,))
+    assert run.status.cause is not None
+    assert (run.status.cause.rank, run.status.cause.victims) == (0, (1,))
     assert len(run.kinds("shutdown")) == 1
 
 

@@ -13,7 +13,7 @@ from tests.supervise.fakes import START, FakeAttempt, FakeRun
 from windlass.errors import EngineError, StoreFull
 from windlass.plan.plan import Plan
 from windlass.runs import crash
-from windlass.runs.events import entry_of
+from windlass.runs.events import RootCause, entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.runs.store import RunWriter
@@ -47,7 +47,7 @@ def test_a_run_that_is_never_admitted_ends_as_stopped_with_the_reason(make_run: 
     run.backend.admissions = [False, NotAdmitted("a-1 ended as failed")]
     assert run.run().phase is Phase.STOPPED
     assert run.status.attempts == ()
-    assert run.status.cause == {"summary": "a-1 ended as failed"}
+    assert run.status.cause == RootCause("a-1 ended as failed")
     assert run.data("end") == [{"phase": "stopped", "exit_code": None, "reason": "not-admitted"}]
 
 
@@ -170,7 +170,7 @@ def test_sigterm_leaves_a_run_whose_nodes_outlive_the_machine(pods: FakeRun) -> 
     assert pods.backend.attempts[0].nodes[0].sent == []
     assert not pods.backend.attempts[0].is_closed
     assert pods.status.condition is not None
-    assert "no supervisor is attached" in pods.status.condition["message"]
+    assert "no supervisor is attached" in pods.status.condition.message
     pods.writer.append(entry_of("adopted", {}))
     assert pods.status.condition is None
 
@@ -219,7 +219,7 @@ def test_a_refusal_at_the_start_is_final(run: FakeRun) -> None:
     run.supervisor().run()
     assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 127)
     assert run.status.cause is not None
-    assert run.status.cause["summary"] == "could not start: the cluster refused: pods is forbidden (windlass check)"
+    assert run.status.cause.summary == "could not start: the cluster refused: pods is forbidden (windlass check)"
 
 
 def test_an_unavailable_target_is_waited_for_no_longer_than_the_job_may_take(make_run: MakeRun) -> None:
@@ -344,9 +344,9 @@ def test_data_that_cannot_be_brought_ends_the_run_with_the_reason(make_run: Make
     run.backend.stagings = [False, EngineError("s3://bkt/ has no files", "see: windlass data ls")]
     status = run.run(succeed)
     assert (status.phase, status.exit_code, len(status.attempts)) == (Phase.FAILED, 127, 0)
-    assert status.root_cause is not None
+    assert status.cause is not None
     words = "the data could not be staged: s3://bkt/ has no files (see: windlass data ls)"
-    assert status.root_cause.summary == words
+    assert status.cause.summary == words
 
 
 AWAY = TransferInterrupted("s3://bkt/: it does not answer", "check the endpoint")

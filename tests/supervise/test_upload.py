@@ -48,8 +48,8 @@ def test_a_run_whose_outputs_cannot_be_uploaded_fails_and_is_resumed_by_their_up
     run.backend.uploads = [REFUSED]
     status = run.run(ends_with(0))
     assert (status.phase, status.exit_code) == (Phase.FAILED, 0)
-    assert status.root_cause is not None
-    assert status.root_cause.summary == (
+    assert status.cause is not None
+    assert status.cause.summary == (
         "the outputs could not be uploaded: s3://bucket/runs/r-1/: access denied (check the credentials)"
     )
     run.writer.append(entry_of("resume", {"reason": "asked", "restarts": 0}), at=run.clock.now)
@@ -71,8 +71,8 @@ def test_a_failed_run_keeps_its_root_cause_where_the_upload_fails_too(run: FakeR
     run.backend.uploads = [REFUSED]
     status = run.run(ends_with(3))
     assert (status.phase, status.exit_code) == (Phase.FAILED, 3)
-    assert status.root_cause is not None
-    assert "upload" not in status.root_cause.summary
+    assert status.cause is not None
+    assert "upload" not in status.cause.summary
     assert any("could not be uploaded" in one["message"] for one in run.data("warning"))
 
 
@@ -162,8 +162,8 @@ def test_a_run_whose_store_refuses_the_outputs_ends_while_it_trains(run: FakeRun
     run.backend.checks = [None, None, NOWHERE]
     status = run.run(lambda attempt: attempt.nodes[0].begin())
     assert (status.phase, status.exit_code, run.ends) == (Phase.FAILED, 1, [("failed", "upload")])
-    assert status.root_cause is not None
-    assert status.root_cause.summary == "the outputs cannot be uploaded: there is no bucket nowhere (create it)"
+    assert status.cause is not None
+    assert status.cause.summary == "the outputs cannot be uploaded: there is no bucket nowhere (create it)"
     assert run.kinds("ending") == [], "what the store refuses is not sent to it"
     assert [intent for _, intent in run.node.sent] == [Intent.STOP]
 
@@ -221,8 +221,8 @@ def test_a_supervisor_that_finds_the_ranks_ended_knows_why(make_run: Callable[..
 
     status = run.run(ended)
     assert (status.phase, run.ends) == (Phase.FAILED, [("failed", "upload")])
-    assert status.root_cause is not None
-    assert status.root_cause.summary.endswith("no bucket")
+    assert status.cause is not None
+    assert status.cause.summary.endswith("no bucket")
 
 
 def test_a_preemption_meanwhile_does_not_start_it_again(make_run: Callable[..., FakeRun]) -> None:

@@ -17,13 +17,14 @@ HERE: dict[str, Any] = {"engine": "local", "job": {}}
 PODS: dict[str, Any] = {"engine": "kubernetes", "job": {"outputs": {"collect": ["out/**"]}}}
 
 
-def report(node: int, *files: tuple[str, int], **more: Any) -> dict[str, Any]:
+def report(node: int, *files: tuple[str, int], **more: Any) -> CodeFiles:
     largest = [{"path": path, "bytes": size} for path, size in files]
     size = sum(size for _, size in files)
-    return {"node": node, "folder": "/code", "left": len(files), "left_bytes": size, "largest": largest, **more}
+    data = {"node": node, "folder": "/code", "left": len(files), "left_bytes": size, "largest": largest, **more}
+    return CodeFiles.from_json(data)
 
 
-def lines(reports: list[dict[str, Any]], plan: dict[str, Any]) -> list[str]:
+def lines(reports: list[CodeFiles], plan: dict[str, Any]) -> list[str]:
     return changed_files_lines(changed_files(reports, plan))
 
 
@@ -98,9 +99,9 @@ def test_a_pattern_keeps_a_file_and_its_like(path: str, pattern: str) -> None:
     assert pattern_of(path) == pattern
 
 
-def warnings_of(*reports: dict[str, Any]) -> list[str]:
+def warnings_of(*reports: CodeFiles) -> list[str]:
     found = Status("r", "r", "local", Phase.TRAINING, 0.0, 0.0, "/o", code_files=reports)
-    return [one.message for one in warnings_after(found, CodeFiles.from_json(reports[-1]))]
+    return [one.message for one in warnings_after(found, reports[-1])]
 
 
 def test_patterns_that_match_on_no_node_and_files_that_are_not_copied_are_a_warning() -> None:

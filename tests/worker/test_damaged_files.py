@@ -78,7 +78,7 @@ def test_the_file_is_found_by_the_library_that_failed(tmp_path: Path, error: str
         write(tmp_path / "whole" / other)
         write(tmp_path / "cut" / other, 0.5 if other != name and other[-4:] not in name else 1.0)
     path = write(tmp_path / "saved" / "checkpoint-15" / name, 0.5)
-    paths = {one["path"] for one in damaged_files(output(error), [str(tmp_path)])}
+    paths = {one.path for one in damaged_files(output(error), [str(tmp_path)])}
     assert str(path) in paths
     assert {Path(one).suffix for one in paths} <= {Path(name).suffix, Path("__0_0.distcp").suffix, ""}
 
@@ -87,7 +87,7 @@ def test_the_file_that_the_output_names_comes_first_and_is_found_outside_of_the_
     write(tmp_path / "out" / "step-9" / "model.pt", 0.5)
     named = write(tmp_path / "elsewhere" / "step-8" / "model.pt", 0.5)
     said = output(TORCH, f"resuming from {named.parent}\n")
-    assert damaged_files(said, [str(tmp_path / "out")])[0]["path"] == str(named)
+    assert damaged_files(said, [str(tmp_path / "out")])[0].path == str(named)
 
 
 def test_a_rank_that_failed_in_another_way_has_none(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ TORCH = "RuntimeError: [enforce fail at inline_container.cc:603] . PytorchStream
 
 def test_of_an_error_without_a_path_the_full_file_system_is_named(tmp_path: Path) -> None:
     with small_disk(tmp_path / "scratch disk", 512) as disk:
-        assert str(disk) not in [one["mount"] for one in without_space(TORCH, "/")], "it is empty"
+        assert str(disk) not in [one.mount for one in without_space(TORCH, "/")], "it is empty"
         fill(disk)
-        [found] = [one for one in without_space(TORCH, "/") if one["mount"] == str(disk)]
-    assert (found["free_bytes"], found["bytes"]) == (0, 512 << 10)
+        [found] = [one for one in without_space(TORCH, "/") if one.mount == str(disk)]
+    assert (found.free_bytes, found.bytes) == (0, 512 << 10)
 
 
 @pytest.mark.parametrize("path", ["{disk}/runs/model.pt", "scratch/model.pt"])
@@ -26,7 +26,7 @@ def test_of_an_error_with_a_path_its_file_system_is_named_alone(path: str, tmp_p
     with small_disk(tmp_path / "scratch", 512) as disk:
         error = OSError(errno.ENOSPC, "No space left on device", path.format(disk=disk))
         [found] = without_space(f"OSError: {error}\n", str(tmp_path))
-    assert found["mount"] == str(disk)
+    assert found.mount == str(disk)
 
 
 def test_other_failures_read_no_file_system() -> None:

@@ -23,6 +23,6 @@ def test_a_process_whose_name_is_no_text_is_found() -> None:
     ) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
-        found = [one for one in listeners({server.pid}) if one["port"] == port]
+        found = [one for one in listeners({server.pid}) if one.port == port]
         server.communicate(b"")
-    assert [(one["pid"], one["name"]) for one in found] == [(server.pid, "server gr\N{REPLACEMENT CHARACTER}")]
+    assert [(one.pid, one.name) for one in found] == [(server.pid, "server gr\N{REPLACEMENT CHARACTER}")]

@@ -13,7 +13,7 @@ TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in 
 def is_transient(tail: str, exit_code: int = 1) -> bool:
     cause = first_cause([RankFailure(0, exit_code, 9.0, tail)])
     assert cause is not None
-    return bool(cause.get("transient"))
+    return cause.transient
 
 
 @pytest.mark.parametrize(

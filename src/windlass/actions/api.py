@@ -559,11 +559,12 @@ def raise_unless_succeeded(status: Status) -> None:
     if not status.phase.is_terminal:
         raise RunNotFinished(f"{status.id} is still {status.phase}", f"windlass status {status.id}")
     if status.phase is Phase.STOPPED:
-        why = f": {status.cause['summary']}" if status.cause and not status.attempts else ""
+        why = f": {status.cause.summary}" if status.cause is not None and not status.attempts else ""
         raise RunStopped(f"{status.id} was stopped{why}")
-    cause = status.cause or {}
-    rank = f"rank {cause['rank']}: " if "rank" in cause else ""
-    raise RunFailed(f"{status.id} {status.phase}: {rank}{cause.get('summary', '')}", f"windlass logs {status.id}")
+    cause = status.cause
+    rank = f"rank {cause.rank}: " if cause is not None and cause.rank is not None else ""
+    summary = cause.summary if cause is not None else ""
+    raise RunFailed(f"{status.id} {status.phase}: {rank}{summary}", f"windlass logs {status.id}")
 
 
 def _ready(job: Any, context: Context) -> ReadyJob:

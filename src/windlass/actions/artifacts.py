@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.actions import checkpoints
 from windlass.errors import EngineError
-from windlass.runs.events import OutputsUploaded
 from windlass.train.checkpoint.storage import is_address
 from windlass.views.artifacts import Artifact, ArtifactList, OutputFile
 from windlass.views.code_files import changed_files
@@ -114,7 +113,7 @@ def _checkpoints(
     elif listing:
         seen = checkpoints.listed(status, folder, listing)
     else:
-        if (newest := status.last_checkpoint) is not None and newest.step is not None:
+        if (newest := status.checkpoint) is not None and newest.step is not None:
             yield Artifact(
                 "checkpoints", kind, folder, claim, bytes=newest.bytes, newest_step=newest.step, copy=copy, note=note
             )
@@ -144,7 +143,7 @@ def _in_the_code(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
 def _uploaded(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
     """The outputs in a store."""
     if status.outputs is not None:
-        one = OutputsUploaded.from_json(status.outputs)
+        one = status.outputs
         copy = shlex.join(["windlass", "data", "copy", one.destination, FOLDER])
         yield Artifact(
             "uploaded", "store", one.destination, files=one.files, bytes=one.bytes, digest=one.digest, copy=copy

@@ -377,7 +377,7 @@ def wait_stopped(engine: Engine, run_id: str, grace_seconds: float) -> Status:
         if found.phase in engine.final_phases:
             return found
         if found.condition and time.monotonic() >= give_up:
-            why = found.condition["message"]
+            why = found.condition.message
             raise EngineError(
                 f"{run_id} was asked to end, and it is not known whether it has: {why}",
                 f"the stop request stays in place; look again: windlass status {run_id}",

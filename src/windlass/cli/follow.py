@@ -11,8 +11,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from windlass.cli.formatting import Paint, count, painter, size, size_of_attempt, visible
 from windlass.cli.interrupts import QUESTION, Choice, Interrupts
@@ -22,7 +22,7 @@ from windlass.cli.style import PHASE_COLOURS, can_draw
 from windlass.engines.base import Engine
 from windlass.errors import EngineError
 from windlass.runs import events
-from windlass.runs.events import Event
+from windlass.runs.events import Event, Progress
 from windlass.runs.logs import LogBlock, RunLogs
 from windlass.runs.phase import EXIT_CODES, Phase
 from windlass.runs.record import SUPERVISOR_ABSENT, Status
@@ -59,14 +59,14 @@ class Pace:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def note(self, progress: Mapping[str, Any]) -> float | None:
+    def note(self, progress: Progress) -> float | None:
         """Take the newest progress; returns the rate, None while too little is known."""
-        step, at = progress.get("step"), progress.get("at")
-        if isinstance(step, int) and isinstance(at, int | float):
+        step, at = progress.step, progress.at
+        if step is not None and at is not None:
             if self._seen and step < self._seen[-1][1]:
                 self._seen.clear()  # a new epoch or a new attempt
             if not self._seen or step > self._seen[-1][1]:
-                self._seen.append((float(at), step))
+                self._seen.append((at, step))
             while len(self._seen) > 2 and self._seen[0][0] < at - PACE_SECONDS:
                 self._seen.popleft()
         if len(self._seen) < 2:
@@ -273,8 +273,8 @@ class Follower:
 
     def _note_absence(self) -> None:
         """A line when the cluster reports that the run's supervisor does not run, and for each new reason."""
-        condition = self.status.condition or {}
-        absence = str(condition["message"]) if condition.get("type") == SUPERVISOR_ABSENT else ""
+        condition = self.status.condition
+        absence = condition.message if condition is not None and condition.type == SUPERVISOR_ABSENT else ""
         if not absence:
             self._absences.clear()
         elif absence not in self._absences:

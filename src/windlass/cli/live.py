@@ -103,7 +103,7 @@ class LiveView:
     def state(self, status: Status, rate: float | None) -> None:
         """Draw the panel again when something has changed, else four times a second."""
         self._status, self._rate = status, rate
-        now = (status.phase, status.progress.get("step"), status.ranks, self._question)
+        now = (status.phase, status.progress.step, status.ranks, self._question)
         if status.phase.is_terminal:
             self._draw("", panel=False)
         elif now != self._drawn or time.monotonic() - self._drawn_at >= REDRAW_SECONDS:

@@ -132,8 +132,8 @@ def _unexplained(case: Observations) -> Verdict:
         return Verdict(NONE, f"the run is {status.phase}; nothing is wrong {so_far}")
     return Verdict(
         "unknown",
-        str(case.cause.get("summary") or "") if case.cause else f"the run is {status.phase}; no reason was reported",
-        case.cause.get("rank"),
+        f"the run is {status.phase}; no reason was reported" if status.cause is None else status.cause.summary,
+        case.cause.rank,
         fix=f"read what there is: windlass logs {status.id}; windlass events {status.id}",
     )
 

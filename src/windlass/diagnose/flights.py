@@ -46,6 +46,37 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """A process group as one rank recorded it."""
+
+    id: int
+    name: str
+    """Empty where the rank has recorded how many collectives it called, and nothing else."""
+    about: str
+    ranks: tuple[int, ...]
+    """Its members; empty where they are not known."""
+    enqueued: int
+    """The number of its last collective."""
+    calls: tuple[Call, ...]
+    """Its newest collectives, without those between two ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """The last collectives that one rank recorded; see `worker/flight_recorder.py`."""
+
+    at: float
+    """When they were written, in Unix seconds."""
+    why: str
+    """`asked`, `failed` or `ended`; empty where they cannot be read."""
+    failed_in: str
+    """The collective in which the rank failed; empty for none."""
+    groups: tuple[Recorded, ...]
+    path: str = ""
+    """The file of NCCL's watchdog that they are from; else empty."""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """A process group as its members recorded it."""
 
@@ -96,7 +127,29 @@ class Finding:
         return alone[0] if len(sides) == 2 and len(alone) == 1 else None
 
 
-def find(flights: Mapping[int, Mapping[str, Any]]) -> tuple[Finding, ...]:
+def flights_of(data: Mapping[Any, Mapping[str, Any]]) -> dict[int, Flight]:
+    """By rank, the collectives as ranks wrote them, typed."""
+    return {int(rank): flight_of(written) for rank, written in data.items()}
+
+
+def flight_of(written: Mapping[str, Any], path: str = "") -> Flight:
+    """The collectives that one rank wrote, typed."""
+    groups = tuple(
+        Recorded(
+            int(group.get("id", -1)),
+            str(group.get("name", "")),
+            str(group.get("about", "")),
+            tuple(group.get("ranks") or ()),
+            int(group.get("enqueued", 0)),
+            tuple(_call(call) for call in group.get("calls", ()) if not call["is_p2p"]),
+        )
+        for group in written.get("groups", ())
+    )
+    failed_in = str(written.get("failed_in") or "")
+    return Flight(float(written.get("at", 0)), str(written.get("why", "")), failed_in, groups, path)
+
+
+def find(flights: Mapping[int, Flight]) -> tuple[Finding, ...]:
     """What is wrong, by what each rank wrote down; differing calls first, then what has waited longest."""
     found = [finding for group in _groups(_fresh(flights)) if (finding := _look(group))]
     order = ("mismatch", "not-joined", "stuck")
@@ -124,37 +177,35 @@ def verb(ranks: Sequence[int], one: str, several: str) -> str:
     return one if len(ranks) == 1 else several
 
 
-def _fresh(flights: Mapping[int, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    newest = max((float(flight.get("at", 0)) for flight in flights.values()), default=0.0)
+def _fresh(flights: Mapping[int, Flight]) -> dict[int, Flight]:
+    newest = max((flight.at for flight in flights.values()), default=0.0)
     return {
         rank: flight
         for rank, flight in sorted(flights.items())
-        if flight.get("why") == "ended" or newest - float(flight.get("at", 0)) <= FRESH_SECONDS
+        if flight.why == "ended" or newest - flight.at <= FRESH_SECONDS
     }
 
 
-def _groups(flights: Mapping[int, Mapping[str, Any]]) -> Iterator[Group]:
-    """The groups with recordings of more than one rank. Those of one name and other members are others."""
-    told = [(rank, group) for rank, flight in flights.items() for group in flight.get("groups", ()) if "name" in group]
-    keys = {(str(group["name"]), tuple(group.get("ranks") or ())): group for _, group in told}
+def _groups(flights: Mapping[int, Flight]) -> Iterator[Group]:
+    """The groups with recordings of more than one rank. Groups of one name with other members are different groups."""
+    recorded = [(rank, group) for rank, flight in flights.items() for group in flight.groups if group.name]
+    keys = {(group.name, group.ranks): group for _, group in recorded}
     for (name, ranks), first in keys.items():
         members = ranks or tuple(flights)
         calls, last = {}, {}
         for rank in members:
             if rank not in flights:
                 continue
-            own = next((g for r, g in told if r == rank and str(g["name"]) == name), None)
-            if own is None and flights[rank].get("why") == "ended":  # has recorded numbers alone
-                own = next((g for g in flights[rank]["groups"] if g.get("id") == first.get("id")), None)
-            calls[rank] = {call.number: call for call in map(_call, (own or {}).get("calls", ())) if call}
-            last[rank] = max([int((own or {}).get("enqueued", 0)), *calls[rank]])
+            own = next((group for of, group in recorded if of == rank and group.name == name), None)
+            if own is None and flights[rank].why == "ended":  # has recorded numbers alone
+                own = next((group for group in flights[rank].groups if group.id == first.id), None)
+            calls[rank] = {call.number: call for call in own.calls} if own is not None else {}
+            last[rank] = max([own.enqueued if own is not None else 0, *calls[rank]])
         if len(members) > 1:
-            yield Group(_said(name, str(first.get("about", "")), ranks), members, calls, last)
+            yield Group(_said(name, first.about, ranks), members, calls, last)
 
 
-def _call(data: Mapping[str, Any]) -> Call | None:
-    if data["is_p2p"]:
-        return None  # numbered by itself, and only two ranks take part
+def _call(data: Mapping[str, Any]) -> Call:
     return Call(
         int(data["number"]),
         str(data["op"]),

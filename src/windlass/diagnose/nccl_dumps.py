@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.diagnose.flights import Flight, flight_of
 from windlass.worker.flight_recorder import condense
 
 MAX_BYTES: Final = 64 << 20
@@ -32,19 +33,20 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a dump")
 
 
-def read_watchdogs(paths: Iterable[Path]) -> dict[int, dict[str, Any]]:
-    """By rank, the same data as from `worker/flight_recorder.py`, and the `path` that it is from.
+def read_watchdogs(paths: Iterable[Path]) -> dict[int, Flight]:
+    """By rank, the last collectives. The rank is the number that the name of the file ends in.
 
-    The rank is the number that the name of the file ends in. A file that cannot be read has its path alone.
+    A file that cannot be read has its path and no collectives.
     """
     found = {}
     for path in sorted(paths):
         if number := re.search(r"(\d+)$", path.name):
-            found[int(number[1])] = {**_read(path), "path": str(path)}
+            found[int(number[1])] = flight_of(_read(path), str(path))
     return found
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """The same data as `worker/flight_recorder.py` writes."""
     try:
         if path.stat().st_size > MAX_BYTES:
             return {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
+from windlass.diagnose.flights import Flight, flights_of
 from windlass.diagnose.reading import (
     Frame,
     Raised,
@@ -19,18 +20,19 @@ from windlass.diagnose.reading import (
     raised,
 )
 from windlass.diagnose.verdict import Verdict
-from windlass.runs.events import E, Event, HangDetected, RunResumed, entries, of_newest_attempt
+from windlass.runs.events import E, Event, HangDetected, RootCause, RunResumed, entries, of_newest_attempt
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.restart_policy import TIMEOUT_EXIT_CODE
 from windlass.worker.progress import Recogniser
-from windlass.worker.root_cause import launched_signal, lost_peer, signal_name
-from windlass.worker.tracebacks import child_code, is_launched, is_secondary, own_words, unstyled
+from windlass.worker.protocol import HostReport
+from windlass.worker.root_cause import lost_peer, signal_name
+from windlass.worker.tracebacks import is_secondary, own_words, unstyled
 
 _SETUP_FAILED: Final = re.compile(r"setup failed with ((?:exit code|signal) \d+)$", re.MULTILINE)
 """What `worker/setup_step.py` adds to the output of a script that failed."""
-SHELL_SIGNALS: Final = (128 + 4, 128 + 6, 128 + 7, 128 + 9, 128 + 11)
-"""Exit codes by which a shell reports that a signal ended its command."""
+NO_CAUSE: Final = RootCause("")
+NOTHING_READ: Final = HostReport()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,31 @@ class NodeSeen:
     node: int
     words: str = ""
     """What its worker itself wrote: nothing, unless it crashed."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the worker read of its host when ranks had failed; see `worker/host_facts.py`. With `flights`: the last
-    collectives of its ranks, by rank; see `worker/flight_recorder.py`."""
+    flights: Mapping[int, Flight] = field(default_factory=dict)
+    """The last collectives of its ranks, by rank, if ranks failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the packages of the script's interpreter are managed with."""
+
+    kind: str = ""
+    """`uv-project`, `poetry`, `uv`, `conda`, `venv` or `system`; empty where there is no interpreter."""
+    prefix: str = ""
+    """Its folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """What is true of this machine now, where the ranks of the run are its processes."""
+
+    booted_at: float | None = None
+    """Unix seconds; None where it is not known."""
+    is_record_disk_full: bool = False
+    """Whether the disk under the record is full."""
+    environment: Environment = Environment()
+    flights: Mapping[int, Flight] = field(default_factory=dict)
+    """By rank, the last collectives as NCCL's watchdog wrote them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +99,8 @@ class Silence:
     """Stacks of all threads of each rank, as faulthandler writes them; empty where none could be taken."""
     states: Mapping[int, str] = field(default_factory=dict)
     """State of each rank's process, as the kernel reports it: `S`, `R`, `D`, `T`."""
-    flights: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """The last collectives of the ranks that have recorded them; see `worker/flight_recorder.py`."""
+    flights: Mapping[int, Flight] = field(default_factory=dict)
+    """The last collectives of the ranks that have recorded them."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +113,9 @@ class Observations:
     events: Sequence[Event] = ()
     ranks: Sequence[RankSeen] = ()
     nodes: Sequence[NodeSeen] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Of this machine, now: `booted_at` (Unix seconds), `keeper_words` (the traceback of a crashed supervisor),
-    `environment` (`kind` and `prefix` of what the script's packages are managed with; see `engines/local/observe.py`),
-    `flights` (by rank, the last collectives as NCCL's watchdog wrote them; each names its `path`)."""
+    machine: MachineFacts = MachineFacts()
+    supervisor_traceback: str = ""
+    """The traceback of a supervisor that crashed; empty where none did."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Lines of the script that stacks and tracebacks name, by `file:line`."""
     near: Mapping[str, str] = field(default_factory=dict)
@@ -133,9 +156,9 @@ class Observations:
     # -- how the run ended --------------------------------------------------------------------------------------------
 
     @property
-    def cause(self) -> Mapping[str, Any]:
-        """The recorded root cause; empty where none is recorded."""
-        return self.status.cause or {}
+    def cause(self) -> RootCause:
+        """The recorded root cause; an empty one where none is recorded."""
+        return self.status.cause or NO_CAUSE
 
     @property
     def failed(self) -> bool:
@@ -145,7 +168,7 @@ class Observations:
     @property
     def timed_out(self) -> bool:
         """Whether the job's time limit ended the run."""
-        is_failed = self.status.phase is Phase.FAILED and "rank" not in self.cause
+        is_failed = self.status.phase is Phase.FAILED and self.cause.rank is None
         return is_failed and self.status.exit_code == TIMEOUT_EXIT_CODE
 
     def last(self, kind: type[E]) -> E | None:
@@ -162,8 +185,8 @@ class Observations:
         """The last step that each rank has printed, and of how many; ranks that print no total are left out."""
         pattern = self.plan.get("job", {}).get("progress")
         found = {seen.rank: Recogniser(pattern).feed(f"{seen.tail}\n".encode()) or {} for seen in self.ranks}
-        if (reported := self.status.progress).get("rank") in found:
-            found[reported["rank"]] = found[reported["rank"]] or dict(reported)
+        if (reported := self.status.progress).rank in found:
+            found[reported.rank] = found[reported.rank] or {"step": reported.step, "total": reported.total}
         wanted = ((rank, one.get("step"), one.get("total")) for rank, one in found.items())
         return {rank: (step, total) for rank, step, total in wanted if isinstance(step, int) and isinstance(total, int)}
 
@@ -183,22 +206,17 @@ class Observations:
             at=reports[-1].time,
             stacks={rank.rank: rank.stack for rank in ranks},
             states={rank.rank: rank.state for rank in ranks},
-            flights={rank.rank: rank.flight for rank in ranks if rank.flight},
+            flights=flights_of({rank.rank: rank.flight for rank in ranks if rank.flight}),
         )
 
-    def flights(self) -> dict[int, Mapping[str, Any]]:
+    def flights(self) -> dict[int, Flight]:
         """The last collectives of each rank: of its own file and that of NCCL's watchdog, the newest."""
         silence = self.silence()
-        written = [
-            self.facts.get("flights"),
-            silence and silence.flights,
-            *(node.facts.get("flights") for node in self.nodes),
-        ]
-        found: dict[int, Mapping[str, Any]] = {}
-        for flights in written:
-            for rank, flight in (flights or {}).items():
-                if float(flight.get("at", 0)) >= float(found.get(int(rank), {}).get("at", 0)):
-                    found[int(rank)] = flight
+        found: dict[int, Flight] = {}
+        for flights in (self.machine.flights, silence.flights if silence else {}, *(one.flights for one in self.nodes)):
+            for rank, flight in flights.items():
+                if rank not in found or flight.at >= found[rank].at:
+                    found[rank] = flight
         return found
 
     def went_on_after(self, silence: Silence) -> bool:
@@ -215,12 +233,12 @@ class Observations:
     @cached_property
     def first(self) -> RankSeen | None:
         """The rank that failed first."""
-        number = self.cause.get("rank")
+        number = self.cause.rank
         if number is None or not self.failed:
             return None
         found = next((seen for seen in self.ranks if seen.rank == number), RankSeen(number))
         # The exit code of the recorded cause: a rank that its launcher ended by a signal has failed by another's code.
-        code = self.cause.get("exit_code")
+        code = self.cause.exit_code
         return found if code is None or code == found.exit_code else replace(found, exit_code=code)
 
     @cached_property
@@ -230,28 +248,18 @@ class Observations:
 
     @cached_property
     def raised(self) -> Raised | None:
-        """The exception that ended that rank; the recorded one where the log is gone."""
-        if self.first is None:
+        """The exception that ended that rank, as recorded; of its log where its node could not report it."""
+        if self.first is None or (self.cause.failure == "signal" and self.signal not in ("SIGABRT", "SIGINT")):
             return None
-        found = raised(self.first.tail)
-        kept = raised(str(self.cause.get("traceback") or ""))
-        if found is None or (kept is not None and is_secondary(found.line) and not is_secondary(kept.line)):
-            found = kept
-        if self.signal in (None, "SIGABRT", "SIGINT"):
-            return found
-        # A launcher that ends its processes may end itself too, by the same signal.
-        is_of_child = found is not None and is_launched(self.text) and not is_secondary(found.line)
-        return found if is_of_child else None
+        found = raised(self.cause.traceback)
+        if found is None or is_secondary(found.line):  # the log has more of its output than its node reports
+            found = raised(self.first.tail) or found
+        return found
 
     @property
     def code(self) -> int:
         """The exit code of that rank; −N for signal N, also where a shell or a launcher reports its child's signal."""
-        if self.first is None:
-            return 0
-        if number := launched_signal(self.first.tail):
-            return -number
-        code = child_code(self.first.tail) or self.first.exit_code or 0
-        return 128 - code if code in SHELL_SIGNALS else code
+        return 0 if self.first is None else self.cause.code or self.first.exit_code or 0
 
     @property
     def signal(self) -> str | None:
@@ -267,7 +275,7 @@ class Observations:
     @cached_property
     def setup_end(self) -> str:
         """How the script of `setup:` failed, `exit code 7` or `signal 9`; empty where it did not fail."""
-        cause = f"{self.cause.get('summary')}\n{self.cause.get('traceback')}"  # one with an exception is quoted whole
+        cause = f"{self.cause.summary}\n{self.cause.traceback}"  # one with an exception is quoted whole
         found = _SETUP_FAILED.search(cause) if self.plan.get("job", {}).get("setup") else None
         return found[1] if found is not None else ""
 
@@ -283,10 +291,9 @@ class Observations:
         return f"rank {rank}" if len(self.status.ranks) > 1 else "the script"
 
     @property
-    def host_facts(self) -> Mapping[str, Any]:
-        """What the worker of that rank read of its host."""
-        node = self.first.node if self.first else None
-        return next((one.facts for one in self.nodes if one.node == node), {})
+    def host(self) -> HostReport:
+        """What the worker of that rank read of its machine."""
+        return self.cause.host if self.first is not None and self.cause.host is not None else NOTHING_READ
 
     @cached_property
     def where(self) -> str:

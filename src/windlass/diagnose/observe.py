@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from windlass.diagnose.observations import NodeSeen, Observations, RankSeen
+from windlass.diagnose.flights import flights_of
+from windlass.diagnose.observations import MachineFacts, NodeSeen, Observations, RankSeen
 from windlass.diagnose.reading import FRAME, LIBRARY
 from windlass.runs import crash, node_events
 from windlass.runs.events import AttemptEnded, Event, HangDetected, RankChanged, entries, of_newest_attempt
@@ -35,19 +36,21 @@ _MISSING_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
 
 
 def observe(
-    store: Store, status: Status, *, facts: Mapping[str, Any] | None = None, moved: tuple[str, str] | None = None
+    store: Store, status: Status, *, machine: MachineFacts | None = None, moved: tuple[str, str] | None = None
 ) -> Observations:
-    """Observations on a run. `facts` come from its engine. Where the script's files are in another folder here than
-    where it ran, `moved` is that folder, and the one here.
+    """Observations on a run. `machine` has facts of this machine, if the ranks run here.
+
+    If the script's files are in another folder here than where it ran, `moved` is that folder, and the one here.
     """
     events = store.events(status.id)
-    seen = _observe(store, status, events, facts or {}, moved)
+    machine = machine or MachineFacts()
+    seen = _observe(store, status, events, machine, moved)
     at = _failed_start(seen)
     if at is None:
         return seen
     before = fold(events[:at])
-    before = replace(before, phase=Phase.FAILED, exit_code=(before.cause or {}).get("exit_code"))
-    return replace(seen, earlier=_observe(store, before, events[:at], facts or {}, moved))
+    before = replace(before, phase=Phase.FAILED, exit_code=before.cause.exit_code if before.cause is not None else None)
+    return replace(seen, earlier=_observe(store, before, events[:at], machine, moved))
 
 
 def _failed_start(seen: Observations) -> int | None:
@@ -60,7 +63,7 @@ def _failed_start(seen: Observations) -> int | None:
 
 
 def _observe(
-    store: Store, status: Status, events: list[Event], facts: Mapping[str, Any], moved: tuple[str, str] | None
+    store: Store, status: Status, events: list[Event], machine: MachineFacts, moved: tuple[str, str] | None
 ) -> Observations:
     """Observations on the newest attempt of these events."""
     run_dir = store.run_dir(status.id)
@@ -81,7 +84,7 @@ def _observe(
         for state in status.ranks
     ]
     nodes = [
-        NodeSeen(node, text_of(folder / f"node-{node}.out"), end.facts if end is not None else {})
+        NodeSeen(node, text_of(folder / f"node-{node}.out"), flights_of(end.flights) if end is not None else {})
         for node, end in node_ends.items()
     ]
     seen = Observations(
@@ -90,19 +93,20 @@ def _observe(
         events,
         ranks,
         nodes,
-        {"keeper_words": supervisor_words(run_dir, status), **facts},
+        machine,
+        supervisor_traceback(run_dir, status),
     )
-    texts = [*(rank.tail for rank in ranks), *stacks, str(seen.cause.get("traceback") or "")]
+    texts = [*(rank.tail for rank in ranks), *stacks, seen.cause.traceback]
     near = dict(_near(texts, moved[1] if moved else seen.code_dir))
     return replace(seen, sources=_sources(texts, moved), near=near)
 
 
-def supervisor_words(run_dir: Path, status: Status) -> str:
+def supervisor_traceback(run_dir: Path, status: Status) -> str:
     """The traceback of a supervisor that crashed, from its marker or from the record; empty where none did."""
     if (crashed := crash.read(run_dir)) is not None:
         return crashed.traceback or crashed.summary
-    cause = status.cause or {}
-    return str(cause.get("traceback") or "") if str(cause.get("summary", "")).startswith(crash.BROKE) else ""
+    cause = status.cause
+    return cause.traceback if cause is not None and cause.summary.startswith(crash.BROKE) else ""
 
 
 def text_of(path: Path) -> str:
@@ -132,8 +136,8 @@ def _rank(
     elif TRACEBACK in words and TRACEBACK not in tail:
         tail = words  # with the beginning of a message that is longer than what is read here
     code, at = ended or (state.exit_code, None)
-    if code is None and status.cause and status.cause.get("rank") == state.rank:
-        code, at = status.cause.get("exit_code"), status.cause.get("at")
+    if code is None and status.cause is not None and status.cause.rank == state.rank:
+        code, at = status.cause.exit_code, status.cause.at
     is_ours = failure is not None and failure.ended_by_us
     return RankSeen(state.rank, state.node, code, at, is_ours, tail, last_output_at)
 

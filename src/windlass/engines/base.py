@@ -281,7 +281,7 @@ class Engine:
         return [
             RunState(status, now)
             if status.phase.is_terminal
-            else RunState(status, max(status.phase_since, status.progress.get("at", 0.0)), why)
+            else RunState(status, max(status.phase_since, status.progress.at or 0.0), why)
             for status in statuses
         ]
 

@@ -22,7 +22,7 @@ from windlass.errors import EngineError, StoreError, StoreFull, UsageError, Wind
 from windlass.plan.environment import outside_of_runs
 from windlass.plan.plan import Plan
 from windlass.runs import crash
-from windlass.runs.events import Json, SupervisorRestarted
+from windlass.runs.events import ConditionChanged, SupervisorRestarted
 from windlass.runs.machine import VARIABLE, user_name
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -54,7 +54,7 @@ class SupervisedEngine(Engine):
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.store = store
         self._clock = clock
-        self._later: dict[str, tuple[float, Json | None]] = {}
+        self._later: dict[str, tuple[float, ConditionChanged | None]] = {}
         """Runs for which no supervisor can be started now: until when their target is not tried again (by
         `time.monotonic`), and the condition of each meanwhile."""
 
@@ -335,7 +335,7 @@ class SupervisedEngine(Engine):
 
     def _seen(self, status: Status, kind: str, message: str) -> Status:
         """A status with a condition that holds now and is not in the record, kept for some seconds."""
-        condition = {"type": kind, "message": message, "since": self._clock()}
+        condition = ConditionChanged(kind, message, self._clock())
         self._later[status.id] = (time.monotonic() + LOOK_AGAIN_SECONDS, condition)
         return replace(status, condition=condition)
 

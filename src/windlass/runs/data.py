@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from windlass.runs.events import DataStaged
 from windlass.runs.record import Status
 from windlass.runs.store import Store
 
@@ -36,8 +35,8 @@ def data_differences(status: Status, store: Store) -> tuple[DataDifference, ...]
         one for one in store.statuses(last=LOOKED_AT) if one.name == status.name and one.created_at < status.created_at
     ]
     found = []
-    for staged in map(DataStaged.from_json, status.data):
-        read = ((one.id, of) for one in earlier for of in map(DataStaged.from_json, one.data) if of.name == staged.name)
+    for staged in status.data:
+        read = ((one.id, of) for one in earlier for of in one.data if of.name == staged.name)
         run, other = next(read, (status.id, staged))
         if other.digest != staged.digest:
             found.append(DataDifference(staged.name, run, other.digest))

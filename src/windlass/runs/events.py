@@ -14,18 +14,17 @@ from types import NoneType
 from typing import Any, ClassVar, Final, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from windlass.runs.phase import Phase
+from windlass.worker import protocol
 from windlass.worker.protocol import FileSize, SavedState
 from windlass.worker.values import REQUIRED, ShapeError, Value, read_as
 
 Json = Mapping[str, Any]
 E = TypeVar("E", bound="Entry")
-RECORD_VERSION: Final = 2
+RECORD_VERSION: Final = 3
 """Version of the JSON of statuses and events; plans have a version of their own. A run that was recorded in another one
 is not read. A change of a field of `Status`, of a part of it or of an event needs the next number."""
 EMPTY: Final[Json] = {}
 """Default of fields; never changed."""
-WAITS_FOR: Final = "waits_for"
-"""Field of the progress of a run that is staged: the process that has the lock of its data."""
 REMOVED_BEFORE: Final = "was removed before it was known to have succeeded"
 """Of the run after which another one was to start (`--after`): why that one does not."""
 DISK_FULL: Final = "disk-full"
@@ -75,6 +74,10 @@ class Entry(Value):
         if (read := self.__dict__.get(_READ)) is not None:
             return dict(read)
         return {name.rstrip("_"): value for name, value in super().to_json().items()}
+
+    def with_fields(self, **fields: Any) -> Self:
+        """The same entry with these fields, and with what the record has of it beside its fields."""
+        return type(self).from_json({**self.to_json(), **fields})
 
     def event(self, seq: int, time: float) -> Event:
         """An event that carries this."""
@@ -304,6 +307,10 @@ class Progress(Entry):
     metrics: Json = EMPTY
     at: float | None = None
     """Unix seconds."""
+    rank: int | None = None
+    """The rank whose report it is; None where it is not known."""
+    waits_for: str = ""
+    """The process that has the lock of the data, while the run waits for it."""
 
 
 class CheckpointChanged(Entry):
@@ -379,25 +386,16 @@ class CaughtUp(Entry):
     step: int
 
 
-class RootCause(Entry):
-    """What failed first in an attempt."""
+class RootCause(protocol.RootCause, Entry):
+    """What failed first in an attempt, as it is recorded."""
 
     kind = "cause"
-    summary: str
-    rank: int | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    traceback: str = ""
-    victims: tuple[int, ...] = ()
-    """Ranks that failed because this one did."""
-    at: float | None = None
-    """Unix seconds."""
-    node_lost: int | None = None
-    """The node whose loss it is."""
-    blames_peer: bool = False
-    """Whether its error names another rank, which failed without reporting anything."""
-    transient: bool = False
-    """Whether its error may be gone in another attempt: one of the network, of a service, of a device or of space."""
+
+    @classmethod
+    def of(cls, found: protocol.RootCause, **known: Any) -> Self:
+        """The cause that was found, with what else is `known` of it."""
+        always = {"signal": None, "traceback": "", "victims": ()}
+        return cls(**{**always, **dict(found._given()), **known})
 
 
 class RankStack(Entry):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from windlass.runs import events
-from windlass.runs.events import Event, Json, Machine
+from windlass.runs.events import Event, Machine
 from windlass.runs.phase import TERMINAL, Phase
 from windlass.runs.warnings import RunWarning, warnings_after
 
@@ -100,13 +100,13 @@ class Status:
     phases: Mapping[Phase, float] = field(default_factory=dict)
     """Seconds in each phase that has ended; `phases_at` includes the current one."""
     ranks: tuple[RankState, ...] = ()
-    progress: Json = field(default_factory=dict)
-    """The newest progress, as JSON of `events.Progress`."""
-    cause: Json | None = None
-    """The first cause of the newest failure, as JSON of `events.RootCause`."""
-    checkpoint: Json | None = None
-    """The newest checkpoint that was saved, as JSON of `events.CheckpointChanged` with `at`; and with `refused`, if a
-    restore found it damaged, until another one is restored or saved."""
+    progress: events.Progress = field(default_factory=events.Progress)
+    """The newest progress."""
+    cause: events.RootCause | None = None
+    """The root cause of the newest failure."""
+    checkpoint: events.CheckpointChanged | None = None
+    """The newest checkpoint that was saved. If a restore found it damaged, `refused` has the reason until another one
+    is restored or saved."""
     restarts_left: int | None = None
     """How many of the job's restarts are left; None for a run whose engine counts none."""
     resume_from: str | None = None
@@ -121,22 +121,21 @@ class Status:
     dropped: tuple[Dropped, ...] = ()
     """Output that the logs lack, by attempt and rank; empty where they are complete."""
     stop_requested: bool = False
-    condition: Json | None = None
-    """What keeps the run from being supervised, though its workers may train on, as JSON of `events.ConditionChanged`
-    with `since`; None while nothing does."""
+    condition: events.ConditionChanged | None = None
+    """What keeps the run from being supervised, though its workers may train on; None while nothing does."""
     last_seq: int = 0
-    data: tuple[Json, ...] = ()
-    """The data sets that its ranks read, each as JSON of `events.DataStaged`, as far as they were staged."""
-    outputs: Json | None = None
-    """The newest upload of its outputs, as JSON of `events.OutputsUploaded`; None where none was."""
-    collected: Json | None = None
-    """The newest outputs that its supervisor has collected from pods, as JSON of `events.OutputsCollected`."""
-    code_files: tuple[Json, ...] = ()
-    """The new and changed files of the code folder, of each node of the newest attempt that has reported them, as JSON
-    of `events.CodeFiles`, in the order of the reports."""
-    ending: Json | None = None
-    """How it ends once its outputs are uploaded or collected, as JSON of `events.RunEnding`; None before that is
-    decided. An ended run has it whose ranks had succeeded, and whose outputs could not be uploaded."""
+    data: tuple[events.DataStaged, ...] = ()
+    """The data sets that its ranks read, as far as they were staged."""
+    outputs: events.OutputsUploaded | None = None
+    """The newest upload of its outputs; None where none was."""
+    collected: events.OutputsCollected | None = None
+    """The newest outputs that its supervisor has collected from pods."""
+    code_files: tuple[events.CodeFiles, ...] = ()
+    """The new and changed files of the code folder, of each node of the newest attempt that has reported them, in the
+    order of the reports."""
+    ending: events.RunEnding | None = None
+    """How it ends once its outputs are uploaded or collected; None before that is decided. An ended run
+    has it if its ranks succeeded and its outputs could not be uploaded."""
     user: str = ""
     """The user who started it; empty where that is not known."""
     supervisor: str = ""
@@ -155,28 +154,14 @@ class Status:
     @property
     def one_line(self) -> str:
         """`digits-7f3k2 training, step 90 of 500, loss 0.31`."""
-        of = f" of {self.progress['total']}" if "total" in self.progress else ""
-        facts = [f"step {self.progress['step']}{of}" if "step" in self.progress else "", self.waits_for or ""]
-        facts += [f"loss {self.progress['loss']:.4g}" if isinstance(self.progress.get("loss"), int | float) else ""]
+        step, total, loss = self.progress.step, self.progress.total, self.progress.loss
+        of = f" of {total}" if total is not None else ""
+        facts = [f"step {step}{of}" if step is not None else "", self.waits_for or ""]
+        facts += [f"loss {loss:.4g}" if isinstance(loss, int | float) else ""]
         return ", ".join([f"{self.id} {self.phase}", *filter(None, facts)])
 
     def __repr__(self) -> str:
         return f"<windlass.Status {self.one_line}>"
-
-    @property
-    def root_cause(self) -> events.RootCause | None:
-        """`cause`, typed."""
-        return None if self.cause is None else events.RootCause.from_json(self.cause)
-
-    @property
-    def last_progress(self) -> events.Progress:
-        """`progress`, typed."""
-        return events.Progress.from_json(self.progress)
-
-    @property
-    def last_checkpoint(self) -> events.CheckpointChanged | None:
-        """`checkpoint`, typed."""
-        return None if self.checkpoint is None else events.CheckpointChanged.from_json(self.checkpoint)
 
     def limited_seconds(self, now: float) -> float:
         """Seconds of the job's time limit that are used: idle time and the wait in queues of this machine do not count,
@@ -256,25 +241,25 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.RankChanged():
             return _after_rank(status, entry)
         case events.Progress():
-            return replace(status, progress=entry.to_json())  # without the progress of earlier attempts
+            return replace(status, progress=entry)  # without the progress of earlier attempts
         case events.DataStaged(name=name):
-            others = tuple(one for one in status.data if one.get("name") != name)
-            return replace(status, data=(*others, entry.to_json()))
+            others = tuple(one for one in status.data if one.name != name)
+            return replace(status, data=(*others, entry))
         case events.OutputsUploaded():
-            return replace(status, outputs=entry.to_json())
+            return replace(status, outputs=entry)
         case events.OutputsCollected():
-            return replace(status, collected=entry.to_json())
+            return replace(status, collected=entry)
         case events.CodeFiles(node=node):
-            others = tuple(one for one in status.code_files if one.get("node") != node)
-            return replace(status, code_files=(*others, entry.to_json()))
+            of_others = tuple(one for one in status.code_files if one.node != node)
+            return replace(status, code_files=(*of_others, entry))
         case events.RootCause():
-            return replace(status, cause=entry.to_json())
+            return replace(status, cause=entry)
         case events.CheckpointChanged():
             return _after_checkpoint(status, entry, at)
         case events.Warned():
             return _after_warning(status, entry)
         case events.ConditionChanged(type=kind):
-            return replace(status, condition=None if kind is None else {"since": at, **entry.to_json()})
+            return replace(status, condition=None if kind is None else entry.with_fields(since=at))
         case events.SupervisorRestarted():
             return replace(status, condition=None)
         case events.QueueChanged():
@@ -368,17 +353,17 @@ def _after_queue(status: Status, entry: events.QueueChanged) -> Status:
 
 
 def _after_checkpoint(status: Status, entry: events.CheckpointChanged, at: float) -> Status:
-    newest, seen = status.checkpoint or {}, {**entry.to_json(), "at": at}
+    newest, seen = status.checkpoint, entry.with_fields(at=at)
     match entry.action:
-        case "refused" if newest.get("name", "") == entry.name:
+        case "refused" if newest is not None and newest.name == entry.name:
             # The newest checkpoint is damaged: the run does not continue from it.
-            return replace(status, checkpoint={**newest, "refused": entry.reason or "damaged"}) if newest else status
+            return replace(status, checkpoint=newest.with_fields(refused=entry.reason or "damaged"))
         case "saved":
             return replace(status, checkpoint=seen, resume_from=None)
         case "restored":
             if not status.attempts or entry.source == "log":
                 return status
-            if newest.get("refused"):
+            if newest is not None and newest.refused:
                 status = replace(status, checkpoint=seen)
             return _replace_attempt(status, restored_step=entry.step)
     return status
@@ -416,7 +401,7 @@ def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status
 def _after_ending(status: Status, entry: events.RunEnding, at: float) -> Status:
     if status.attempts and status.attempts[-1].ended_at is None:
         status = _end_attempt(status, entry.phase or Phase.FAILED, entry, at)
-    return replace(_enter(status, Phase.UPLOADING, at), ending=entry.to_json())
+    return replace(_enter(status, Phase.UPLOADING, at), ending=entry)
 
 
 def _after_end(status: Status, entry: events.RunEnded, at: float) -> Status:
@@ -426,9 +411,10 @@ def _after_end(status: Status, entry: events.RunEnded, at: float) -> Status:
     if status.attempts and status.attempts[-1].ended_at is None:
         status = _end_attempt(status, phase, entry, at)
     status = _enter(status, phase, at)
-    removed = {"type": REMOVED, "message": "the run was removed from the cluster, and cannot be resumed", "since": at}
+    message = "the run was removed from the cluster, and cannot be resumed"
+    removed = events.ConditionChanged(REMOVED, message, since=at)
     condition = removed if entry.reason == "removed" else None
-    is_uploaded = phase is Phase.SUCCEEDED or (status.ending or {}).get("phase") != Phase.SUCCEEDED
+    is_uploaded = phase is Phase.SUCCEEDED or status.ending is None or status.ending.phase is not Phase.SUCCEEDED
     return replace(
         status,
         ended_at=status.phase_since,

@@ -9,7 +9,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
@@ -18,7 +18,22 @@ from typing import Any, Final, Self
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, UnsupportedVersion
 from windlass.runs import events, naming, read_only
-from windlass.runs.events import RECORD_VERSION, Entry, Event, Json, Machine
+from windlass.runs.events import (
+    RECORD_VERSION,
+    CheckpointChanged,
+    CodeFiles,
+    ConditionChanged,
+    DataStaged,
+    Entry,
+    Event,
+    Json,
+    Machine,
+    OutputsCollected,
+    OutputsUploaded,
+    Progress,
+    RootCause,
+    RunEnding,
+)
 from windlass.runs.filesystem import is_on_network
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
@@ -27,6 +42,7 @@ from windlass.runs.record import Attempt, Dropped, RankState, Status, advance, c
 from windlass.runs.trash import Trash, remove
 from windlass.runs.warnings import RunWarning
 from windlass.worker.reserve import FULL_ERRORS, Reserve
+from windlass.worker.values import Value
 
 SCHEMA: Final = """
     CREATE TABLE runs (
@@ -618,7 +634,7 @@ def _dump(status: Status) -> str:
 
 
 def _part(part: Any) -> Any:
-    return part.to_json() if isinstance(part, Machine | RunWarning) else _VALUES[type(part)](part)
+    return part.to_json() if isinstance(part, Value) else _VALUES[type(part)](part)
 
 
 def _load(text: str, progress: str | None = None) -> Status:
@@ -629,13 +645,14 @@ def _load(text: str, progress: str | None = None) -> Status:
         "attempts": tuple(_attempt(values) for values in data["attempts"]),
         "phases": {Phase(phase): seconds for phase, seconds in data["phases"].items()},
         "ranks": tuple(RankState(*values) for values in data["ranks"]),
-        "progress": _newer(json.loads(progress or "{}"), data["progress"]),
-        "machine": Machine.from_json(data["machine"]) if data["machine"] else None,
+        "progress": Progress.from_json(_newer(json.loads(progress or "{}"), data["progress"])),
         "dropped": tuple(Dropped(*values) for values in data["dropped"]),
-        "data": tuple(data["data"]),
-        "warnings": tuple(map(RunWarning.from_json, data["warnings"])),
-        "code_files": tuple(data["code_files"]),
     }
+    for name, kind in _ENTRIES.items():
+        if data[name] is not None:
+            data[name] = kind.from_json(data[name])
+    for name, part in _LISTS.items():
+        data[name] = tuple(map(part.from_json, data[name]))
     return Status(**data)
 
 
@@ -650,6 +667,16 @@ def _attempt(values: list[Any]) -> Attempt:
     return Attempt(**{**found, "phase": Phase(found["phase"]), "members": tuple(found["members"])})
 
 
+_ENTRIES: Final[Mapping[str, type[Entry]]] = {
+    "cause": RootCause,
+    "checkpoint": CheckpointChanged,
+    "machine": Machine,
+    "condition": ConditionChanged,
+    "outputs": OutputsUploaded,
+    "collected": OutputsCollected,
+    "ending": RunEnding,
+}
+_LISTS: Final[Mapping[str, type[Value]]] = {"data": DataStaged, "code_files": CodeFiles, "warnings": RunWarning}
 _FIELDS: Final = tuple(field.name for field in fields(Status))
 _ATTEMPT_FIELDS: Final = tuple(field.name for field in fields(Attempt))
 _VALUES: Final = {

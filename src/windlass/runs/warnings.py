@@ -13,7 +13,7 @@ JSON and the Python API show every warning of the status: nothing else has to be
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.runs import events
@@ -103,7 +103,7 @@ def warnings_after(status: Status, entry: events.Entry) -> tuple[RunWarning, ...
         case events.LossNotFinite(rank, loss, step):
             at = "" if step is None else f" at step {step:,}"
             return _with(status, NAN_LOSS, f"the loss became {_NOT_FINITE.get(loss, loss)}{at}", NAN_FIX, (rank,))
-        case events.Progress() if is_finite_again(status, entry.to_json()):
+        case events.Progress() if is_finite_again(status, entry):
             return _without(status, {NAN_LOSS})
         case events.CheckpointChanged(action="restored"):
             return _without(status, {NOT_FOUND})
@@ -139,11 +139,11 @@ def _without(status: Status, codes: frozenset[str] | set[str]) -> tuple[RunWarni
     return tuple(one for one in status.warnings if one.code not in codes)
 
 
-def is_finite_again(status: Status, progress: Mapping[str, Any]) -> bool:
+def is_finite_again(status: Status, progress: events.Progress) -> bool:
     """Whether `progress` ends the warning of a loss that is not finite."""
     ranks = next((one.ranks for one in status.warnings if one.code == NAN_LOSS), ())
-    loss = progress.get("loss")
-    return progress.get("rank", 0) in ranks and isinstance(loss, int | float) and math.isfinite(loss)
+    loss = progress.loss
+    return (progress.rank or 0) in ranks and isinstance(loss, int | float) and math.isfinite(loss)
 
 
 # -- sentences --------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def is_finite_again(status: Status, progress: Mapping[str, Any]) -> bool:
 def _not_saved(status: Status, entry: events.CheckpointChanged) -> tuple[str, str]:
     """`no checkpoint was saved after step 20: the last 4 saves failed, the newest at step 68: No space left`."""
     failures = 1 + sum(one.times for one in status.warnings if one.code == NOT_SAVED)
-    saved = status.last_checkpoint
+    saved = status.checkpoint
     after = "" if saved is None else f" after step {saved.step or 0:,}"
     many, newest = ("save", "at") if failures == 1 else (f"{failures} saves", "the newest at")
     at = "" if entry.step is None else f", {newest} step {entry.step:,}"
@@ -165,7 +165,7 @@ def _not_saved(status: Status, entry: events.CheckpointChanged) -> tuple[str, st
 
 def _not_collected(status: Status) -> tuple[str, str] | None:
     """Sentence and fix on files that nodes did not copy to the output; None if all that the job names were copied."""
-    found = [events.CodeFiles.from_json(one) for one in status.code_files]
+    found = status.code_files
     if problems := list(dict.fromkeys(problem for one in found for problem in one.problems)):
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
         fix = f"give each node paths of its own: {OWN_PATH}" if any(OF_ANOTHER_NODE in one for one in problems) else ""

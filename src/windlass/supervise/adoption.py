@@ -55,9 +55,9 @@ def settle(supervisor: Supervisor) -> bool:
 
 def observed_until(writer: RunWriter) -> float:
     """When a supervisor last recorded a node event, in unix seconds."""
-    progress_at = writer.store.status(writer.status.id).progress.get("at", 0.0)
+    progress_at = writer.store.status(writer.status.id).progress.at or 0.0
     noted_at = max(event.time for event in writer.events() if event.kind != "adopted")
-    return float(max(progress_at, noted_at))
+    return max(progress_at, noted_at)
 
 
 def pause_seconds(supervisor: Supervisor) -> float:

@@ -21,6 +21,7 @@ from windlass.worker.protocol import (
     STOP_NOW_SIGNAL,
     CodeFiles,
     CollectionBegan,
+    HostReport,
     NodeEnded,
     NodeEvent,
     NodeStarted,
@@ -77,6 +78,8 @@ class Node(ABC):
         self.start_ticks = 0
         self.boot = ""
         self.failures: list[RankFailure] = []
+        self.host: HostReport | None = None
+        """What its worker has read of its machine, if a rank has failed."""
         self.alone: tuple[int, ...] = ()
         """Its ranks that trained without ever reaching another."""
         self.outputs = 0
@@ -130,7 +133,7 @@ class Node(ABC):
                 self.pid, self.start_ticks, self.boot = event.pid, event.start_ticks, event.boot
             elif isinstance(event, NodeEnded):
                 self.take_end(event.failures)
-                self.alone, self.outputs = event.alone, event.outputs
+                self.host, self.alone, self.outputs = event.host, event.alone, event.outputs
             elif isinstance(event, RanksAlone):
                 self.alone = event.ranks
             elif isinstance(event, CollectionBegan):

@@ -112,7 +112,7 @@ class RunProgress:
     def __init__(self, record: Recorder, num_nodes: int) -> None:
         self._record = record
         self._num_nodes = num_nodes
-        self._newest = dict(record.status.progress)
+        self._newest = record.status.progress.to_json()
         self._is_unsaved = False
         self._next_event_at = 0.0
         self._rates: dict[int, float] = {}
@@ -141,9 +141,10 @@ class RunProgress:
             return
         record.enter(LIVE_PHASES.get(str(progress.get("phase", "training")), Phase.TRAINING), at=at)
         self._is_unsaved = True
-        if at >= self._next_event_at or is_finite_again(record.status, self._newest):
+        newest = events.Progress.from_json(self._newest)
+        if at >= self._next_event_at or is_finite_again(record.status, newest):
             self._next_event_at = at + max(1.0, PROGRESS_EVENT_SHARE * (at - record.status.created_at))
-            record.note(events.Progress.from_json(self._newest), at=at)
+            record.note(newest, at=at)
 
     def save(self) -> None:
         """Write what was reported since the last call. Raises StoreError."""

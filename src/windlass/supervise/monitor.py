@@ -239,7 +239,7 @@ class AttemptMonitor:
         if node.is_collecting:
             message = f"node {node.number} was lost while it copied files to the output"
             self._record.once(Warned(message, code=NOT_COLLECTED, ranks=node.ranks))
-        words = self._why_cut(node.ranks[0]) or node.last_words() or f"node {node.number} died"
+        words = self._why_cut(node) or node.last_words() or f"node {node.number} died"
         for rank in node.ranks:
             exit_code = self._exit_code(rank)
             if exit_code != 0 or self.attempt.has_failed_after_ranks:
@@ -262,17 +262,10 @@ class AttemptMonitor:
                 self._record.once(NodeLost(node.number, words.splitlines()[-1], **known))
             self._end_for(node)
 
-    def _why_cut(self, rank: int) -> str | None:
-        """Why its node was killed, if the others could not reach it."""
-        cut = self._run.liveness.cut
-        number = next((node.number for node in self.attempt.nodes if rank in node.ranks and node.number in cut), None)
-        return None if number is None else f"node {number} cannot be reached by the others"
-
-    def _of_loss(self, rank: int) -> dict[str, Any]:
-        """What is known of a rank that was lost with its node: no signal, where how it ended is not known."""
-        node = next((node for node in self.attempt.nodes if rank in node.ranks and node.number in self._lost), None)
-        why = "" if node is None or rank in self._failed_at else node.why_lost()
-        return {"summary": f"node {node.number} was lost: {why}", "signal": None} if node is not None and why else {}
+    def _why_cut(self, node: Node | None) -> str:
+        """Why this node was killed, if the others could not reach it; else empty."""
+        is_cut = node is not None and node.number in self._run.liveness.cut
+        return f"node {node.number} cannot be reached by the others" if node is not None and is_cut else ""
 
     def _exit_code(self, rank: int) -> int | None:
         """How a rank of a lost node had ended by then, from a node event or the rank's own mark; else None."""
@@ -292,15 +285,8 @@ class AttemptMonitor:
         """
         run, attempt, nodes = self._run, self.attempt, self.attempt.nodes
         failures = attempt.failures()
-        first = first_cause(failures)
         lost = sorted(self._lost)
-        cause = None
-        if first is not None:
-            why = attempt.why_ended or self._why_cut(first["rank"])
-            known = {"summary": why} if why else self._of_loss(first["rank"])
-            cause = RootCause.from_json({**first, **known, "node_lost": lost[0]} if lost else first)
-            if lost and attempt.why_ended and all(state.pid is None for state in self._record.status.ranks):
-                cause = RootCause(attempt.why_ended, exit_code=NOT_STARTED, node_lost=lost[0])
+        cause = self._cause(failures, lost)
         ended_by = self._ended_by(failures)
         if lost and lost[0] in attempt.evicted and ended_by in (None, "failure"):
             ended_by = "preemption"  # the notice of its pod did not arrive
@@ -326,6 +312,26 @@ class AttemptMonitor:
             at=at,
         )
         return found, died_at
+
+    def _cause(self, failures: list[RankFailure], lost: list[int]) -> RootCause | None:
+        """The root cause, with what its node has read of its machine, or why that was lost; None for no failure."""
+        why = self.attempt.why_ended
+        if lost and failures and why and all(state.pid is None for state in self._record.status.ranks):
+            return RootCause(why, exit_code=NOT_STARTED, node_lost=lost[0])
+        first = first_cause(failures)
+        if first is None:
+            return None
+        node = next((node for node in self.attempt.nodes if first.rank in node.ranks), None)
+        cause = RootCause.of(first) if node is None else RootCause.of(first, node=node.number, host=node.host)
+        if not lost:
+            return cause
+        cause = RootCause.of(cause, node_lost=lost[0])
+        if why := why or self._why_cut(node):
+            return RootCause.of(cause, summary=why)
+        if node is None or node.number not in self._lost or first.rank in self._failed_at or not node.why_lost():
+            return cause
+        # How it has ended is not known.
+        return RootCause.of(cause, summary=f"node {node.number} was lost: {node.why_lost()}", signal=None)
 
     def _ended_by(self, failures: list[RankFailure]) -> str | None:
         """The reason why the attempt ended, if it is not its ranks; see `restart_policy.outcome`."""

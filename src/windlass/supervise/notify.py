@@ -42,7 +42,7 @@ def webhook_of(policy: Mapping[str, Any], environ: Mapping[str, str]) -> Webhook
 
 def message(status: Status) -> dict[str, Any]:
     """What is sent: a sentence, as Slack (`text`) and Discord (`content`) read it, and the run for programs."""
-    cause = status.root_cause
+    cause = status.cause
     why = f": {cause.summary[:CAUSE_CHARS]}" if cause is not None and status.phase is not Phase.SUCCEEDED else ""
     seconds = (status.ended_at or status.created_at) - status.created_at
     text = f"{status.id} {status.phase} after {seconds:.0f} s on {status.target}{why}"

@@ -86,8 +86,7 @@ class Supervisor:
         """The attempt in progress; None between two."""
         self.next_at: float | None = None
         """When the next attempt begins, in unix seconds; None while one is in progress."""
-        before = writer.status.ending
-        self.ending: RunEnding | None = None if before is None else RunEnding.from_json(before)
+        self.ending: RunEnding | None = writer.status.ending
         """How the run ends once its outputs are uploaded or collected; None before that is decided."""
         self.detached = False
         """Whether this supervisor has detached: the run is still open, and its nodes keep running."""

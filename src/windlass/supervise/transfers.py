@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from windlass.errors import EngineError, in_a_line
-from windlass.runs.events import WAITS_FOR, DataStaged, Entry, OutputsUploaded, PhaseEntered, Warned
+from windlass.runs.events import DataStaged, Entry, OutputsUploaded, PhaseEntered, Warned
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
@@ -108,7 +108,7 @@ class DataStaging:
                 self._take(record, line)
             elif "waits" in line:
                 words = f"data {line['name']} waits for {line['waits']}, which fetches {self._sources[line['name']]}"
-                record.writer.set_progress({"message": words, WAITS_FOR: line["waits"], "at": record.now()})
+                record.writer.set_progress({"message": words, "waits_for": line["waits"], "at": record.now()})
             else:
                 record.writer.set_progress(self._progress.of(line, f"data {line['name']}", record.now()))
         if not self._transfer.is_done:
@@ -125,8 +125,8 @@ class DataStaging:
     def _take(self, record: Recorder, line: Line) -> None:
         source = self._sources[line["name"]]
         staged = DataStaged(line["name"], source, line["digest"], line["files"], line["bytes"], line["moved"])
-        before = next((one for one in record.status.data if one["name"] == staged.name), None)
-        if before is None or before["digest"] != staged.digest or staged.moved:
+        before = next((one for one in record.status.data if one.name == staged.name), None)
+        if before is None or before.digest != staged.digest or staged.moved:
             record.note(staged)
 
 
@@ -164,7 +164,7 @@ class OutputsUpload:
 
     def _before(self, record: Recorder) -> dict[str, Any]:
         """The progress of the script, without what an upload adds to it."""
-        newest = record.writer.store.status(record.status.id).progress
+        newest = record.writer.store.status(record.status.id).progress.to_json()
         return {name: value for name, value in newest.items() if name not in OF_TRANSFER}
 
     def _take(self, record: Recorder, line: Line) -> None:
@@ -197,7 +197,7 @@ class CheckpointUploads:
         """Go on with the upload, or begin one."""
         if self._transfer_at is None:
             return
-        saved = record.status.last_checkpoint
+        saved = record.status.checkpoint
         if self._transfer is None and saved is not None and self._done != (saved.step, saved.name):
             self._done = (saved.step, saved.name)
             self._transfer = self._transfer_at(saved.step or 0)
@@ -225,7 +225,7 @@ class CheckpointUploads:
     def _take(self, record: Recorder, line: Line) -> None:
         """Record what is there. Files that change meanwhile are refused, and uploaded after the last attempt."""
         before = record.status.outputs
-        if "digest" in line and (before is None or before["digest"] != line["digest"]):
+        if "digest" in line and (before is None or before.digest != line["digest"]):
             uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
             record.note(OutputsUploaded(self._destination, *uploaded))
 
@@ -275,4 +275,4 @@ def _is_early(record: Recorder) -> bool:
     """Whether little is lost where the run ends now: it is in its first attempt since it was begun or resumed."""
     history = record.history
     is_new = record.now() - history.now.began_at < CHECK_SECONDS
-    return is_new and not history.ended and record.status.last_checkpoint is None
+    return is_new and not history.ended and record.status.checkpoint is None

@@ -42,9 +42,8 @@ class ChangedFiles:
     """What `outputs.collect` lacks to keep the largest ones."""
 
 
-def changed_files(reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> ChangedFiles | None:
+def changed_files(found: Sequence[events.CodeFiles], plan: Mapping[str, Any]) -> ChangedFiles | None:
     """The view of what the nodes of the newest attempt have reported; None where none has, or nothing has changed."""
-    found = [events.CodeFiles.from_json(one) for one in reports]
     is_kept = plan.get("engine") == "local"
     outputs = plan.get("job", {}).get("outputs", {})
     wanted = tuple(outputs.get("collect", ()))
@@ -70,9 +69,9 @@ def changed_files(reports: Sequence[Mapping[str, Any]], plan: Mapping[str, Any])
     )
 
 
-def newest_save(reports: Sequence[Mapping[str, Any]]) -> SavedState | None:
+def newest_save(reports: Sequence[events.CodeFiles]) -> SavedState | None:
     """The newest saved state, of all nodes."""
-    saves = [save for one in reports if (save := events.CodeFiles.from_json(one).save) is not None]
+    saves = [one.save for one in reports if one.save is not None]
     return max(saves, key=lambda one: one.at, default=None)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def run_table(status: Status, now: float) -> str:
     """HTML of a run: where it is, since when, how far, and where its results are."""
     seconds = (now if status.ended_at is None else status.ended_at) - status.created_at
-    progress = {name: status.progress.get(name) for name in ("step", "total", "epoch", "loss")}
+    progress = {name: getattr(status.progress, name) for name in ("step", "total", "epoch", "loss")}
     rows = {
         "run": status.id,
         "phase": status.phase.value,
@@ -20,7 +20,7 @@ def run_table(status: Status, now: float) -> str:
         "time": f"{seconds:,.0f} s",
         "progress": ", ".join(f"{name} {value}" for name, value in progress.items() if value is not None),
         "waits for": status.waits_for or "",
-        "cause": str((status.cause or {}).get("summary", "")),
+        "cause": status.cause.summary if status.cause is not None else "",
         "output": status.output_dir,
         "note": status.note,
     }

@@ -162,17 +162,12 @@ class Advance:
 
 def summary_of(status: Status, now: float, *, is_here: bool, current: RunState | None = None) -> RunSummary:
     """The view of a run for a list; `current` has why its state may be old."""
-    condition = status.condition
     return view_of(
         RunSummary,
         status,
         host=None if status.machine is None else status.machine.host,
         is_here=is_here,
         phases={phase: round(seconds, 3) for phase, seconds in status.phases_at(now).items()},
-        progress=status.last_progress,
-        cause=status.root_cause,
-        checkpoint=status.last_checkpoint,
-        condition=None if condition is None else events.ConditionChanged.from_json(condition),
         logs_dropped=status.dropped,
         as_of=current.as_of if current is not None and current.stale else None,
         stale=(current.stale or None) if current is not None else None,
@@ -205,10 +200,10 @@ def run_of(
         imports=tuple(plan.get("nodes", {}).get("imports", ())),
         ledger=ledger,
         network=None if network is None else events.NetworkCreated.from_json(network),
-        data=tuple(map(events.DataStaged.from_json, status.data)),
+        data=status.data,
         data_differences=data_differences,
-        outputs=None if status.outputs is None else events.OutputsUploaded.from_json(status.outputs),
-        collected=None if status.collected is None else events.OutputsCollected.from_json(status.collected),
+        outputs=status.outputs,
+        collected=status.collected,
         own_save=newest_save(status.code_files),
         changed_files=changed_files(status.code_files, plan),
         outputs_left=status.phase.is_terminal and status.ending is not None,

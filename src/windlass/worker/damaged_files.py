@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from windlass.worker.file_systems import is_of_space
+from windlass.worker.protocol import DamagedFile
 from windlass.worker.resume import TORN, problem_of_safetensors
 from windlass.worker.saved_states import ZIPPED, walk
 from windlass.worker.tracebacks import plain, traceback_of
@@ -39,8 +40,8 @@ MOST_JSON_BYTES = 4 << 20
 MOST_FILES, MOST_FOUND, MOST_SECONDS = 5000, 8, 2.0
 
 
-def damaged_files(tail: str, folders: Iterable[str]) -> list[dict[str, str]]:
-    """`path` and `problem` of each damaged file, those first that the output names, or their folders; then the newest.
+def damaged_files(tail: str, folders: Iterable[str]) -> list[DamagedFile]:
+    """Each damaged file, those first that the output names, or their folders; then the newest.
 
     `tail` is the output of the rank. It is empty where that failed in another way than by loading a file. `folders` are
     where the run writes; those that the output names are searched too.
@@ -61,7 +62,7 @@ def damaged_files(tail: str, folders: Iterable[str]) -> list[dict[str, str]]:
             is_named = any(part in words for part in path.split(os.sep)[-2:])
             found.setdefault(os.path.realpath(path), (is_named, written_at, problem))
     first = sorted(found, key=lambda path: found[path], reverse=True)[:MOST_FOUND]
-    return [{"path": path, "problem": found[path][2]} for path in first]
+    return [DamagedFile(path, found[path][2]) for path in first]
 
 
 def _files(paths: Iterable[str], endings: tuple[str, ...], until: float) -> Iterator[str]:

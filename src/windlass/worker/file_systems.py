@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 from windlass.worker.process import read_text
+from windlass.worker.protocol import FileSystem
 
 _NO_SPACE = r"\[Errno (?:28|122)\]|No space left on device|Disk quota exceeded"
 _WRITE_FAILED = r"file write failed|PytorchStreamWriter failed|(?s:inline_container.*unexpected pos)"
@@ -21,7 +21,7 @@ FULL_BYTES = 32 << 20
 """A file system with less than this left, and less than a tenth of its size, counts as full."""
 
 
-def without_space(tail: str, folder: str) -> list[dict[str, Any]]:
+def without_space(tail: str, folder: str) -> list[FileSystem]:
     """The file system of the file that could not be written, or those that are full; empty for other failures.
 
     `tail` is the last output of the rank that failed, `folder` where relative paths of it begin.
@@ -37,7 +37,7 @@ def without_space(tail: str, folder: str) -> list[dict[str, Any]]:
         for mount in mounts
         if len(mount) > 3 and not mount[2].startswith(_LEFT_OUT) and "ro" not in mount[3].split(",")
     ]
-    full: dict[int, dict[str, Any]] = {}
+    full: dict[int, FileSystem] = {}
     for point in sorted(filter(os.path.isdir, points), key=len):  # one may be mounted at several places
         if (one := _read(point)) and _is_full(one):
             full.setdefault(os.stat(point).st_dev, one)
@@ -57,20 +57,15 @@ def _mount_of(path: str) -> str:
     return path
 
 
-def _read(mount: str) -> dict[str, Any]:
+def _read(mount: str) -> FileSystem | None:
     try:
         line = os.statvfs(mount)
     except OSError:
-        return {}
-    return {
-        "mount": mount,
-        "bytes": line.f_blocks * line.f_frsize,
-        "free_bytes": line.f_bavail * line.f_frsize,
-        "files": line.f_files,
-        "free_files": line.f_favail,
-    }
+        return None
+    size = line.f_frsize
+    return FileSystem(mount, line.f_blocks * size, line.f_bavail * size, line.f_files, line.f_favail)
 
 
-def _is_full(one: dict[str, Any]) -> bool:
-    by_bytes = one["bytes"] > 0 and one["free_bytes"] < min(FULL_BYTES, one["bytes"] // 10)
-    return bool(by_bytes or (one["files"] > 0 and one["free_files"] == 0))
+def _is_full(one: FileSystem) -> bool:
+    by_bytes = one.bytes > 0 and one.free_bytes < min(FULL_BYTES, one.bytes // 10)
+    return by_bytes or (one.files > 0 and one.free_files == 0)

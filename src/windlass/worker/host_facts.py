@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 from windlass.worker.port_listeners import IN_USE, listeners
 from windlass.worker.process import read_text
+from windlass.worker.protocol import DamagedFile, FileSystem, HostReport, Listener
 
 SHM = "/dev/shm"
 _KILLED = re.compile(r"Killed process (\d+) \([^)]*\)[^\n]*")
@@ -18,8 +18,8 @@ class HostFacts:
 
     def __init__(self) -> None:
         self._group, self._machine = _oom_kills_of_group(), _oom_kills_of_machine()
-        self._listeners: list[dict[str, Any]] = []
-        self._without_space: list[dict[str, Any]] = []
+        self._listeners: tuple[Listener, ...] = ()
+        self._without_space: tuple[FileSystem, ...] = ()
         self._tail = ""
 
     def see_listeners(self, tail: str, groups: set[int]) -> None:
@@ -29,7 +29,7 @@ class HostFacts:
         `tail` is its output, `groups` are the process groups of all ranks.
         """
         if not self._listeners and IN_USE.search(tail):
-            self._listeners = listeners(groups)
+            self._listeners = tuple(listeners(groups))
 
     def see_failure(self, tail: str, folder: str) -> None:
         """Note which file system is full, if the first rank that failed found no space: files may be removed next.
@@ -38,46 +38,50 @@ class HostFacts:
         """
         from windlass.worker.file_systems import without_space  # few nodes fail
 
-        self._tail, self._without_space = tail, without_space(tail, folder)
+        self._tail, self._without_space = tail, tuple(without_space(tail, folder))
 
-    def facts(self, pids: list[int], folders: list[str], saved_in: list[str]) -> dict[str, Any]:
-        """What may explain the end of ranks with these pids; `folders` are where they write, `saved_in` where they may
-        have saved what they load.
+    def report(
+        self, pids: list[int], folders: list[str], saved_in: list[str], held_port: int | None = None
+    ) -> HostReport:
+        """What may explain the end of ranks with these pids. Counts are those since this object was made.
 
-        Counts are those since this object was made; what cannot be read is left out.
+        `folders` are where the ranks write, `saved_in` where they may have saved what they load.
         """
-        found: dict[str, Any] = {"free_bytes": {}}
-        group, machine = _oom_kills_of_group(), _oom_kills_of_machine()
-        if group is not None and self._group is not None:
-            found["oom_kills_of_group"] = group - self._group
-        if machine is not None and self._machine is not None:
-            found["oom_kills_of_machine"] = machine - self._machine
-        if found.get("oom_kills_of_group") or found.get("oom_kills_of_machine"):
-            found["oom_record"] = _kernel_record(pids)
-        limit = _memory_limit()
-        if limit:
-            found["memory_limit_bytes"] = limit
-        for folder in dict.fromkeys(folders):
-            try:
-                line = os.statvfs(folder)
-            except OSError:
-                continue
-            found["free_bytes"][folder] = line.f_bavail * line.f_frsize
-        try:
-            line = os.statvfs(SHM)
-            found["shm_free_bytes"], found["shm_bytes"] = line.f_bavail * line.f_frsize, line.f_blocks * line.f_frsize
-        except OSError:
-            pass
-        if self._without_space:
-            found["without_space"] = self._without_space
-        if "Traceback" in self._tail:
-            from windlass.worker.damaged_files import damaged_files  # it reads archives: nodes start without that
+        group, machine = _grown(self._group, _oom_kills_of_group()), _grown(self._machine, _oom_kills_of_machine())
+        shm = _statvfs(SHM)
+        spaces = {folder: line for folder in folders if (line := _statvfs(folder)) is not None}
+        return HostReport(
+            oom_kills_of_group=group,
+            oom_kills_of_machine=machine,
+            oom_record=_kernel_record(pids) if group or machine else "",
+            memory_limit_bytes=_memory_limit() or None,
+            free_bytes={folder: line.f_bavail * line.f_frsize for folder, line in spaces.items()},
+            shm_bytes=0 if shm is None else shm.f_blocks * shm.f_frsize,
+            shm_free_bytes=None if shm is None else shm.f_bavail * shm.f_frsize,
+            without_space=self._without_space,
+            damaged_files=self._damaged(saved_in),
+            listeners=self._listeners,
+            held_port=held_port,
+        )
 
-            if damaged := damaged_files(self._tail, saved_in):
-                found["damaged_files"] = damaged
-        if self._listeners:
-            found["listeners"] = self._listeners
-        return found
+    def _damaged(self, saved_in: list[str]) -> tuple[DamagedFile, ...]:
+        if "Traceback" not in self._tail:
+            return ()
+        from windlass.worker.damaged_files import damaged_files  # it reads archives: nodes start without that
+
+        return tuple(damaged_files(self._tail, saved_in))
+
+
+def _grown(before: int | None, now: int | None) -> int | None:
+    """By how much a counter has grown; None where it could not be read."""
+    return None if before is None or now is None else now - before
+
+
+def _statvfs(folder: str) -> os.statvfs_result | None:
+    try:
+        return os.statvfs(folder)
+    except OSError:
+        return None
 
 
 def _oom_kills_of_group() -> int | None:

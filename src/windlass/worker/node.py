@@ -32,6 +32,7 @@ from windlass.worker.protocol import (
     STOP_SIGNALS,
     CodeFiles,
     CollectionBegan,
+    HostReport,
     NodeEnded,
     NodeSpec,
     NodeStarted,
@@ -162,10 +163,10 @@ class Node:
         failures = self.failures()
         found = self._collect(is_success=not failures)
         self.output.report_nothing_saved(found.save.path if found is not None and found.save is not None else "")
-        facts = self._facts() if failures else {}
+        host, flights = (self._report_of_host(), flights_of(self.ranks)) if failures else (None, {})
         alone = tuple(rank.number for rank in self.ranks if os.path.exists(rank.base + ALONE))
         outputs = self._kept_outputs()
-        self.events.add(NodeEnded(time.time(), tuple(failures), self.ranks.ended_by, facts, alone, outputs))
+        self.events.add(NodeEnded(time.time(), tuple(failures), self.ranks.ended_by, host, flights, alone, outputs))
         self._write_end()
         self.reserve.release()
         return 1 if failures else 0
@@ -526,17 +527,14 @@ class Node:
         failed = [rank for rank in self.ranks if rank.outcome() != 0 and rank.number not in known]
         return [*self.own_failures, *(rank.failure() for rank in failed)]
 
-    def _facts(self) -> dict[str, Any]:
+    def _report_of_host(self) -> HostReport:
         output, saves = (self.spec.env.get(f"WINDLASS_{name}_DIR", "") for name in ("OUTPUT", "CHECKPOINT"))
-        folders = [output, self.spec.folder, self.spec.cwd, os.environ.get("TMPDIR", "/tmp")]
-        facts = self.host_facts.facts(
+        return self.host_facts.report(
             [rank.pid for rank in self.ranks],
-            list(filter(None, folders)),
+            list(filter(None, [output, self.spec.folder, self.spec.cwd, os.environ.get("TMPDIR", "/tmp")])),
             list(filter(None, [saves, output, self.spec.cwd])),
+            self.spec.held_port,
         )
-        if self.spec.held_port is not None:
-            facts["held_port"] = self.spec.held_port
-        return {**facts, "flights": flights_of(self.ranks)}
 
     def _warn(self, message: str, code: str | None = None) -> None:
         self.events.add(NodeWarning(time.time(), message, code=code))

@@ -122,7 +122,7 @@ def _explain(path: str, node: Node) -> None:
         return
     try:
         with open(path, "w") as file:
-            file.write(f"rank {found['rank']}: {found['summary']}\n")
+            file.write(f"rank {found.rank}: {found.summary}\n")
     except OSError as error:
         print(f"{path} cannot be written: {error}", file=sys.stderr, flush=True)
 

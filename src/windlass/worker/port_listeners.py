@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 from windlass.worker import process
+from windlass.worker.protocol import Listener
 
 IN_USE = re.compile(r"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]|Binding port \d+ failed")
 """What programs print that found a port in use."""
@@ -14,8 +14,8 @@ MAX_LISTENERS = 64
 _LISTENS = "0A"
 
 
-def listeners(own: set[int]) -> list[dict[str, Any]]:
-    """`port`, `pid`, `group` and `name` of every process that listens, those in the process groups `own` first.
+def listeners(own: set[int]) -> list[Listener]:
+    """Every process that listens, those in the process groups `own` first.
 
     Processes of other users have no pid here: their descriptors may not be read.
     """
@@ -28,9 +28,9 @@ def listeners(own: set[int]) -> list[dict[str, Any]]:
         for inode in _sockets(line.pid) & ports.keys():
             seen.add(inode)
             name = process.read_text(f"/proc/{line.pid}/comm").strip()
-            found.append({"port": ports[inode], "pid": line.pid, "group": line.group, "name": name})
-    found += [{"port": port, "pid": None, "group": 0, "name": ""} for inode, port in ports.items() if inode not in seen]
-    return sorted(found, key=lambda one: (one["group"] not in own, one["port"]))[:MAX_LISTENERS]
+            found.append(Listener(ports[inode], line.pid, line.group, name))
+    found += [Listener(port) for inode, port in ports.items() if inode not in seen]
+    return sorted(found, key=lambda one: (one.group not in own, one.port))[:MAX_LISTENERS]
 
 
 def _listening() -> dict[str, int]:

@@ -489,6 +489,62 @@ class RankFailure(Value):
     """Whether its script called `sys.exit`: an exception in its output was handled, perhaps long before."""
 
 
+class Listener(Value):
+    """A process that listens on a TCP port."""
+
+    port: int
+    pid: Optional[int] = None
+    """None for a process of another user."""
+    group: int = 0
+    """Its process group; 0 where it is not known."""
+    name: str = ""
+
+
+class FileSystem(Value):
+    """The space of a file system."""
+
+    mount: str
+    bytes: int
+    free_bytes: int
+    files: int
+    """How many files it can hold; 0 where it has no limit."""
+    free_files: int
+
+
+class DamagedFile(Value):
+    """A file that is not whole."""
+
+    path: str
+    problem: str
+
+
+class HostReport(Value):
+    """What a node worker read of its machine after a rank had failed. Counts start when the worker started."""
+
+    oom_kills_of_group: Optional[int] = None
+    """Processes of its control group that the kernel killed for lack of memory; None where that cannot be read."""
+    oom_kills_of_machine: Optional[int] = None
+    """The same for the whole machine."""
+    oom_record: str = ""
+    """The line of the kernel about one of the ranks."""
+    memory_limit_bytes: Optional[int] = None
+    """The memory limit of its control group; None where there is none."""
+    free_bytes: Mapping[str, int] = EMPTY
+    """Free space, by folder of the run."""
+    shm_bytes: int = 0
+    """Size of /dev/shm."""
+    shm_free_bytes: Optional[int] = None
+    """Free space of /dev/shm; None where there is none."""
+    without_space: tuple[FileSystem, ...] = ()
+    """The full file systems, if the rank found no space."""
+    damaged_files: tuple[DamagedFile, ...] = ()
+    """Damaged files of the kind that the rank failed to load."""
+    listeners: tuple[Listener, ...] = ()
+    """Who listened, if the rank found a port in use."""
+    held_port: Optional[int] = None
+    """The port of the process group, where the supervisor holds it for the ranks."""
+
+
 class NodeEnded(NodeEvent):
     """The last event of a node: all its ranks have ended."""
 
@@ -496,12 +552,46 @@ class NodeEnded(NodeEvent):
     failures: tuple[RankFailure, ...]
     ended_by: str = "itself"
     """`itself`, `failure` or `stop`."""
-    facts: Mapping[str, Any] = EMPTY
-    """Of the host, if ranks failed."""
+    host: Optional[HostReport] = None
+    """Of its machine, if ranks failed."""
+    flights: Mapping[str, Mapping[str, Any]] = EMPTY
+    """The last collectives of its ranks, by rank, if ranks failed; see `worker/flight_recorder.py`."""
     alone: tuple[int, ...] = ()
     """Ranks that ended without ever having reached another one."""
     outputs: int = 0
     """Bytes of outputs that the pod keeps for the supervisor, at least 1 where there are any; 0: it keeps none."""
+
+
+class RootCause(Value):
+    """What failed first in an attempt, as `worker/root_cause.py` reads it once, after the end of the attempt."""
+
+    summary: str
+    rank: Optional[int] = None
+    """The rank that failed first; None where no rank is the cause."""
+    exit_code: Optional[int] = None
+    """Of its process; −N for signal N."""
+    signal: Optional[str] = None
+    """The signal that ended its process: `SIGKILL`."""
+    traceback: str = ""
+    victims: tuple[int, ...] = ()
+    """Ranks that failed because this one did."""
+    at: Optional[float] = None
+    """Unix seconds."""
+    node_lost: Optional[int] = None
+    """The node whose loss it is."""
+    blames_peer: bool = False
+    """Whether its error names another rank, which failed without reporting anything."""
+    transient: bool = False
+    """Whether its error may be gone in another attempt: one of the network, of a service, of a device or of space."""
+    node: Optional[int] = None
+    """The node of that rank."""
+    failure: str = ""
+    """How that rank failed: `exception`, `signal` or `exit-code`; empty where no rank is the cause."""
+    code: Optional[int] = None
+    """The exit code of the process that failed, where a launcher or a shell reports that of its child; −N for signal
+    N."""
+    host: Optional[HostReport] = None
+    """What its node read of its machine; None where the node has not reported its end."""
 
 
 class WorkerFailed(NodeEvent):

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable
-from typing import Any
 
-from windlass.worker.protocol import RankFailure
+from windlass.worker.protocol import RankFailure, RootCause
 from windlass.worker.tracebacks import (
     child_code,
     child_signal,
@@ -55,34 +54,35 @@ _TRANSIENT = (
 )
 """Errors of the network, of services, of devices and of space: the next attempt may not meet them."""
 _END_BYTES = 4096
+_SHELL_SIGNALS = (128 + 4, 128 + 6, 128 + 7, 128 + 9, 128 + 11)
+"""Exit codes by which a shell reports that a signal ended its command."""
 
 
-def first_cause(failures: Iterable[RankFailure]) -> dict[str, Any] | None:
-    """The root cause among the failed ranks.
-
-    Gives `rank`, `exit_code`, `signal`, `summary`, `traceback` and `victims` (ranks), and `blames_peer` where even its
-    output only reports a lost peer, and `transient` where its error may be gone in another attempt; None where nothing
-    failed.
-    """
+def first_cause(failures: Iterable[RankFailure]) -> RootCause | None:
+    """The root cause among the failed ranks; None where nothing failed."""
     failures = list(failures)
     if not failures:
         return None
     first = min(failures, key=_order)
-    trace = traceback_of(first.tail)
-    found = {
-        "rank": first.rank,
-        "exit_code": first.exit_code,
-        "signal": signal_name(first.exit_code),
-        "at": began_at(first),
-        "summary": _summary(first, trace),
-        "traceback": trace,
-        "victims": sorted(failure.rank for failure in failures if failure is not first and not failure.not_started),
-    }
-    if is_victim(first.exit_code, first.tail):
-        found["blames_peer"] = True
-    if _is_transient(first.tail, trace):
-        found["transient"] = True
-    return found
+    tail, trace = unstyled(first.tail), traceback_of(first.tail)
+    line, number = exception_line(trace), launched_signal(tail)
+    code = -number if number else child_code(tail) or first.exit_code
+    code = 128 - code if code in _SHELL_SIGNALS else code
+    has_own_error = bool(line) and is_launched(tail) and not is_secondary(line)
+    failure = "signal" if code < 0 and not has_own_error else "exception" if line else "exit-code"
+    return RootCause(
+        _summary(first, trace),
+        first.rank,
+        first.exit_code,
+        signal_name(first.exit_code),
+        trace,
+        tuple(sorted(one.rank for one in failures if one is not first and not one.not_started)),
+        began_at(first),
+        blames_peer=is_victim(first.exit_code, first.tail),
+        transient=_is_transient(first.tail, trace),
+        failure=failure,
+        code=code,
+    )
 
 
 def failed_by_itself(failures: Iterable[RankFailure]) -> bool:

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 from tests.engines.harness import SCRIPTS, Aspect, Can, Case, Harness, differs, needs
+from tests.statuses import cause_of
 
 from windlass.runs.phase import Phase
 
@@ -27,7 +28,7 @@ class Exits(Case):
     def test_leaving_with_a_text_prints_it_and_fails(self, harness: Harness) -> None:
         run = harness.finish("leave_with_text", "no such data set")
         assert (run.status.exit_code, run.text()) == (1, "no such data set\n")
-        assert "no such data set" in (run.status.cause or {})["summary"]
+        assert "no such data set" in cause_of(run.status).summary
 
     @differs(Aspect.PROGRAM)
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT], ids=lambda n: n.name)
@@ -35,7 +36,7 @@ class Exits(Case):
         status = harness.finish("die", str(int(number))).status
         assert (status.phase, status.exit_code) == (Phase.FAILED, -number)
         assert status.cause is not None
-        assert status.cause["signal"] == number.name
+        assert status.cause.signal == number.name
 
     @differs(Aspect.ENDS, Aspect.OBJECTS)
     def test_the_first_failure_ends_the_others(self, harness: Harness) -> None:
@@ -46,23 +47,23 @@ class Exits(Case):
     def test_a_rank_that_left_silently_is_the_first_cause(self, harness: Harness) -> None:
         cause = harness.finish("one_leaves", "2", "5", nodes=2, procs_per_node=2).status.cause
         assert cause is not None
-        assert (cause["rank"], cause["victims"]) == (2, [0, 1, 3])
-        assert "no output" in cause["summary"]
+        assert (cause.rank, cause.victims) == (2, (0, 1, 3))
+        assert "no output" in cause.summary
 
     @differs(Aspect.ENDS)
     def test_a_rank_that_was_killed_is_the_first_cause(self, harness: Harness) -> None:
         cause = harness.finish("one_dies", "1", "9", nodes=2, procs_per_node=2).status.cause
         assert cause is not None
-        assert (cause["rank"], cause["exit_code"], cause["victims"]) == (1, -9, [0, 2, 3])
+        assert (cause.rank, cause.exit_code, cause.victims) == (1, -9, (0, 2, 3))
 
     @differs(Aspect.ENDS)
     def test_a_rank_that_raised_is_the_first_cause_with_its_traceback(self, harness: Harness) -> None:
         cause = harness.finish("one_raises", "1", procs_per_node=3).status.cause
         assert cause is not None
-        assert (cause["rank"], cause["victims"]) == (1, [0, 2])
-        assert cause["summary"] == "ValueError: loss is nan at step 3"
-        assert cause["traceback"].startswith("Traceback")
-        assert 'raise ValueError(f"loss is nan at step {step}")' in cause["traceback"]
+        assert (cause.rank, cause.victims) == (1, (0, 2))
+        assert cause.summary == "ValueError: loss is nan at step 3"
+        assert cause.traceback.startswith("Traceback")
+        assert 'raise ValueError(f"loss is nan at step {step}")' in cause.traceback
 
     @differs(Aspect.ENDS)
     @needs(Can.TORCH)
@@ -71,9 +72,9 @@ class Exits(Case):
         run = harness.finish("allreduce.py", "1", fate, base=SCRIPTS, procs_per_node=2, **harness.way.torch_fields)
         cause = run.status.cause
         assert cause is not None
-        assert (cause["rank"], cause["victims"]) == (1, [0]), run.text()
+        assert (cause.rank, cause.victims) == (1, (0,)), run.text()
         expected = {"raise": "ValueError: loss is nan at step 3", "kill": "killed (SIGKILL)"}[fate]
-        assert cause["summary"].startswith(expected)
+        assert cause.summary.startswith(expected)
         assert "step 2 sum 3" in run.text(ranks=[0])
         assert "step 3 sum" not in run.text()
 
@@ -81,8 +82,8 @@ class Exits(Case):
     def test_a_rank_that_raised_is_the_first_cause_though_it_is_gone_last(self, harness: Harness) -> None:
         cause = harness.finish("lingering.py", base=SCRIPTS, procs_per_node=2).status.cause
         assert cause is not None
-        assert (cause["rank"], cause["exit_code"], cause["victims"]) == (1, 1, [0])
-        assert cause["summary"] == "ValueError: no such batch"
+        assert (cause.rank, cause.exit_code, cause.victims) == (1, 1, (0,))
+        assert cause.summary == "ValueError: no such batch"
 
     def test_a_failure_is_not_tried_again_unless_asked(self, harness: Harness) -> None:
         assert len(harness.finish("leave", "3").status.attempts) == 1
@@ -137,20 +138,20 @@ class Exits(Case):
     def test_restarts_end_with_the_last_failure(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "9", restarts=1)
         assert (run.status.phase, run.status.exit_code, len(run.status.attempts)) == (Phase.FAILED, 7, 2)
-        assert (run.status.cause or {})["rank"] == 0
+        assert cause_of(run.status).rank == 0
 
     def test_a_step_that_fails_twice_in_the_same_way_is_not_tried_again(self, harness: Harness) -> None:
         run = harness.finish("fail_at_step", "3", restarts=5)
         assert (run.status.phase, len(run.status.attempts)) == (Phase.FAILED, 2)
         assert run.status.attempts[-1].reason == "same-step-twice"
         assert (run.events[-1].kind, run.events[-1].data["step"]) == ("end", 3)
-        assert (run.status.cause or {})["summary"] == "ValueError: label 11 of 10"
+        assert cause_of(run.status).summary == "ValueError: label 11 of 10"
 
     def test_a_start_that_fails_twice_in_the_same_way_is_not_tried_again(self, harness: Harness) -> None:
         run = harness.finish("fail_at_start", nodes=2, restarts=5)
         assert (run.status.phase, len(run.status.attempts)) == (Phase.FAILED, 2)
         assert run.status.attempts[-1].reason == "same-error-twice"
-        assert (run.status.cause or {})["summary"] == "ValueError: no shard 11 of 10"
+        assert cause_of(run.status).summary == "ValueError: no shard 11 of 10"
 
     def test_only_the_named_causes_are_worth_a_restart(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "2", restarts={"max": 3, "on": ["preemption"]})

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from tests.engines.harness import SCRIPTS, Aspect, Can, Case, Harness, differs, needs
 from tests.helpers.until import until
+from tests.statuses import cause_of
 
 from windlass.worker import process
+from windlass.worker.protocol import FileSize
 
 
 def other_pythons() -> dict[str, str]:
@@ -70,15 +72,15 @@ class Interpreter(Case):
         (tmp_path / "wrong.py").write_text('print("a" if True else "b"\n')
         run = harness.finish("wrong.py", base=tmp_path)
         assert (run.text(), run.status.exit_code) == (bare("wrong.py", base=tmp_path).stderr, 1)
-        assert (run.status.cause or {})["summary"].startswith("SyntaxError")
+        assert cause_of(run.status).summary.startswith("SyntaxError")
 
     @differs(Aspect.PROGRAM)
     @needs(Can.SCRIPTS)
     def test_the_first_cause_tells_the_whole_chain(self, harness: Harness) -> None:
         cause = harness.finish("broken.py", base=SCRIPTS).status.cause
         assert cause is not None
-        assert cause["summary"] == "RuntimeError: no checkpoint"
-        assert "KeyError: 'weights'" in cause["traceback"]
+        assert cause.summary == "RuntimeError: no checkpoint"
+        assert "KeyError: 'weights'" in cause.traceback
 
     @differs(Aspect.PROGRAM)
     @needs(Can.SCRIPTS)
@@ -108,8 +110,8 @@ class Interpreter(Case):
         (tmp_path / "unchanged.py").write_text((SCRIPTS / "unchanged.py").read_text())
         run = harness.start("unchanged.py", base=tmp_path, outputs={"collect": ["out/**"]}).succeeded()
         [found] = run.status.code_files
-        assert (found["copied"], found["copied_bytes"]) == (1, 1000), found
-        assert found["largest"] == [{"path": "notes.txt", "bytes": 4}], "the code itself is not new"
+        assert (found.copied, found.copied_bytes) == (1, 1000), found
+        assert found.largest == (FileSize("notes.txt", 4),), "the code itself is not new"
         assert run.status.warnings == ()
 
     @needs(Can.PROCESSES)
@@ -150,7 +152,7 @@ class Interpreter(Case):
         )
         run = harness.finish("train_anywhere.py", base=SCRIPTS, python=str(python))
         assert (run.status.exit_code, run.text().split()[:2]) == (0, ["by", str(python)]), run.text()
-        assert run.status.progress["step"] == 3
+        assert run.status.progress.step == 3
 
     @needs(Can.INTERPRETERS)
     @pytest.mark.parametrize("name", sorted(OTHER_PYTHONS) or [NO_OTHER])
@@ -158,4 +160,4 @@ class Interpreter(Case):
         run = harness.finish("train_anywhere.py", base=SCRIPTS, python=OTHER_PYTHONS[name], procs_per_node=2)
         assert run.status.exit_code == 0, run.text()
         assert run.text().endswith(f"{name.removeprefix('python')}\n")
-        assert run.status.progress["step"] == 3
+        assert run.status.progress.step == 3

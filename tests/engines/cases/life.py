@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.harness import PATIENCE_SECONDS, SCRIPTS, Aspect, Can, Case, Harness, Run, differs, needs
+from tests.statuses import cause_of
 
 from windlass.errors import NoSuchRun, PlanError, UsageError
 from windlass.runs.logs import RunLogs
@@ -96,7 +97,7 @@ class Life(Case):
     def test_the_time_limit_ends_the_run(self, harness: Harness) -> None:
         run = harness.finish("sleep", "600", timeout=1, restarts=3)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 124)
-        assert "timeout of 1 s" in (run.status.cause or {})["summary"]
+        assert "timeout of 1 s" in cause_of(run.status).summary
         assert run.status.ended_at is not None
         assert run.status.ended_at - run.status.created_at >= 1
 

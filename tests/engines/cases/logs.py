@@ -77,7 +77,7 @@ class Logs(Case):
     def test_progress_gets_into_the_status(self, harness: Harness, how: str) -> None:
         run = harness.finish(how, "12")
         progress = run.status.progress
-        assert progress["loss"] == pytest.approx(1 / 12, abs=1e-3)
+        assert progress.loss == pytest.approx(1 / 12, abs=1e-3)
         assert "progress" in [event.kind for event in run.events]
 
     def test_structured_lines_are_not_shown_to_people(self, harness: Harness) -> None:

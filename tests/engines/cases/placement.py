@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.engines.harness import BEHAVIOURS, Aspect, Can, Case, Harness, differs, needs
 from tests.helpers.once import once
+from tests.statuses import cause_of
 
 SHAPES = [(3, 2), (2, 2), (1, 1)]
 NUMBERS = ("$WINDLASS_RANK", "--local_rank=$WINDLASS_LOCAL_RANK", "${WINDLASS_NODE_RANK}", "$LOCAL_RANK")
@@ -206,4 +207,4 @@ class Placement(Case):
     @needs(Can.PROGRAMS)
     def test_a_program_that_fails_is_the_first_cause(self, harness: Harness) -> None:
         run = harness.finish(command=["sh", "-c", "test $WINDLASS_RANK = 0 && exec sleep 60; exit 9"], procs_per_node=2)
-        assert (run.status.exit_code, (run.status.cause or {})["rank"]) == (9, 1)
+        assert (run.status.exit_code, cause_of(run.status).rank) == (9, 1)

@@ -13,6 +13,7 @@ from tests.engines import behaviours
 from tests.engines.contract import Contract
 from tests.engines.harness import Can, Way
 from tests.helpers.until import until
+from tests.statuses import cause_of, checkpoint_of
 
 from windlass.engines.fake import FakeEngine, FakeRank, FakeTarget, plan
 from windlass.errors import StoreError
@@ -62,7 +63,7 @@ def test_a_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
     with engine.store:
         status = engine.status("case-1")
         assert (status.phase, status.exit_code) == (Phase.LOST, None)
-        assert (status.cause or {})["summary"] == LOST
+        assert cause_of(status).summary == LOST
 
 
 def test_a_lost_run_can_be_resumed_by_a_process_that_has_its_function(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_what_a_play_tells_of_checkpoints_is_in_the_record(tmp_path: Path) -> No
         engine.submit(plan(job, FakeTarget(), str(tmp_path), "case-1"))
         status = engine.wait("case-1", 100)
         assert (status.phase, [attempt.restored_step for attempt in status.attempts]) == (Phase.SUCCEEDED, [None, 6])
-        assert (status.checkpoint or {})["name"] == "step-6"
+        assert checkpoint_of(status).name == "step-6"
         told = [event.data for event in store.events("case-1") if event.kind == "checkpoint"]
         assert told[0] == {"rank": 0, "action": "saved", "step": 5, "name": "step-5", "bytes": 100}
         assert len(told) == 3

@@ -13,6 +13,7 @@ from tests.engines.cases.setup import StoppedSetup
 from tests.engines.contract import Contract
 from tests.engines.harness import OF_OPEN_MPI, SCRIPTS, Aspect, Can, Harness, Way, files_of_mpi
 from tests.engines.local.planning import plan_local
+from tests.statuses import cause_of
 
 from windlass.actions.exec_copy import execute
 from windlass.engines.local.engine import LocalEngine
@@ -62,17 +63,17 @@ class TestMpi(Contract):
 
     def test_a_rank_that_raises_ends_a_collective_of_the_others(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "raise", base=SCRIPTS, procs_per_node=3)
-        cause = run.status.cause or {}
-        assert (cause["rank"], cause["victims"], cause["summary"]) == (1, [0, 2], "ValueError: no such batch")
+        cause = cause_of(run.status)
+        assert (cause.rank, cause.victims, cause.summary) == (1, (0, 2), "ValueError: no such batch")
 
     def test_a_rank_that_is_killed_is_the_first_cause(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "kill", base=SCRIPTS, procs_per_node=3)
-        cause = run.status.cause or {}
-        assert (cause["rank"], cause["exit_code"], cause["victims"]) == (1, -9, [0, 2])
+        cause = cause_of(run.status)
+        assert (cause.rank, cause.exit_code, cause.victims) == (1, -9, (0, 2))
 
     def test_a_rank_that_aborts_is_the_first_cause(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "abort", base=SCRIPTS, procs_per_node=3)
-        assert ((run.status.cause or {})["rank"], run.status.exit_code) == (1, 7)
+        assert (cause_of(run.status).rank, run.status.exit_code) == (1, 7)
         # Of what mpirun says to it, Open MPI 4.1.4 now and then loses the text and keeps an error of its own.
         assert (run.dir / "attempt-1" / "node-0.out").stat().st_size > 0
         assert "MPI_ABORT" not in run.text()
@@ -80,7 +81,7 @@ class TestMpi(Contract):
     def test_a_rank_that_leaves_without_mpi_finalize_ends_the_run(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "leave", base=SCRIPTS, procs_per_node=2)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 1)
-        assert "mpirun has exited due to process rank 1" in (run.status.cause or {})["summary"]
+        assert "mpirun has exited due to process rank 1" in cause_of(run.status).summary
 
     def test_a_process_that_a_rank_spawned_and_that_fails_is_no_signal_from_outside(self, harness: Harness) -> None:
         run = harness.finish("mpi_spawn.py", base=SCRIPTS)
@@ -92,7 +93,7 @@ class TestMpi(Contract):
     def test_a_rank_may_save_while_the_others_are_gone(self, harness: Harness) -> None:
         """mpirun would have ended it within a second of the failure."""
         run = harness.finish("mpi.py", "save", base=SCRIPTS, procs_per_node=2, grace=20)
-        assert ((run.status.cause or {})["rank"], run.status.exit_code) == (1, 4)
+        assert (cause_of(run.status).rank, run.status.exit_code) == (1, 4)
         assert run.text(ranks=[0]).endswith("saving\nsaved\n")
 
     def test_a_compiled_program_runs(self, harness: Harness, tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ class TestMpi(Contract):
         os.kill(launcher, 9)
         status = run.wait()
         assert (status.phase, status.exit_code) == (Phase.FAILED, 1)
-        assert "mpirun was killed by signal 9 while ranks were running" in (status.cause or {})["summary"]
+        assert "mpirun was killed by signal 9 while ranks were running" in cause_of(status).summary
 
     def test_no_files_of_mpi_are_left(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "kill", base=SCRIPTS, procs_per_node=3)

@@ -21,6 +21,7 @@ import pytest
 from tests.engines.local.warm.forks import trust
 from tests.helpers import machine
 from tests.helpers.until import until
+from tests.statuses import cause_of
 
 from windlass.engines import netns
 from windlass.engines.local.engine import LocalEngine
@@ -255,7 +256,7 @@ def test_a_node_that_cannot_enter_its_network_fails_the_run_at_once(house: House
     house.engine.submit(dataclasses.replace(made, nodes=made.nodes.replace(networks=networks)))
     status = house.wait(f"{OWN}-no-way-in")
     assert (status.phase, status.exit_code) == (Phase.FAILED, 127)
-    assert "could not start" in (status.cause or {})["summary"]
+    assert "could not start" in cause_of(status).summary
     assert names(f"{OWN}-no-way-in") == []
 
 

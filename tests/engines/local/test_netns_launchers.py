@@ -13,6 +13,7 @@ from tests.engines.contract import Contract
 from tests.engines.harness import OF_OPEN_MPI, SCRIPTS, Aspect, Can, Harness, Way, files_of_mpi
 from tests.engines.local.planning import plan_local, starts
 from tests.engines.local.warm.forks import trust
+from tests.statuses import cause_of
 
 from windlass.engines.local.engine import LocalEngine
 
@@ -94,8 +95,8 @@ class TestNetnsMpi(Contract):
 
     def test_a_rank_of_another_node_that_is_killed_is_the_first_cause(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "kill", base=SCRIPTS, nodes=3)
-        cause = run.status.cause or {}
-        assert (cause["rank"], cause["exit_code"], cause["victims"]) == (1, -9, [0, 2])
+        cause = cause_of(run.status)
+        assert (cause.rank, cause.exit_code, cause.victims) == (1, -9, (0, 2))
         assert len(files_of_mpi(run)) > 0
         assert [path for path in files_of_mpi(run) if path.exists()] == []
 

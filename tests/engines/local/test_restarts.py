@@ -98,8 +98,8 @@ def test_a_node_that_has_not_started_is_not_lost_when_another_one_fails(harness:
     run = harness.finish("leave", "3", nodes=2, python=str(python), restarts={"max": 3, "on": ["node-loss"]})
     assert (run.status.phase, ends(run)) == (Phase.FAILED, [("failed", "failure")])
     assert run.status.cause is not None
-    assert (run.status.cause["rank"], run.status.cause["victims"]) == (0, [])
-    assert "node_lost" not in run.status.cause
+    assert (run.status.cause.rank, run.status.cause.victims) == (0, ())
+    assert run.status.cause.node_lost is None
     assert [event.data["node"] for event in run.events if event.kind == "not-started"] == [1]
     found = run.verdict
     assert (found.code, found.rank) == ("exit-without-output", 0)
@@ -221,7 +221,7 @@ def test_a_command_in_a_copy_of_a_home_ends_no_process_of_the_original(
         status = LocalEngine(store).status(run.id)
         assert (status.phase.is_terminal, store.events(run.id)) == (False, run.events[: status.last_seq])
         assert status.condition is not None
-        assert status.condition["message"].startswith(f"supervised by the original in {run.dir}")
+        assert status.condition.message.startswith(f"supervised by the original in {run.dir}")
         (tmp_path / "go").touch()
         assert run.wait().phase is Phase.SUCCEEDED
         # The original records its end and then releases its lock: until that, the copy leaves the run to it.

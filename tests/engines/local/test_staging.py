@@ -17,7 +17,6 @@ from tests.helpers.until import until
 from tests.servers.http_files import file_host
 
 from windlass.engines.local.engine import LocalEngine
-from windlass.runs.events import WAITS_FOR
 from windlass.runs.phase import Phase
 from windlass.storage.address import Address
 from windlass.storage.cache import staging_lock
@@ -94,7 +93,7 @@ class TestStaging(Case):
         assert {(one["name"], one["files"], one["bytes"]) for one in staged} == {("digits", 2, 2)}
         assert len({one["digest"] for one in staged}) == 1
         assert sorted(one["moved"] for one in staged) == [0, 2]
-        assert runs[0].status.data[0]["digest"] == staged[0]["digest"]
+        assert runs[0].status.data[0].digest == staged[0]["digest"]
 
     def test_a_file_of_a_server_is_staged_once_for_two_runs(self, harness: Harness, job: dict[str, Any]) -> None:
         with file_host({"d/one": b"1"}) as host:
@@ -102,15 +101,15 @@ class TestStaging(Case):
             runs = [harness.start("read.py", **{**job, "data": data}) for _ in range(2)]
             assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 2, runs[0].text()
         assert {run.text().strip() for run in runs} == {"read one=1"}
-        assert sorted(run.status.data[0]["moved"] for run in runs) == [0, 1]
+        assert sorted(run.status.data[0].moved for run in runs) == [0, 1]
 
     def test_a_run_that_waits_for_another_process_names_it(
         self, harness: Harness, job: dict[str, Any], source: Path
     ) -> None:
         with locked(harness, source):
-            run = harness.start("read.py", **job).until(lambda run: WAITS_FOR in run.status.progress)
+            run = harness.start("read.py", **job).until(lambda run: bool(run.status.progress.waits_for))
             message = f"data digits waits for another process, which fetches file://{source}"
-            assert run.status.progress["message"] == message
+            assert run.status.progress.message == message
             assert (run.verdict.code, run.verdict.summary) == ("data-locked", message)
         assert run.wait().phase is Phase.SUCCEEDED
 
@@ -123,8 +122,8 @@ class TestStaging(Case):
         run = Run(harness, plan.run_id)
         status = run.wait()
         assert (status.phase, status.exit_code) == (Phase.FAILED, 127)
-        assert status.root_cause is not None
-        assert f"{source}: there is no such folder" in status.root_cause.summary
+        assert status.cause is not None
+        assert f"{source}: there is no such folder" in status.cause.summary
         assert run.verdict.code == "data-not-staged"
         source.with_name("away").rename(source)
         harness.engine.resume(run.id)

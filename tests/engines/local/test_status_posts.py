@@ -50,7 +50,7 @@ def finish(folder: Path, script: str, job: str, **environ: str) -> dict[str, Any
     WarmPool(folder / "home").stop()
     with Store(folder / "home") as store:
         [status] = store.statuses()
-        return dict(status.progress)
+        return status.progress.to_json()
 
 
 WAYS = {

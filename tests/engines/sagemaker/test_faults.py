@@ -15,6 +15,7 @@ from tests.engines.harness import Harness, Run
 from tests.fakeaws.control_plane import CAPACITY, ControlPlane
 from tests.helpers import machine
 from tests.helpers.until import until
+from tests.statuses import cause_of
 
 from windlass.actions.runs import require_removable
 from windlass.engines.sagemaker import layout
@@ -116,7 +117,7 @@ def test_a_job_that_fails_before_it_trains(harness: Harness, plane: ControlPlane
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
     found = run.verdict
     assert (found.code, found.evidence[0]) == (verdict, reason), found
-    assert (run.status.cause or {}).get("rank") is None
+    assert run.status.cause is None or run.status.cause.rank is None
 
 
 def test_a_job_without_capacity_is_asked_for_again(harness: Harness, plane: ControlPlane) -> None:
@@ -159,7 +160,7 @@ def test_a_secret_that_is_not_there(harness: Harness, plane: ControlPlane) -> No
     assert run.wait().phase is Phase.FAILED
     found = run.verdict
     assert (found.code, "there is none of that name" in found.summary) == ("secret-missing", True), found
-    assert "secret none: there is none" in str((run.status.cause or {})["summary"])
+    assert "secret none: there is none" in cause_of(run.status).summary
     assert_known_at_once(run, plane)
 
 
@@ -187,7 +188,7 @@ def test_hosts_that_cannot_read_the_code(harness: Harness, plane: ControlPlane, 
 def test_the_first_rank_that_fails_is_the_cause(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("one_raises", "1", nodes=2, launcher="plain")
     status = run.wait()
-    assert (status.phase, status.root_cause and status.root_cause.rank) == (Phase.FAILED, 1), run.text()
+    assert (status.phase, status.cause and status.cause.rank) == (Phase.FAILED, 1), run.text()
     assert run.verdict.rank == 1
     name = layout.job_name(run.id, 1)
     assert plane.twin.describe(name)["FailureReason"].startswith("AlgorithmError")

@@ -142,7 +142,7 @@ def test_a_run_whose_job_is_unknown_stays_in_stopping_until_describe_answers(
     status = lab.store.status(run_id)
     assert (status.phase, world.going()) == (Phase.STOPPING, ["digits-1-1"])
     assert status.condition is not None
-    assert status.condition["type"] == ("LoginFailed" if fault == "denied" else "ServiceUnavailable")
+    assert status.condition.type == ("LoginFailed" if fault == "denied" else "ServiceUnavailable")
     with pytest.raises(EngineError):
         lab.left_running(run_id)
     world.fault = lambda connection, operation, number: ""
@@ -193,7 +193,7 @@ def test_a_clean_up_that_failed_is_shown_and_done_by_the_next_command(lab: Lab, 
     lab.finish(run_id)
     condition = lab.status(run_id).condition
     assert condition is not None
-    assert (condition["type"], f"windlass stop {run_id}" in condition["fix"]) == ("JobUnknown", True)
+    assert (condition.type, f"windlass stop {run_id}" in condition.fix) == ("JobUnknown", True)
     world.fault = lambda connection, operation, number: ""
     marker = lab.store.run_dir(run_id) / "unfinished"
     os.utime(marker, (0, 0))

@@ -13,6 +13,7 @@ from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
 from windlass.engines.sagemaker.diagnose import JobSeen, rules_on
 from windlass.engines.sagemaker.observe import image_of
+from windlass.runs.events import RootCause
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.spec.job import Job
@@ -38,7 +39,7 @@ def verdict(
         phase=phase,
         phase_since=1.0,
         output_dir="/out",
-        cause=cause,
+        cause=None if cause is None else RootCause.from_json(cause),
     )
     seen = JobSeen(request(made), "aws", region, description)
     plan = {"policy": dict(made.policy)}

@@ -15,6 +15,7 @@ from tests.cli.test_views import plain
 from tests.engines.harness import Can, Harness, Run, Way
 from tests.engines.local.planning import plan_local
 from tests.helpers.until import until
+from tests.statuses import cause_of
 
 from windlass.cli import statustext
 from windlass.cli.eventtext import sentence
@@ -220,7 +221,7 @@ def test_a_resumed_run_goes_on_from_the_checkpoint_that_is_named_or_not_at_all(h
     harness.engine.resume(run.id, checkpoint="model-10.pt")
     status = run.wait()
     assert status.phase is Phase.FAILED
-    assert "cannot resume from model-10.pt: " in (status.cause or {})["summary"]
+    assert "cannot resume from model-10.pt: " in cause_of(status).summary
     harness.engine.resume(run.id, checkpoint="model-5.pt")
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     assert steps(run, len(run.status.attempts)) == list(range(6, 21))

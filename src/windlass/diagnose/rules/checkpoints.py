@@ -56,12 +56,12 @@ def damaged(case: Observations) -> Iterator[Verdict]:
 
 def cut_short(case: Observations) -> Iterator[Verdict]:
     """The script failed while it loaded a file that it had picked itself, and a file of that kind is damaged."""
-    damaged = case.host_facts.get("damaged_files")
+    damaged = case.host.damaged_files
     if case.first is None or case.raised is None or not damaged:
         return
-    path = PurePosixPath(damaged[0]["path"])
+    path = PurePosixPath(damaged[0].path)
     evidence = [case.raised.line[:300], *([case.where] if case.where else [])]
-    evidence += [f"{one['path']}: {one['problem']}" for one in damaged[:MOST_NAMED]]
+    evidence += [f"{one.path}: {one.problem}" for one in damaged[:MOST_NAMED]]
     evidence += [
         f"checkpoint.find has given {one.name} to the script: see whether it loads that one"
         for one in entries(of_newest_attempt(case.events), CheckpointChanged)
@@ -69,7 +69,7 @@ def cut_short(case: Observations) -> Iterator[Verdict]:
     ]
     own = [PurePosixPath(folder) for folder in (case.code_dir, case.status.output_dir) if folder]
     named = path.name if path.parent in own else "/".join(path.parts[-2:])
-    summary = f"{case.who} failed to load a file{case.at_place}, and {named} is damaged: {damaged[0]['problem']}"
+    summary = f"{case.who} failed to load a file{case.at_place}, and {named} is damaged: {damaged[0].problem}"
     if not SAVED.search(named):
         fix = f"fetch or write {path} again; the next attempt would find it as it is"
         yield case.of_first("file-corrupt", summary, evidence, fix, DAMAGED_SCORE)

@@ -259,7 +259,7 @@ def waited_in_vain(case: Observations) -> Iterator[Verdict]:
     waited = [seen for seen in case.ranks if _WAITED.search(seen.tail)] if case.failed else []
     if not waited:
         return
-    dumps = [f"NCCL's watchdog wrote {one['path']}" for one in dict(case.facts.get("flights") or {}).values()]
+    dumps = [f"NCCL's watchdog wrote {one.path}" for one in case.machine.flights.values()]
     evidence = (*_calls(case), *dumps[:8])
     names = {rank: place.partition(": ")[2].partition(",")[0] for rank, place in case.calls.items()}
     barrier = next((match for seen in waited if (match := _BARRIER.search(seen.tail))), None)

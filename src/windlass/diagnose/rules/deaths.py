@@ -73,17 +73,16 @@ _MPI_ABORT: Final = re.compile(
 
 def killed(case: Observations) -> Iterator[Verdict]:
     """SIGKILL: by the kernel for lack of memory, or from outside."""
-    if case.signal != "SIGKILL" or "node_lost" in case.cause or case.raised is not None:
+    if case.signal != "SIGKILL" or case.cause.node_lost is not None or case.raised is not None:
         return
-    facts, evidence = case.host_facts, [f"{case.who} was ended by SIGKILL"]
-    record, limit = facts.get("oom_record"), facts.get("memory_limit_bytes")
-    group, machine = int(facts.get("oom_kills_of_group") or 0), int(facts.get("oom_kills_of_machine") or 0)
-    if record:
-        evidence.append(f"the kernel: {record}")
+    host, evidence = case.host, [f"{case.who} was ended by SIGKILL"]
+    limit, group, machine = host.memory_limit_bytes, host.oom_kills_of_group, host.oom_kills_of_machine
+    if host.oom_record:
+        evidence.append(f"the kernel: {host.oom_record}")
     if group or machine:
-        counter, count = ("its control group", group) if group else ("the node", machine)
+        counter, count = ("its control group", group) if group else ("the node", machine or 0)
         evidence.append(f"{counter} counted {count} OOM kill{'s' if count > 1 else ''} while it ran")
-    if record or group or machine:
+    if host.oom_record or group or machine:
         evidence += [f"memory limit of its control group: {limit / MB:,.0f} MB"] if limit else []
         yield case.of_first(
             "oom-killed",
@@ -91,10 +90,10 @@ def killed(case: Observations) -> Iterator[Verdict]:
             evidence,
             ("" if case.setup_end else "a smaller batch, fewer DataLoader workers, ")
             + "data read in parts rather than as a whole; or more memory",
-            100 if record or group else 92,
+            100 if host.oom_record or group else 92,
         )
         return
-    if "oom_kills_of_group" in facts or "oom_kills_of_machine" in facts:
+    if group is not None or machine is not None:
         evidence.append("the kernel counted no OOM kill meanwhile, so it was not for lack of memory")
     yield case.of_first(
         "killed",
@@ -114,10 +113,9 @@ def segfault(case: Observations) -> Iterator[Verdict]:
     evidence = [f"{case.who} was ended by {case.signal}", *([f"it was at {case.where}"] if case.where else [])]
     if stack and stack[0].place not in case.where:
         evidence.append(f"innermost Python frame: {stack[0].place} in {stack[0].name}")
-    shm_free = case.host_facts.get("shm_free_bytes")
+    shm_free = case.host.shm_free_bytes
     if case.signal == "SIGBUS" and shm_free is not None and shm_free < 64 * MB:
-        size = case.host_facts.get("shm_bytes", 0) / MB
-        evidence.append(f"/dev/shm has {shm_free / MB:,.1f} MB left of {size:,.0f} MB")
+        evidence.append(f"/dev/shm has {shm_free / MB:,.1f} MB left of {case.host.shm_bytes / MB:,.0f} MB")
         yield case.of_first("shm-full", "no space was left in shared memory (/dev/shm)", evidence, SHM_FIX, 95)
     elif case.signal == "SIGILL":
         yield case.of_first(

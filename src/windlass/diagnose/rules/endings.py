@@ -14,7 +14,6 @@ from windlass.diagnose.rules.restarts import deaths, resumed
 from windlass.diagnose.verdict import Verdict
 from windlass.runs.events import (
     REMOVED_BEFORE,
-    WAITS_FOR,
     CheckpointChanged,
     NodeLost,
     NodeStarted,
@@ -56,7 +55,7 @@ def stopped(case: Observations) -> Iterator[Verdict]:
         summary = f"the run was ended from outside: {what}"
         fix = f"{resumed(case)}; restarts: {{max: 3, on: [preemption]}} does so automatically"
     elif end is not None and end.reason == "not-admitted":
-        why = str(case.cause.get("summary", "it was not admitted"))
+        why = case.cause.summary or "it was not admitted"
         summary = f"the run never started: {why}"
         fix = f"windlass rerun {status.id} does not wait for it"
         if REMOVED_BEFORE not in why:
@@ -82,9 +81,9 @@ def timeout(case: Observations) -> Iterator[Verdict]:
     reached = f"the time limit of {seconds:g} s was reached"
     evidence = [f"timeout: {seconds:g} s, all attempts together"]
     progress = case.status.progress
-    if "step" in progress:
-        total = f" of {progress['total']}" if "total" in progress else ""
-        evidence.append(f"it had reached step {progress['step']}{total}")
+    if progress.step is not None:
+        total = f" of {progress.total}" if progress.total is not None else ""
+        evidence.append(f"it had reached step {progress.step}{total}")
     newest = len(case.status.attempts)
     evidence += [
         f"attempt {number} failed: {cause.summary[:200]}" for number, cause in deaths(case) if number < newest
@@ -175,10 +174,10 @@ def lost(case: Observations) -> Iterator[Verdict]:
     """The supervisor is gone, and the ranks with it."""
     if case.status.phase is not Phase.LOST:
         return
-    booted_at, began_at = case.facts.get("booted_at"), case.status.created_at
+    booted_at, began_at = case.machine.booted_at, case.status.created_at
     resumed_at = [event.time for event in case.events if event.kind == RunResumed.kind]
     since, begun = (resumed_at[-1], "was resumed") if resumed_at else (began_at, "had begun")
-    crash = str(case.facts.get("keeper_words") or "")
+    crash = case.supervisor_traceback
     if booted_at is not None and booted_at > since:
         summary = "the machine was restarted during the run"
         evidence = [f"the machine booted {booted_at - since:.0f} s after the run {begun}"]
@@ -198,7 +197,7 @@ def lost(case: Observations) -> Iterator[Verdict]:
 
 def node_killed(case: Observations) -> Iterator[Verdict]:
     """A worker exited without reporting."""
-    number = case.cause.get("node_lost")
+    number = case.cause.node_lost
     if number is None or case.status.phase is not Phase.FAILED:
         return
     output = next((node.words for node in case.nodes if node.node == number), "")
@@ -216,7 +215,7 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
             100,
         )
         return
-    if CUT_OFF.fullmatch(str(case.cause.get("summary", ""))):
+    if CUT_OFF.fullmatch(case.cause.summary):
         yield Verdict(
             "node-unreachable",
             f"the network between node {number} and the others was interrupted",
@@ -267,7 +266,7 @@ def _has_begun(case: Observations, node: int | None = None) -> bool:
 
 def data_not_staged(case: Observations) -> Iterator[Verdict]:
     """A data set could not be brought to where the ranks read it."""
-    found = NOT_STAGED.match(str(case.cause.get("summary", ""))) if case.failed else None
+    found = NOT_STAGED.match(case.cause.summary) if case.failed else None
     if found is not None:
         fix = (
             f"windlass data ls ADDRESS shows what can be read of it; then windlass resume {case.status.id}, which "
@@ -280,14 +279,14 @@ def data_not_staged(case: Observations) -> Iterator[Verdict]:
 def data_locked(case: Observations) -> Iterator[Verdict]:
     """Another process fetches the data set of a run that has not begun."""
     progress = case.status.progress
-    if case.status.phase is Phase.STAGING and (holder := progress.get(WAITS_FOR)):
+    if case.status.phase is Phase.STAGING and (holder := progress.waits_for):
         fix = f"see whether {holder} goes on; where it does not, end it: the next one continues what it has begun"
-        yield Verdict("data-locked", str(progress.get("message")), None, ("no rank was started",), fix, 50)
+        yield Verdict("data-locked", progress.message, None, ("no rank was started",), fix, 50)
 
 
 def outputs_not_uploaded(case: Observations) -> Iterator[Verdict]:
     """The ranks succeeded, and the outputs could not be brought to where the job wants them."""
-    found = NOT_UPLOADED.match(str(case.cause.get("summary", ""))) if case.failed else None
+    found = NOT_UPLOADED.match(case.cause.summary) if case.failed else None
     if found is not None:
         summary = f"the ranks have succeeded, and the outputs could not be uploaded: {found['what']}"
         fix = f"mend that; then windlass resume {case.status.id} uploads what is missing, and starts no rank"
@@ -297,7 +296,7 @@ def outputs_not_uploaded(case: Observations) -> Iterator[Verdict]:
 
 def outputs_refused(case: Observations) -> Iterator[Verdict]:
     """The store refuses the outputs, as was found while the ranks trained."""
-    found = CANNOT_UPLOAD.match(str(case.cause.get("summary", ""))) if case.failed else None
+    found = CANNOT_UPLOAD.match(case.cause.summary) if case.failed else None
     if found is not None:
         summary = f"the outputs could not have been uploaded at the end: {found['what']}"
         evidence = ("its store was asked while the ranks trained, and they were ended before their first checkpoint",)
@@ -309,7 +308,7 @@ def could_not_start(case: Observations) -> Iterator[Verdict]:
     """Nothing of the job ever ran."""
     if not case.failed:
         return
-    found = NO_START.match(str(case.cause.get("summary", "")) if case.first is None else case.text)
+    found = NO_START.match(case.cause.summary if case.first is None else case.text)
     if found is None:
         return
     what = found["what"].strip()
@@ -360,7 +359,7 @@ def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
 
 def record_disk_full(case: Observations) -> Iterator[Verdict]:
     """The disk under the record is full now: no cause of an end, but the record lacks what can wait."""
-    if case.facts.get("record_disk_full"):
+    if case.machine.is_record_disk_full:
         yield Verdict(
             "record-disk-full",
             "the disk under the record is full",

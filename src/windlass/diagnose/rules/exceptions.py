@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 from windlass.diagnose.flights import named
 from windlass.diagnose.observations import Observations, place_alone
@@ -17,6 +17,7 @@ from windlass.diagnose.verdict import Advice, Verdict
 from windlass.runs.phase import Phase
 from windlass.runs.warnings import NAN_FIX
 from windlass.worker.file_systems import FULL_BYTES, is_of_space
+from windlass.worker.protocol import FileSystem
 from windlass.worker.root_cause import is_victim
 from windlass.worker.tracebacks import own_words
 
@@ -177,7 +178,7 @@ def main_guard(case: Observations) -> Iterator[Verdict]:
 
     The error is that process's own: the script waits for it, starts others in its place, or fails in another way.
     """
-    if case.status.phase is Phase.SUCCEEDED or "step" in case.status.progress:
+    if case.status.phase is Phase.SUCCEEDED or case.status.progress.step is not None:
         return
     for seen in case.ranks if case.first is None else [case.first]:
         text = own_words(seen.tail)
@@ -364,14 +365,14 @@ def _install(case: Observations, package: str) -> str:
     if case.image:
         return f"add {package} to the image {case.image} (RUN python -m pip install {quoted}), or name another image:"
     python = case.python or "python"
-    environment = case.facts.get("environment") or {}
+    environment = case.machine.environment
     by_kind = {
         "uv-project": f"uv add {quoted}",
         "poetry": f"poetry add {quoted}",
         "uv": f"uv pip install --python {python} {quoted}",
-        "conda": f"{python} -m pip install {quoted}, or conda install -p {environment.get('prefix')} {quoted}",
+        "conda": f"{python} -m pip install {quoted}, or conda install -p {environment.prefix} {quoted}",
     }
-    return by_kind.get(str(environment.get("kind")), f"{python} -m pip install {quoted}")
+    return by_kind.get(environment.kind, f"{python} -m pip install {quoted}")
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -402,8 +403,8 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
             )
         else:
             is_sure = "Errno" in text or "No space" in text
-            full = [dict(one) for one in case.host_facts.get("without_space") or ()]
-            on = f" on {full[0]['mount']}" if len(full) == 1 else ""
+            full = case.host.without_space
+            on = f" on {full[0].mount}" if len(full) == 1 else ""
             yield case.of_first(
                 "disk-full",
                 f"no space was left{on} for {case.who} to write {file}",
@@ -476,21 +477,21 @@ def _is_written(case: Observations, error: Raised) -> bool:
     return any(_WRITES.search(f"{case.sources.get(one.key, '')}\n{one.name}") for one in error.frames)
 
 
-def _without_space(one: Mapping[str, Any]) -> str:
+def _without_space(one: FileSystem) -> str:
     """`/scratch had 0.1 MB left of 2 MB`."""
-    if one["free_files"] == 0 and one["files"] and one["free_bytes"] > FULL_BYTES:
-        return f"{one['mount']} had no inode left of {one['files']:,}: it has too many files"
-    return f"{one['mount']} had {one['free_bytes'] / 1e6:,.1f} MB left of {one['bytes'] / 1e6:,.1f} MB"
+    if one.free_files == 0 and one.files and one.free_bytes > FULL_BYTES:
+        return f"{one.mount} had no inode left of {one.files:,}: it has too many files"
+    return f"{one.mount} had {one.free_bytes / 1e6:,.1f} MB left of {one.bytes / 1e6:,.1f} MB"
 
 
-def _space_fix(case: Observations, full: Sequence[Mapping[str, Any]]) -> str:
+def _space_fix(case: Observations, full: Sequence[FileSystem]) -> str:
     """How to free space, for the results of the run and for other files."""
     output = f"{case.status.output_dir}/"
-    holds_results = any(output.startswith(f"{str(one['mount']).rstrip('/')}/") for one in full)
+    holds_results = any(output.startswith(f"{one.mount.rstrip('/')}/") for one in full)
     if full and not holds_results:
-        where = " or ".join(str(one["mount"]) for one in full)
+        where = " or ".join(one.mount for one in full)
         return f"free some space on {where}, or write elsewhere: TMPDIR, HF_HOME and the like may be set in env:"
-    seen = (case.host_facts.get("free_bytes") or {}).values()
+    seen = case.host.free_bytes.values()
     if not full and seen and min(seen) > FULL_BYTES:
         return (
             "the file systems of the run have space: see on which other one the script writes there (df), and its quota"
@@ -500,20 +501,19 @@ def _space_fix(case: Observations, full: Sequence[Mapping[str, Any]]) -> str:
 
 def _free(case: Observations) -> Iterator[str]:
     """The disks that are full; where none is, the first, which holds the results."""
-    free = dict(case.host_facts.get("free_bytes") or {})
+    free = case.host.free_bytes
     full = {path: left for path, left in free.items() if left < FULL_BYTES} or dict(list(free.items())[:1])
     for path, left in full.items():
         yield f"{path} had {left / 1e6:,.1f} MB left when it ended"
 
 
 def _free_shm(case: Observations) -> Iterator[str]:
-    facts = case.host_facts
-    if (left := facts.get("shm_free_bytes")) is not None:
-        yield f"/dev/shm had {left / 1e6:,.1f} MB left of {facts.get('shm_bytes', 0) / 1e6:,.0f} MB"
+    if (left := case.host.shm_free_bytes) is not None:
+        yield f"/dev/shm had {left / 1e6:,.1f} MB left of {case.host.shm_bytes / 1e6:,.0f} MB"
 
 
 def _only_shm_is_full(case: Observations) -> bool:
-    shm, free = case.host_facts.get("shm_free_bytes"), case.host_facts.get("free_bytes") or {"": 0}
+    shm, free = case.host.shm_free_bytes, case.host.free_bytes or {"": 0}
     return shm is not None and shm < 1 << 20 and min(free.values()) > FULL_BYTES
 
 
@@ -539,7 +539,7 @@ def _worker_killed(case: Observations, error: Raised) -> Iterator[Verdict]:
     if match is None:
         return
     who, how, evidence = f"a DataLoader worker of {case.who}", match[2] or "", (match[0], *_evidence(case, error))
-    counted = case.host_facts.get("oom_kills_of_group") or case.host_facts.get("oom_kills_of_machine")
+    counted = case.host.oom_kills_of_group or case.host.oom_kills_of_machine
     if how == "Bus" or "insufficient shared memory" in case.text or "out of shared memory" in error.message:
         yield case.of_first("shm-full", f"{who} found no space in shared memory (/dev/shm)", evidence, SHM_FIX, 96)
     elif how == "Killed" and counted:
@@ -648,11 +648,11 @@ def nan_loss(case: Observations) -> Iterator[Verdict]:
     evidence = [message] if message else []
     evidence += reported.lines() if reported is not None else []
     evidence += [case.where] if case.first is not None and case.where else []
-    rank = case.first.rank if case.first else case.status.progress.get("rank")
+    rank = case.first.rank if case.first else case.status.progress.rank
     yield Verdict(
         "nan-loss",
         "the loss became NaN or infinite",
-        int(rank) if isinstance(rank, int) else None,
+        rank,
         tuple(evidence),
         NAN_FIX,
         91 if message else 55 if case.status.phase is Phase.FAILED else 50,

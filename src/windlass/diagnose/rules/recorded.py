@@ -82,7 +82,7 @@ def _score(case: Observations) -> float:
     silence = case.silence()
     if silence is not None and silence.reason in ("silence", "timeout", "stop") and not case.failed:
         return 0.0 if case.went_on_after(silence) else 60.0 if silence.reason == "stop" else 110.0
-    in_collective = any(flight.get("failed_in") for flight in case.flights().values())
+    in_collective = any(flight.failed_in for flight in case.flights().values())
     return 97.0 if case.failed and in_collective else 0.0
 
 
@@ -153,9 +153,9 @@ def losses(case: Observations) -> Losses | None:
     changes = list(entries(own, LossNotFinite))
     reported = [progress for progress in entries(own, Progress) if progress.loss is not None]
     is_first = AttemptStarted.kind not in [event.kind for event in before]
-    if not (changes or reported or is_first) or "loss" not in case.status.progress:
+    if not (changes or reported or is_first) or case.status.progress.loss is None:
         return None  # what the status has is of an attempt before
-    loss, rank = case.status.progress["loss"], case.status.progress.get("rank")
+    loss, rank = case.status.progress.loss, case.status.progress.rank
     wanted = (case.first.rank, rank) if case.first is not None else (rank,)
     of_rank = [[change for change in changes if change.rank == one] for one in wanted]
     known = next((found for found in of_rank if found), changes)
@@ -169,7 +169,7 @@ def losses(case: Observations) -> Losses | None:
         elif bad is None:
             bad = progress
     if bad is None and is_finite(loss):
-        good = Progress.from_json(case.status.progress)
+        good = case.status.progress
     return Losses(loss, bad, good)
 
 

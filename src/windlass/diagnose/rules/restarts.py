@@ -24,13 +24,13 @@ def same_step_twice(case: Observations) -> Iterator[Verdict]:
     ends = list(entries(case.events, RunEnded))
     if not ends or ends[-1].reason != SAME_STEP:
         return
-    step, summary = ends[-1].step, str(case.cause.get("summary") or "")
+    step, summary = ends[-1].step, case.cause.summary
     evidence = [f"attempt {number}: {summary}" for number, cause in deaths(case) if cause.summary == summary][-2:]
     evidence += [f"where: {case.where}"] if case.where else []
     yield Verdict(
         SAME_STEP,
         f"after step {step} the job failed twice in the same way: {summary}",
-        case.cause.get("rank"),
+        case.cause.rank,
         (*evidence, "no attempt has come further, so the job was not started again"),
         f"fix what fails there (the batch after that step, or the script), then {resumed(case)}",
         100,
@@ -47,7 +47,7 @@ def cut_before_its_start(case: Observations) -> str:
 
 def resumed(case: Observations) -> str:
     """`windlass resume RUN continues from step 120`: the next command after an end that is not the script's fault."""
-    saved = case.status.last_checkpoint
+    saved = case.status.checkpoint
     is_usable = saved is not None and not saved.refused and saved.step is not None
     gives = f"continues from step {saved.step:,}" if saved is not None and is_usable else "starts it again"
     if case.status.ending is not None:

@@ -8,7 +8,7 @@
             raise ValueError("loss is nan")
 
     run = windlass.run(Job(name="digits", run="train.py", nodes=2), on=FakeEngine(store, play))
-    assert run.wait(check=False).cause["rank"] == 1
+    assert run.wait(check=False).cause.rank == 1
 
 Supervisor, record, logs, root cause, restarts and stops are those of a real run. Features of a process are not
 available: pids, a working folder, an environment in `os.environ` (it is in `rank.env`), and a kill in the middle of a

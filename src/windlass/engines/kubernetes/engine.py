@@ -24,6 +24,7 @@ from windlass.engines.supervised import SupervisedEngine
 from windlass.engines.values import Manifests, ResultsLocation, RunState
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.plan.plan import Plan
+from windlass.runs.events import ConditionChanged
 from windlass.runs.phase import Phase
 from windlass.runs.record import CLUSTER, Status
 from windlass.runs.store import RunWriter, Store
@@ -454,7 +455,7 @@ class KubernetesEngine(SupervisedEngine):
         if not left:
             return status
         message = f"pods of this run still run in the cluster ({', '.join(left[:4])}): windlass stop {status.id}"
-        return replace(status, condition={"type": "PodsStillRunning", "message": message, "since": status.ended_at})
+        return replace(status, condition=ConditionChanged("PodsStillRunning", message, status.ended_at))
 
     def _clean_up(self, run_id: str) -> None:
         from windlass.supervise.recorder import Recorder

@@ -17,6 +17,7 @@ from windlass.engines.kubernetes.reading.discovery import discovery
 from windlass.engines.kubernetes.reading.discovery.phase import Seen
 from windlass.engines.values import RunState
 from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
+from windlass.runs.events import ConditionChanged
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 
@@ -250,11 +251,7 @@ class ClusterRuns(TargetRuns):
                 if status.phase in self.final_phases:
                     return status
                 if give_up is not None and time.monotonic() > give_up:
-                    condition = {
-                        "type": "PodsStillRunning",
-                        "message": f"it is {status.phase}",
-                        "since": self._context.now(),
-                    }
+                    condition = ConditionChanged("PodsStillRunning", f"it is {status.phase}", self._context.now())
                     return replace(status, condition=condition)
                 time.sleep(POLL_SECONDS)
 

@@ -127,7 +127,7 @@ def rules_on(job: JobSeen) -> tuple[Rule, ...]:
 
 def refused(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     """The service has not created the job."""
-    message = str(case.cause.get("summary") or "")
+    message = case.cause.summary
     if case.failed and not job.description and message.startswith("could not start: "):
         yield from _explained(job, case, message.removeprefix("could not start: "), 106)
 
@@ -169,7 +169,7 @@ def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     """A container that ended before its worker could report anything, or was killed."""
     reason = str(job.description.get("FailureReason") or "")
     found = re.fullmatch(r"AlgorithmError: (.*?),? *exit code: (\d+)", reason, re.DOTALL)
-    if found is None or "node_lost" not in case.cause:
+    if found is None or case.cause.node_lost is None:
         return
     if found[2] == "137":
         yield Verdict(
@@ -199,7 +199,7 @@ def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
             f"read its log: windlass logs {case.status.id}",
             101,
         )
-    elif found[2] in NOT_RUN and case.cause.get("rank") is None:
+    elif found[2] in NOT_RUN and case.cause.rank is None:
         program = job.request["AlgorithmSpecification"]["ContainerEntrypoint"][0]
         yield Verdict(
             "interpreter-missing",
@@ -254,7 +254,7 @@ def time_is_over(job: JobSeen, case: Observations) -> Iterator[Verdict]:
 def stopped(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     """The job was stopped by something else than Windlass."""
     is_stopped = job.description.get("TrainingJobStatus") == job.description.get("SecondaryStatus") == STOPPED
-    if is_stopped and case.status.phase in (Phase.FAILED, Phase.LOST) and "node_lost" in case.cause:
+    if is_stopped and case.status.phase in (Phase.FAILED, Phase.LOST) and case.cause.node_lost is not None:
         yield Verdict(
             "stopped-outside",
             "the training job was stopped from outside: in the console, by the API, or by a policy",

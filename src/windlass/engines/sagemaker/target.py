@@ -35,6 +35,7 @@ from windlass.engines.sagemaker.service import (
 )
 from windlass.engines.values import Placement, RunState
 from windlass.errors import EngineError, NoSuchRun, UsageError
+from windlass.runs.events import RootCause
 from windlass.runs.naming import choose
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -98,7 +99,7 @@ class Seen(NamedTuple):
             output_dir="",
             ended_at=changed if self.phase.is_terminal else None,
             user=self.tags.get(layout.USER_TAG, ""),
-            cause={"summary": reason} if (reason := self.job.get("FailureReason")) else None,
+            cause=RootCause(reason) if (reason := self.job.get("FailureReason")) else None,
         )
         return RunState(status, time.time(), is_recorded=False, placement=self.placement)
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from windlass.runs.events import ConditionChanged
 from windlass.runs.store import LEFTOVERS
 from windlass.storage.files import write_whole
 
@@ -29,22 +28,16 @@ class Left:
     why_model: str = ""
     """Why it could not be brought home."""
 
-    def condition(self, run_id: str, since: float | None) -> Mapping[str, Any] | None:
+    def condition(self, run_id: str, since: float | None) -> ConditionChanged | None:
         """As the condition of the run; None where nothing is known to be left."""
         if self.jobs:
-            return {
-                "type": "JobUnknown",
-                "message": f"training jobs of this run may go on: {self.jobs}",
-                "fix": f"windlass stop {run_id} asks again; {self.jobs_hint}",
-                "since": since,
-            }
+            message = f"training jobs of this run may go on: {self.jobs}"
+            fix = f"windlass stop {run_id} asks again; {self.jobs_hint}"
+            return ConditionChanged("JobUnknown", message, since, fix=fix)
         if self.model:
-            return {
-                "type": "ModelAway",
-                "message": f"the model is in {self.model}: {self.why_model}",
-                "fix": f"windlass cp {run_id}:output . brings it home",
-                "since": since,
-            }
+            message = f"the model is in {self.model}: {self.why_model}"
+            fix = f"windlass cp {run_id}:output . copies it to this machine"
+            return ConditionChanged("ModelAway", message, since, fix=fix)
         return None
 
 

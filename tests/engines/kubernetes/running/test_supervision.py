@@ -366,8 +366,8 @@ def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: Scene) ->
     scene.pod("r-1-1-1", "Failed")
     condition = scene.engine.status("r-1").condition
     assert condition is not None
-    assert condition["type"] == "PodsStillRunning"
-    assert "r-1-1-0" in condition["message"]
+    assert condition.type == "PodsStillRunning"
+    assert "r-1-1-0" in condition.message
     assert scene.engine.left_running("r-1") == ["r-1-1-0"]
     scene.engine.stop("r-1")
     assert (scene.server.names("Job"), scene.server.names("Pod")) == ([], ["r-1-1-1"])
@@ -557,7 +557,7 @@ def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: Scene) -> No
     client.close()
     found = scene.engine.status("r-1")
     assert found.condition is not None
-    assert found.condition["message"] == "supervised by process 77 on laptop"
+    assert found.condition.message == "supervised by process 77 on laptop"
     assert [event.kind for event in scene.store.events("r-1")] == ["created"]
 
 
@@ -566,7 +566,7 @@ def test_a_login_that_is_gone_hides_no_record(scene: Scene) -> None:
     Path(scene.plan.requests("cluster")[0]["kubeconfig"]).unlink()
     found = scene.engine.status("r-1")
     assert found.condition is not None
-    assert found.condition["type"] == "LoginFailed"
+    assert found.condition.type == "LoginFailed"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.engines.kubernetes.supervisor.test_damaged import a_plan
+from tests.statuses import condition_of
 
 from windlass.engines.kubernetes.access.lease import holder_of
 from windlass.engines.kubernetes.engine import KubernetesEngine
@@ -117,7 +118,7 @@ def test_a_run_that_another_machine_has_removed_says_so(cluster: Cluster) -> Non
             cluster.server.remove(kind, name)
     status = engine.status(RUN)
     assert status.phase is Phase.STOPPED
-    assert (status.condition or {})["type"] == REMOVED
+    assert condition_of(status).type == REMOVED
 
 
 def test_a_deleted_record_is_left_to_the_supervisor_that_acts(cluster: Cluster, tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_deleted_record_is_left_to_the_supervisor_that_acts(cluster: Cluster, 
     assert lease_of(cluster.client, RUN, tmp_path / "pod").ensure()
     cluster.server.remove("ConfigMap", layout.record_name(RUN))
     status = engine.status(RUN)
-    assert (status.condition or {})["type"] == "RecordDamaged"
+    assert condition_of(status).type == "RecordDamaged"
     assert layout.record_name(RUN) not in cluster.server.names("ConfigMap")
 
 

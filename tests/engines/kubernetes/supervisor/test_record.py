@@ -274,7 +274,7 @@ def test_a_supervisor_that_takes_over_keeps_the_newest_progress(
     plan = Plan(RUN, "digits", "lab", "kubernetes", "/out", 1, 1, {}, {}, ())
     with main._restored(store, ClusterRecord(client, RUN), plan) as writer:
         mirror.put(writer.status, [])
-        assert store.status(RUN).progress["step"] == 7
+        assert store.status(RUN).progress.step == 7
         writer.note(Warned("after"), at=10.0)
         assert mirror.flush(10)
     assert ClusterRecord(client, RUN).head().summary["progress"] == {"step": 7, "at": 9.0}

@@ -116,7 +116,7 @@ def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
 def test_a_look_brings_what_the_supervisor_has_recorded(scene: Scene) -> None:
     scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING), step=7)
     status = scene.engine.status(RUN)
-    assert (status.phase, len(status.attempts), status.progress["step"]) == (Phase.TRAINING, 1, 7)
+    assert (status.phase, len(status.attempts), status.progress.step) == (Phase.TRAINING, 1, 7)
     assert scene.store.events(RUN) == scene.events
     scene.write(RunEnded(Phase.SUCCEEDED, exit_code=0))
     assert scene.engine.status(RUN).phase is Phase.SUCCEEDED
@@ -177,7 +177,7 @@ def test_one_list_shows_which_of_several_runs_have_news(scene: Scene, tmp_path: 
     before = len(scene.server.requests)
     states = scene.engine.states([scene.store.status(name) for name in (RUN, *others)], time.time())
     assert [state.status.phase for state in states] == [Phase.TRAINING, *[Phase.QUEUED] * 5]
-    assert states[0].status.progress["step"] == 9
+    assert states[0].status.progress.step == 9
     assert len(scene.server.requests) - before == 2
     before = len(scene.server.requests)
     found = KubernetesEngine(scene.store).statuses(scene.store.statuses())
@@ -192,7 +192,7 @@ def test_a_cluster_that_is_away_leaves_the_last_status_and_a_condition(scene: Sc
     status = scene.engine.status(RUN)
     assert status.phase is Phase.TRAINING
     assert status.condition is not None
-    assert status.condition["type"] == "ClusterUnreachable"
+    assert status.condition.type == "ClusterUnreachable"
     [state] = scene.engine.states([status], time.time())
     assert state.stale
     scene.server.start()
@@ -239,8 +239,8 @@ def test_a_run_that_has_expired_keeps_its_record_here_and_says_so(scene: Scene) 
     status = scene.engine.status(RUN)
     assert (status.phase, status.exit_code) == (Phase.SUCCEEDED, 0)
     assert status.condition is not None
-    assert "no longer in the cluster: it has expired there" in status.condition["message"]
-    assert "since" not in status.condition, "that of the run's end would be shown as the time of its removal"
+    assert "no longer in the cluster: it has expired there" in status.condition.message
+    assert status.condition.since is None, "that of the run's end would be shown as the time of its removal"
 
 
 def test_a_run_whose_end_was_not_read_before_it_expired_is_lost(server: ObjectServer, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_run_without_a_supervisor_says_why(
             )
         condition = scene.engine.status(RUN).condition
         assert (condition is not None) is bool(words)
-        assert words in (condition or {}).get("message", "")
+        assert words in (condition.message if condition is not None else "")
 
 
 def test_a_supervisor_that_the_cluster_refuses_is_explained(server: ObjectServer, tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_supervisor_that_the_cluster_refuses_is_explained(server: ObjectServer
         )
         condition = scene.engine.status(RUN).condition
         assert condition is not None
-        assert "has no pod (exceeded quota: q); no pod trains" in condition["message"]
+        assert "has no pod (exceeded quota: q); no pod trains" in condition.message
 
 
 @pytest.mark.parametrize(
@@ -342,11 +342,11 @@ def test_a_service_account_that_was_deleted_is_the_reason_and_set_up_again(
             )
         status = scene.engine.status(RUN)
         assert status.condition is not None
-        assert status.condition["message"].count('serviceaccount "windlass-supervisor" not found') == 1
-        assert "1 of 1 pods train unsupervised" in status.condition["message"]
+        assert status.condition.message.count('serviceaccount "windlass-supervisor" not found') == 1
+        assert "1 of 1 pods train unsupervised" in status.condition.message
         assert status.phase is Phase.TRAINING
-        found = absent(status.condition["message"], (), "lab")
-        assert (found.code, found.fix) == ("service-account-missing", status.condition["fix"])
+        found = absent(status.condition.message, (), "lab")
+        assert (found.code, found.fix) == ("service-account-missing", status.condition.fix)
         assert found.fix.startswith("windlass target setup lab")
         assert (f"kubectl delete pod {RUN}-supervisor-x" in found.fix) is has_pod
 
@@ -362,7 +362,7 @@ def test_a_supervisor_that_is_held_back_by_a_queue_is_explained(
         server.put("Job", f"{RUN}-supervisor", its, api="batch/v1", status={}, spec={"suspend": True})
         condition = scene.engine.status(RUN).condition
         assert condition is not None
-        assert f"has no pod ({why}); no pod trains" in condition["message"]
+        assert f"has no pod ({why}); no pod trains" in condition.message
 
 
 def test_a_supervisor_that_is_being_deleted_receives_no_stop(scene: Scene, server: ObjectServer) -> None:
@@ -473,11 +473,11 @@ def test_a_supervisor_that_does_not_start_is_named_as_soon_as_the_cluster_report
     scene.lease(0.5)
     condition = scene.engine.status(RUN).condition
     assert condition is not None
-    assert words in condition["message"]
-    assert tuple(condition["log"]) == log
-    assert condition["fix"]
-    found = absent(condition["message"], condition["log"], "lab")
-    assert (found.code, found.fix) == (code, condition["fix"])
+    assert words in condition.message
+    assert tuple(condition.log) == log
+    assert condition.fix
+    found = absent(condition.message, condition.log, "lab")
+    assert (found.code, found.fix) == (code, condition.fix)
     assert set(log) <= set(found.evidence)
 
 
@@ -502,10 +502,10 @@ def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: O
         status = scene.engine.status(RUN)
         assert status.phase is Phase.TRAINING
         assert status.condition is not None
-        said = status.condition["message"]
+        said = status.condition.message
         assert "is not scheduled: Unschedulable" in said
         assert re.search(r"2 of 2 pods train unsupervised since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, and nothing is", said)
-        assert status.condition["since"] == pytest.approx(time.time() - 300.0, abs=60.0)
+        assert status.condition.since == pytest.approx(time.time() - 300.0, abs=60.0)
         assert absent(said, (), "lab").summary == said
         other = Created("other-1", "other", "lab", "/out", supervisor="cluster", version=RECORD_VERSION).event(
             1, scene.began
@@ -558,7 +558,7 @@ def test_a_supervisor_that_crashes_later_is_named_though_its_lease_is_fresh(
         supervisor_pod(server, {"state": BACK_OFF, "lastState": ended("Error", 1), "restartCount": 2})
         condition = scene.engine.status(RUN).condition
         assert condition is not None
-        assert "has crashed (exit code 1, 2 restarts so far)" in condition["message"]
+        assert "has crashed (exit code 1, 2 restarts so far)" in condition.message
         assert supervisor_status.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
 
 
@@ -572,7 +572,7 @@ def test_the_command_of_a_supervisor_that_its_container_cannot_execute_is_named(
         supervisor_pod(server, {"state": BACK_OFF, "lastState": last, "restartCount": 2})
         condition = scene.engine.status(RUN).condition
         assert condition is not None
-        assert 'has crashed (exec: "/no/python": no such file, 2 restarts so far)' in condition["message"]
+        assert 'has crashed (exec: "/no/python": no such file, 2 restarts so far)' in condition.message
 
 
 def test_a_supervisor_that_was_restarted_receives_the_stop(scene: Scene, server: ObjectServer) -> None:
@@ -622,11 +622,11 @@ def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_n
         condition = scene.engine.status(RUN).condition
         assert condition is not None
         then = f"; pod {RUN}-supervisor-y is about to take over" if is_replaced else ""
-        assert condition["message"].startswith(
+        assert condition.message.startswith(
             f"no supervisor is running: pod {RUN}-supervisor-x is on node a, which does not answer{then}; "
         )
-        assert "; 1 of 2 pods train unsupervised since " in condition["message"]
-        assert condition["fix"].startswith("nothing to do: its Job makes another pod")
+        assert "; 1 of 2 pods train unsupervised since " in condition.message
+        assert condition.fix.startswith("nothing to do: its Job makes another pod")
 
 
 def test_a_supervisor_beside_a_sidecar_that_is_not_ready_is_not_absent(server: ObjectServer, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.engines.harness import Harness, Run
 from tests.engines.local.warm.forks import SCRIPTS, trust
+from tests.statuses import cause_of
 
 from windlass.engines.local.facts import find_gpus
 from windlass.engines.local.warm_pool import WarmPool
@@ -195,7 +196,7 @@ def test_a_hook_for_exceptions_hides_none(cold: Harness, warm: Harness, name: st
     for run in (harness.finish("hook.py", base=tmp_path) for harness in (cold, warm)):
         assert (run.text(), run.exit_codes()) == (by_hand.stdout, [by_hand.returncode])
         assert run.status.cause is not None
-        assert ("bad label" in run.status.cause["summary"]) == ("bad label" in by_hand.stdout)
+        assert ("bad label" in run.status.cause.summary) == ("bad label" in by_hand.stdout)
 
 
 def test_a_handler_that_raises_while_threads_are_awaited_skips_no_exit_function(cold: Harness, tmp_path: Path) -> None:
@@ -236,9 +237,9 @@ def test_it_ends_alike(cold: Harness, warm: Harness, tmp_path: Path) -> None:
 
 
 def outcome(run: Run) -> tuple[Any, ...]:
-    cause = run.status.cause or {}
+    cause = cause_of(run.status)
     text = run.text() if len(run.exit_codes()) == 1 else ""
-    return text, run.exit_codes(), run.status.phase, cause.get("summary"), cause.get("traceback")
+    return text, run.exit_codes(), run.status.phase, cause.summary, cause.traceback
 
 
 FAILURES = {

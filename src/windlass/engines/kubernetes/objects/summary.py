@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from windlass.engines.kubernetes.objects import layout
-from windlass.runs.events import ConditionChanged
+from windlass.runs.events import ConditionChanged, Progress, RootCause
 from windlass.runs.phase import Phase
 from windlass.runs.record import CLUSTER, Status
 from windlass.runs.store import NOTE_CHARS
@@ -47,7 +47,7 @@ MAX_WARNINGS: Final = 16
 
 def summary_of(status: Status, progress: Json) -> dict[str, Any]:
     """The summary of a status, with the newest progress."""
-    cause = status.root_cause
+    cause = status.cause
     found = {name: getattr(status, name) for name in (*REQUIRED, *OPTIONAL)}
     found |= {
         "attempts": len(status.attempts),
@@ -58,6 +58,8 @@ def summary_of(status: Status, progress: Json) -> dict[str, Any]:
             for one in status.warnings[:MAX_WARNINGS]
         ],
     }
+    if status.condition is not None:
+        found["condition"] = status.condition.to_json()
     return {name: value for name, value in found.items() if name in REQUIRED or value not in (None, "", {}, [], False)}
 
 
@@ -76,9 +78,12 @@ def summary_in(metadata: Json) -> Json | None:
 def summarised(status: Status, summary: Json) -> Status:
     """A status with what the run's supervisor has recorded of it."""
     known = {name: summary[name] for name in (*REQUIRED, *OPTIONAL) if name in summary}
-    cause = {"summary": summary["cause"]} if summary.get("cause") else None
+    cause = RootCause(summary["cause"]) if summary.get("cause") else None
+    if "condition" in known:
+        known["condition"] = ConditionChanged.from_json(known["condition"])
     known["warnings"] = tuple(map(RunWarning.from_json, summary.get("warnings", ())))
-    known |= {"phase": Phase(summary["phase"]), "progress": summary.get("progress", {}), "cause": cause}
+    progress = Progress.from_json(summary.get("progress", {}))
+    known |= {"phase": Phase(summary["phase"]), "progress": progress, "cause": cause}
     return replace(status, **{"waits_for": None, **known}, supervisor=CLUSTER)
 
 

@@ -124,7 +124,7 @@ def _restored(store: MirroredStore, record: ClusterRecord, plan: Plan) -> Iterat
     """The writer of the run, whose record is that of the cluster; what the cluster lacks of it is mirrored."""
     head, events = record.read()
     status = store.copy(plan.run_id, events, plan.to_text())
-    progress = max(store.status(plan.run_id).progress, head.summary.get("progress", {}), key=_reported_at)
+    progress = max(store.status(plan.run_id).progress.to_json(), head.summary.get("progress", {}), key=_reported_at)
     if _reported_at(progress):  # the next write of the record would leave it out
         store.set_progress(plan.run_id, progress)
     # This pod may have been restarted after it had written events, and before the cluster had them.

@@ -38,10 +38,10 @@ PAUSE_SECONDS: Final = 5.0
 LOST: Final = "the outputs were lost with the supervisor's pod"
 
 
-def is_home(run_dir: Path, collected: Mapping[str, Any]) -> bool:
+def is_home(run_dir: Path, collected: OutputsCollected) -> bool:
     """Whether the folder of a run has these outputs, complete."""
     with contextlib.suppress(OSError):
-        return (run_dir / OUTPUT_DIGEST).read_text() == OutputsCollected.from_json(collected).digest
+        return (run_dir / OUTPUT_DIGEST).read_text() == collected.digest
     return False
 
 
@@ -111,8 +111,8 @@ def _mark(client: Client, run_id: str) -> Mapping[str, Any] | None:
 
 def is_due(status: Status, run_dir: Path) -> bool:
     """Whether a machine has to fetch the outputs of a run from its cluster."""
-    is_held = status.supervisor == CLUSTER and status.phase.is_terminal and status.collected is not None
-    return is_held and not is_home(run_dir, status.collected or {})
+    is_held = status.supervisor == CLUSTER and status.phase.is_terminal
+    return is_held and status.collected is not None and not is_home(run_dir, status.collected)
 
 
 def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patient: bool) -> bool:
@@ -123,8 +123,9 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
     with locked(run_dir / "output.lock", is_patient=is_patient) as is_held:
         if not is_held:
             return False
-        collected = OutputsCollected.from_json(status.collected)
-        if not is_home(run_dir, status.collected or {}):
+        collected = status.collected
+        assert collected is not None  # see `is_due`
+        if not is_home(run_dir, collected):
             pod = _pod(client, status.id)
             work = run_dir / FOLDER
             shutil.rmtree(work, ignore_errors=True)

@@ -34,7 +34,7 @@ from windlass.engines.values import RunState
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs import stop_request
-from windlass.runs.events import Event, Json, RunEnded, StopRequested
+from windlass.runs.events import ConditionChanged, Event, Json, RunEnded, StopRequested
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
 from windlass.runs.record import REMOVED, ROTATED, SUPERVISOR_ABSENT, Dropped, Status
@@ -262,33 +262,27 @@ class ClusterSupervised:
 
             advice = absent(absence.message, absence.log, status.target)
             since = status.phase_since if absence.since is None else absence.since
-            condition = {
-                "type": SUPERVISOR_ABSENT,
-                "message": absence.message,
-                "since": since,
-                "log": list(absence.log),
-                "fix": advice.fix,
-            }
+            condition = ConditionChanged(SUPERVISOR_ABSENT, absence.message, since, absence.log, advice.fix)
             if absence.is_training and status.phase in (*WAITING, Phase.STARTING):
                 status = in_phase(status, Phase.TRAINING, "", since)  # as a list of the cluster shows it
             return RunState(replace(status, condition=condition), now)
         if run_id not in self._stale:
             if run_id in self._removed and status.condition is None:
                 message = f"the run is no longer in the cluster: {EXPIRED}; its record is on this machine"
-                condition = {"type": REMOVED, "message": message}  # since when is not known
+                condition = ConditionChanged(REMOVED, message)  # since when is not known
                 status = replace(status, condition=condition)
             if (quiet_since := self._quiet_since.get(run_id)) and not status.phase.is_terminal:
                 return RunState(status, quiet_since, QUIET.format(status.target))
             return RunState(status, now)
         since, kind, why, message = self._stale[run_id]
-        condition = {"type": kind, "message": message, "since": since}
+        condition = ConditionChanged(kind, message, since)
         as_of = self._read_at.get(run_id, self._recorded_at(status))
         return RunState(status if status.phase.is_terminal else replace(status, condition=condition), as_of, why)
 
     def _recorded_at(self, status: Status) -> float:
         """When the newest of what is here of a record was written: an earlier command has read it."""
         events = self._store.events(status.id, status.last_seq - 1)
-        times = [status.created_at, *(event.time for event in events), status.progress.get("at")]
+        times = [status.created_at, *(event.time for event in events), status.progress.at]
         return min(self._clock(), max(at for at in times if isinstance(at, int | float)))
 
     def _start_again(self, status: Status) -> None:

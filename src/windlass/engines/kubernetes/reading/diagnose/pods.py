@@ -106,7 +106,7 @@ def ended(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
                 "Windlass sets none: see which policy of the cluster does, and use timeout: instead",
                 107,
             )
-    first = case.cause.get("node_lost")
+    first = case.cause.node_lost
     pods = sorted(cluster.pods, key=lambda pod: (pod.node != first, pod.node))
     for at, pod in enumerate(pod for pod in pods if pod.reason in ENDS):
         if pod.reason == "Deleted" and pod.state in NOT_BEGUN:
@@ -118,10 +118,10 @@ def ended(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
 
 def oom(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     """A rank that was killed, in a pod that is reported as out of memory."""
-    if case.first is None or case.signal != "SIGKILL" or "node_lost" in case.cause:
+    if case.first is None or case.signal != "SIGKILL" or case.cause.node_lost is not None:
         return
     for pod in cluster.pods:
-        if pod.node == case.first.node and (pod.reason == "OOMKilled" or case.host_facts.get("oom_kills_of_group")):
+        if pod.node == case.first.node and (pod.reason == "OOMKilled" or case.host.oom_kills_of_group):
             counted = "OOMKilled" if pod.reason == "OOMKilled" else "the kernel has killed a process of it for memory"
             limit = cluster.container.get("resources", {}).get("limits", {}).get("memory")
             limits = (f"memory limit of each pod: {limit}",) if limit else ()
@@ -183,8 +183,8 @@ def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
         return
     evidence = [cluster.unreachable]
     if (state := case.status.condition) is not None:
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(state["since"]))
-        evidence.append(f"since {stamp}: {state['message']}")
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(state.since))
+        evidence.append(f"since {stamp}: {state.message}")
     summary = f"the cluster cannot be reached: {cluster.unreachable}; the run's last known phase: {case.status.phase}"
     yield Verdict(
         "cluster-unreachable",
@@ -199,9 +199,9 @@ def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
 def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     """An active run of which its supervisor cannot read something, though the cluster answers this command."""
     state = case.status.condition
-    if not state or case.status.phase.is_terminal or state["type"] == SUPERVISOR_ABSENT:
+    if state is None or case.status.phase.is_terminal or state.type == SUPERVISOR_ABSENT:
         return
-    message = str(state["message"])
+    message = state.message
     if found := explained(message, "the cluster", (message,), 106):
         yield found
     yield Verdict(
@@ -216,7 +216,7 @@ def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict
 
 def could_not_start(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     """An attempt whose objects the cluster has refused."""
-    message = str(case.cause.get("summary", ""))
+    message = case.cause.summary
     if not message.startswith("could not start: "):
         return
     message = message.removeprefix("could not start: ")
@@ -264,7 +264,8 @@ def _is_open(case: Observations) -> bool:
         return True
     if status.phase is Phase.SUCCEEDED or (status.phase is Phase.STOPPED and case.last(StopRequested) is not None):
         return False
-    return case.timed_out or status.phase is not Phase.FAILED or "node_lost" in case.cause or "rank" not in case.cause
+    cause = case.cause
+    return case.timed_out or status.phase is not Phase.FAILED or cause.node_lost is not None or cause.rank is None
 
 
 def _is_rejected(pod: PodStatus) -> bool:

@@ -16,6 +16,7 @@ from windlass.engines.kubernetes.reading.discovery import followups
 from windlass.engines.kubernetes.reading.discovery.board import ANCHORS, OURS, TABLES, Board, Table
 from windlass.engines.kubernetes.reading.discovery.phase import Seen
 from windlass.errors import NoSuchRun
+from windlass.runs.events import Progress
 from windlass.runs.naming import choose
 
 if TYPE_CHECKING:
@@ -113,17 +114,17 @@ def one(client: Client, run_id: str) -> Seen:
     raise NoSuchRun(f"{run_id} is no longer in namespace {client.namespace}", "its objects were deleted")
 
 
-def progress(client: Client, pods: Iterable[PodStatus]) -> dict[str, Any]:
+def progress(client: Client, pods: Iterable[PodStatus]) -> Progress:
     """The progress that the first node of a run last reported; empty where there is none, or its log cannot be read."""
     first = next((pod.name for pod in pods if pod.node == 0), "")
     if not first:
-        return {}
+        return Progress()
     try:
         container = layout.container_of(client.get("v1", "Pod", first))
         lines = list(client.logs(first, container=container, follow=False, tail=TAIL_LINES))
     except (Refused, Unreachable):
-        return {}
-    return progress_in(lines)
+        return Progress()
+    return Progress.from_json(progress_in(lines))
 
 
 def progress_in(lines: Iterable[bytes]) -> dict[str, Any]:

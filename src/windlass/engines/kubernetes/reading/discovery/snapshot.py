@@ -113,9 +113,7 @@ def signs(status: Status, store: Store, now: float) -> Sign | None:
     if is_cut_off:
         events = [event for event in store.events(status.id) if _is_sign(event)]
     noted = events[-1].time if events else status.created_at
-    at = status.progress.get("at")
-    progress = float(at) if isinstance(at, int | float) else 0.0
-    as_of = min(now, max(noted, progress, _last_written(store.run_dir(status.id), status)))
+    as_of = min(now, max(noted, status.progress.at or 0.0, _last_written(store.run_dir(status.id), status)))
     is_behind = is_cut_off or status.phase.is_terminal or now - as_of > FRESH_SECONDS
     if not is_behind and not _is_reading_back(store, status.id, now):
         return None
