@@ -153,7 +153,7 @@ class Supervisor:
     def _newest(self) -> tuple[int, tuple[int, ...]]:
         """Number and members of the newest recorded attempt."""
         last = self.writer.status.attempts[-1]
-        return last.number, last.members or tuple(range(self.plan.num_nodes))
+        return last.number, last.members
 
     def _attempt_dir(self, number: int) -> Path:
         return self.run_dir / f"attempt-{number}"

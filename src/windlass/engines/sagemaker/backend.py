@@ -396,7 +396,7 @@ class SageMakerBackend(Backend):
     def read_late_logs(self, status: Status) -> None:
         """Read what has arrived in logs after the end of their jobs. Raises EngineError, OSError."""
         for one in status.attempts:
-            specs = compose(self._plan.nodes, one.members or tuple(range(self._plan.num_nodes)))
+            specs = compose(self._plan.nodes, one.members)
             folder = self._run_dir / f"attempt-{one.number}"
             read_late_logs(lambda: self.service, self._name(folder), one.number, specs, folder)
 

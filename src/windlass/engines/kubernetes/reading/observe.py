@@ -83,7 +83,7 @@ def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
         return ClusterStatus(tuple(known.values()), tuple(reports), queue=turn)
     unread = _unread(store, status)
     number = len(status.attempts)
-    members = tuple(status.attempts[-1].members or range(plan.num_nodes))
+    members = status.attempts[-1].members
     assignment = PodAssignment.of(store.run_dir(status.id) / f"attempt-{number}", number, len(members))
     answers, unreachable = _ask(plan, assignment)
     now = time.time()

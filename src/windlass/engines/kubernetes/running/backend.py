@@ -413,7 +413,7 @@ class KubernetesBackend(Backend):
 
     def _members(self, record: Recorder) -> tuple[int, ...]:
         """The nodes of the last attempt, by place."""
-        return record.status.attempts[-1].members or tuple(range(self.plan.num_nodes))
+        return record.status.attempts[-1].members
 
     def _assignment(self, record: Recorder) -> PodAssignment:
         """Their pods."""

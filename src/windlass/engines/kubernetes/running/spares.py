@@ -30,7 +30,6 @@ class Spares:
         self._run_id = plan.run_id
         self.num = num_spares(plan.engine, plan.job)
         """How many the run has in all."""
-        self._num_nodes = plan.num_nodes
         self._run_dir = run_dir
 
     def left(self, status: Status) -> dict[PodId, Pod]:
@@ -64,6 +63,6 @@ class Spares:
         """The pods that had a place in any of these attempts."""
         found: set[PodId] = set()
         for one in attempts if self.num else ():
-            folder, num_nodes = self._run_dir / f"attempt-{one.number}", len(one.members) or self._num_nodes
+            folder, num_nodes = self._run_dir / f"attempt-{one.number}", len(one.members)
             found.update(PodAssignment.of(folder, one.number, num_nodes).pods)
         return found
