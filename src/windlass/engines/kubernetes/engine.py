@@ -18,7 +18,7 @@ from windlass.engines.checks import CheckReport
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.running import notes
+from windlass.engines.kubernetes.running import run_note
 from windlass.engines.resuming import RESUMABLE, require_resumable
 from windlass.engines.supervised import SupervisedEngine
 from windlass.engines.values import Manifests, ResultsLocation, RunState
@@ -178,7 +178,7 @@ class KubernetesEngine(SupervisedEngine):
             client = self._in_cluster.client(run_id)
         except WindlassError:  # a context that is no longer there
             return before
-        found = at_once({"note": lambda: notes.read(client, run_id)}).get("note")
+        found = at_once({"note": lambda: run_note.read(client, run_id)}).get("note")
         if not isinstance(found, str) or found == before:
             return before
         super().write_note(run_id, found)
@@ -187,7 +187,7 @@ class KubernetesEngine(SupervisedEngine):
     def write_note(self, run_id: str, text: str) -> None:
         """See `Engine`: a run whose record is in the cluster has its note there too."""
         if self._is_in_cluster(run_id):
-            notes.write(self._in_cluster.client(run_id), run_id, text)
+            run_note.write(self._in_cluster.client(run_id), run_id, text)
         super().write_note(run_id, text)
 
     def stop(self, run_id: str, *, now: bool = False) -> None:

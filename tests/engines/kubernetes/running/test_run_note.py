@@ -13,7 +13,7 @@ from tests.engines.kubernetes.supervisor.test_runs import RUN, Scene
 from windlass.cli.listtext import list_lines
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.reading.discovery import discovery
-from windlass.engines.kubernetes.running import notes
+from windlass.engines.kubernetes.running import run_note
 from windlass.errors import EngineError
 from windlass.runs.events import AttemptStarted, CheckpointChanged, RunEnded
 from windlass.runs.phase import Phase
@@ -32,14 +32,14 @@ def test_a_note_is_seen_by_a_list_and_by_another_machine(scene: Scene) -> None:
     scene.engine.write_note(RUN, "diverges after step 400")
     [seen] = discovery.look(scene.client).runs(scene.began)
     assert seen.state("lab").status.note == "diverges after step 400"
-    notes.write(scene.client, RUN, "not with batch 64")  # as another machine does
+    run_note.write(scene.client, RUN, "not with batch 64")  # as another machine does
     assert scene.engine.note(RUN) == scene.store.status(RUN).note == "not with batch 64"
 
 
 def test_a_removal_is_seen_too_and_a_note_of_before_stays(scene: Scene) -> None:
     scene.store.write_note(RUN, "from a time when notes stayed here")
     assert scene.engine.note(RUN) == "from a time when notes stayed here"
-    notes.write(scene.client, RUN, "")
+    run_note.write(scene.client, RUN, "")
     assert scene.engine.note(RUN) == scene.store.status(RUN).note == ""
 
 
