@@ -12,10 +12,10 @@ import pytest
 from windlass.clusters.aws import Aws, NotThere
 from windlass.clusters.eks.contents import Contents
 from windlass.clusters.find import Named
-from windlass.clusters.guards import require_exported, require_idle
 from windlass.clusters.plan import require_kept
 from windlass.clusters.reconcile import CLUSTER, recover, recovery_lines, require_known
 from windlass.clusters.recovery import Duplicate, Foreign, Imported, Orphan, RecoveryReport
+from windlass.clusters.removal_checks import require_exported, require_idle
 from windlass.clusters.terraform import Action, Change, PlanSummary
 from windlass.clusters.terraform.folder import ClusterFolder
 from windlass.clusters.up import require_programs

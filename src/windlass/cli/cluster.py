@@ -14,8 +14,8 @@ from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
     from windlass.clusters.draft import Answers
-    from windlass.clusters.guards import Look
     from windlass.clusters.plan import ClusterPlan
+    from windlass.clusters.removal_checks import Look
 
 REFUSED: Final = 1
 """Exit code where the user says no."""

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from windlass.clusters.audit import AuditReport, Found
     from windlass.clusters.components.manager import ComponentStatus
     from windlass.clusters.down import ClusterRemoved
-    from windlass.clusters.guards import Look
     from windlass.clusters.plan import ClusterPlan
+    from windlass.clusters.removal_checks import Look
     from windlass.clusters.status import ClusterStatus, ClusterSummary
     from windlass.clusters.terraform import Change
     from windlass.clusters.up import ClusterMade

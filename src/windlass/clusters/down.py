@@ -12,11 +12,11 @@ from windlass.clusters.audit.report import AuditReport
 from windlass.clusters.drain import Drained
 from windlass.clusters.eks.contents import contents
 from windlass.clusters.find import Named, OnEvent, Stage
-from windlass.clusters.guards import Look, look, recorded_runs, require_exported, require_idle, training_jobs
 from windlass.clusters.holdings import Holding
 from windlass.clusters.kubernetes import connected
 from windlass.clusters.plan import ClusterPlan, described
 from windlass.clusters.reconcile import recover, require_account, require_known
+from windlass.clusters.removal_checks import Look, look, recorded_runs, require_exported, require_idle, training_jobs
 from windlass.clusters.storage.fsx import export
 from windlass.clusters.storage.kept_bucket import keep_or_empty
 from windlass.clusters.storage.volumes import of_cluster, remember, remembered

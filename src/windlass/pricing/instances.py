@@ -72,6 +72,24 @@ def instance_types(prefix: str = "") -> list[InstanceType]:
     return [_parse(line) for line in _table().splitlines()[1:] if line.startswith(prefix)]
 
 
+def vcpus_of(name: str) -> int:
+    """The vCPUs of an instance type; 0 where it is not known."""
+    found = instance_type(name)
+    return found.vcpus if found is not None else 0
+
+
+def cores_of(name: str) -> int:
+    """Its processor cores; 0 where they are not known."""
+    found = instance_type(name)
+    return found.cores if found is not None else 0
+
+
+def efa_of(name: str) -> int:
+    """Its Elastic Fabric Adapters at most; 0 where it is not known."""
+    found = instance_type(name)
+    return found.efa_interfaces if found is not None else 0
+
+
 def near_misses(name: str) -> str:
     """`did you mean g5.12xlarge?` for a name that the table lacks; empty if no name is similar."""
     plain = name.removeprefix(SAGEMAKER)

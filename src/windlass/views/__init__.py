@@ -1,1 +1,1 @@
-"""What runs, plans, verdicts and reports look like: dataclasses of which text, JSON and JSON Schema are made."""
+"""What commands print as JSON and its schemas: projections of domain values, and values of their own for the rest."""

@@ -10,8 +10,8 @@ import pytest
 
 from windlass.clusters.terraform.changes import Action, summary_of
 from windlass.clusters.terraform.errors import TerraformError
+from windlass.clusters.terraform.events import text_diagnostics
 from windlass.clusters.terraform.logs import KEPT, logs_in, new_log, redact, secrets_of
-from windlass.clusters.terraform.plaintext import text_diagnostics
 from windlass.clusters.terraform.state import state_resources
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.clusters.components import lifeline
+from windlass.clusters.components import die_with_parent
 from windlass.clusters.components.component import COMPONENT_LABEL
 from windlass.errors import EngineError, MissingPart
 
@@ -119,7 +119,7 @@ def run_helm(command: Sequence[str], environ: Mapping[str, str], seconds: float)
         raise MissingPart(
             "helm is needed to install charts, and is not in PATH", "install it: https://helm.sh/docs/intro/install/"
         )
-    guarded = [sys.executable, "-I", lifeline.__file__, *command]
+    guarded = [sys.executable, "-I", die_with_parent.__file__, *command]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             guarded, stdin=subprocess.PIPE, stdout=output, stderr=complaints, env={**os.environ, **environ}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from windlass.clusters.instances import cores_of, efa_of
+from windlass.pricing.instances import cores_of, efa_of
 from windlass.spec.cluster import GIB, Cluster, GpuPool
 
 DISK_MIB_PER_SECOND: Final = 600

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from windlass.clusters.instances import vcpus_of
+from windlass.pricing.instances import vcpus_of
 from windlass.spec.cluster import Cluster
 
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from windlass.clusters.aws import Aws, aws_errors
 from windlass.clusters.eks.variables import num_adapters
-from windlass.clusters.instances import efa_of
 from windlass.clusters.preflight.finding import Finding, unknown
 from windlass.errors import WindlassError
+from windlass.pricing.instances import efa_of
 from windlass.spec.cluster import Cluster, GpuPool
 
 NO_CONTROL_PLANE: Final = ("use1-az3", "usw1-az2", "cac1-az3")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.clusters.aws import AccessDenied, Aws, NotThere, aws_errors
-from windlass.clusters.instances import vcpus_of
 from windlass.clusters.preflight.demand import ADDRESSES, VPCS, Demand, Quota, demands, quota_of
 from windlass.clusters.preflight.finding import Finding, Offer, unknown
 from windlass.errors import WindlassError
+from windlass.pricing.instances import vcpus_of
 from windlass.spec.cluster import Cluster
 
 CONSOLE: Final = "look: https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas"

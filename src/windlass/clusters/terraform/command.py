@@ -24,10 +24,10 @@ from windlass.clusters.terraform.events import (
     ResourceProgress,
     ResourceStarted,
     parse_line,
+    text_diagnostics,
 )
 from windlass.clusters.terraform.interrupts import StopRequests
 from windlass.clusters.terraform.logs import redact, secrets_of
-from windlass.clusters.terraform.plaintext import text_diagnostics
 
 LAST_LETTERS: Final = 400
 

@@ -16,11 +16,10 @@ from windlass.clusters.terraform import command as commands
 from windlass.clusters.terraform import process
 from windlass.clusters.terraform.changes import Change, PlanSummary, summary_of
 from windlass.clusters.terraform.errors import Interrupted, StalePlan, TerraformError, TerraformFailed, failure
-from windlass.clusters.terraform.events import COLOR, OnEvent, ignore
+from windlass.clusters.terraform.events import COLOR, OnEvent, ignore, text_diagnostics
 from windlass.clusters.terraform.folder import ClusterFolder, write_private
 from windlass.clusters.terraform.interrupts import StopRequests
 from windlass.clusters.terraform.logs import new_log
-from windlass.clusters.terraform.plaintext import text_diagnostics
 from windlass.clusters.terraform.program import Program, environment
 from windlass.clusters.terraform.state import StateResource, state_resources
 from windlass.runs.machine import this_machine

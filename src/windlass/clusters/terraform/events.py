@@ -1,4 +1,4 @@
-"""Turns the JSON lines that Terraform prints (`-json`, the machine-readable UI) into typed events.
+"""Turns what Terraform prints into typed events: JSON lines (`-json`), and errors as text of commands without JSON.
 
 Format: https://developer.hashicorp.com/terraform/internals/machine-readable-ui
 """
@@ -11,6 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+_BOX: Final = re.compile(r"^[│╷╵] ?", re.MULTILINE)
+_HEAD: Final = re.compile(r"^(Error|Warning): (.*)$", re.MULTILINE)
+_PLACE: Final = re.compile(r"^\s*(?:with (?P<address>\S+),)?\s*on (?P<file>\S+) line (?P<line>\d+)", re.MULTILINE)
+_ADDRESS: Final = re.compile(r"^\s*with (?P<address>\S+),$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +192,23 @@ _PARSERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {
     "change_summary": _counted,
     "log": _log,
 }
+
+
+def text_diagnostics(text: str) -> list[Diagnostic]:
+    """The diagnostics in the output of a command, in order."""
+    plain = _BOX.sub("", COLOR.sub("", text))
+    heads = list(_HEAD.finditer(plain))
+    ends = [*(head.start() for head in heads), len(plain)][1:]
+    return [_text_diagnostic(head[1], head[2], plain[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
+
+
+def _text_diagnostic(severity: str, summary: str, detail: str) -> Diagnostic:
+    place, address = _PLACE.search(detail), _ADDRESS.search(detail)
+    return Diagnostic(
+        severity.lower(),
+        summary.strip(),
+        detail.strip(),
+        address["address"] if address else "",
+        place["file"] if place else "",
+        int(place["line"]) if place else 0,
+    )

@@ -1,7 +1,7 @@
-"""Runs a program that ends when its caller does, also by kill -9: `lifeline.py PROGRAM ARGUMENT...`.
+"""Runs a program and kills it when the caller ends, also by kill -9: `die_with_parent.py PROGRAM ARGUMENT...`.
 
-The caller holds the other end of standard input, and the kernel closes it with the caller. A `helm` that went on alone
-would change the cluster beside the next command.
+The caller holds the other end of standard input; when it ends, the kernel closes the pipe. A `helm` that survived its
+caller would change the cluster at the same time as the next command.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from windlass.clusters.down import down
 from windlass.clusters.eks.contents import Contents, contents
 from windlass.clusters.eks.outputs import FSX_PATH, ApiServer, Outputs, target
 from windlass.clusters.find import FILE, OUTPUTS, Named
-from windlass.clusters.guards import look, training_jobs
 from windlass.clusters.reconcile import require_account
+from windlass.clusters.removal_checks import look, training_jobs
 from windlass.clusters.status import status, summary
 from windlass.clusters.storage.bucket import Bucket
 from windlass.clusters.storage.fsx import EXPORTED, export
