@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tests.clusters.eks.test_outputs import VALUES
 
-from windlass.clusters.audit.named import audit_named
 from windlass.clusters.eks.outputs import Outputs
 from windlass.clusters.find import FILE, Named
 from windlass.clusters.status import summary
@@ -116,9 +115,3 @@ def test_resources_of_the_local_state_are_counted_without_what_is_only_read(cont
     write_folder(here, context)
     (here.folder.path / STATE).write_text(json.dumps(MADE))
     assert local_resources(here) == 2
-
-
-@pytest.mark.parametrize("name", ["", "Vi*", "x\x1b[31my", "--region", "a/b", "a" * 101])
-def test_an_audit_asks_for_names_that_a_cluster_can_have(context: Context, name: str) -> None:
-    with pytest.raises(UsageError, match="is not a name of a cluster"):
-        audit_named(name, "us-west-2", context, is_ours=False)

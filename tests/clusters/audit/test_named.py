@@ -1,0 +1,35 @@
+"""Audits by the name of a cluster: which names and logins are refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.clusters.eks.test_outputs import VALUES
+
+from windlass.clusters.audit.named import audit_named
+from windlass.clusters.aws import Aws, Identity
+from windlass.clusters.eks.outputs import Outputs
+from windlass.clusters.find import FILE, OUTPUTS, Named
+from windlass.errors import UsageError
+from windlass.runs.context import Context
+
+TEXT = "name: vision\nregion: us-west-2\nstate: {bucket: states}\n"
+
+
+def test_an_audit_by_a_login_of_another_account_is_refused(
+    named: Named, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds nothing there."""
+    (named.folder.path / FILE).write_text(TEXT)
+    (named.folder.path / OUTPUTS).write_text(json.dumps(VALUES))
+    owner = Outputs.of(VALUES).run_role_arn.split(":")[4]
+    monkeypatch.setattr(Aws, "identity", Identity("222222222222", ""))
+    with pytest.raises(UsageError, match=f"vision is in account {owner}, and the login is of account 222222222222"):
+        audit_named("vision", "", context, is_ours=True)
+
+
+@pytest.mark.parametrize("name", ["", "Vi*", "x\x1b[31my", "--region", "a/b", "a" * 101])
+def test_an_audit_asks_for_names_that_a_cluster_can_have(context: Context, name: str) -> None:
+    with pytest.raises(UsageError, match="is not a name of a cluster"):
+        audit_named(name, "us-west-2", context, is_ours=False)

@@ -1,0 +1,27 @@
+"""A cluster in a home that has nothing of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from windlass.clusters.find import Named
+from windlass.clusters.terraform.folder import ClusterFolder
+from windlass.runs.context import Context
+from windlass.spec.parse import parse_cluster
+
+TEXT = "name: vision\nregion: us-west-2\nstate: {bucket: states}\n"
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Named:
+    """A cluster in a home that has nothing of it."""
+    folder = ClusterFolder.of(tmp_path / "home", "vision")
+    folder.path.mkdir(parents=True)
+    return Named(parse_cluster(TEXT), TEXT, folder)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context({"WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)

@@ -1,0 +1,129 @@
+"""What a killed command left is taken up again, and a login or a state that lacks the cluster is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from windlass.clusters.aws import Aws, Identity, NotThere
+from windlass.clusters.down import down
+from windlass.clusters.find import Named
+from windlass.clusters.reconcile import CLUSTER, recover, recovery_lines, require_account, require_known
+from windlass.clusters.recovery import Duplicate, Foreign, Imported, Orphan, RecoveryReport
+from windlass.clusters.status import status
+from windlass.clusters.storage.bucket import Bucket
+from windlass.clusters.terraform.folder import ClusterFolder
+from windlass.clusters.terraform.state import state_resources
+from windlass.clusters.up import plan_up
+from windlass.errors import UsageError
+from windlass.runs.context import Context
+from windlass.spec.parse import parse_cluster
+
+TEXT = "name: vision\nregion: us-west-2\n"
+NAMED = Named(parse_cluster(TEXT), TEXT, ClusterFolder.of(Path("/nowhere"), "vision"))
+
+
+def clusters(*names: str) -> Aws:
+    """An account with these clusters."""
+
+    def describe_cluster(name: str) -> None:
+        if name not in names:
+            raise NotThere(f"no cluster {name}")
+
+    eks = SimpleNamespace(describe_cluster=describe_cluster)
+    made: Any = SimpleNamespace(client=lambda _name: eks)
+    return cast("Aws", made)
+
+
+def test_a_cluster_that_the_state_lacks_is_not_made_a_second_time() -> None:
+    with pytest.raises(UsageError, match="a cluster vision is in us-west-2 already, and the state") as refused:
+        require_known(NAMED, (), clusters("vision"))
+    assert "--recover" in (refused.value.hint or "")
+    require_known(NAMED, (CLUSTER,), clusters("vision"))
+    require_known(NAMED, (), clusters("vision-2"))
+
+
+class Asked(Exception):
+    """AWS is looked at."""
+
+
+@pytest.mark.parametrize("break_lock", [False, True])
+def test_a_lock_that_another_machine_left_is_released_where_that_is_asked_for(
+    tmp_path: Path, *, break_lock: bool
+) -> None:
+    def aws(_context: Context) -> Aws:
+        raise Asked
+
+    scene: Any = SimpleNamespace(folder=ClusterFolder.of(tmp_path, "vision"), aws=aws)
+    with pytest.raises(Asked) if break_lock else contextlib.nullcontext():
+        recover(
+            scene, scene, Context({}, tmp_path), lambda _event: None, bucket=None, break_lock=break_lock, is_asked=False
+        )
+
+
+def test_a_recovery_tells_what_a_person_has_to_look_at() -> None:
+    report = RecoveryReport(
+        imported=(Imported("aws_vpc.main", "vpc-1"),),
+        untainted=("aws_eks_cluster.main",),
+        duplicates=(Duplicate("aws_nat_gateway", "vision-a", ("nat-1", "nat-2"), "nat-1"),),
+        orphans=(Orphan("aws_ebs_volume", "vol-1", "data"),),
+        foreign=(Foreign("aws_iam_role.run", "vision-run"),),
+        unknown=("aws_cloudcontrolapi_resource.s3_files",),
+    )
+    assert recovery_lines(report) == [
+        "found again: aws_vpc.main (vpc-1)",
+        "complete, and kept: aws_eks_cluster.main",
+        "made twice: aws_nat_gateway vision-a: nat-2 is in no state, and bills",
+        "of this cluster, and in no state: aws_ebs_volume data (vol-1)",
+        "has the name of aws_iam_role.run, and is not of this cluster: vision-run",
+        "not looked for: aws_cloudcontrolapi_resource.s3_files",
+    ]
+    assert recovery_lines(RecoveryReport()) == []
+
+
+def state(**types: dict[str, Any]) -> list[Any]:
+    """A state with one resource of each of these types."""
+    made = [
+        {"mode": "managed", "type": type, "name": "main", "instances": [{"attributes": values}]}
+        for type, values in types.items()
+    ]
+    return state_resources(json.dumps({"version": 4, "resources": made}))
+
+
+def eks(url: str) -> dict[str, Any]:
+    return {"id": "vision", "endpoint": url, "certificate_authority": [{"data": "Q0E="}]}
+
+
+@pytest.mark.parametrize("backend", ["", "state: {bucket: states}\n"])
+def test_a_login_of_another_account_neither_plans_nor_removes_a_cluster(
+    named: Named, context: Context, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """Nothing of it is found there: `up` would make all again, `down` would say that nothing is left."""
+    text = f"name: vision\nregion: us-west-2\n{backend}"
+    named = replace(named, cluster=parse_cluster(text), text=text)
+    made = state(
+        aws_eks_cluster={"id": "vision", "arn": "arn:aws:eks:us-west-2:111111111111:cluster/vision"},
+        aws_s3_bucket={"id": "b", "arn": "arn:aws:s3:::b"},
+    )
+    terraform: Any = SimpleNamespace(state=lambda: made, init=lambda: None)
+    aws: Any = SimpleNamespace(identity=Identity("222222222222", ""))
+    monkeypatch.setattr(Named, "aws", lambda *_: nullcontext(aws))
+    monkeypatch.setattr(Named, "terraform", lambda *_: terraform)
+    monkeypatch.setattr("windlass.clusters.storage.bucket.look", lambda *_, **_more: Bucket("b", exists=False))
+    said = "vision is in account 111111111111, and the login is of account 222222222222"
+    for command in (
+        lambda: plan_up(named, terraform, context, lambda _event: None),
+        lambda: down(named, context, lambda _event: None, lambda *_: True, cast("Any", None), force=True),
+        lambda: status(named, context, lambda _event: None),
+    ):
+        with pytest.raises(UsageError, match=said):
+            command()
+    aws.identity = Identity("111111111111", "")
+    require_account(named, terraform, context)

@@ -1,0 +1,34 @@
+"""The state of a cluster that another machine has made."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from tests.clusters.eks.test_outputs import VALUES
+
+from windlass.clusters.eks.outputs import Outputs
+from windlass.clusters.find import Named
+from windlass.clusters.status import summary
+from windlass.clusters.terraform.state import state_resources
+from windlass.clusters.working_folder import take_outputs
+
+
+def state(**types: dict[str, Any]) -> list[Any]:
+    """A state with one resource of each of these types."""
+    made = [
+        {"mode": "managed", "type": type, "name": "main", "instances": [{"attributes": values}]}
+        for type, values in types.items()
+    ]
+    return state_resources(json.dumps({"version": 4, "resources": made}))
+
+
+def test_a_complete_cluster_of_another_machine_is_up_here(named: Named) -> None:
+    assert summary(named).state == "unknown", "its state was not read"
+    terraform: Any = SimpleNamespace(outputs=lambda: VALUES)
+    assert take_outputs(named, terraform) == Outputs.of(VALUES)
+    assert (summary(named, 101).state, summary(named, 101).resources) == ("up", 101)
+    assert named.kubeconfig.exists()
+    terraform.outputs = lambda: {"name": "vision"}
+    assert take_outputs(named, terraform) is None, "an up that has not ended"
