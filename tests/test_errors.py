@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from windlass.engines.kubernetes.access.client import Refused
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.errors import JobFileError, PlanError, Problem, RunFailed, WindlassError
 
 PROBLEM = Problem("job.yaml:4", "node", "not a field", "did you mean nodes?")

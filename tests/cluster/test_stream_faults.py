@@ -24,7 +24,8 @@ from tests.cluster.proxy import Proxy, behind, proxied
 from tests.cluster.test_exec_copy import submit, write_targets
 from tests.helpers.until import until as until_in_bound
 
-from windlass.engines.kubernetes.access.client import Client, Unreachable
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.access.exec_stream import attach
 from windlass.runs.logs import RunLogs
 from windlass.runs.phase import Phase

@@ -11,7 +11,8 @@ from tests.clusters.components.fakecluster import FakeCluster
 from tests.helpers.clock import Clock
 
 from windlass.clusters.drain import Drained, DrainStep, active, drain, holdings
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import layout
 
 LB = "service.k8s.aws/resources"

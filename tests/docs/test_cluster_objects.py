@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.engines.kubernetes.access.client import PLURALS
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.kinds import PLURALS
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS, mpijob
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.rbac import Right

@@ -19,8 +19,8 @@ from tests.helpers.ports import quiet_port
 from tests.helpers.until import BOUND_SECONDS, passed, until
 from tests.worker.pod_process import Pod
 
-from windlass.engines.kubernetes.access.client import Unreachable
 from windlass.engines.kubernetes.access.control import Request
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.worker import event_feed, order_client, pod_reuse, process
 from windlass.worker import order_protocol as protocol

@@ -15,7 +15,8 @@ from typing import Final
 from windlass.clusters import holdings as held
 from windlass.clusters.components.resources import Ref, Resources
 from windlass.clusters.holdings import STAGES, Holding, Stage
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 
 STAGE_SECONDS: Final = 600.0
 """For each of the three stages: a load balancer takes minutes to go, and a node ends its pods first."""

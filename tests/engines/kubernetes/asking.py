@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from windlass.engines.kubernetes.access.client import Unreachable
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.access.order_server import OrderServer
 
 

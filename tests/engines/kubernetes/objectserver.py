@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl, urlsplit
 from tests.engines.kubernetes.api import config_of
 from tests.helpers.ports import quiet_port
 
-from windlass.engines.kubernetes.access.client import PLURALS, Client
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.kinds import PLURALS
 from windlass.engines.kubernetes.objects.pods import INDEX
 
 COLUMNS = {"pods": ("Name", "Ready", "Status"), "jobs": ("Name", "Status", "Completions")}

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from windlass.engines.kubernetes.access.client import MANAGER, Client, Refused
+from windlass.engines.kubernetes.access.client import MANAGER, Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.errors import EngineError
 
 Json = Mapping[str, Any]

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from windlass.engines.base import ClaimFiles, Engine, TargetRuns, Watch
-from windlass.engines.kubernetes.access.client import Client, NotLoggedIn, Unreachable
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.connect import connect, find_kubeconfig
+from windlass.engines.kubernetes.access.errors import NotLoggedIn, Unreachable
 from windlass.engines.kubernetes.reading.discovery import discovery
 from windlass.engines.kubernetes.reading.discovery.phase import Seen
 from windlass.engines.values import RunState

@@ -13,7 +13,10 @@ import pytest
 from tests.engines.kubernetes.api import chunked, client_of, not_found, reply, serving
 
 from windlass.engines.kubernetes.access import exec_stream
-from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Absence, Client, Refused, Unreachable, kubectl
+from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS, Absence
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
+from windlass.engines.kubernetes.access.kubeconfig import kubectl
 from windlass.errors import EngineError, MissingPart
 
 HTML = b"<html><body><h1>404 Not Found</h1><hr>nginx</body></html>"

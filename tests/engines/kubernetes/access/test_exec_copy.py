@@ -22,7 +22,7 @@ import pytest
 import websocket
 
 from windlass.engines.base import Terminal
-from windlass.engines.kubernetes.access.client import Unreachable
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.access.exec_copy import RunPods
 from windlass.engines.kubernetes.access.exec_stream import STDERR, STDOUT, Report, attach
 from windlass.engines.kubernetes.access.files import PodFiles

@@ -20,8 +20,9 @@ from tests.engines.kubernetes.asking import call
 from tests.helpers.until import passed, until
 
 from windlass.engines.kubernetes.access import order_server
-from windlass.engines.kubernetes.access.client import Client, Unreachable
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ConnectionControl, ExecControl, Request, signalling
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.order_client import order_client_fields

@@ -20,8 +20,9 @@ from tests.engines.kubernetes.wire import LOCALHOST, NAME, Authority, Server, an
 from tests.helpers.until import until
 
 import windlass
-from windlass.engines.kubernetes.access.client import Client, Refused, Silent, Unreachable
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.dial import Address
+from windlass.engines.kubernetes.access.errors import Refused, Silent, Unreachable
 from windlass.engines.kubernetes.access.kubeconfig import read_context
 from windlass.engines.kubernetes.access.login import AGAIN_SECONDS, Credentials, Login
 from windlass.engines.kubernetes.access.transport import MAX_IDLE

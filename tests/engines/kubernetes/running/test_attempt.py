@@ -14,7 +14,7 @@ import pytest
 from tests.engines.kubernetes.api import Api, ClusterOfOneRun, client_of, not_found, reply, said, serving
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.access.client import ABSENT_SECONDS
+from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS
 from windlass.engines.kubernetes.access.control import ExecControl, PodControl, Request
 from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.plan.plan import Plan, Step

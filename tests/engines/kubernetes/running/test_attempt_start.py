@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from windlass.engines.kubernetes.access.client import Refused
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
 from windlass.engines.kubernetes.objects.pods import PodId
 from windlass.engines.kubernetes.running import attempt_start

@@ -19,8 +19,9 @@ from typing import Any, cast
 import pytest
 from tests.helpers.until import BOUND_SECONDS, until
 
-from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ConnectionControl, Request
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.order_server import OrderServer
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.pods import PodId

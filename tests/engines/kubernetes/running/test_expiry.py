@@ -13,7 +13,8 @@ from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, blockers, planned
 from tests.engines.kubernetes.running.test_supervision import Scene
 
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import ttl
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.preflight.rights import Rights

@@ -13,7 +13,8 @@ from tests.engines.kubernetes.planning.test_plan import planned
 from tests.engines.kubernetes.planning.test_transfers import CLAIM, DIGITS
 from tests.supervise.fakes import START, FakeClock
 
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.labels import COMPONENT, TRANSFER
 from windlass.engines.kubernetes.running.job_transfer import LOOK_SECONDS, JobTransfer

@@ -12,8 +12,8 @@ import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, refusing, status
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.access.client import Refused
 from windlass.engines.kubernetes.access.control import Request
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import layout, pod_assignment
 from windlass.engines.kubernetes.objects.object_reports import finished_indexes
 from windlass.engines.kubernetes.objects.planned import attempt_objects

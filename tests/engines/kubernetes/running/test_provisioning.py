@@ -11,7 +11,8 @@ import pytest
 from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, planned
 from tests.engines.kubernetes.reading.preflight.test_checks import found, served
 
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects.node_pools import labels_made, match
 from windlass.engines.kubernetes.objects.observations import NodeClaimStatus
 from windlass.engines.kubernetes.reading import claims, karpenter

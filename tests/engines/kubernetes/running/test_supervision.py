@@ -15,7 +15,9 @@ from tests.engines.kubernetes.objectserver import HTML_404, Answer, ObjectServer
 from tests.helpers.clock import Clock
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Client, NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.access.lease import (
     DURATION_SECONDS,
     RENEW_SECONDS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.engines.kubernetes.access import client
+from windlass.engines.kubernetes.access import absence
 from windlass.engines.kubernetes.running import tombstones
 from windlass.engines.kubernetes.supervisor import news, runs
 
@@ -12,7 +12,7 @@ from windlass.engines.kubernetes.supervisor import news, runs
 @pytest.fixture(autouse=True)
 def _known_to_be_removed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """That it takes seconds until an object is known to be removed is tested with a clock (`test_client.py`)."""
-    for module in (client, news, tombstones):
+    for module in (absence, news, tombstones):
         monkeypatch.setattr(module, "ABSENT_SECONDS", 0.05)
 
 

@@ -11,7 +11,8 @@ import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.summary import summary_of
 from windlass.engines.kubernetes.supervisor import main

@@ -10,9 +10,6 @@ import copy
 import http.client
 import importlib.util
 import json
-import os
-import re
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -21,10 +18,20 @@ from urllib.parse import quote, urlencode
 
 from windlass.engines.kubernetes.access.background import Health
 from windlass.engines.kubernetes.access.dial import CONNECT_SECONDS, Address, DialError, Route
-from windlass.engines.kubernetes.access.kubeconfig import read_context
+from windlass.engines.kubernetes.access.errors import (
+    Broken,
+    NotLoggedIn,
+    Refused,
+    Silent,
+    Unreachable,
+    refused,
+    words_of,
+)
+from windlass.engines.kubernetes.access.kubeconfig import kubectl, read_context
 from windlass.engines.kubernetes.access.login import Login, LoginError
 from windlass.engines.kubernetes.access.transport import Pool, Response
-from windlass.errors import EngineError, LoginFailed, MissingPart, UsageError
+from windlass.engines.kubernetes.objects.kinds import CLUSTER_WIDE, PLURALS
+from windlass.errors import EngineError, MissingPart, UsageError
 
 Json = Mapping[str, Any]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -34,14 +41,8 @@ FOLLOW_SECONDS: Final = 300.0
 """How long a followed log may be silent until it is requested again: a connection may be dead without an error."""
 DATE_SECONDS: Final = 5.0
 """Clocks that differ by less agree: dates of responses are whole seconds, and responses take time."""
-_OF_ADMISSION: Final = re.compile(r'^admission webhook |\bdenied request: |is forbidden: (?!user ")', re.IGNORECASE)
-"""A 403 of a webhook, a ValidatingAdmissionPolicy, a quota or Pod Security: no right is missing."""
-_SOURCE_OF_SSL: Final = re.compile(r"_ssl\.c:\d+: | ?\(_ssl\.c:\d+\)")
-"""Where an error of TLS was raised in Python's own sources, which is part of its words."""
 BUSY_SECONDS: Final = 10.0
 """How long a request is sent again to a server that is too busy for it."""
-ABSENT_SECONDS: Final = 3.0
-"""Between the first and the last report that an object does not exist, before it counts as removed."""
 MANAGER: Final = "windlass"
 """The field manager of our fields, as in `kubectl get --show-managed-fields`."""
 JSON: Final = "application/json"
@@ -57,100 +58,12 @@ PAGE: Final = "5000"
 """Rows of one answer: a server must hold a complete answer in memory."""
 OBJECTS_PAGE: Final = "200"
 """The same of objects, of which each takes some 0.2 MB of our memory for a moment."""
-PLURALS: Final = {
-    "ConfigMap": "configmaps", "Service": "services", "Pod": "pods", "Event": "events", "Node": "nodes",
-    "PersistentVolumeClaim": "persistentvolumeclaims", "PersistentVolume": "persistentvolumes",
-    "CSIDriver": "csidrivers", "Secret": "secrets", "Job": "jobs", "JobSet": "jobsets",
-    "CustomResourceDefinition": "customresourcedefinitions", "SelfSubjectAccessReview": "selfsubjectaccessreviews",
-    "SelfSubjectRulesReview": "selfsubjectrulesreviews", "ResourceQuota": "resourcequotas",
-    "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes", "PyTorchJob": "pytorchjobs", "MPIJob": "mpijobs",
-    "ClusterTrainingRuntime": "clustertrainingruntimes",
-    "Workload": "workloads", "LocalQueue": "localqueues", "ClusterQueue": "clusterqueues",
-    "StorageClass": "storageclasses", "ServiceAccount": "serviceaccounts", "Namespace": "namespaces",
-    "NodePool": "nodepools", "NodeClaim": "nodeclaims", "Lease": "leases",
-    "Role": "roles", "RoleBinding": "rolebindings", "NetworkPolicy": "networkpolicies",
-}  # fmt: skip
-"""The resource names of the kinds in URLs."""
-CLUSTER_WIDE: Final = frozenset({"Node", "CustomResourceDefinition", "StorageClass", "Namespace", "ClusterQueue",
-                                 "PersistentVolume", "CSIDriver",
-                                 "NodePool", "NodeClaim", "ClusterTrainingRuntime", "SelfSubjectAccessReview",
-                                 "SelfSubjectRulesReview"})  # fmt: skip
-
-
-class Refused(EngineError):
-    """The API server refused the request; `status` and `reason` are from its answer."""
-
-    def __init__(self, message: str, hint: str, *, status: int, reason: str = "", details: Json | None = None) -> None:
-        super().__init__(message, hint)
-        self.status = status
-        self.reason = reason
-        self.details = details or {}
-
-    @property
-    def retry_after(self) -> float | None:
-        """Seconds after which a server that was too busy for the request asks to have it again; None for any other."""
-        seconds = self.details.get("retryAfterSeconds")
-        return float(seconds) if self.status == 429 and isinstance(seconds, int) and seconds > 0 else None
-
-    def is_absent(self, name: str, kind: str) -> bool:
-        """Whether the API server itself reports that this object of a kind in PLURALS does not exist.
-
-        A 404 alone does not: a proxy or a load balancer in front of the server answers 404 too, and so does the server
-        for a resource type that it does not serve.
-        """
-        reported = (self.details.get("name"), str(self.details.get("kind", "")).lower())
-        is_it = reported in ((name, PLURALS[kind]), (name, kind.lower()))
-        return self.status == 404 and self.reason == "NotFound" and is_it
-
-
-class Unreachable(EngineError):
-    """The API server did not answer: it may by the next time."""
-
-
-class Silent(Unreachable):
-    """Nothing came for as long as the caller would wait, on a connection that was made: a log may have nothing new."""
-
-
-class _Broken(Unreachable):
-    """The connection was cut, or what came is no answer: another try may succeed at once."""
-
-
-class Absence:
-    """Whether an object was removed: the API server has reported it absent twice, `ABSENT_SECONDS` apart or more.
-
-    A server that is being restored from a backup, or reads from a stale cache, reports an object absent for a moment.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._since: float | None = None
-        """When the object was first reported absent; None after an answer that contains it."""
-
-    def is_confirmed(self, *, is_absent: bool) -> bool:
-        """Whether it is removed by now, given one more answer of the server: `is_absent`, or there."""
-        if not is_absent:
-            self._since = None
-            return False
-        if self._since is None:
-            self._since = self._clock()
-        return self._clock() - self._since >= ABSENT_SECONDS
-
-
-class NotLoggedIn(Unreachable, LoginFailed):
-    """There is no login now: its plugin fails, or the server no longer takes it. It may by the next time."""
 
 
 def require_websockets() -> None:
     """Raises MissingPart where the package for exec is not installed: the only one that a client may need."""
     if importlib.util.find_spec("websocket") is None:
         raise MissingPart("websocket-client is needed", "pip install websocket-client")
-
-
-def kubectl(context: str, kubeconfig: str) -> str:
-    """The beginning of a command line of kubectl for a context; it reads several files only by `$KUBECONFIG`."""
-    is_usual = os.pathsep in kubeconfig or kubeconfig == os.path.expanduser("~/.kube/config")
-    file = "" if is_usual else f"--kubeconfig {shlex.quote(kubeconfig)} "
-    return f"kubectl {file}--context {context}"
 
 
 class Client:
@@ -195,7 +108,7 @@ class Client:
             tls = login.tls() if server.scheme == "https" else None
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise EngineError(
-                f"context {self.context}: its certificates cannot be used: {_words_of(error)}", hint
+                f"context {self.context}: its certificates cannot be used: {words_of(error)}", hint
             ) from error
         return Pool(Route(server, by, tls, str(context.cluster.settings.get("tls-server-name") or "")))
 
@@ -348,7 +261,7 @@ class Client:
                 raise self._foreign("a change")
             if event["type"] == "ERROR":
                 code = about.get("code")
-                raise _refused(code if isinstance(code, int) else 500, about, self)
+                raise refused(code if isinstance(code, int) else 500, about, self.kubectl, self.namespace)
             if not isinstance(about.get("metadata"), dict):
                 raise self._foreign("a change")
             yield event
@@ -400,9 +313,9 @@ class Client:
                 header=[*headers, f"sec-websocket-protocol: {channels}"],
             )
         except websocket.WebSocketBadStatusException as error:
-            raise _refused(error.status_code, _json_of(error.resp_body or b""), self) from error
+            raise refused(error.status_code, _json_of(error.resp_body or b""), self.kubectl, self.namespace) from error
         except (websocket.WebSocketException, http.client.HTTPException, OSError, ValueError) as error:
-            raise Unreachable(f"{self.server} does not answer: {_words_of(error)}", "it may be restarting") from error
+            raise Unreachable(f"{self.server} does not answer: {words_of(error)}", "it may be restarting") from error
         return made
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -432,7 +345,7 @@ class Client:
         while True:
             try:
                 return self._call_once(method, path, body, query, content, accept, is_new=is_new)
-            except _Broken:
+            except Broken:
                 if method != "GET" or is_new:
                     raise
                 is_new = True
@@ -458,7 +371,7 @@ class Client:
         with self._transport():
             data = response.read()
         if response.status >= 400:
-            raise _refused(response.status, _json_of(data), self)
+            raise refused(response.status, _json_of(data), self.kubectl, self.namespace)
         answer = _parsed(data)
         if not isinstance(answer, dict):
             raise self._foreign("JSON")
@@ -475,7 +388,7 @@ class Client:
         if response.status >= 400:
             with self._transport():
                 data = response.read()
-            raise _refused(response.status, _json_of(data), self)
+            raise refused(response.status, _json_of(data), self.kubectl, self.namespace)
         return self._lines_of(response)
 
     def _lines_of(self, response: Response) -> Iterator[bytes]:
@@ -493,7 +406,7 @@ class Client:
             response.close()
         if rest and not response.has_marked_end:
             # Nothing marks the end of such an answer: a connection that was cut ends it as well, in mid-line.
-            raise _Broken(f"{self.server} sent half a line, and no more", "it may be restarting")
+            raise Broken(f"{self.server} sent half a line, and no more", "it may be restarting")
         if rest:
             yield rest
 
@@ -527,13 +440,13 @@ class Client:
         try:
             yield
         except (TimeoutError, DialError) as error:
-            raise Unreachable(f"{self.server} does not answer: {_words_of(error)}", hint) from error
+            raise Unreachable(f"{self.server} does not answer: {words_of(error)}", hint) from error
         except (http.client.HTTPException, OSError, ValueError) as error:
-            raise _Broken(f"{self.server} does not answer: {_words_of(error)}", hint) from error
+            raise Broken(f"{self.server} does not answer: {words_of(error)}", hint) from error
 
     def _foreign(self, wanted: str) -> Unreachable:
         """What was answered is not what an API server answers: a proxy's page, or half of an answer."""
-        return _Broken(
+        return Broken(
             f"{self.server} answered something that is not {wanted} of Kubernetes",
             f"is a proxy in front of it? {self.kubectl} get --raw /version",
         )
@@ -570,33 +483,3 @@ def _json_of(data: bytes) -> dict[str, Any]:
     if answer is None:
         return {"message": data[:500].decode("utf-8", "replace").strip()}
     return answer if isinstance(answer, dict) else {"message": str(answer)[:500]}
-
-
-def _refused(status: int, answer: Json, client: Client) -> Refused:
-    """The API server's own sentence, and what to try."""
-    hints = {
-        401: f"the login has run out or was never valid: {client.kubectl} get pods",
-        403: f"ask for the right: windlass check --on TARGET lists what is needed in namespace {client.namespace}",
-        404: f"see: {client.kubectl} -n {client.namespace} get all",
-    }
-    message = str(answer.get("message") or f"HTTP {status}")
-    if status == 403 and _OF_ADMISSION.search(message):
-        hints[403] = "change the job or the target as it says, or ask an administrator of the cluster"
-    details = found if isinstance(found := answer.get("details"), dict) else None
-    return Refused(
-        f"the cluster refused: {message}",
-        hints.get(status, ""),
-        status=status,
-        reason=str(answer.get("reason", "")),
-        details=details,
-    )
-
-
-def _words_of(error: BaseException) -> str:
-    """The reason of an error of the network, in a line."""
-    if isinstance(error, http.client.IncompleteRead):
-        return "the connection was cut in the middle of an answer"
-    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
-        return "its answer is not HTTP"
-    words = getattr(error, "verify_message", "") or getattr(error, "strerror", None) or str(error)
-    return " ".join(_SOURCE_OF_SSL.sub("", str(words)).split()) or type(error).__name__

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import shlex
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -157,3 +158,10 @@ def _read(path: Path) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UsageError(f"the kubeconfig {path} cannot be read: {reason}", "see: kubectl config view") from error
+
+
+def kubectl(context: str, kubeconfig: str) -> str:
+    """The beginning of a command line of kubectl for a context; it reads several files only by `$KUBECONFIG`."""
+    is_usual = os.pathsep in kubeconfig or kubeconfig == os.path.expanduser("~/.kube/config")
+    file = "" if is_usual else f"--kubeconfig {shlex.quote(kubeconfig)} "
+    return f"kubectl {file}--context {context}"

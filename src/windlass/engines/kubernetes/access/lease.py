@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from windlass.engines.kubernetes.access import background
-from windlass.engines.kubernetes.access.client import Absence, Client, Refused
+from windlass.engines.kubernetes.access.absence import Absence
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import labels, layout, manifests
 from windlass.engines.kubernetes.objects.quantity import seconds_of
 from windlass.errors import EngineError

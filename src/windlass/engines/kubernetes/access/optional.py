@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.errors import WindlassError
 
 K = TypeVar("K")

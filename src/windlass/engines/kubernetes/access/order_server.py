@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
-from windlass.engines.kubernetes.access.client import Unreachable
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.objects import layout
 from windlass.worker import order_protocol as protocol
 from windlass.worker.order_client import keep_alive

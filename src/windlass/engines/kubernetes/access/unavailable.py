@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-from windlass.engines.kubernetes.access.client import NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.access.errors import NotLoggedIn, Refused, Unreachable
 from windlass.errors import EngineError
 from windlass.supervise.backend import TargetUnavailable
 

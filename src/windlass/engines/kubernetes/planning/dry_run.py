@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
 
-from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.reading.admission import is_suspended, queue_of
 from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines import travel
-from windlass.engines.kubernetes.access.client import Client, NotLoggedIn, Refused, Unreachable, require_websockets
+from windlass.engines.kubernetes.access.client import Client, require_websockets
 from windlass.engines.kubernetes.access.connect import find_kubeconfig
+from windlass.engines.kubernetes.access.errors import NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.access.optional import groups_of, items
 from windlass.engines.kubernetes.objects.node_pools import labels_made, taints_of_node
 from windlass.engines.kubernetes.objects.pod_template import GPU_LABELS

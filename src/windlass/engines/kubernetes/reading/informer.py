@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from windlass.engines.kubernetes.access import background
-from windlass.engines.kubernetes.access.client import TABLE, Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.client import TABLE, Client
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.reading.discovery import followups
 from windlass.engines.kubernetes.reading.discovery.board import OURS, TABLES, Board, Table
 from windlass.engines.kubernetes.reading.discovery.discovery import fill, look

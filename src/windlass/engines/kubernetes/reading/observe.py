@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from windlass.diagnose import observe as diagnose
 from windlass.diagnose.observations import Observations
-from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once, served
 from windlass.engines.kubernetes.objects import layout, node_pools
 from windlass.engines.kubernetes.objects.object_reports import NOT_ORDINARY, ends_of, key, object_reports, recorded

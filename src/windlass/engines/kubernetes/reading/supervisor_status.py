@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from windlass.engines.kubernetes.access import lease
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.optional import items
 from windlass.engines.kubernetes.objects import labels, layout
 from windlass.engines.kubernetes.objects.pod_status import (

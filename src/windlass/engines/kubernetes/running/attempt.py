@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from windlass.engines.kubernetes.access.background import PAUSES
-from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import PodControl
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
 from windlass.engines.kubernetes.objects.pod_spec import claims_of

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.kubernetes.access.client import Refused
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.unavailable import is_passing
 from windlass.engines.kubernetes.objects import layout, manifests, pod_template
 from windlass.engines.kubernetes.objects.planned import numbered

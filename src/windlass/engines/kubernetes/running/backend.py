@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ExecControl, PodControl
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.lease import Lease, held_elsewhere, holder_of
 from windlass.engines.kubernetes.access.unavailable import is_passing, refuse, unavailable
 from windlass.engines.kubernetes.objects import layout, manifests, pod_assignment

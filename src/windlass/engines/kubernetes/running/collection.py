@@ -27,8 +27,9 @@ from socket import socket
 from typing import Any, Final
 
 from windlass.engines.kubernetes.access import exec_stream
-from windlass.engines.kubernetes.access.client import Client, Unreachable
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ConnectionControl, PodControl, Request
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.access.files import PodFiles, last_line, parsed
 from windlass.engines.kubernetes.access.unavailable import is_passing, unavailable
 from windlass.engines.kubernetes.objects import layout

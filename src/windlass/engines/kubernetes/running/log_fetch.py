@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from windlass.engines.kubernetes.access import background
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ExecControl
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment, beginning_pods
 from windlass.engines.kubernetes.objects.pod_status import container_state, has_ended

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from windlass.engines.kubernetes.access import background
-from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Absence, Client, Refused
+from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS, Absence
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.object_reports import ends_of, finished_indexes, why_over
 from windlass.engines.kubernetes.objects.observations import ObjectReport, QueueStatus

@@ -9,7 +9,8 @@ import contextlib
 import time
 from typing import Any, Final
 
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.object_reports import why_over
 from windlass.engines.kubernetes.objects.pod_status import has_ended, sidecars

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Absence, Client
+from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS, Absence
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import labels, layout, manifests
 from windlass.runs.stop_request import ELSEWHERE, REMOVED, StopRequest, read_stop_request, write_stop_request
 

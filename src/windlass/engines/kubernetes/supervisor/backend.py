@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes.access.client import Refused, Unreachable
 from windlass.engines.kubernetes.access.control import ConnectionControl
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.unavailable import is_passing
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.pod_status import has_ended, sidecars

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.lease import Lease, holder_of
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.reading import supervisor_status

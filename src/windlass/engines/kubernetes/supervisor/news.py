@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from windlass.engines.kubernetes.access.client import ABSENT_SECONDS, Client, Refused
+from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.lease import host_of
 from windlass.engines.kubernetes.access.optional import at_once
 from windlass.engines.kubernetes.objects import layout

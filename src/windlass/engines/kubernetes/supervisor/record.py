@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.engines.kubernetes.access import lease
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import labels, layout, manifests
 from windlass.engines.kubernetes.objects.summary import LATEST, summary_in, summary_of
 from windlass.errors import EngineError

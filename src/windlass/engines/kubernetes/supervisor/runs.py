@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.lease import Lease, holder_of
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS
 from windlass.engines.kubernetes.objects import layout, manifests, pod_assignment, ttl

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
 
-from windlass.engines.kubernetes.access.client import Unreachable
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.reading.discovery.board import ANCHORS, JOBS, PODS, Board

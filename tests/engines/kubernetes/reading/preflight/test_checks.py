@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes.access.client import NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.access.errors import NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.objects import pod_template
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.preflight import rbac

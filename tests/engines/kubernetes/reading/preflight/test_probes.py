@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from windlass.engines.kubernetes.access.client import Client, Unreachable
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.reading.preflight import probes
 
 

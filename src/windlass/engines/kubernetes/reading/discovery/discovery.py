@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.reading.discovery import followups
 from windlass.engines.kubernetes.reading.discovery.board import ANCHORS, OURS, TABLES, Board, Table

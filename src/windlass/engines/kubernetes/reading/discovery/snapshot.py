@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from windlass.engines.kubernetes.access.client import Client, Unreachable
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once
 from windlass.engines.kubernetes.objects.namespace import ClusterNamespace, namespace_of
 from windlass.engines.kubernetes.reading.discovery import discovery

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from windlass.engines.kubernetes.access.background import Backoff
-from windlass.engines.kubernetes.access.client import Client, Refused, Silent
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused, Silent
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.pod_status import container_state, has_ended, is_restarted
 from windlass.engines.kubernetes.objects.pods import Pod

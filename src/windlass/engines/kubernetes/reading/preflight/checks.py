@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes.access.client import NotLoggedIn, Refused, Unreachable
+from windlass.engines.kubernetes.access.errors import NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.reading.admission import inactive
 from windlass.engines.kubernetes.reading.preflight import rbac

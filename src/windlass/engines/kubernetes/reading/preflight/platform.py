@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.connect import connect, find_kubeconfig
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.kubeconfig import read_context
 from windlass.engines.kubernetes.objects.pod_template import GPU, IMAGE
 from windlass.engines.kubernetes.objects.quantity import is_true

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.checks import Check
 from windlass.engines.kubernetes.access import exec_stream, probe_pods
-from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.exec_stream import Stream
 from windlass.engines.kubernetes.access.files import last_line, parsed
 from windlass.engines.kubernetes.objects import labels

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.engines.checks import Check, CheckReport
 from windlass.engines.kubernetes.access import probe_pods
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.connect import connect
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON, Shape
 from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_job
 from windlass.engines.kubernetes.reading.preflight import network, rbac

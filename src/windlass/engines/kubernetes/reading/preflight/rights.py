@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects.layout import RIGHTS_ANNOTATION, SUPERVISOR_ACCOUNT
 from windlass.engines.kubernetes.reading.preflight.rbac import SUPERVISED, Right
 

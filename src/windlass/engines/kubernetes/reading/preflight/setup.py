@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from windlass.engines.checks import ObjectChange
-from windlass.engines.kubernetes.access.client import PLURALS, Client, Refused
+from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.connect import connect
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.optional import groups_of
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.kinds import PLURALS
 from windlass.engines.kubernetes.objects.object_reports import why_over
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading.discovery.board import summaries

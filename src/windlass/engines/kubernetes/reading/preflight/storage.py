@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from windlass.engines.checks import Check
-from windlass.engines.kubernetes.access.client import Client, Refused
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.optional import items
 from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.plan.plan import Note

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from windlass.engines.kubernetes.access.client import Client, Refused, Unreachable
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.optional import groups_of, version_of
 from windlass.engines.kubernetes.objects import node_pools, pod_template
 from windlass.engines.kubernetes.reading import admission, karpenter

@@ -1,0 +1,90 @@
+"""Errors of requests to the API server: what it refuses, and that it does not answer."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from windlass.engines.kubernetes.objects.kinds import PLURALS
+from windlass.errors import EngineError, LoginFailed
+
+Json = Mapping[str, Any]
+
+_OF_ADMISSION: Final = re.compile(r'^admission webhook |\bdenied request: |is forbidden: (?!user ")', re.IGNORECASE)
+"""A 403 of a webhook, a ValidatingAdmissionPolicy, a quota or Pod Security: no right is missing."""
+_SOURCE_OF_SSL: Final = re.compile(r"_ssl\.c:\d+: | ?\(_ssl\.c:\d+\)")
+"""Where an error of TLS was raised in Python's own sources, which is part of its words."""
+
+
+class Refused(EngineError):
+    """The API server refused the request; `status` and `reason` are from its answer."""
+
+    def __init__(self, message: str, hint: str, *, status: int, reason: str = "", details: Json | None = None) -> None:
+        super().__init__(message, hint)
+        self.status = status
+        self.reason = reason
+        self.details = details or {}
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds after which a server that was too busy for the request asks to have it again; None for any other."""
+        seconds = self.details.get("retryAfterSeconds")
+        return float(seconds) if self.status == 429 and isinstance(seconds, int) and seconds > 0 else None
+
+    def is_absent(self, name: str, kind: str) -> bool:
+        """Whether the API server itself reports that this object of a kind in PLURALS does not exist.
+
+        A 404 alone does not: a proxy or a load balancer in front of the server answers 404 too, and so does the server
+        for a resource type that it does not serve.
+        """
+        reported = (self.details.get("name"), str(self.details.get("kind", "")).lower())
+        is_it = reported in ((name, PLURALS[kind]), (name, kind.lower()))
+        return self.status == 404 and self.reason == "NotFound" and is_it
+
+
+class Unreachable(EngineError):
+    """The API server did not answer: it may by the next time."""
+
+
+class Silent(Unreachable):
+    """Nothing came for as long as the caller would wait, on a connection that was made: a log may have nothing new."""
+
+
+class Broken(Unreachable):
+    """The connection was cut, or what came is no answer: another try may succeed at once."""
+
+
+class NotLoggedIn(Unreachable, LoginFailed):
+    """There is no login now: its plugin fails, or the server no longer takes it. It may by the next time."""
+
+
+def refused(status: int, answer: Json, kubectl: str, namespace: str) -> Refused:
+    """The API server's own sentence, and what to try."""
+    hints = {
+        401: f"the login has run out or was never valid: {kubectl} get pods",
+        403: f"ask for the right: windlass check --on TARGET lists what is needed in namespace {namespace}",
+        404: f"see: {kubectl} -n {namespace} get all",
+    }
+    message = str(answer.get("message") or f"HTTP {status}")
+    if status == 403 and _OF_ADMISSION.search(message):
+        hints[403] = "change the job or the target as it says, or ask an administrator of the cluster"
+    details = found if isinstance(found := answer.get("details"), dict) else None
+    return Refused(
+        f"the cluster refused: {message}",
+        hints.get(status, ""),
+        status=status,
+        reason=str(answer.get("reason", "")),
+        details=details,
+    )
+
+
+def words_of(error: BaseException) -> str:
+    """The reason of an error of the network, in a line."""
+    if isinstance(error, http.client.IncompleteRead):
+        return "the connection was cut in the middle of an answer"
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
+        return "its answer is not HTTP"
+    words = getattr(error, "verify_message", "") or getattr(error, "strerror", None) or str(error)
+    return " ".join(_SOURCE_OF_SSL.sub("", str(words)).split()) or type(error).__name__
