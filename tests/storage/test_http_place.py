@@ -28,7 +28,7 @@ from windlass.runs.context import Context
 from windlass.storage.address import Address
 from windlass.storage.progress import Copied, Progress
 from windlass.storage.selection import Selection
-from windlass.stores.http import Url
+from windlass.stores.url import Url
 
 PART = 8 << 20
 BIG = random.Random(1).randbytes(3 * PART - 1000)

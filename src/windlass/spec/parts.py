@@ -30,7 +30,7 @@ from windlass.spec.places import Places, found, in_order
 from windlass.spec.problems import number_hint, problems_of, refuse
 from windlass.spec.units import Duration, Interval, Size, parse_duration
 from windlass.stores.gs_az import KINDS
-from windlass.stores.http import Url
+from windlass.stores.url import Url
 
 Cause = Literal["failure", "preemption", "node-loss", "hang"]
 Workload = Literal["auto", "job", "jobset", "trainjob", "pytorchjob", "mpijob"]

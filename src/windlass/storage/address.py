@@ -10,7 +10,7 @@ from typing import Final
 
 from windlass.errors import UsageError
 from windlass.stores.gs_az import KINDS
-from windlass.stores.http import Url
+from windlass.stores.url import Url
 
 STORES: Final = {"s3": "s3", **KINDS}
 """Scheme of an address → kind of store."""

@@ -27,7 +27,8 @@ from windlass.storage.place import (
 )
 from windlass.storage.retry import repeated
 from windlass.stores.errors import Busy, Changed, Denied, Missing, NoAnswer, StoreError
-from windlass.stores.http import Head, HttpClient, Url
+from windlass.stores.http import Head, HttpClient
+from windlass.stores.url import Url
 
 PIECE_BYTES: Final = 256 << 10
 MAX_LIST_BYTES: Final = 64 << 20

@@ -14,15 +14,14 @@ import socket
 import ssl
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from dataclasses import dataclass
 
 from windlass.stores.errors import Busy, Changed, Forbidden, Missing, NoAnswer, StoreError
 from windlass.stores.s3.answer import Answer, ask
 from windlass.stores.s3.proxy import Route, connect, proxy_of
+from windlass.stores.url import Url
 
 SECONDS = 30
 """Socket timeout: without data for this time, a request fails and may be repeated."""
@@ -32,84 +31,7 @@ MAX_PAUSE_SECONDS = 300.0
 PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Status codes of temporary errors."""
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
-_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
-_SAFE = "/%:=&?~+!$,;'@()*[]-._"
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
-
-
-@dataclass(frozen=True)
-class Url:
-    """The URL of a file. `str` and `repr` leave out query, user and password."""
-
-    scheme: str
-    host: str
-    """With the port, if the URL has one."""
-    path: str
-    """Percent-encoded; begins with a slash."""
-    query: str = field(default="", repr=False)
-    """Percent-encoded; empty for none."""
-    authorization: str = field(default="", repr=False)
-    """`Authorization` header for this host; empty for none."""
-
-    @classmethod
-    def parse(cls, text: str) -> Url:
-        """Parse an http or https URL and drop its fragment. Raises ValueError; its message contains no secret."""
-        text = text.strip()
-        if not text.isprintable():
-            raise ValueError("it has control characters")
-        try:
-            parts = urlsplit(text)
-            name = parts.hostname or ""
-            name = name if name.isascii() else name.encode("idna").decode()
-        except ValueError:  # whose words may have a password
-            raise ValueError("its host cannot be read") from None
-        if parts.scheme not in ("http", "https"):
-            raise ValueError("it does not begin with http:// or https://")
-        if ":" in name:
-            name = f"[{name}]"
-        try:
-            port = parts.port
-        except ValueError:
-            raise ValueError("its port is not a number") from None
-        if not _HOST.fullmatch(name):
-            raise ValueError("it has no valid host name")
-        login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-        return cls(
-            parts.scheme,
-            name if port is None else f"{name}:{port}",
-            quote(parts.path, safe=_SAFE) or "/",
-            quote(parts.query, safe=_SAFE),
-            "" if login == ":" else f"Basic {b64encode(login.encode()).decode()}",
-        )
-
-    @property
-    def has_secret(self) -> bool:
-        """Whether the URL has a query or a login, which must not be stored."""
-        return bool(self.query or self.authorization)
-
-    @property
-    def name(self) -> str:
-        """The last part of the path, decoded; empty where the path ends with a slash."""
-        return unquote(self.path.rpartition("/")[2])
-
-    @property
-    def target(self) -> str:
-        """Path and query, as a request line has them."""
-        return f"{self.path}?{self.query}" if self.query else self.path
-
-    def joined(self, location: str) -> Url:
-        """Resolve a reference relative to this URL; the login is kept only for the same host. Raises ValueError."""
-        try:
-            text = urljoin(f"{self.scheme}://{self.host}{self.target}", location)
-        except ValueError:
-            raise ValueError("its host cannot be read") from None
-        found = Url.parse(text)
-        is_same = (found.scheme, found.host) == (self.scheme, self.host) and not found.authorization
-        login = self.authorization if is_same else found.authorization
-        return Url(found.scheme, found.host, found.path, found.query, login)
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.host}{self.path}"
 
 
 @dataclass(frozen=True)
