@@ -44,7 +44,7 @@ RATHER_WITHOUT_GPUS: Final[Manifest] = {
 }
 """The affinity of pods that need no GPU, and must not hold a node with one where another will do."""
 PIECE_BYTES: Final = 1_000_000
-"""Of the code in one object, which may hold 1 MiB."""
+"""Size of a piece of the code, in bytes: an object may hold 1 MiB."""
 MAX_PIECES: Final = 8
 """Objects that carry the code of a run; larger code is kept in a store."""
 
@@ -56,10 +56,10 @@ class RunObjects:
     anchor: Manifest
     """Owns all others."""
     pieces: tuple[Manifest, ...]
-    """Of the code."""
+    """ConfigMaps that carry the code."""
     service: Manifest
     claim: Manifest | None
-    """Of the results; None where none is created for the run."""
+    """The claim of the results; None if none is created for the run."""
     attempt: tuple[Manifest, ...]
     """The owner object of the pods last."""
     policies: tuple[Manifest, ...]
@@ -97,7 +97,7 @@ def anchor(shape: Shape, job: Job, boot: str) -> Manifest:
 
 
 def _piece(shape: Shape, job: Job, number: int) -> Manifest:
-    """One piece of the code; what it holds is put in as `binaryData` when it is sent."""
+    """A ConfigMap for one piece of the code; the piece is added as `binaryData` when the object is sent."""
     name = layout.piece_name(shape.run_id, shape.code_digest, number)
     its = {**labels(shape, job, named.CODE), layout.CODE_LABEL: shape.code_digest[:8]}
     return core("ConfigMap", name, shape.namespace, its, immutable=True)

@@ -44,9 +44,9 @@ class Way:
 
     kind: str
     folder: str
-    """Of the volume, which has the set: relative, empty for all of it."""
+    """The folder of the volume that has the set, relative; empty if the whole volume is the set."""
     file_system: FileSystem | None = None
-    """None for Mountpoint, whose volume is the set itself."""
+    """The file system of the volume; None for Mountpoint, whose volume is the set itself."""
 
     @property
     def driver(self) -> str:
@@ -59,10 +59,10 @@ class Mounted:
     """A data set as the pods of a run mount it."""
 
     name: str
-    """Of the data set."""
+    """The name of the data set."""
     claim: str
     folder: str
-    """Of the claim; empty for all of it."""
+    """The folder of the claim; empty for the whole claim."""
     is_written: bool
 
     @property
@@ -80,7 +80,7 @@ class Volume:
 
     @property
     def claim_name(self) -> str:
-        """Of the namespace."""
+        """The name of the claim."""
         return str(self.claim["metadata"]["name"])
 
 

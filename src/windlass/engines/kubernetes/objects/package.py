@@ -13,7 +13,7 @@ EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 """The time of all files: the same version gives the same bytes."""
 FILE: Final = "windlass.zip"
 IMPORTER: Final = Path(__file__).with_name("zip_importer.py")
-"""Which the program may install before it imports more: it saves half of the compiling."""
+"""An importer that the packed program installs first: it halves the time spent on compiling."""
 
 RUNNER: Final = """
 import json, os, sys, tempfile
@@ -23,7 +23,7 @@ with open(handle, "wb") as file:
 os.environ.update(json.loads(sys.argv[2]))
 os.execv(sys.executable, [sys.executable, "-I", "-S", path, *sys.argv[3:]])
 """
-"""Starts a packed program that comes by standard input: its length, further variables as JSON, and its arguments."""
+"""Runs a packed program read from standard input. Arguments: its length, variables as JSON, then its own arguments."""
 SUPERVISOR_PARTS: Final = (
     "__init__.py",
     "errors.py",
@@ -65,7 +65,7 @@ except ImportError as error:  # Debian's python3-minimal, builds without the hea
 sys.exit(main())
 '''
 TRANSFER_PARTS: Final = ("__init__.py", "errors.py", "storage", "stores")
-"""Those that a pod which moves files needs."""
+"""Files and folders that a transfer pod needs. They need the standard library alone."""
 REFUSED: Final = 64
 """Exit code where another pod would fail in the same way."""
 TRANSFER_MAIN: Final = f'''"""Fetches the code of a job by Python 3.9 or newer; else moves files, by 3.11 or newer."""

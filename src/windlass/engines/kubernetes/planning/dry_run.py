@@ -58,7 +58,7 @@ def dry_run(plan: Plan) -> list[Note]:
 
 
 def _refusal(error: Refused, manifest: Manifest, client: Client, of_attempt: list[Manifest]) -> Note | None:
-    """What it means for the run that the API server refuses an object; None where it does not matter."""
+    """The note on an object that the API server refuses; None for a refusal that does not matter."""
     if error.status == 404 and f'namespaces "{client.namespace}"' in error.message:
         fix = f"{client.kubectl} create namespace {client.namespace}"
         return blocker("namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix)
@@ -82,7 +82,7 @@ def _is_unfit(error: Refused) -> bool:
 
 
 def suspended_supervisor(made: Manifest) -> Note | None:
-    """That Kueue would hold back a Job of ours, such as a supervisor's, which names no queue: it manages all Jobs."""
+    """The note that Kueue suspends a Job without a queue, such as the supervisor's: it manages all Jobs here."""
     if queue_of(made) or not is_suspended(made):
         return None
     return blocker(
@@ -93,7 +93,7 @@ def suspended_supervisor(made: Manifest) -> Note | None:
 
 
 def ignored(made: Manifest) -> Note | None:
-    """That Kueue does not manage an object that names a queue: the API server would create it unsuspended."""
+    """The note that Kueue does not manage an object that names a queue: it would be created unsuspended."""
     if not queue_of(made) or is_suspended(made):
         return None
     return blocker(

@@ -40,14 +40,14 @@ MOST_NODES: Final = "500"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a cluster has and lets us do."""
+    """Facts of a cluster: versions, rights, and the objects that the job names."""
 
     version: str
     """`v1.34.4`."""
     groups: frozenset[str]
     """The API groups and versions that it serves: `jobset.x-k8s.io/v1alpha2`."""
     rights: Rights = NO_RIGHTS_MISSING
-    """Of the login, and of the service account of supervisors."""
+    """The rights of the login and of the supervisors' service account."""
     gpu_labels: tuple[tuple[str, str], ...] = ()
     """Labels that name a GPU type, of nodes and of those that NodePools can provision; each once."""
     taints: tuple[tuple[Json, ...], ...] | None = None
@@ -62,9 +62,9 @@ class Cluster:
     """LocalQueues of the namespace, each with why it admits no jobs (empty where it does); None where they may not be
     listed, or the job names none."""
     node_pools: tuple[Mapping[str, Any], ...] | None = None
-    """NodePools of Karpenter; None where there is none, or they may not be listed."""
+    """NodePools of Karpenter; None without Karpenter, or if the login may not list them."""
     runtimes: Runtimes | None = None
-    """What is known of the training runtime that the job names; None where it names none."""
+    """The training runtime that the job names; None if the job names none."""
 
     def gpu_label(self, gpu_type: str | None) -> tuple[str, str] | None:
         """The label of nodes with a GPU type: one whose value has the type as a word; None where there is none."""
@@ -87,11 +87,11 @@ class Facts:
 
     code: travel.CodeFacts
     cluster: Cluster | None
-    """None where it does not answer."""
+    """None if the cluster does not answer."""
     kubeconfig: str
     """Absolute path of the file with the context: a later command may have another."""
     unreachable: str = ""
-    """Why it does not."""
+    """Why the cluster does not answer."""
     user: str = ""
     """The name of the user on this machine; empty where it has none."""
     prices: Table | None = None
@@ -99,7 +99,7 @@ class Facts:
 
 
 def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
-    """What a plan for `job` on `target` depends on.
+    """Reads all facts that a plan for `job` on `target` needs.
 
     Raises UsageError for a context that does not exist, NotLoggedIn, Refused (401), MissingPart before a run that could
     not be signalled, StoreError for list prices that cannot be read.
@@ -202,7 +202,7 @@ def _gpu_labels(nodes: Iterable[Json]) -> set[tuple[str, str]]:
 
 
 def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None:
-    """Which of these objects are there; None where they may not be read."""
+    """The names of these objects that exist; None if the login may not read them."""
     try:
         return frozenset(name for name in names if client.get_if_exists("v1", kind, name) is not None)
     except Refused as error:

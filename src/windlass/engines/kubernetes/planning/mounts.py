@@ -65,9 +65,9 @@ def ways(data: Data, file_systems: Sequence[FileSystem]) -> Iterator[Way]:
 
 
 def choose(data: Data, file_systems: Sequence[FileSystem], drivers: Collection[str] | None) -> tuple[Way | None, str]:
-    """The way for a set, and why this one; None where there is none, and what is missing.
+    """The best way to mount a set, and the reason; None if no way fits, with what is missing.
 
-    `drivers` are those that the cluster has; None is not known, and all count as installed.
+    `drivers` are the CSI drivers of the cluster; if they are not known (None), all count as installed.
     """
     every = list(ways(data, file_systems))
     order, why = _order(data)

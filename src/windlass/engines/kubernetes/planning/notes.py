@@ -1,6 +1,6 @@
-"""What a plan notes for the user: problems that block the run, and warnings. Pure.
+"""Notes of a plan for the user: problems that block the run, and warnings. Pure.
 
-Notes on mounts, on files that are moved, on runtimes and on node provisioning are made where these are planned.
+The modules that plan mounts, transfers, runtimes and node provisioning make the notes on these.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def plan_notes(
 
 
 def _code_notes(job: Job, target: KubernetesTarget, code: CodeFacts) -> Iterator[Note]:
-    """What keeps the code, or an interpreter, from being in the pods."""
+    """Problems with the code that is sent, and with the path of the interpreter."""
     yield from code.notes(job.script_argv[0])
     packed = code.packed
     if packed is not None and num_pieces(code.num_packed_bytes) > MAX_PIECES and target.storage is None:
@@ -88,7 +88,7 @@ def _code_notes(job: Job, target: KubernetesTarget, code: CodeFacts) -> Iterator
 
 
 def _workload_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]:
-    """What keeps a job from running by the workload kind that was chosen for it, or requested."""
+    """Problems with the workload kind that the job requests or that was chosen for it."""
     if via not in WORKLOADS:
         yield blocker("via-unknown", f"via: {via} is not in this version", f"known are {', '.join(WORKLOADS)}")
         return
@@ -121,7 +121,7 @@ def _workload_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Not
 
 
 def _supervisor_notes(target: KubernetesTarget, cluster: Cluster | None, supervisor: SupervisorPlace) -> Iterator[Note]:
-    """What keeps the supervisor out of a cluster in which the target wants it, or which was set up for it."""
+    """Reasons why the supervisor cannot run in a cluster that the target requires, or that was set up for it."""
     if cluster is None or supervisor.is_in_cluster:
         return
     if target.supervisor == "cluster":
@@ -131,7 +131,7 @@ def _supervisor_notes(target: KubernetesTarget, cluster: Cluster | None, supervi
 
 
 def _cluster_notes(job: Job, target: KubernetesTarget, facts: Facts, supervisor: SupervisorPlace) -> Iterator[Note]:
-    """What the cluster lacks: an answer, rights of the login, and objects and GPUs that the job names."""
+    """Problems of the cluster: no answer, missing rights, and missing objects or GPUs that the job names."""
     cluster = facts.cluster
     if cluster is None:
         yield blocker("cluster-unreachable", facts.unreachable, "is it the right context, and is it up?")
@@ -172,7 +172,7 @@ def _cluster_notes(job: Job, target: KubernetesTarget, facts: Facts, supervisor:
 
 
 def _spare_notes(job: Job, via: str, cluster: Cluster | None, *, is_inside: bool) -> Iterator[Note]:
-    """Why a job cannot have the spares that it asks for, or what to know of them."""
+    """Reasons why a job cannot have the spares that it asks for, and a warning about their cost."""
     if not job.kubernetes.spares or cluster is None:
         return
     asked = f"kubernetes.spares: {job.kubernetes.spares}"
@@ -215,7 +215,7 @@ def _spare_notes(job: Job, via: str, cluster: Cluster | None, *, is_inside: bool
 
 
 def queue_notes(job: Job, cluster: Cluster | None) -> Iterator[Note]:
-    """What keeps the job's queue from admitting it."""
+    """Problems with the job's queue."""
     if job.queue is None or cluster is None:
         return
     if not version_of(GROUP, cluster.groups):
@@ -243,14 +243,14 @@ def queue_notes(job: Job, cluster: Cluster | None) -> Iterator[Note]:
 
 
 def _lone_ranks(job: Job, target: KubernetesTarget, facts: Facts, num_ranks: int) -> Iterator[Note]:
-    """A runtime may add GPUs to pods for which the job asks for none."""
+    """Warnings about ranks that do not communicate. A runtime may add GPUs that the job does not request."""
     asks_for_none = not job.resources.gpus and job.kubernetes.runtime is None
     no_gpus, env = "the job asks for no GPUs" if asks_for_none else "", {*target.env, *job.env}
     yield from lone_ranks(job, num_ranks, facts.code.imports, env, no_gpus=no_gpus)
 
 
 def _default_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Note]:
-    """What is missing or unused, and what is done without it."""
+    """Warnings about missing settings, with the default that is used, and about settings without effect."""
     if not job.image and not target.image and job.kubernetes.runtime is None:
         yield Note("image-default", f"no image is named: {IMAGE} is used", "set image:, in the job or the target")
     if job.resources.cpus is None and job.resources.memory is None and job.kubernetes.runtime is None:

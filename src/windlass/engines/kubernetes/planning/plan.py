@@ -115,7 +115,7 @@ def planned_supervisor(job: Job, target: KubernetesTarget, cluster: Cluster | No
 def _shape(
     job: Job, target: KubernetesTarget, facts: Facts, run_id: str, via: str, mounts: Mounts, *, is_inside: bool
 ) -> Shape:
-    """What the pods of all attempts have in common."""
+    """Decides all settings that the pods of all attempts share."""
     cluster, options = facts.cluster, job.kubernetes
     seen = _runtimes(facts)
     runtime = runtime_of(options.runtime if via == "trainjob" else None, options.runtime_kind, seen)
@@ -178,7 +178,7 @@ def _output_dir(shape: Shape, job: Job) -> str:
 def _nodes(
     shape: Shape, job: Job, target: KubernetesTarget, code: CodeFacts, data_paths: Mapping[str, str]
 ) -> NodeTemplate:
-    """What all attempts have in common."""
+    """The template from which the node specs of each attempt are made."""
     procs, num_nodes = shape.procs_per_node, job.nodes.max
     nodes = remote_nodes(
         job,
@@ -196,7 +196,7 @@ def _nodes(
         threads=int(job.resources.cpus) // procs if job.resources.cpus is not None else None,
     )
     return nodes.replace(
-        # Of a supervisor in the cluster, pods that fail early also wait until it has started and read their logs.
+        # Pods that fail early wait until a supervisor in the cluster has started and read their logs.
         stay_seconds=pod_assignment.STAY_SECONDS if job.restarts.max or shape.is_supervised_inside else 0.0,
         outputs_max=shape.outputs_max,
         launchers=mpijob.launchers(num_nodes, procs, FOLDERS.proxy(shape.python)) if job.launcher == "mpi" else (),

@@ -1,4 +1,4 @@
-"""What a plan shows of node provisioning: which NodePools and types match, at which price. Pure."""
+"""Plans node provisioning: the NodePools and instance types that match the pods, with prices. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Provisioning:
 def plan_provisioning(
     job: Job, target: KubernetesTarget, cluster: Cluster | None, prices: Table | None, pods: Json
 ) -> Provisioning:
-    """Which node pools match the pods of a run, given their spec, which is empty where it is not known."""
+    """Matches node pools with the pods of a run. `pods` is their spec; empty if it is not known."""
     pools = matches(cluster.node_pools or (), pods) if cluster is not None and pods else ()
     taints = cluster.taints if cluster is not None else None
     return Provisioning(
@@ -53,7 +53,7 @@ def plan_provisioning(
 
 
 def _steps(pools: Iterable[NodePoolMatch], target: KubernetesTarget) -> Iterator[Step]:
-    """Which NodePools and types match, at which price."""
+    """The step that shows matching NodePools and instance types, with prices."""
     fit = [pool for pool in pools if not pool.mismatch]
     if fit:
         shown = "; or ".join(_text(pool, target) for pool in fit[:MAX_POOLS])
@@ -63,7 +63,7 @@ def _steps(pools: Iterable[NodePoolMatch], target: KubernetesTarget) -> Iterator
 
 
 def _pool_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
-    """That no NodePool matches the pods. No refusal: nodes that are there may do, and NodePools may be changed."""
+    """A warning if no NodePool matches the pods. Existing nodes may suffice, and NodePools may be changed."""
     if pools and all(pool.mismatch for pool in pools):
         why = "; ".join(f"NodePool {pool.name}: {pool.mismatch[0]}" for pool in pools[:MAX_POOLS])
         more = f"; and {len(pools) - MAX_POOLS} more" if len(pools) > MAX_POOLS else ""
@@ -74,7 +74,7 @@ def _pool_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
 
 
 def _taint_notes(pods: Json, taints: Iterable[Iterable[Json]] | None, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
-    """That the pods of a plan tolerate the taints of no node, and no NodePool matches them."""
+    """A warning if every node has a taint that the pods do not tolerate, and no NodePool matches them."""
     found = [taint_not_tolerated(one, pods) for one in taints or ()]
     kept = [taint for taint in found if taint is not None]
     if not kept or len(kept) < len(found) or any(not pool.mismatch for pool in pools):
@@ -89,7 +89,7 @@ def _taint_notes(pods: Json, taints: Iterable[Iterable[Json]] | None, pools: Ite
 
 
 def _disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
-    """How matching NodePools end pods, or delete nodes that a restart needs, although pods are not to be disrupted."""
+    """Warnings about NodePools that end pods in spite of do-not-disrupt, or delete nodes that a restart needs."""
     for pool in [one for one in pools if not one.mismatch][:MAX_POOLS]:
         found = [pool.ends_pods] if pool.ends_pods else []
         if pool.empty_for and job.restarts.max:
@@ -137,7 +137,7 @@ def _text(pool: NodePoolMatch, target: KubernetesTarget) -> str:
 
 
 def _request(pool: NodePoolMatch, target: KubernetesTarget) -> dict[str, Any]:
-    """The same as data."""
+    """The same as JSON."""
     prices = {one: target.prices[one] for one in pool.types if one in target.prices}
     found = {
         "name": pool.name,

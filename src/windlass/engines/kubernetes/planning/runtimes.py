@@ -35,7 +35,7 @@ class Runtimes:
     """The runtime that a job names, as found in a cluster."""
 
     names: tuple[str, ...] | None
-    """All that it has; None where they may not be looked at."""
+    """The names of all runtimes; None if the login may not list them."""
     found: Json | None = None
     """The one that is named, as the API server has it, with its kind."""
     patching: Patching | None = None
@@ -43,12 +43,12 @@ class Runtimes:
 
     @property
     def image(self) -> str:
-        """Of the container that trains; empty where it has none, or is not known."""
+        """The image of the training container; empty if it has none, or the runtime is not known."""
         return str(((self.found and container_of(self.found)) or {}).get("image", ""))
 
     @property
     def tolerations(self) -> tuple[Manifest, ...]:
-        """Of the pods that train; empty where they are not known."""
+        """The tolerations of the training pods; empty if the runtime is not known."""
         return () if self.found is None else tuple(pod_of(self.found).get("tolerations", ()))
 
 
@@ -66,7 +66,7 @@ def read_runtimes(client: Client, name: str, kind: str | None) -> Runtimes:
 
 
 def _listed(client: Client, kind: str) -> list[Json] | None:
-    """None where the login may not."""
+    """The objects of a kind; None if the login may not list them."""
     try:
         return list(client.find(API, kind)["items"])
     except Refused as error:
@@ -78,7 +78,7 @@ def _listed(client: Client, kind: str) -> list[Json] | None:
 
 
 def _schema(client: Client) -> Json:
-    """That of a TrainJob's spec, which every authenticated user may read; empty where it is not served."""
+    """The OpenAPI schema of a TrainJob's spec, which every login may read; empty if it is not served."""
     document = unless_absent(lambda: client.call("GET", f"/openapi/v3/apis/{API}")) or {}
     for schema in document.get("components", {}).get("schemas", {}).values():
         if any(one.get("kind") == "TrainJob" for one in schema.get("x-kubernetes-group-version-kind", ())):
@@ -118,7 +118,7 @@ def container_of(runtime: Json) -> Json | None:
 
 
 def unfit(runtime: Json) -> Iterator[tuple[str, str]]:
-    """Why no run can stand on a runtime, and what to do."""
+    """Reasons why no run can use a runtime, each with a fix."""
     job = training(runtime)
     jobs = runtime["spec"].get("template", {}).get("spec", {})
     if not job or job["name"] != NODE:
@@ -224,7 +224,7 @@ def _not_carried(job: Job, runtime: Json, patching: Patching) -> Iterator[tuple[
 
 
 def _differences(job: Job, runtime: Json, called: str, patching: Patching) -> Iterator[Note]:
-    """What differs from a run with a runtime of its own."""
+    """Differences from a run that brings its own runtime."""
     if job.image is None and not (container_of(runtime) or {}).get("image"):
         yield blocker("runtime-image", f"{called}: its container {NODE} has no image", "set image:")
     given = pod_of(runtime).get("terminationGracePeriodSeconds", GRACE_SECONDS)

@@ -1,4 +1,4 @@
-"""Plans what moves the files of a run: the steps, and what a cluster cannot do of it. Pure."""
+"""Plans the transfers of a run's files: steps, and notes on what the cluster cannot do. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 MAX_SETS: Final = 12
-"""What a pod reports of so many sets fits into the 4 KiB that its status holds."""
+"""The report on so many data sets fits into the 4 KiB of a pod's termination message."""
 OUTPUTS_MAX: Final = 1 << 30
-"""Bytes of outputs that come home where the job does not say."""
+"""Default limit of outputs that are collected, in bytes."""
 KEEPS_PODS: Final = ("job", "jobset")
 """Workloads whose pods may wait until their outputs are collected: operators of the others end pods by themselves."""
 NEEDS_CLAIM: Final = "write kubernetes: {data: {size: 200GiB}}, or the same as data: of the target"
@@ -47,7 +47,7 @@ def wanted_claim(job: Job, target: KubernetesTarget) -> DataClaim | None:
 
 
 def outputs_max(job: Job, via: str) -> int:
-    """Bytes that the outputs of a run may have to come home; 0 where none do."""
+    """Limit of the outputs that are collected from the pods, in bytes; 0 if none are collected."""
     if job.kubernetes.results is not None or via not in KEEPS_PODS:
         return 0
     return OUTPUTS_MAX if job.kubernetes.outputs_max is None else job.kubernetes.outputs_max
@@ -59,7 +59,7 @@ def _staged(job: Job) -> list[Data]:
 
 
 def plan_transfers(shape: Shape, job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Transfers:
-    """What moves the files of a run whose pods have this shape."""
+    """Plans the transfers of a run whose pods have this shape."""
     return Transfers(
         before=tuple(_staging_steps(shape, job, target, cluster)),
         after=(*_upload_steps(shape, job), *_collect_steps(shape, job)),
@@ -74,7 +74,7 @@ def _data_path(shape: Shape, data: Data) -> str:
 
 
 def _staging_steps(shape: Shape, job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Step]:
-    """Staging steps, and the program that uploads outputs."""
+    """The claim, the transfer program, and the Job that stages data sets before the first attempt."""
     claim = wanted_claim(job, target)
     is_there = claim is not None and cluster is not None and cluster.has_claim(claim.claim)
     if claim is not None and claim.size is not None and not is_there:
@@ -113,7 +113,7 @@ def _upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
 
 
 def _collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
-    """How outputs come home after the last attempt."""
+    """The step that collects outputs from the pods after the last attempt."""
     from windlass.spec.units import format_size  # the supervisor in the cluster has no `spec`
 
     if most := outputs_max(job, shape.via):
@@ -126,7 +126,7 @@ def _collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
 
 
 def lost_notes(job: Job, via: str) -> Iterator[Note]:
-    """What is deleted with the pods."""
+    """Warnings about outputs and checkpoints that are deleted with the pods."""
     if job.kubernetes.results is not None:
         return
     has_checkpoints, keep = job.checkpoint.folder is None, "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}"
@@ -139,7 +139,7 @@ def lost_notes(job: Job, via: str) -> Iterator[Note]:
 
 
 def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
-    """What this cluster cannot stage or upload."""
+    """Problems with data sets and outputs on this cluster."""
     for data in job.data:
         yield from _data_notes(data, job, target)
     yield from _image_notes(job, target)
@@ -190,7 +190,7 @@ def _data_notes(data: Data, job: Job, target: KubernetesTarget) -> Iterator[Note
 
 
 def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
-    """What the image of the pods that move files needs to have."""
+    """A note if the image of the transfer pods needs obstore."""
     addresses = [data.source for data in _staged(job)] + ([job.outputs.to] if job.outputs.to is not None else [])
     if found := [one for one in addresses if needs_obstore(one)]:
         of_others = target.image or "of the job" if job.kubernetes.runtime is None else "of the runtime"
@@ -200,7 +200,7 @@ def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
 
 
 def _destination(shape: Shape, job: Job) -> str:
-    """Where outputs are uploaded to; empty where they are not."""
+    """The address to which outputs are uploaded; empty if they are not uploaded."""
     if job.outputs.to is None or job.outputs.scheme not in REACHED:
         return ""
     return f"{job.outputs.to.rstrip('/')}/{shape.run_id}/"

@@ -138,7 +138,7 @@ def group_checks(status: Json | None) -> Iterator[Check]:
 
 
 def image_check(target: KubernetesTarget, nodes: Sequence[Json]) -> Check:
-    """Whether a node has pulled the image of a target; only a pod shows what is in it.
+    """Checks whether a node has pulled the image of a target; only a pod can show the image's content.
 
     `nodes` are those that this login may list. No registry is asked: only the nodes have the credentials for it.
     """

@@ -113,7 +113,7 @@ def supervisor_needs(way: Workload, *, is_queued: bool) -> tuple[Right, ...]:
 
 
 def _of_operators(groups: Collection[str]) -> tuple[Right, ...]:
-    """Those that depend on what is installed in the cluster."""
+    """Rights that depend on the operators that are installed in the cluster."""
     served = [way for way in WORKLOADS.values() if way.api in groups and way.api != BATCH]
     queues = QUEUES if version_of(GROUP, groups) else ()
     return (*queues, *(right for way in served for right in of_workload(way)))

@@ -52,7 +52,7 @@ def check(target: KubernetesTarget, environ: Mapping[str, str]) -> CheckReport:
 
 
 def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check]:
-    """That the API server would refuse the pod of a supervisor, by a dry run."""
+    """A check that fails if the API server refuses the pod of a supervisor in a dry run."""
     image, python = target.image or IMAGE, target.python or PYTHON
     shape = Shape("windlass-check", client.namespace, "job", image, python, target.user, "", 0,
                   supervisor_image=target.supervisor_image or "", supervisor_queue=target.supervisor_queue or "",

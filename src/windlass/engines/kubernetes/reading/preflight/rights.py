@@ -54,7 +54,7 @@ class SupervisorPlace:
 
 
 def read_rights(client: Client, wanted: Iterable[Right]) -> Rights:
-    """Which of these rights the login lacks, and what the service account of supervisors has.
+    """Reads which of these rights the login lacks, and which the supervisors' service account has.
 
     Raises Refused (401), Unreachable.
     """

@@ -29,7 +29,7 @@ KUBEFLOW: Final = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a cluster has answered."""
+    """The answers of a cluster."""
 
     server: str
     context: str
@@ -44,7 +44,7 @@ class Survey:
     """With what it needs to reach the cluster, for fixes."""
 
     def get(self, name: str) -> Json | None:
-        """An answer; None where there was none."""
+        """An answer; None if there was none."""
         found = self.answers.get(name)
         return None if isinstance(found, EngineError) else found
 
@@ -77,7 +77,7 @@ class Survey:
 
 
 def survey(client: Client) -> Survey:
-    """Read all of it. Raises only what a login plugin raises."""
+    """Read all answers. Raises only the errors of a login plugin."""
     with ThreadPoolExecutor(16) as pool:
         asked = {name: pool.submit(_answer, question) for name, question in _questions(client).items()}
         answers = {name: future.result() for name, future in asked.items()}
