@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
@@ -34,6 +34,9 @@ from windlass.runs.logs import LogBlock
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.views.run import advance_of, run_of, summary_of
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "live.svg"
@@ -104,7 +107,7 @@ class Album(PlainView):
         """Not in the picture."""
 
 
-def run_example(home: Path) -> tuple[Album, Status, dict[str, Any], list[Event]]:
+def run_example(home: Path) -> tuple[Album, Status, Plan, list[Event]]:
     """The example, run as `windlass run` runs it, with its records below `home`."""
     environ = {name: value for name, value in os.environ.items() if name not in ("WINDLASS_HOME", "XDG_DATA_HOME")}
     context = Context(environ | {"HOME": str(home)}, EXAMPLE, token=lambda: "7f3k2")
@@ -117,7 +120,7 @@ def run_example(home: Path) -> tuple[Album, Status, dict[str, Any], list[Event]]
         return album, status, store.plan(plan.run_id), store.events(plan.run_id)
 
 
-def draw(album: Album, status: Status, plan: dict[str, Any], events: list[Event]) -> str:
+def draw(album: Album, status: Status, plan: Plan, events: list[Event]) -> str:
     """The picture as SVG."""
     if album.middle is None:
         raise SystemExit("picture: the run was never seen in mid-training")

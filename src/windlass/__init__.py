@@ -35,7 +35,9 @@ if TYPE_CHECKING:
         UsageError,
         WindlassError,
     )
-    from windlass.plan.plan import Note, Plan, Step
+    from windlass.plan.notes import Note
+    from windlass.plan.plan import Plan
+    from windlass.plan.steps import Step
     from windlass.runs.context import Context
     from windlass.runs.events import Event
     from windlass.runs.ledger import Cost, Ledger
@@ -58,14 +60,14 @@ _HOMES = {
     "Job": "windlass.spec.job",
     "Ledger": "windlass.runs.ledger",
     "LogLine": "windlass.runs.logs",
-    "Note": "windlass.plan.plan",
+    "Note": "windlass.plan.notes",
     "Phase": "windlass.runs.phase",
     "Plan": "windlass.plan.plan",
     "RankState": "windlass.runs.record",
     "Run": "windlass.actions.api",
     "Spent": "windlass.runs.time_accounting",
     "Status": "windlass.runs.record",
-    "Step": "windlass.plan.plan",
+    "Step": "windlass.plan.steps",
     "Verdict": "windlass.diagnose.verdict",
     "get": "windlass.actions.api",
     "list_runs": "windlass.actions.api",

@@ -12,6 +12,7 @@ import pytest
 
 from windlass.actions import checkpoints as actions
 from windlass.errors import UsageError, WindlassError
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.train.checkpoint import files
@@ -86,8 +87,8 @@ def test_a_folder_that_is_not_there_has_none(tmp_path: Path) -> None:
 def test_what_needs_their_bytes_is_refused_with_the_command_that_copies_them(seen: actions.Checkpoints) -> None:
     for act in (
         lambda: actions.verify(seen),
-        lambda: actions.prune(seen, 1, None, {}),
-        lambda: actions.export(seen, None, Path("model.pt"), "model", {}),
+        lambda: actions.prune(seen, 1, None, NO_PLAN),
+        lambda: actions.export(seen, None, Path("model.pt"), "model", NO_PLAN),
     ):
         with pytest.raises(UsageError) as refused:
             act()

@@ -48,42 +48,23 @@ def test_the_plan_for_other_nodes_is_that_of_the_same_job(code: str, context: Co
         assert engine.wait(run.id, 200).phase is Phase.SUCCEEDED
         lines = sorted(line.text for line in RunLogs(store.run_dir(run.id)).read(attempt=2))
         assert lines == [f"2 step-1 {sys.executable} {folder}"] * 2
-        assert store.plan(run.id)["job"]["nodes"] == {"min": 2, "max": 2}
-
-
-def test_a_run_of_an_earlier_version_keeps_its_folders_below_the_code(context: Context, tmp_path: Path) -> None:
-    (tmp_path / "src" / "set").mkdir(parents=True)
-    (tmp_path / "src" / "train.py").write_text(SCRIPT)
-    job = {
-        "name": "d",
-        "run": "train.py",
-        "code": "src",
-        "outputs": "src/out",
-        "data": [{"name": "set", "source": "src/set"}],
-    }
-    old = windlass.make_plan(job, context=context).to_json()
-    [folder] = [step["request"] for step in old["steps"] if step["kind"] == "folder"]
-    del folder["base"]  # which it did not record; both were below the code then
-    old["job"] |= {"outputs": "out", "data": [{"name": "set", "source": "set"}]}
-    again = runs.replanned(old, {"nodes": 2}, (), context)
-    assert again.output_dir == old["output_dir"]
-    assert again.to_json()["nodes"]["contract"]["WINDLASS_DATA_SET"] == str(tmp_path / "src" / "set")
+        assert store.plan(run.id).job["nodes"] == {"min": 2, "max": 2}
 
 
 def test_an_elastic_job_may_still_shrink_as_far(context: Context, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    old = windlass.make_plan({"name": "d", "run": "train.py", "nodes": {"min": 2, "max": 4}}, context=context).to_json()
+    old = windlass.make_plan({"name": "d", "run": "train.py", "nodes": {"min": 2, "max": 4}}, context=context)
     assert runs.replanned(old, {"nodes": 3}, (), context).job["nodes"] == {"min": 2, "max": 3}
     assert "nodes" not in runs.replanned(old, {"nodes": 1}, (), context).job  # one, as is usual
-    assert runs.replanned(old, {"nodes": 8}, (), context).run_id == old["run_id"]
+    assert runs.replanned(old, {"nodes": 8}, (), context).run_id == old.run_id
 
 
 def test_the_launcher_stays_when_a_run_shrinks_to_one_rank(context: Context, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     job = {"name": "d", "run": "train.py", "nodes": 2}
-    old = windlass.make_plan(job, context=context).to_json()
+    old = windlass.make_plan(job, context=context)
     assert runs.replanned(old, {"nodes": 1}, (), context).nodes.launcher == "torchrun"
-    alone = windlass.make_plan({**job, "nodes": 1}, context=context).to_json()
+    alone = windlass.make_plan({**job, "nodes": 1}, context=context)
     assert runs.replanned(alone, {"nodes": 1}, (), context).nodes.launcher == "plain"
     assert runs.replanned(alone, {"nodes": 2}, (), context).nodes.launcher == "torchrun"
 

@@ -112,7 +112,7 @@ def test_one_rank_of_a_script_that_always_makes_a_process_group_gets_the_variabl
         assert [note.message for note in made.notes if note.code == "torchrun-variables"] == [
             "ddp.py line 2 calls init_process_group: its one rank gets the variables of torchrun"
         ]
-    assert planned_job(made.to_json(), {}).job.launcher == "torchrun"
+    assert planned_job(made, {}).job.launcher == "torchrun"
 
 
 def test_a_launcher_that_the_author_has_set_stays(context: Context) -> None:

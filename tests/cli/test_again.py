@@ -17,7 +17,7 @@ from tests.cli.test_json import hold
 from tests.helpers.until import until
 from tests.supervise.test_notify import SECRET, hooked
 
-from windlass.actions.jobs import first_requests, planned_job
+from windlass.actions.jobs import planned_job
 from windlass.actions.prune import prune
 from windlass.actions.runs import make_plan
 from windlass.cli.main import cli
@@ -68,11 +68,11 @@ def test_the_interpreter_of_this_machine_stays_on_it(
     context = Context(os.environ, Path.cwd())
     with Store(home) as store:
         plan = store.plan(first)
-        python = first_requests(plan)["node"]["worker_python"]
+        python = plan.nodes.worker_python
         for _ in range(2):  # also what was run again on this machine
             job = planned_job(plan, {})
-            made = {on: make_plan(job, on, context).to_json() for on in ("local", "lab")}
-            seen = {on: first_requests(one)["node"]["worker_python"] for on, one in made.items()}
+            made = {on: make_plan(job, on, context) for on in ("local", "lab")}
+            seen = {on: one.nodes.worker_python for on, one in made.items()}
             assert seen == {"local": python, "lab": "python3"}
             plan = made["local"]
 

@@ -10,6 +10,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from windlass.cli.checkpoints import checkpoints
 from windlass.cli.formatting import size
 from windlass.cli.main import cli
 from windlass.errors import WindlassError
+from windlass.plan.compose import NO_NODES
+from windlass.plan.plan import NO_PLAN
 from windlass.spec.job import Job
 from windlass.train.checkpoint.chunks import export_safetensors
 from windlass.train.checkpoint.files import list_checkpoints, seal
@@ -345,9 +348,9 @@ def test_export_for_torch_is_done_by_the_interpreter_of_the_job(windlass: Call, 
 
 
 def test_export_for_torch_without_the_interpreter_of_the_job_names_the_format_that_needs_none(tmp_path: Path) -> None:
-    node = {"kind": "node", "request": {"worker_python": "/removed/python"}}
+    plan = replace(NO_PLAN, engine="local", nodes=NO_NODES.replace(worker_python="/removed/python"))
     with pytest.raises(WindlassError) as raised:
-        _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", {"engine": "local", "steps": [node]})
+        _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", plan)
     assert (raised.value.message.endswith("is not on this machine"), raised.value.hint) == (
         True,
         "export to a file ending in .safetensors",
@@ -364,8 +367,8 @@ def test_export_for_torch_executes_nothing_that_the_plan_of_another_machine_name
         (tmp_path / name).chmod(0o700)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", "/mine")
-    request = {"worker_python": str(tmp_path / "theirs"), "env": {"PYTHONPATH": "/theirs"}}
-    plan = {"engine": "kubernetes", "steps": [{"kind": "node", "request": request}]}
+    nodes = NO_NODES.replace(worker_python=str(tmp_path / "theirs"), defaults={"PYTHONPATH": "/theirs"})
+    plan = replace(NO_PLAN, engine="kubernetes", nodes=nodes)
     _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", plan)
     assert not (tmp_path / "theirs.ran").exists()
     assert (tmp_path / "bin/python.ran").read_text() == "/mine\n", "the active environment's"
@@ -378,7 +381,7 @@ def test_export_for_torch_of_a_run_in_a_cluster_needs_torch_alone(tmp_path: Path
     write(tmp_path, 10)
     [found] = list_checkpoints(str(tmp_path))
     export_safetensors(found, tmp_path / "t.safetensors", part="model")
-    _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", {"engine": "kubernetes", "steps": []})
+    _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", replace(NO_PLAN, engine="kubernetes"))
     state = torch.load(tmp_path / "m.pt", weights_only=True)
     assert torch.equal(state["weight"], torch.tensor([1.0, 10.0]))
 

@@ -16,6 +16,8 @@ from tests.engines.kubernetes.running.test_provisioning import pool
 
 from windlass.cli.cost import cost_lines
 from windlass.cli.formatting import money
+from windlass.plan.plan import NO_PLAN
+from windlass.plan.price import Price as HourPrice
 from windlass.pricing import refreshed
 from windlass.pricing.price import Price, SpotRange
 from windlass.pricing.refreshed import RegionPrices
@@ -170,7 +172,7 @@ def test_what_was_wasted_is_told_with_its_share() -> None:
     status = Status("d-1", "d", "aws", Phase.FAILED, 0.0, 0.0, "/o", ended_at=100.0)
     ledger = Ledger({Spent.TRAINING: 75.0, Spent.HUNG: 25.0}, {}, 100.0, 1, 0)
     cost = Cost(36.0, "USD", "target aws", {Spent.TRAINING: 0.75, Spent.HUNG: 0.25})
-    text = "\n".join(cost_lines(CostReport(status.id, status.phase, ledger, cost), plain, {}))
+    text = "\n".join(cost_lines(CostReport(status.id, status.phase, ledger, cost), plain, NO_PLAN))
     assert "0.25 USD (25%) was spent on time that was redone, hung or idle" in text
     assert "1.00 USD" in text
 
@@ -178,10 +180,10 @@ def test_what_was_wasted_is_told_with_its_share() -> None:
 def test_time_without_a_supervisor_is_not_priced_and_said_to_be_not() -> None:
     status = Status("d-1", "d", "aws", Phase.TRAINING, 0.0, 0.0, "/o")
     ledger = Ledger({Spent.TRAINING: 100.0, Spent.UNOBSERVED: 3600.0}, {Spent.TRAINING: 100.0}, 3700.0, 1, 0)
-    cost = cost_of(ledger, {"per_node_hour": 36.0, "currency": "USD", "source": "target aws"})
+    cost = cost_of(ledger, HourPrice(36.0, 36.0, "USD", "target aws"))
     assert cost is not None
     assert cost.total == pytest.approx(1.0)
-    text = "\n".join(cost_lines(CostReport(status.id, status.phase, ledger, cost), plain, {}))
+    text = "\n".join(cost_lines(CostReport(status.id, status.phase, ledger, cost), plain, NO_PLAN))
     assert "1h00m without a supervisor are not priced: whether nodes were held is not known" in text
 
 

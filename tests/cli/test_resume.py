@@ -74,7 +74,7 @@ def test_it_goes_on_with_other_fields_variables_and_arguments(windlass: Call, ho
         assert words in result.out
     again = windlass("rerun", run_id, "-o", "json")  # a new run has what the old one went on with
     with Store(home) as store:
-        assert [store.plan(one)["job"]["grace"] for one in (run_id, again.json["id"])] == [7, 7]
+        assert [store.plan(one).job["grace"] for one in (run_id, again.json["id"])] == [7, 7]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ from windlass.cli.logs import terminal_lines
 from windlass.cli.render import run_rows
 from windlass.cli.whytext import restart_words, why_lines
 from windlass.diagnose.verdict import Diagnosis, Verdict
-from windlass.plan.plan import Note, Plan, Step
+from windlass.plan.notes import Note
+from windlass.plan.plan import NO_PLAN, Plan, Policy
+from windlass.plan.steps import FolderStep, NodeStep, Step
 from windlass.runs.events import (
     CheckpointChanged,
     CodeFiles,
@@ -42,6 +44,7 @@ from windlass.runs.time_accounting import Spent
 from windlass.spec.job import Job
 from windlass.views.run import Run, advance_of, run_of
 from windlass.views.verdict import Why
+from windlass.worker.protocol import NodeSpec, RankSpec
 
 
 def plain(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
@@ -94,7 +97,7 @@ LEDGER = Ledger({Spent.QUEUED: 1.0, Spent.STARTING: 9.0, Spent.TRAINING: 10.0}, 
 FAILED = {"phase": Phase.FAILED, "ended_at": 130.0, "exit_code": 1, "cause": CAUSE}
 
 
-PLAN = {"policy": {"max_restarts": 3}, "num_nodes": 1, "procs_per_node": 2}
+PLAN = replace(NO_PLAN, policy=NO_PLAN.policy.replace(max_restarts=3), num_nodes=1, procs_per_node=2)
 
 
 def viewed(status: Status, now: float = 120.0, ledger: Ledger = LEDGER) -> Run:
@@ -319,7 +322,7 @@ def test_a_saved_state_that_was_deleted_with_its_pod_is_said_to_be_so() -> None:
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.FAILED])
 def test_a_run_names_the_checkpoints_that_its_script_saves_itself(phase: Phase) -> None:
     job = {"name": "digits", "run": "train.py", "checkpoint": {"find": "model-*.pt", "resume": "--resume {path}"}}
-    run = run_of(training(phase=phase, ended_at=130.0), {**PLAN, "job": job}, LEDGER, 130.0, is_here=True)
+    run = run_of(training(phase=phase, ended_at=130.0), replace(PLAN, job=job), LEDGER, 130.0, is_here=True)
     text = "\n".join(statustext.summary_lines(run, 130.0, plain))
     assert "none reported" not in text
     assert ("checkpoint  those of the script itself: model-*.pt" in text) is (phase is Phase.STOPPED)
@@ -613,14 +616,12 @@ def test_that_a_target_does_not_answer_is_shown_to_who_follows_a_run() -> None:
 
 
 def plan(num_nodes: int = 2, **changes: Any) -> Plan:
-    steps = [Step("folder", "make /out", {"path": "/out"})]
+    steps: list[Step] = [FolderStep("make /out", "/out", "/checkpoints")]
     for node in range(num_nodes):
-        ranks = [
-            {"rank": 2 * node + k, "argv": ["python", "a b.py"], "env": {"RANK": str(2 * node + k)}} for k in (0, 1)
-        ]
-        request = {"node": node, "cwd": "/code", "env": {"A": "x y", "NODE": str(node)}, "ranks": ranks}
-        steps.append(Step("node", f"start node {node}, ranks {2 * node}–{2 * node + 1}: python a", request))
-    policy = {"timeout_seconds": 60, "max_restarts": 2, "grace_seconds": 30}
+        ranks = tuple(RankSpec(2 * node + k, k, ("python", "a b.py"), {"RANK": str(2 * node + k)}) for k in (0, 1))
+        spec = NodeSpec(node, "a b.py", "python", "/code", {"A": "x y", "NODE": str(node)}, ranks, 30.0)
+        steps.append(NodeStep(f"start node {node}, ranks {2 * node}–{2 * node + 1}: python a", spec))
+    policy = Policy(60.0, 30.0, None, 2, ("failure",), num_nodes)
     made = Plan("d-xxxxx", "d", "local", "local", "/out", num_nodes, 2, policy, {}, tuple(steps))
     return replace(made, **changes)
 
@@ -733,7 +734,7 @@ def test_an_attempt_of_fewer_nodes_is_shown_with_its_own_size(capsys: pytest.Cap
         view.event(Event(2, 0.0, "phase", {"phase": "training"}))
     said = [line for line in capsys.readouterr().err.splitlines() if "training" in line]
     assert [line.partition("training ")[2] for line in said] == ["(2 nodes × 2 ranks)", "(1 node × 2 ranks)"]
-    plan = {**PLAN, "num_nodes": 2}
+    plan = replace(PLAN, num_nodes=2)
     out = io.StringIO()
     Console(file=out, width=80).print(panel(run_of(training(), plan, LEDGER, 120.0, is_here=True), 120.0))
     assert "1 node × 2 ranks on local" in out.getvalue()

@@ -26,6 +26,7 @@ from tests.helpers.samples import counted, notes_in
 
 from windlass.actions import checkpoints, exec_copy
 from windlass.engines.local.engine import LocalEngine
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.ledger import restarts
 from windlass.runs.phase import Phase
 
@@ -204,7 +205,7 @@ def test_killed_pods_without_a_claim_resume_from_s3_with_the_same_weights(
         bed.kubectl("delete", "jobs", "--all", "-n", namespace, "--wait=true", "--timeout=600s")
         seen = checkpoints.look(harness.engine, run.id)
         assert seen.folder == f"s3://runs/saved/{run.id}"
-        checkpoints.export(seen, None, tmp_path / "model.safetensors", "model", {})
+        checkpoints.export(seen, None, tmp_path / "model.safetensors", "model", NO_PLAN)
         assert hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest() == undisturbed
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from windlass.code.saves import saves_at_end
-from windlass.plan.time_limit import time_limit
+from windlass.plan.notes import time_limit
 from windlass.spec.job import Job
 
 LOOP = "for epoch in range(3):\n    print(epoch)\n"

@@ -11,6 +11,7 @@ from tests.diagnose.test_rules import TRACE, failed, seen
 from windlass.cli.render import run_rows
 from windlass.cli.statustext import status_lines, summary_lines
 from windlass.diagnose.diagnose import diagnose
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.ledger import Ledger
 from windlass.runs.phase import Phase
 from windlass.train.checkpoint.faults import Fault, Problem
@@ -93,7 +94,7 @@ def test_a_save_that_succeeds_ends_that_and_it_is_no_cause_of_a_failure() -> Non
 def test_status_summary_and_list_name_the_steps_that_are_in_no_checkpoint() -> None:
     words = "no checkpoint was saved after step 40: the last 3 saves failed, the newest at step 68: No space 68"
     status = seen(Phase.SUCCEEDED, more=[*SAVED, *FAILED]).status
-    run = run_of(status, {}, Ledger({}, {}, 0.0, 1, 0), 200.0, is_here=True)
+    run = run_of(status, NO_PLAN, Ledger({}, {}, 0.0, 1, 0), 200.0, is_here=True)
     assert words in "\n".join(status_lines(run, 200.0, plain))
     assert words in "\n".join(summary_lines(run, 200.0, plain))
     assert "checkpoints-not-saved" in "\n".join(run_rows([run], 200.0, plain))
@@ -108,7 +109,7 @@ def plain(text: str, *_: Any, **__: Any) -> str:
 def shown(*more: tuple[str, dict[str, Any]]) -> str:
     """What `status` shows of a failed run with these events."""
     status = seen(Phase.FAILED, more=[*AGAIN, *more]).status
-    run = run_of(status, {}, Ledger({}, {}, 0.0, 1, 0), 200.0, is_here=True)
+    run = run_of(status, NO_PLAN, Ledger({}, {}, 0.0, 1, 0), 200.0, is_here=True)
     return "\n".join(status_lines(run, 200.0, plain))
 
 

@@ -12,6 +12,7 @@ from tests.diagnose.test_rules import IN_ALL_REDUCE, IN_LOADING, hang, seen
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import RankSeen
 from windlass.diagnose.verdict import Verdict
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import TIMEOUT_EXIT_CODE
 
@@ -29,7 +30,8 @@ def ended(
     code = TIMEOUT_EXIT_CODE if phase is Phase.FAILED else 137
     cause = {"summary": "the timeout was reached", "victims": []} if phase is Phase.FAILED else None
     case = seen(phase, ranks=ranks, more=[("rank", {"rank": 0, "pid": 7}), *more], exit_code=code, cause=cause)
-    return diagnose(replace(case, plan={"policy": {"grace_seconds": 10.0, "timeout_seconds": 60.0}})).verdict
+    plan = replace(NO_PLAN, policy=NO_PLAN.policy.replace(grace_seconds=10.0, timeout_seconds=60.0))
+    return diagnose(replace(case, plan=plan)).verdict
 
 
 @pytest.mark.parametrize(("phase", "code"), [(Phase.STOPPED, "stopped"), (Phase.FAILED, "timeout")])

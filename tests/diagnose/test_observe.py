@@ -10,6 +10,7 @@ import pytest
 
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observe import observe
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.events import entry_of
 from windlass.runs.store import Store
 
@@ -19,7 +20,7 @@ REPORT = '::windlass {"step": 119, "loss": 0.02}\n'
 def with_log(store: Store, text: str) -> Path:
     """A run whose rank 0 has printed this."""
     with contextlib.closing(
-        store.create("a-1", name="a", target="local", output_dir="/o", plan="{}", time=100.0)
+        store.create("a-1", name="a", target="local", output_dir="/o", plan=NO_PLAN.to_text(), time=100.0)
     ) as writer:
         writer.append(entry_of("attempt", {"number": 1, "world_size": 1, "nodes": [[0]]}))
     folder = store.run_dir("a-1") / "attempt-1"

@@ -15,6 +15,8 @@ from windlass.diagnose.flights import flights_of
 from windlass.diagnose.observations import Environment, MachineFacts, NodeSeen, Observations, RankSeen
 from windlass.diagnose.verdict import Diagnosis
 from windlass.engines.local.observe import environment
+from windlass.plan.compose import NO_NODES
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.events import REMOVED_BEFORE, Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold
@@ -54,7 +56,9 @@ def seen(
         *([("end", {"phase": phase.value, "exit_code": exit_code, "reason": reason})] if phase.is_terminal else []),
     ]
     events = [Event(number, 100.0 + number, kind, data) for number, (kind, data) in enumerate(told, 1)]
-    return Observations(fold(events), {}, events, ranks, [NodeSeen(0, flights=flights_of(flights or {}))], **fields)
+    return Observations(
+        fold(events), NO_PLAN, events, ranks, [NodeSeen(0, flights=flights_of(flights or {}))], **fields
+    )
 
 
 def as_recorded(cause: dict[str, Any], ranks: Sequence[RankSeen], host: dict[str, Any] | None) -> dict[str, Any]:
@@ -286,8 +290,10 @@ def test_a_script_that_does_not_take_what_its_launcher_passes_is_told_how_to_do_
     tail = f"usage: train.py [-h]\ntrain.py: error: unrecognized arguments: {option}=0\n"
     cause = {"rank": 0, "summary": "", "exit_code": 2, "traceback": "", "victims": []}
     case = seen(ranks=[RankSeen(0, exit_code=2, ended_at=103.0, tail=tail)], cause=cause, exit_code=2)
-    passed = diagnose(replace(case, plan={"job": {"run": f"train.py '{option}=$WINDLASS_LOCAL_RANK'"}})).verdict
-    typed = diagnose(replace(case, plan={"job": {"run": f"train.py {option}=0"}})).verdict
+    passed = diagnose(
+        replace(case, plan=replace(NO_PLAN, job={"run": f"train.py '{option}=$WINDLASS_LOCAL_RANK'"}))
+    ).verdict
+    typed = diagnose(replace(case, plan=replace(NO_PLAN, job={"run": f"train.py {option}=0"}))).verdict
     assert (passed.code, typed.code) == ("wrong-arguments", "wrong-arguments")
     assert launcher in passed.fix
     assert "change the arguments" in typed.fix
@@ -684,7 +690,7 @@ def test_a_machine_that_came_up_after_the_run_began_was_restarted() -> None:
     lost = diagnose(seen(Phase.LOST, cause={"summary": "gone"})).verdict
     assert "killed" in lost.summary
     found = seen(Phase.LOST, cause={"summary": "gone"})
-    booted = Observations(found.status, {}, found.events, machine=MachineFacts(booted_at=5000.0))
+    booted = Observations(found.status, NO_PLAN, found.events, machine=MachineFacts(booted_at=5000.0))
     assert "restarted" in diagnose(booted).verdict.summary
 
 
@@ -696,7 +702,7 @@ def test_a_machine_that_came_up_before_the_run_was_resumed_did_not_end_it(booted
         ("attempt", {"number": 2}),
     ]
     found = seen(Phase.LOST, cause={"summary": "gone"}, more=more)
-    booted = Observations(found.status, {}, found.events, machine=MachineFacts(booted_at=booted_at))
+    booted = Observations(found.status, NO_PLAN, found.events, machine=MachineFacts(booted_at=booted_at))
     verdict = diagnose(booted).verdict
     assert word in verdict.summary
     assert ("the machine booted 4896 s after the run was resumed" in verdict.evidence) == (word == "restarted")
@@ -777,17 +783,13 @@ def test_a_rule_of_dashes_is_no_last_line() -> None:
 
 @pytest.mark.parametrize("tail", ["", "no vocabulary\n"])
 def test_a_program_that_is_no_python_is_not_searched_for_calls_of_python(tail: str) -> None:
-    plan = {"steps": [{"kind": "node", "request": {"ranks": [{"argv": ["bash", "-c", "false"]}]}}]}
+    plan = replace(NO_PLAN, nodes=NO_NODES.replace(argv=("bash", "-c", "false")))
     made = seen(ranks=[RankSeen(0, exit_code=1, ended_at=103.0, tail=tail)], cause={"rank": 0, "exit_code": 1})
     assert "sys.exit" in diagnose(replace(made, plan=PLAN_OF_PYTHON)).verdict.fix
     assert "sys.exit" not in diagnose(replace(made, plan=plan)).verdict.fix
 
 
-PLAN_OF_PYTHON = {
-    "steps": [
-        {"kind": "node", "request": {"ranks": [{"argv": ["/job/.venv/bin/python", "/w/worker/rank.py", "t.py"]}]}}
-    ]
-}
+PLAN_OF_PYTHON = replace(NO_PLAN, nodes=NO_NODES.replace(argv=("/job/.venv/bin/python", "/w/worker/rank.py", "t.py")))
 
 
 @pytest.mark.parametrize(
@@ -979,7 +981,7 @@ def test_a_setup_script_that_failed_is_not_called_the_training_script(
     cause = first_cause([failure])
     assert cause is not None
     case = seen(ranks=ranks, cause=cause.to_json())
-    found = diagnose(replace(case, plan={"job": {"setup": "./prepare.sh"}})).verdict
+    found = diagnose(replace(case, plan=replace(NO_PLAN, nodes=NO_NODES.replace(setup="./prepare.sh")))).verdict
     assert (found.code, found.summary) == (verdict, said)
     assert "setup script" not in diagnose(case).verdict.summary
 
@@ -989,7 +991,8 @@ def test_a_time_limit_that_comes_during_setup_is_told_with_what_the_script_wrote
     more = [("node", {"node": 0, "pid": 7, "start_ticks": 0})]
     case = seen(ranks=ranks, cause={"summary": "the timeout of 3 s was reached"}, exit_code=124, more=more)
     with_setup, without = (
-        diagnose(replace(case, plan={"job": job})).verdict for job in ({"setup": "uv sync"}, {"setup": None})
+        diagnose(replace(case, plan=replace(NO_PLAN, nodes=NO_NODES.replace(setup=setup)))).verdict
+        for setup in ("uv sync", "")
     )
     assert (with_setup.code, "while the setup script of the job ran" in with_setup.summary) == ("never-started", True)
     assert (with_setup.evidence[-1], "warm" in str(with_setup)) == ("Resolving packages", False)
@@ -1029,8 +1032,8 @@ def test_a_node_that_the_supervisor_has_cut_off_was_not_killed_from_outside() ->
 def test_a_worker_whose_interpreter_does_not_work_was_not_killed(words: str, engine: str, code: str) -> None:
     cause = {"summary": "node 0 is gone", "node_lost": 0, "rank": 0, "exit_code": 1, "victims": []}
     case = seen(ranks=[RankSeen(0, exit_code=-9, tail="")], cause=cause)
-    case = replace(case, plan={"engine": engine}, nodes=[NodeSeen(0, words)])
+    case = replace(case, plan=replace(NO_PLAN, engine=engine), nodes=[NodeSeen(0, words)])
     assert diagnose(case).verdict.code == code
     begun = seen(ranks=[RankSeen(0, exit_code=-9, tail="")], cause=cause, more=[("node", {"node": 0})])
-    begun = replace(begun, plan={"engine": engine}, nodes=[NodeSeen(0, words)])
+    begun = replace(begun, plan=replace(NO_PLAN, engine=engine), nodes=[NodeSeen(0, words)])
     assert diagnose(begun).verdict.code in ("node-killed", "worker-broke")

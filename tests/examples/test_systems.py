@@ -21,6 +21,7 @@ from tests.helpers.until import until
 
 from windlass.code.selection import select
 from windlass.engines.kubernetes.planning.plan import plan
+from windlass.plan.steps import StageStep, UploadStep
 from windlass.runs.store import Store
 from windlass.spec.parse import parse_job
 from windlass.train.checkpoint.export import read_tensors
@@ -82,8 +83,8 @@ def test_the_job_for_a_cluster_stages_its_set_and_takes_no_data_along(tmp_path: 
     path = HEADS / "cluster.yaml"
     made = plan(parse_job(path.read_text(), str(path)), TARGET, FACTS, "h-1", "boot")
     assert not blockers(made)
-    assert [one["source"] for one in made.requests("stage")] == ["s3://bucket/scut-head/"]
-    assert [one["destination"] for one in made.requests("upload")] == ["s3://bucket/runs/h-1/"]
+    assert [one.source for one in made.every(StageStep)] == ["s3://bucket/scut-head/"]
+    assert [one.destination for one in made.every(UploadStep)] == ["s3://bucket/runs/h-1/"]
     shutil.copytree(HEADS, tmp_path / "job", ignore=MADE)
     (tmp_path / "job/data/heads").mkdir(parents=True)
     (tmp_path / "job/data/heads/data.yaml").write_text("train: images/train")

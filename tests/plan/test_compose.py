@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.engines import netns
-from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
-from windlass.plan.template import NodeTemplate
+from windlass.plan.compose import AttemptFacts, Continuation, NodeTemplate, Rendezvous, compose
 from windlass.worker.protocol import LauncherSpec, NoticeSpec, ResumeSpec
 
 NODES = NodeTemplate(

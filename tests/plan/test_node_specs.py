@@ -18,6 +18,7 @@ from windlass.engines.sources import data_paths
 from windlass.engines.travel import CodeFacts
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
 from windlass.plan.plan import Plan
+from windlass.plan.steps import ClusterStep
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget, LocalTarget
 from windlass.worker.protocol import NodeSpec, pack, unpack
@@ -48,7 +49,7 @@ def kubernetes(case: dict[str, Any], job: Job) -> tuple[Plan, AttemptFacts]:
     facts = cluster_facts.Facts(CodeFacts(CODE, True, True, None), cluster, "/home/ada/.kube/config")
     target = KubernetesTarget(name="lab", context="lab", namespace="team-a", **case.get("target", {}))
     made = cluster_plan.plan(job, target, facts, RUN, "boot")
-    via = made.requests("cluster")[0]["via"]
+    via = made.only(ClusterStep).via
     num_nodes = len(attempt.get("members", range(made.num_nodes)))
     asked = Continuation(attempt.get("resume_from"), 5.0)
     number = attempt.get("number", 1)

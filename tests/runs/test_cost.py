@@ -41,7 +41,13 @@ def test_without_a_price_there_is_no_cost() -> None:
 
 def test_the_price_of_a_plan_is_that_of_all_its_nodes() -> None:
     found = price(0.526, "USD", 3, "target local")
-    assert found == {"per_hour": 1.578, "per_node_hour": 0.526, "currency": "USD", "source": "target local"}
+    assert found is not None
+    assert found.to_json() == {
+        "per_hour": 1.578,
+        "per_node_hour": 0.526,
+        "currency": "USD",
+        "source": "target local",
+    }
 
 
 def test_what_is_free_costs_nothing() -> None:

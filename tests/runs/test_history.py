@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.plan.compose import Continuation
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.events import Event
 from windlass.runs.history import History
 from windlass.runs.record import Status, fold
@@ -52,12 +53,12 @@ def test_a_checkpoint_that_was_asked_for_reaches_script_and_worker_until_the_scr
 
 def test_a_time_limit_counts_from_the_beginning_or_from_a_resume() -> None:
     _, status = told(("attempt", ATTEMPT))
-    assert not is_late(status, {"timeout_seconds": None}, 1e9)
-    assert not is_late(status, {"timeout_seconds": 60.0}, 1059.0)
-    assert is_late(status, {"timeout_seconds": 60.0}, 1060.0)
+    assert not is_late(status, NO_PLAN.policy.replace(timeout_seconds=None), 1e9)
+    assert not is_late(status, NO_PLAN.policy.replace(timeout_seconds=60.0), 1059.0)
+    assert is_late(status, NO_PLAN.policy.replace(timeout_seconds=60.0), 1060.0)
     _, status = told(("attempt", ATTEMPT), ("end", {"phase": "failed"}), ("resume", {}))
-    assert not is_late(status, {"timeout_seconds": 60.0}, 1089.0)
-    assert is_late(status, {"timeout_seconds": 60.0}, 1090.0)
+    assert not is_late(status, NO_PLAN.policy.replace(timeout_seconds=60.0), 1089.0)
+    assert is_late(status, NO_PLAN.policy.replace(timeout_seconds=60.0), 1090.0)
 
 
 def test_a_checkpoint_without_a_step_is_not_one_at_step_0() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from tests.runs.test_store import begin, files
 from windlass.actions import runs, why
 from windlass.engines.base import Engine
 from windlass.errors import StoreError, StoreFull, UsageError
+from windlass.plan.plan import NO_PLAN
+from windlass.plan.steps import ClusterStep
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
@@ -103,7 +106,8 @@ def test_the_record_of_another_user_is_read_where_it_is_readable(readable: bool)
 @contextlib.contextmanager
 def unfinished(disk: Path, engine: str) -> Iterator[tuple[Engine, str]]:
     with Store(disk / "home") as store:
-        plan = f'{{"engine":"{engine}","policy":{{}},"nodes":{{}}}}'
+        cluster = ClusterStep("", "team", "job", context="lab")
+        plan = replace(NO_PLAN, engine=engine, steps=(cluster,) if engine == "kubernetes" else ()).to_text()
         store.create("a-1", name="a", target="lab", output_dir="/o", plan=plan, time=NOW - 100).close()
     make_read_only(disk)
     with Store(disk / "home") as store:

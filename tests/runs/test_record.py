@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.events import Event, RootCause
 from windlass.runs.ledger import fold_ledger
 from windlass.runs.phase import EXIT_CODES, TERMINAL, Phase
@@ -151,7 +152,7 @@ def test_attempts_do_not_end_before_they_begin_and_the_last_ends_with_its_run(ev
 @given(histories(), times)
 def test_every_status_is_json(events: list[Event], now: float) -> None:
     status = fold(events)
-    run = run_of(status, {}, fold_ledger(events, now), now, is_here=True)
+    run = run_of(status, NO_PLAN, fold_ledger(events, now), now, is_here=True)
     data = json.loads(json.dumps(to_json(run), allow_nan=False))
     assert data["id"] == status.id
     assert data["phase"] == status.phase

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from windlass.plan.plan import Policy
 from windlass.runs.events import RootCause, entry_of
 from windlass.runs.history import LONG_SECONDS, History
 from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import Outcome, outcome, wait_seconds
 
-POLICY: dict[str, Any] = {"timeout_seconds": 60.0, "max_restarts": 2, "restart_on": ["failure", "preemption", "hang"]}
+POLICY = Policy(60.0, 0.0, None, 2, ("failure", "preemption", "hang"), 1)
 CAUSE = RootCause("exit code 3", rank=1, exit_code=3)
 TERMINATED = RootCause("ended by SIGTERM", rank=0, exit_code=-15, signal="SIGTERM")
 
@@ -30,7 +31,7 @@ def died(name: str) -> RootCause:
 def played(*attempts: tuple[RootCause | None, int | None], restored: int | None = None) -> History:
     """A history of attempts, each with the cause of its end and the step that it came to; the last one goes on."""
     history = History()
-    left = POLICY["max_restarts"]
+    left = POLICY.max_restarts
     for number, (cause, step) in enumerate(attempts, 1):
         history.take(entry_of("attempt", {"number": number}))
         if restored is not None and number > 1:
@@ -39,7 +40,7 @@ def played(*attempts: tuple[RootCause | None, int | None], restored: int | None 
             history.reach(step)
         if number == len(attempts):
             break
-        found = outcome(None, cause, history, {**POLICY, "max_restarts": 99})
+        found = outcome(None, cause, history, POLICY.replace(max_restarts=99))
         left -= 1
         history.take(cause or RootCause(""))
         history.take(found.attempt_end().replace(restarts_left=max(left, 0)))
@@ -80,7 +81,7 @@ def test_a_stop_leaves_nothing_to_explain() -> None:
 def test_what_no_supervisor_saw_end_is_a_lost_node_and_lost_where_that_is_no_reason_to_restart() -> None:
     lost = RootCause("gone")
     assert outcome(None, lost, History(), POLICY, nothing_left=True).phase is Phase.LOST
-    policy = {**POLICY, "restart_on": ["node-loss"]}
+    policy = POLICY.replace(restart_on=("node-loss",))
     found = outcome(None, lost, History(), policy, nothing_left=True)
     assert (found.phase, found.reason, found.restarts_left) == (None, "node-loss", 1)
 
@@ -104,9 +105,9 @@ def test_a_change_of_nodes_uses_up_nothing() -> None:
 def test_a_planned_eviction_follows_the_policy_and_uses_up_no_restart(policy: dict[str, Any], phase: Phase) -> None:
     history = played((CAUSE, None), (CAUSE, None), (CAUSE, None))
     assert history.restarts_left == 0
-    found = outcome("preemption", TERMINATED, history, {**POLICY, **policy}, is_planned=True)
+    found = outcome("preemption", TERMINATED, history, POLICY.replace(**policy), is_planned=True)
     assert (found.phase, found.reason, found.restarts_left) == (phase, "preemption", 0)
-    assert outcome("preemption", TERMINATED, history, {**POLICY, **policy}).phase is Phase.STOPPED
+    assert outcome("preemption", TERMINATED, history, POLICY.replace(**policy)).phase is Phase.STOPPED
 
 
 def test_planned_evictions_without_progress_do_not_go_on_for_ever() -> None:

@@ -28,6 +28,7 @@ from tests.helpers.until import until
 from tests.runs.test_record import KINDS, times
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, UnsupportedVersion
+from windlass.plan.plan import NO_PLAN
 from windlass.runs import events
 from windlass.runs.events import RECORD_VERSION, Machine, PhaseEntered, entry_of
 from windlass.runs.phase import Phase
@@ -74,7 +75,7 @@ def python(code: str, *words: object) -> Iterator[subprocess.Popen[str]]:
 def test_what_is_created_is_read(store: Store) -> None:
     with contextlib.closing(begin(store, "digits-aaaaa")) as writer:
         assert store.status("digits-aaaaa") == writer.status
-    assert store.plan("digits-aaaaa") == {"engine": "local"}
+    assert store.engine_of("digits-aaaaa") == "local"
     assert [(event.seq, event.kind) for event in store.events("digits-aaaaa")] == [(1, "created")]
     assert store.find() == store.find("digits-a") == "digits-aaaaa"
     assert store.count() == 1
@@ -270,9 +271,9 @@ def test_an_older_file_is_taken_to_this_version(tmp_path: Path, older: Callable[
 def test_a_plan_is_replaced_together_with_the_event_that_says_so(store: Store) -> None:
     writer = begin(store, "a-1")
     writer.append(entry_of("end", {"phase": "stopped", "exit_code": 0}))
-    writer.append(entry_of("resume", {"reason": "asked", "nodes": 4}), plan='{"engine":"local","num_nodes":4}')
+    writer.append(entry_of("resume", {"reason": "asked", "nodes": 4}), plan=replace(NO_PLAN, num_nodes=4).to_text())
     writer.close()
-    assert store.plan("a-1")["num_nodes"] == 4
+    assert store.plan("a-1").num_nodes == 4
     assert store.status("a-1").ended_at is None
     assert [status.id for status in store.statuses(unfinished=True)] == ["a-1"]
 
@@ -511,7 +512,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
                 None if number % 2000 == 0 else BIRTH + number + 1,
                 "succeeded",
                 status.replace("template", name),
-                "{}",
+                '{"engine":"local"}',
             )
             for number, name in enumerate(names)
         ]
@@ -541,7 +542,7 @@ def plans_of_queries(store: Store) -> Iterator[list[str]]:
 
 READS: dict[str, Callable[[Store], object]] = {
     "status": lambda store: store.status("digits-00001"),
-    "plan": lambda store: store.plan("digits-00001"),
+    "plan": lambda store: store.engine_of("digits-00001"),
     "find a whole id": lambda store: store.find("digits-00001"),
     "find a prefix": lambda store: several_begin_with("digits-0012", store),
     "find a name": lambda store: store.find("mnist"),

@@ -8,6 +8,7 @@ from windlass.cli.render import run_rows
 from windlass.cli.statustext import status_lines, summary_lines
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import Observations
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.events import (
     AttemptStarted,
     CheckpointChanged,
@@ -87,7 +88,7 @@ def test_refused_checkpoints_that_sent_training_back_to_the_beginning_stay_a_war
 
 def test_every_view_shows_every_warning_in_full_and_the_list_its_code() -> None:
     status = status_after(ALONE, Warned("the model is there", code="model-away"), RunEnded(Phase.SUCCEEDED))
-    run = run_of(status, {}, Ledger({}, {}, 0.0, 1, 0), 200.0, is_here=True)
+    run = run_of(status, NO_PLAN, Ledger({}, {}, 0.0, 1, 0), 200.0, is_here=True)
     for lines in (status_lines(run, 200.0, plain), summary_lines(run, 200.0, plain)):
         text = "\n".join(lines)
         assert "each trained alone (ranks 0–1)" in text

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.errors import EngineError
-from windlass.plan.plan import Plan
+from windlass.plan.plan import Plan, Policy
 from windlass.runs.events import Event, entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -26,13 +26,9 @@ from windlass.worker.protocol import (
     event_of,
 )
 
-POLICY: dict[str, Any] = {
-    "timeout_seconds": None,
-    "grace_seconds": 10.0,
-    "hang_seconds": None,
-    "max_restarts": 0,
-    "restart_on": ["failure"],
-}
+POLICY = Policy(
+    timeout_seconds=None, grace_seconds=10.0, hang_seconds=None, max_restarts=0, restart_on=("failure",), min_nodes=1
+)
 START = 1000.0
 """When a run is created, in unix seconds."""
 
@@ -312,7 +308,8 @@ class FakeRun:
         self.store = Store(home)
         self.clock = FakeClock()
         job = {"command": ["true"]}
-        self.plan = Plan("r-1", "case", "bed", "fake", "out", nodes, procs, {**POLICY, **policy}, job, (), ())
+        kept = POLICY.replace(**{"min_nodes": nodes, **policy})
+        self.plan = Plan("r-1", "case", "bed", "fake", "out", nodes, procs, kept, job, (), ())
         self.backend = FakeBackend(procs, outlives_supervisor=outlives)
         self.writer: RunWriter = self.store.create(
             "r-1", name="case", target="bed", output_dir="out", plan=self.plan.to_text(), time=START, restarts=0

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.events import Created, RootCause, RunEnded, RunResumed
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, fold
@@ -183,6 +184,8 @@ def test_a_run_that_is_resumed_meanwhile_has_its_next_writer(store: Store, is_he
 
 
 def test_the_variable_is_named_like_the_secret() -> None:
-    assert webhook_of({}, {}) is None
-    assert webhook_of({"notify": "slack-url"}, {"SLACK_URL": "https://x"}) == Webhook("slack-url", "https://x")
-    assert webhook_of({"notify": "team.hook"}, {}) == Webhook("team.hook", "")
+    assert webhook_of(NO_PLAN.policy, {}) is None
+    assert webhook_of(NO_PLAN.policy.replace(notify="slack-url"), {"SLACK_URL": "https://x"}) == Webhook(
+        "slack-url", "https://x"
+    )
+    assert webhook_of(NO_PLAN.policy.replace(notify="team.hook"), {}) == Webhook("team.hook", "")

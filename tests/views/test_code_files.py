@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from windlass.cli.statustext import changed_files_lines
+from windlass.plan.compose import NO_NODES
+from windlass.plan.plan import NO_PLAN, Plan
 from windlass.runs.events import CodeFiles
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.warnings import warnings_after
 from windlass.views.code_files import changed_files, pattern_of
+from windlass.worker.protocol import CollectSpec
 
-HERE: dict[str, Any] = {"engine": "local", "job": {}}
-PODS: dict[str, Any] = {"engine": "kubernetes", "job": {"outputs": {"collect": ["out/**"]}}}
+HERE = replace(NO_PLAN, engine="local")
+PODS = replace(NO_PLAN, engine="kubernetes", nodes=NO_NODES.replace(collect=CollectSpec(("out/**",))))
 
 
 def report(node: int, *files: tuple[str, int], **more: Any) -> CodeFiles:
@@ -24,7 +28,7 @@ def report(node: int, *files: tuple[str, int], **more: Any) -> CodeFiles:
     return CodeFiles.from_json(data)
 
 
-def lines(reports: list[CodeFiles], plan: dict[str, Any]) -> list[str]:
+def lines(reports: list[CodeFiles], plan: Plan) -> list[str]:
     return changed_files_lines(changed_files(reports, plan))
 
 
@@ -70,13 +74,13 @@ def test_a_pattern_that_the_job_has_is_not_proposed_again() -> None:
 
 
 def test_where_the_job_names_all_files_no_pattern_is_proposed() -> None:
-    plan = {**PODS, "job": {"outputs": {"collect": ["*.pt"]}}}
+    plan = replace(PODS, nodes=NO_NODES.replace(collect=CollectSpec(("*.pt",))))
     assert lines([report(1, ("b.pt", 2))], plan)[-1] == "That folder was deleted with the machines of this run."
 
 
 def test_copies_of_several_nodes_are_said_to_be_so() -> None:
     reports = [report(0, copied=2, copied_bytes=2048), report(1, copied=2, copied_bytes=2048)]
-    assert lines(reports, {**PODS, "job": {"outputs": {"collect": ["*"]}}}) == [
+    assert lines(reports, replace(PODS, nodes=NO_NODES.replace(collect=CollectSpec(("*",))))) == [
         "4 files of 2 nodes, 4.0 KiB copied to the output"
     ]
 

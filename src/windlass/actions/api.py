@@ -300,12 +300,11 @@ class Run:
 
     def ledger(self) -> Ledger:
         """Where the run's time went until now: seconds of each phase, goodput, steps that were trained again."""
-        from windlass.plan.price import spares_of
         from windlass.runs.ledger import fold_ledger
 
         with self._opened() as engine:
             plan = engine.store.plan(self.id)  # raises NoSuchRun
-            return fold_ledger(engine.store.events(self.id), time.time(), spares_of(plan))
+            return fold_ledger(engine.store.events(self.id), time.time(), plan.num_spares)
 
     def cost(self) -> Cost | None:
         """What the run has cost until now, by phase; None where its target has no price."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.actions import checkpoints
 from windlass.errors import EngineError
+from windlass.plan.steps import UploadStep
 from windlass.train.checkpoint.storage import is_address
 from windlass.views.artifacts import Artifact, ArtifactList, OutputFile
 from windlass.views.code_files import changed_files
@@ -16,6 +17,7 @@ from windlass.worker import file_list
 if TYPE_CHECKING:
     from windlass.engines.base import Engine
     from windlass.engines.values import ResultsLocation
+    from windlass.plan.plan import Plan
     from windlass.runs.record import Status
 
 Listing = Mapping[str, Any]
@@ -30,7 +32,7 @@ def look(engine: Engine, run_id: str, *, reach: bool = False) -> ArtifactList:
     What is in a claim, in pods or in a store is read only with `reach`: a pod may have to be started for it.
     """
     plan = engine.plan_of(run_id)
-    if not plan:
+    if plan is None:
         raise engine.unsupported("artifacts")
     status, place = engine.status(run_id), engine.results(run_id)
     outputs, saved = _read(engine, status, place, reach=reach)
@@ -125,7 +127,7 @@ def _checkpoints(
                        newest_step=steps[0] if steps else None, note=note)  # fmt: skip
 
 
-def _in_the_code(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
+def _in_the_code(status: Status, plan: Plan) -> Iterator[Artifact]:
     """New and changed files of the code folder, if that folder is on this machine."""
     found = changed_files(status.code_files, plan)
     if found is not None and found.left and found.is_kept:
@@ -140,7 +142,7 @@ def _in_the_code(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
         )
 
 
-def _uploaded(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
+def _uploaded(status: Status, plan: Plan) -> Iterator[Artifact]:
     """The outputs in a store."""
     if status.outputs is not None:
         one = status.outputs
@@ -149,7 +151,6 @@ def _uploaded(status: Status, plan: Mapping[str, Any]) -> Iterator[Artifact]:
             "uploaded", "store", one.destination, files=one.files, bytes=one.bytes, digest=one.digest, copy=copy
         )
         return
-    for step in plan.get("steps", ()):
-        if step["kind"] == "upload":
-            note = "not uploaded" if status.phase.is_terminal else "uploaded when the run ends"
-            yield Artifact("uploaded", "store", step["request"]["destination"], note=note)
+    for step in plan.every(UploadStep):
+        note = "not uploaded" if status.phase.is_terminal else "uploaded when the run ends"
+        yield Artifact("uploaded", "store", step.destination, note=note)

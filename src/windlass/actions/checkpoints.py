@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.base import Engine
 from windlass.engines.interpreter import find_python
@@ -21,6 +21,9 @@ from windlass.train.checkpoint.faults import BadCheckpoint, Fault, NoSuchPart, P
 from windlass.train.checkpoint.files import Found
 from windlass.train.checkpoint.storage import is_address, is_plain_name
 from windlass.views.checkpoints import ExportedCheckpoint
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
 
 DEFAULT_KEEP: Final = 3
 """As the job file has it."""
@@ -158,7 +161,7 @@ def newest_verified(seen: Checkpoints) -> tuple[Found | None, dict[str, list[Pro
     return None, passed_over
 
 
-def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Mapping[str, Any]) -> retention.Pruned:
+def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Plan) -> retention.Pruned:
     """Remove what the run has saved beyond the newest `keep` verified ones, or more than `keep_for` seconds ago.
 
     Without either, as many are kept as the job says. The newest verified one stays whatever is asked. A damaged one is
@@ -167,7 +170,7 @@ def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Map
     """
     require_here(seen)
     if keep is None and keep_for is None:
-        keep = (plan.get("job", {}).get("checkpoint") or {}).get("keep", DEFAULT_KEEP)
+        keep = (plan.job.get("checkpoint") or {}).get("keep", DEFAULT_KEEP)
     checked: dict[str, list[Problem]] = {}
     num_verified = 0
     for one in seen.complete:  # no further than needed: to verify is to read every byte
@@ -186,7 +189,7 @@ def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Map
 
 
 def export(
-    seen: Checkpoints, name: str | None, path: Path, part: str, plan: Mapping[str, Any]
+    seen: Checkpoints, name: str | None, path: Path, part: str, plan: Plan
 ) -> tuple[ExportedCheckpoint, dict[str, list[Problem]]]:
     """Write one part of a checkpoint, by default of the newest verified one: `.safetensors`, or `.pt` for torch.load.
 
@@ -249,17 +252,17 @@ def state_words(problems: list[Problem]) -> str:
 _RUN: Final = "import runpy, sys; sys.path.append({!r}); runpy.run_module({!r}, run_name='__main__')"
 
 
-def _by_torch(tensors: Path, path: Path, plan: Mapping[str, Any]) -> None:
+def _by_torch(tensors: Path, path: Path, plan: Plan) -> None:
     """Turn a safetensors file into one for torch.load, by an interpreter that has torch.
 
     That is the job's where it runs on this machine, else the one that is active: the plan of a run in a cluster may be
     of another machine, and nothing that it names is executed here.
     """
-    node: Mapping[str, Any] = next((step["request"] for step in plan.get("steps", ()) if step["kind"] == "node"), {})
     module, env = "windlass.train.checkpoint.export", {**os.environ}
-    if plan.get("engine") == "local":
-        python, how = node.get("worker_python"), ["-m", module]
-        env |= {name: value for name, value in node.get("env", {}).items() if name == "PYTHONPATH"}
+    python: str | None
+    if plan.engine == "local":
+        python, how = plan.nodes.worker_python, ["-m", module]
+        env |= {name: value for name, value in plan.nodes.common.items() if name == "PYTHONPATH"}
     else:
         python, how = str(find_python(None, Path.cwd(), os.environ)), ["-c", _RUN.format(str(ROOT), module)]
     if python is None:

@@ -60,7 +60,7 @@ def execute(
             f"windlass cp {status.id}:output . copies its results",
         )
     where = _node(engine, status, rank, node)
-    if not status.attempts and engine.plan_of(status.id):
+    if not status.attempts and engine.plan_of(status.id) is not None:
         raise EngineError(f"{status.id} has not started: it is {status.phase}", f"windlass status {status.id}")
     rank = rank if rank is not None or node is not None else 0
     return engine.exec(status.id, where, rank, command, stdin, stdout, stderr)
@@ -252,7 +252,8 @@ def _node(engine: Engine, status: Status, rank: int | None, node: int | None) ->
             had = f"ranks 0–{len(status.ranks) - 1}" if status.ranks else "no rank yet"
             raise UsageError(f"{status.id} has no rank {rank}: it has {had}", f"windlass status {status.id}")
         return found
-    planned = range(engine.plan_of(status.id).get("num_nodes", 1))  # of a run without a record here, nothing is known
+    plan = engine.plan_of(status.id)
+    planned = range(1 if plan is None else plan.num_nodes)  # of a run without a record here, nothing is known
     members = (status.attempts[-1].members if status.attempts else ()) or tuple(planned)
     if node is not None and node not in members:
         raise UsageError(f"node {node} is not a node of {status.id}", f"windlass status {status.id}")

@@ -15,6 +15,7 @@ from windlass.runs.context import Context
 from windlass.spec.text_file import read_text
 
 if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
     from windlass.spec.job import Job
     from windlass.spec.launchers import Remark
 
@@ -134,46 +135,33 @@ def _of_file(text: str, shown: str) -> Job:
         raise of_another_tool(document, shown, error) from None
 
 
-def planned_job(plan: Mapping[str, Any], overrides: Mapping[str, Any], more: Sequence[str] = ()) -> ReadyJob:
+def planned_job(plan: Plan, overrides: Mapping[str, Any], more: Sequence[str] = ()) -> ReadyJob:
     """The job that a recorded plan was made from, with fields replaced and arguments added. Raises JobFileError.
 
     The folder that its paths are relative to is found from the plan, and so is the interpreter, which may have been
     that of an environment which is not active now.
     """
+    from windlass.plan.steps import CodeStep, FolderStep, ServiceStep
     from windlass.spec.parse import job_from_mapping
 
-    job = job_from_mapping(plan["job"], plan["name"])
-    requests = first_requests(plan)
-    base, code = PurePath(code_folder(requests)), PurePath(job.code_path)
-    recorded = [requests[kind]["base"] for kind in ("folder", "service") if "base" in requests.get(kind, {})]
-    if recorded:
-        base = PurePath(recorded[0])
+    job = job_from_mapping(plan.job, plan.name)
+    base, code = PurePath(code_folder(plan)), PurePath(job.code_path)
+    recorded = plan.first(FolderStep) or plan.first(ServiceStep)
+    if recorded is not None and recorded.base:
+        base = PurePath(recorded.base)
     elif not code.is_absolute():
         base = base.parents[len(code.parts) - 1] if code.parts else base
-        if code.parts and plan["engine"] == "local":
-            job = _below_the_code(job, code_folder(requests))
-    is_given = job.python is not None or job.script_kind == "program" or "code" in requests
-    python = None if is_given else requests["node"]["worker_python"]  # which is of this machine, and of no other
-    return _changed(ReadyJob(job, Path(base), plan["name"], path_python=python), overrides, more)
+    is_given = job.python is not None or job.script_kind == "program" or plan.first(CodeStep) is not None
+    python = None if is_given else plan.nodes.worker_python  # which is of this machine, and of no other
+    return _changed(ReadyJob(job, Path(base), plan.name, path_python=python), overrides, more)
 
 
-def _below_the_code(job: Job, code: Path) -> Job:
-    """A job whose plan was recorded when relative folders of data and outputs were below the code, not beside it."""
-    to = job.outputs.to
-    outputs = job.outputs if to is None or job.outputs.scheme else {**dict(job.outputs), "to": str(code / to)}
-    data = [one if one.is_remote else one.model_copy(update={"source": str(code / one.source)}) for one in job.data]
-    return job.model_copy(update={"outputs": outputs, "data": tuple(data)})
+def code_folder(plan: Plan) -> Path:
+    """The folder of the code of a plan, on the machine that made the plan."""
+    from windlass.plan.steps import CodeStep
 
-
-def code_folder(requests: Mapping[str, Mapping[str, Any]]) -> Path:
-    """The folder of the code of a plan on the machine that made it, by its first request of each kind."""
-    sent = requests.get("code")
-    return Path(sent["folder"] if sent is not None else requests["node"]["cwd"])
-
-
-def first_requests(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The first request of each kind of a plan as JSON."""
-    return {step["kind"]: step["request"] for step in reversed(plan["steps"])}
+    sent = plan.first(CodeStep)
+    return Path(sent.folder if sent is not None else plan.nodes.cwd)
 
 
 def _names(folder: Path) -> list[str]:

@@ -62,14 +62,13 @@ def submit(engine: Engine, plan: Plan, context: Context) -> Status:
     status = engine.submit(plan)
     newest = engine.store.statuses(last=SHARED_RUNS)
     others = [engine.store.run_dir(one.id) for one in newest if one.name == plan.name and one.id != status.id]
-    folder = code_folder({step.kind: step.request for step in reversed(plan.steps)})
-    keep_snapshot(folder, engine.store.run_dir(status.id), context.environ, others)
+    keep_snapshot(code_folder(plan), engine.store.run_dir(status.id), context.environ, others)
     return status
 
 
 def after_runs(plan: Plan, named: Sequence[str], store: Store, context: Context) -> Plan:
     """The plan with a wait until each of these runs has succeeded. Raises UsageError, NoSuchRun."""
-    from windlass.plan.plan import Step
+    from windlass.plan.steps import AfterStep
 
     steps = []
     for name in named:
@@ -83,7 +82,7 @@ def after_runs(plan: Plan, named: Sequence[str], store: Store, context: Context)
                 )
         if supervised_elsewhere(status, store) is not None:
             raise UsageError(f"--after {name}: {run_id} is on another machine", "name a run of this machine")
-        steps.append(Step("after", f"wait until {run_id} has succeeded", {"run": run_id}))
+        steps.append(AfterStep(f"wait until {run_id} has succeeded", run_id))
     return replace(plan, steps=(*steps, *plan.steps))
 
 
@@ -96,22 +95,21 @@ def rerun_plan(
     from windlass.actions.jobs import planned_job
 
     old = engine.plan_of(run_id)
-    if not old:
+    if old is None:
         raise UsageError(f"{run_id} has no plan on this machine", "run its job file: windlass run")
     _require_code(old, run_id)
-    return make_plan(planned_job(old, overrides, more), on or old["target"], context)
+    return make_plan(planned_job(old, overrides, more), on or old.target, context)
 
 
 def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
     """Names of the files that the folder of the code has now and the run has not begun with, or with other contents;
     none where that is not known. Results that a script has left there are no code."""
-    from windlass.actions.jobs import code_folder, first_requests
+    from windlass.actions.jobs import code_folder
     from windlass.code.snapshot import differing
     from windlass.views.code_files import changed_files
 
     plan = engine.plan_of(run_id)
-    folder = code_folder(first_requests(plan)) if plan else None
-    if folder is None or not folder.is_dir():
+    if plan is None or not (folder := code_folder(plan)).is_dir():
         return []
     found = differing(folder, engine.store.run_dir(run_id), context.environ) or []
     written = changed_files(engine.status(run_id).code_files, plan)
@@ -130,15 +128,16 @@ def _is_result(name: str, written: ChangedFiles) -> bool:
 
 def has_sent_code(engine: Engine, run_id: str) -> bool:
     """Whether the ranks have a copy of the code, and not the folder itself."""
-    from windlass.actions.jobs import first_requests
+    from windlass.plan.steps import CodeStep
 
-    return "code" in first_requests(engine.plan_of(run_id))
+    plan = engine.plan_of(run_id)
+    return plan is not None and plan.first(CodeStep) is not None
 
 
-def _require_code(plan: Mapping[str, Any], run_id: str) -> None:
-    from windlass.actions.jobs import code_folder, first_requests
+def _require_code(plan: Plan, run_id: str) -> None:
+    from windlass.actions.jobs import code_folder
 
-    folder = code_folder(first_requests(plan))
+    folder = code_folder(plan)
     if not folder.is_dir():
         raise UsageError(
             f"the code of {run_id} was in {folder}, which is not there",
@@ -157,7 +156,7 @@ def connect(target_name: str, store: Store, context: Context) -> Engine:
 
 def engine_for(run_id: str, store: Store) -> Engine:
     """The engine of a recorded run. Raises NoSuchRun."""
-    return _engine(store.plan(run_id)["engine"], store, run_id)
+    return _engine(store.engine_of(run_id), store, run_id)
 
 
 def _engine(kind: str, store: Store, needed_by: str = "") -> Engine:
@@ -269,7 +268,7 @@ def statuses(store: Store, *, last: int | None = None) -> list[Status]:
     for unfinished in store.statuses(unfinished=True):
         fresh[unfinished.id] = unfinished
         with contextlib.suppress(WindlassError):  # one that cannot be looked at now must not hide the others
-            by_kind.setdefault(store.plan(unfinished.id)["engine"], []).append(unfinished)
+            by_kind.setdefault(store.engine_of(unfinished.id), []).append(unfinished)
     for kind, some in by_kind.items():
         with contextlib.suppress(WindlassError):  # runs of an engine that is not installed must not hide the others
             fresh |= {status.id: status for status in _engine(kind, store).statuses(some)}
@@ -288,7 +287,7 @@ def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
     by_kind: dict[str, list[Status]] = {}
     for status in found:
         if not status.phase.is_terminal or status.phase is Phase.LOST:
-            by_kind.setdefault(store.plan(status.id)["engine"], []).append(status)
+            by_kind.setdefault(store.engine_of(status.id), []).append(status)
     known: dict[str, RunState] = {}
     for kind, some in by_kind.items():
         with contextlib.suppress(UsageError):  # runs of an engine that is not installed must not hide the others
@@ -300,7 +299,7 @@ def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
 # -- what changes them ------------------------------------------------------------------------------------------------
 
 
-def replanned(old: Mapping[str, Any], changes: Mapping[str, Any], more: Sequence[str], context: Context) -> Plan:
+def replanned(old: Plan, changes: Mapping[str, Any], more: Sequence[str], context: Context) -> Plan:
     """The plan of the same run with fields of its job replaced, and arguments added.
 
     An elastic job that gets one number of nodes may still shrink as far as it could. The launcher stays: a script that
@@ -309,7 +308,7 @@ def replanned(old: Mapping[str, Any], changes: Mapping[str, Any], more: Sequence
     from windlass.actions.jobs import planned_job
     from windlass.code.revision import read_revision
 
-    _require_code(old, old["run_id"])
+    _require_code(old, old.run_id)
     before = planned_job(old, {}).job
     fields = dict(changes)
     if isinstance(most := fields.get("nodes"), int):
@@ -318,12 +317,11 @@ def replanned(old: Mapping[str, Any], changes: Mapping[str, Any], more: Sequence
     if before.launcher != "plain":
         fields.setdefault("launcher", before.launcher)
     ready = planned_job(old, fields, more)
-    _require_unchanged(before, ready.job, old["run_id"])
-    made = plan_for(ready, find_target(old["target"], context), old["run_id"], context)
-    from windlass.plan.plan import Step
+    _require_unchanged(before, ready.job, old.run_id)
+    made = plan_for(ready, find_target(old.target, context), old.run_id, context)
+    from windlass.plan.steps import AfterStep
 
-    waits = tuple(Step(**step) for step in old["steps"] if step["kind"] == "after")
-    made = replace(made, steps=(*waits, *made.steps))
+    made = replace(made, steps=(*old.every(AfterStep), *made.steps))
     return replace(made, revision=read_revision(ready.base / ready.job.code_path, context.environ))
 
 
@@ -361,7 +359,7 @@ def resume(
     if checkpoint is not None:
         checkpoint = to_resume_from(look(engine, run_id), checkpoint)
     is_planned = bool(changes or more or new_code)
-    plan = replanned(engine.plan_of(run_id), changes or {}, more, context) if is_planned else None
+    plan = replanned(engine.store.plan(run_id), changes or {}, more, context) if is_planned else None
     return engine.resume(run_id, plan, checkpoint)
 
 
@@ -386,7 +384,7 @@ def wait_stopped(engine: Engine, run_id: str, grace_seconds: float) -> Status:
 
 def require_record(engine: Engine, run_id: str, command: str) -> None:
     """Raise UsageError for a run without a record here, which `command` needs."""
-    if not engine.plan_of(run_id):
+    if engine.plan_of(run_id) is None:
         raise engine.unsupported(command)
 
 
@@ -403,13 +401,10 @@ def supervised_elsewhere(status: Status, store: Store) -> str | None:
 
 def _waiting_for(run_id: str, store: Store) -> list[str]:
     """The runs that have not started, and may not have seen yet that this one has succeeded (`--after`)."""
+    from windlass.plan.steps import AfterStep
+
     waiting = [one for one in store.statuses(unfinished=True) if one.phase is Phase.QUEUED and not one.attempts]
-    is_after = {"kind": "after", "request": {"run": run_id}}
-    return [
-        one.id
-        for one in waiting
-        if any(is_after.items() <= step.items() for step in store.plan(one.id).get("steps", ()))
-    ]
+    return [one.id for one in waiting if any(step.run == run_id for step in store.plan(one.id).every(AfterStep))]
 
 
 def require_removable(engine: Engine, run_id: str, on: str | None = None) -> None:

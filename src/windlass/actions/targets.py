@@ -15,7 +15,8 @@ from windlass.runs.context import Context
 from windlass.spec.text_file import read_text
 
 if TYPE_CHECKING:
-    from windlass.plan.plan import Note, Plan
+    from windlass.plan.notes import Note
+    from windlass.plan.plan import Plan
     from windlass.spec.address import ClusterAddress
     from windlass.spec.job import Job
     from windlass.spec.targets import Target
@@ -97,7 +98,7 @@ def plan_for_first(ready: ReadyJob, targets: Sequence[Target], run_id: str, cont
     Where none can, it is that on the first, with notes on the others. Raises UsageError where there is but one target,
     and it cannot be used at all.
     """
-    from windlass.plan.plan import Note
+    from windlass.plan.notes import Note
 
     if len(targets) == 1:
         return plan_for(ready, targets[0], run_id, context)
@@ -125,7 +126,7 @@ def plan_for_first(ready: ReadyJob, targets: Sequence[Target], run_id: str, cont
 
 def plan_for(ready: ReadyJob, target: Target, run_id: str, context: Context) -> Plan:
     """The plan of a run of `ready` on `target`; reads the facts of the target, changes nothing."""
-    from windlass.plan.plan import Note
+    from windlass.plan.notes import Note
 
     engine = engine_class(target.kind, f"target {target.name}")
     job, notes = _with_variables(ready.job if engine.is_remote else ready.local_job, ready.base)
@@ -138,7 +139,7 @@ def plan_for(ready: ReadyJob, target: Target, run_id: str, context: Context) -> 
 def _with_variables(job: Job, base: Path) -> tuple[Job, list[Note]]:
     """The job with `launcher: torchrun`, and a note on it, where its only rank cannot run without those variables."""
     from windlass.code.process_group import needs_variables
-    from windlass.plan.plan import Note
+    from windlass.plan.notes import Note
 
     if "launcher" in job.model_fields_set or job.launcher != "plain" or job.script_kind == "program":
         return job, []

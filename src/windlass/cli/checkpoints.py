@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +20,7 @@ from windlass.views.serialise import view_of
 
 if TYPE_CHECKING:
     from windlass.actions.checkpoints import Checkpoints
+    from windlass.plan.plan import Plan
 
 VALUED = ("-o", "--output", "--on")
 """Options of all its commands that have a value: they may stand before the run too."""
@@ -61,13 +62,13 @@ def _run(ctx: click.Context) -> str | None:
     return ctx.parent.params.get("run") or None
 
 
-def _look(run: str | None, on: str | None) -> tuple[Checkpoints, Mapping[str, Any]]:
+def _look(run: str | None, on: str | None) -> tuple[Checkpoints, Plan]:
     """The checkpoints of a run, and its recorded plan."""
     from windlass.actions.checkpoints import look
     from windlass.actions.runs import opened
 
     with opened(run, on) as (engine, run_id):
-        return look(engine, run_id), engine.plan_of(run_id)
+        return look(engine, run_id), engine.store.plan(run_id)
 
 
 @click.group(cls=RunFirst)
@@ -101,7 +102,7 @@ def list_(ctx: click.Context, on: str | None, form: str) -> int:
     print_data(report, form, lambda paint: list_lines(report, time.time(), paint))
     if form == "table" and seen.others:
         click.echo(f"and {count(seen.others, 'other entry', 'other entries')} in {tilde(report.folder)}", err=True)
-    pattern = ((plan.get("job") or {}).get("checkpoint") or {}).get("find")
+    pattern = (plan.job.get("checkpoint") or {}).get("find")
     if form == "table" and pattern:
         click.echo(f"files of find: {pattern} are not listed; which were used: windlass events {report.id}", err=True)
     return 0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,9 +12,11 @@ from windlass.cli.formatting import Paint, count, duration, money, price, table
 from windlass.cli.render import print_data
 from windlass.cli.statustext import spent_row
 from windlass.cli.style import phase_word
-from windlass.plan.price import spares_of
 from windlass.runs.time_accounting import Spent
 from windlass.views.cost import CostReport
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
 
 EXAMPLE_PRICE: Final = "5.672"
 
@@ -45,12 +46,12 @@ def cost(run: str | None, on: str | None, form: str) -> int:
     return 0
 
 
-def how_to_price(plan: Mapping[str, Any]) -> list[str]:
+def how_to_price(plan: Plan) -> list[str]:
     """What to write into targets.yaml, so that runs on this target have a price."""
     from windlass.engines import engine_class
 
-    target = plan.get("target", DEFAULT)
-    if not engine_class(plan.get("engine", DEFAULT)).has_prices:
+    target = plan.target
+    if not engine_class(plan.engine).has_prices:
         return [f"{target} is this machine, and has no price"]
     if target == DEFAULT:  # it always exists, and need not be in the file
         return [
@@ -58,7 +59,7 @@ def how_to_price(plan: Mapping[str, Any]) -> list[str]:
             f"  {target}: {{kind: {target}, price_per_hour: 0.526, currency: USD}}",
         ]
     head = f"{target} has no price. Add to {target} in targets.yaml what a node costs an hour:"
-    engine = engine_class(plan["engine"])
+    engine = engine_class(plan.engine)
     if (kind := engine.instance_type(plan)) is not None:
         own = f"  prices: {{{kind}: {EXAMPLE_PRICE}}}   for example, and currency: EUR where it is not USD"
         listed = "  or, on AWS, region: us-east-1   for list prices"
@@ -69,7 +70,7 @@ def how_to_price(plan: Mapping[str, Any]) -> list[str]:
     return [head, f"  price_per_hour: {EXAMPLE_PRICE}   for example, or {by_type}"]
 
 
-def cost_lines(report: CostReport, paint: Paint, plan: Mapping[str, Any]) -> list[str]:
+def cost_lines(report: CostReport, paint: Paint, plan: Plan) -> list[str]:
     """What `windlass cost` shows; `plan` is the recorded plan."""
     cost, ledger = report.cost, report.ledger
     so_far = "" if report.phase.is_terminal else " so far"
@@ -94,7 +95,7 @@ def cost_lines(report: CostReport, paint: Paint, plan: Mapping[str, Any]) -> lis
         words = f"{duration(unobserved)} without a supervisor are not priced: whether nodes were held is not known"
         lines.append(paint(f"  {words}", "yellow"))
     per_hour = f"  {price(cost.per_node_hour, cost.currency)} per node hour: {cost.source}"
-    if spares := spares_of(plan):
+    if spares := plan.num_spares:
         per_hour += f"; {count(spares, 'spare')} counted as {'a node' if spares == 1 else 'nodes'}"
     return [*lines, paint(per_hour, dim=True)]
 

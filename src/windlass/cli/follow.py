@@ -401,9 +401,9 @@ def _view(
         from windlass.cli.live import LiveView
 
         return LiveView(sys.stdout, make_run, hint)
-    plan = engine.plan_of(run_id)
-    attempts, procs = engine.status(run_id).attempts, plan["procs_per_node"]
-    world_size = attempts[-1].world_size if attempts else plan["num_nodes"] * procs
+    plan = engine.store.plan(run_id)
+    attempts, procs = engine.status(run_id).attempts, plan.procs_per_node
+    world_size = attempts[-1].world_size if attempts else plan.world_size
     return PlainView(run_id, make_run, world_size, procs, quiet=quiet, verbose=verbose)
 
 

@@ -131,7 +131,7 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
     code = 0
     with opened(run, on) as (engine, run_id):
         if watch and not engine.status(run_id).phase.is_terminal:
-            if engine.plan_of(run_id):
+            if engine.plan_of(run_id) is not None:
                 from windlass.cli.follow import watch as watch_run
 
                 code = watch_run(run_id, engine, form=form)

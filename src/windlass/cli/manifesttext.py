@@ -13,7 +13,7 @@ from windlass.cli.formatting import painter
 from windlass.cli.plantext import note_lines
 from windlass.cli.render import emit
 from windlass.errors import UsageError
-from windlass.plan.plan import Note
+from windlass.plan.notes import Note
 from windlass.spec.yamlwriter import block_lines
 
 if TYPE_CHECKING:

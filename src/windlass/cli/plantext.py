@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from windlass.cli.formatting import (
     Paint,
@@ -20,8 +20,10 @@ from windlass.cli.formatting import (
     tilde,
     visible,
 )
-from windlass.plan.plan import Note, Plan, Step
-from windlass.plan.price import num_spares
+from windlass.plan.notes import Note
+from windlass.plan.plan import Plan
+from windlass.plan.steps import Added, CodeStep, NetworkStep, NodeStep, SentFile, Step
+from windlass.worker.protocol import NodeSpec
 
 NODES_SHOWN: Final = 8
 """A plan of more nodes shows the first ones; they differ in their numbers alone."""
@@ -32,15 +34,15 @@ RULES_SHOWN: Final = 8
 def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
     """Everything that `windlass plan` shows; with `verbose` the environment of each node too."""
     shape = size_of_run(plan.num_nodes, plan.procs_per_node)
-    least = plan.policy.get("min_nodes", plan.num_nodes)
+    least = plan.policy.min_nodes
     shape += f", and with {count(least, 'node')} if others are lost" if least < plan.num_nodes else ""
-    spares = num_spares(plan.engine, plan.job)
+    spares = plan.num_spares
     shape += f", and {count(spares, 'spare')}" if spares else ""
     lines = [f"{paint(plan.name, bold=True)} on {plan.target}: {shape}", *_policy(plan, paint)]
     common = _common_environment(plan) if verbose else {}
     nodes_shown = 0
     for place, step in enumerate(plan.steps, 1):
-        nodes_shown += bool(step.request.get("ranks"))
+        nodes_shown += isinstance(step, NodeStep)
         if nodes_shown > NODES_SHOWN and not verbose:
             lines += ["", f"… and {count(len(plan.steps) - place + 1, 'step')} more like these: windlass plan -v"]
             break
@@ -52,8 +54,8 @@ def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
         lines += ["", *note_lines(plan.notes, paint)]
     if plan.price:
         included = f", {count(spares, 'spare')} included" if spares else ""
-        per_hour = price(plan.price["per_hour"], plan.price["currency"])
-        lines += ["", f"{per_hour} an hour{included} ({plan.price['source']})"]
+        per_hour = price(plan.price.per_hour, plan.price.currency)
+        lines += ["", f"{per_hour} an hour{included} ({plan.price.source})"]
     blocked = sum(note.blocks for note in plan.notes)
     blocking = paint(f"{count(blocked, 'error')}: this plan cannot be run", "red", bold=True)
     return [*lines, "", blocking if blocked else _ending(plan, paint)]
@@ -80,82 +82,84 @@ def _policy(plan: Plan, paint: Paint) -> list[str]:
     words = [f"results {in_place(plan.output_dir)}"]
     if (folder := (plan.job.get("checkpoint") or {}).get("folder")) is not None:
         words.append(f"checkpoints below {folder}")
-    limit = policy.get("timeout_seconds")
+    limit = policy.timeout_seconds
     words.append(f"ends after {duration(limit)}" if limit is not None else "no time limit")
-    restarts = policy.get("max_restarts", 0)
+    restarts = policy.max_restarts
     words.append(f"at most {count(restarts, 'restart')}" if restarts else "no restart")
-    if (grace := policy.get("grace_seconds")) is not None:
-        words.append(f"{duration(grace)} of grace at a stop")
+    words.append(f"{duration(policy.grace_seconds)} of grace at a stop")
     return [paint("  · ".join(words), dim=True)]
 
 
 def _step(
     place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping[str, str], has_setup: bool
 ) -> list[str]:
-    request = step.request
-    ranks = request.get("ranks", ())
-    summary = step.summary.split(": ", 1)[0] if ranks else step.summary  # the command itself is shown below
-    lines = [f"{paint(f'{place}.', bold=True)} {summary}"]
-    if step.kind == "code" and "files" in request:
-        lines += [f"   {line}" for line in _code(request, paint, verbose=verbose)]
-    if step.kind == "network":
-        lines += [f"   {line}" for line in _network(request, paint, verbose=verbose)]
-    if not ranks:
-        return lines
-    rows = [[paint("in", dim=True), tilde(request.get("cwd", ""))]]
-    if has_setup and (setup := request.get("setup", "").strip()):
+    summary = step.summary.split(": ", 1)[0] if isinstance(step, NodeStep) else step.summary  # its command is below
+    lines = []
+    if isinstance(step, CodeStep) and step.added is not None:
+        lines = _code(step, step.added, paint, verbose=verbose)
+    if isinstance(step, NetworkStep):
+        lines = _network(step, paint, verbose=verbose)
+    if isinstance(step, NodeStep):
+        lines = _node(step.spec, paint, verbose=verbose, common=common, has_setup=has_setup)
+    return [f"{paint(f'{place}.', bold=True)} {summary}", *(f"   {line}" for line in lines)]
+
+
+def _node(spec: NodeSpec, paint: Paint, *, verbose: int, common: Mapping[str, str], has_setup: bool) -> list[str]:
+    """The folder, the commands and the variables of a node."""
+    rows = [[paint("in", dim=True), tilde(spec.cwd)]]
+    if has_setup and (setup := spec.setup.strip()):
         lines_of_setup = setup.count("\n") + 1
         is_short = verbose or lines_of_setup == 1
         shown = setup if is_short else f"{count(lines_of_setup, 'line')} of bash, before the ranks: windlass plan -v"
         rows.append([paint("setup", dim=True), shown])
     by_argv: dict[tuple[str, ...], list[int]] = {}
-    for rank in ranks:
-        by_argv.setdefault(tuple(rank["argv"]), []).append(rank["rank"])
+    for rank in spec.ranks:
+        by_argv.setdefault(rank.argv, []).append(rank.rank)
     rows += [[paint(ranks_named(numbers), dim=True), shlex.join(argv)] for argv, numbers in by_argv.items()]
-    if resume := request.get("resume"):
-        rows.append([paint("later", dim=True), f"… {shlex.join(resume['words'])}, once there is {resume['find']}"])
-    lines += [f"   {line}" for line in table(rows)]
+    if spec.resume is not None:
+        later = f"… {shlex.join(spec.resume.words)}, once there is {spec.resume.find}"
+        rows.append([paint("later", dim=True), later])
+    lines = table(rows)
     if verbose:
-        own = {name: value for name, value in request.get("env", {}).items() if name not in common}
-        lines += [f"   {line}" for line in _environment(own, paint)]
-        if later := request.get("known_at_start"):
-            lines.append(f"   {paint('set when it starts', dim=True)}  {' '.join(later)}")
-        for rank in ranks:
-            words = " ".join(f"{name}={value}" for name, value in rank.get("env", {}).items())
-            lines.append(f"   {paint(ranks_named([rank['rank']]), dim=True)}  {words}")
+        lines += _environment({name: value for name, value in spec.env.items() if name not in common}, paint)
+        if spec.known_at_start:
+            lines.append(f"{paint('set when it starts', dim=True)}  {' '.join(spec.known_at_start)}")
+        for rank in spec.ranks:
+            words = " ".join(f"{name}={value}" for name, value in rank.env.items())
+            lines.append(f"{paint(ranks_named([rank.rank]), dim=True)}  {words}")
     return lines
 
 
-def _code(request: Mapping[str, Any], paint: Paint, *, verbose: int) -> list[str]:
-    """What travels and how large it is, and what stays behind."""
-    files = request["files"]
-    total = f"{count(len(files), 'file')}, {size(request['unpacked_bytes'])}"
-    added = f"{count(request['added']['files'], 'file')} of Windlass, {size(request['added']['bytes'])}"
+def _code(step: CodeStep, added: Added, paint: Paint, *, verbose: int) -> list[str]:
+    """The files that are sent and their sizes, and the rules that leave files out."""
+    files = step.files
+    total = f"{count(len(files), 'file')}, {size(step.unpacked_bytes)}"
+    ours = f"{count(added.files, 'file')} of Windlass, {size(added.bytes)}"
     rows = [
-        ["from", tilde(request["folder"])],
-        ["size", f"{total}, and {added}: {size(request['bytes'])} compressed"],
-        ["largest", _sized(sorted(((one["bytes"], one["name"]) for one in files), reverse=True))],
+        ["from", tilde(step.folder)],
+        ["size", f"{total}, and {ours}: {size(step.bytes)} compressed"],
+        ["largest", _sized(sorted(((one.bytes, one.name) for one in files), reverse=True))],
         ["folders", _sized(_folders(files))],
     ]
-    rules = request["left_out"]
+    rules = step.left_out
     shown = rules if verbose else rules[:RULES_SHOWN]
-    words = [f"{one['entries']:,} by {one['source']} {one['pattern']}" for one in shown]
+    words = [f"{one.entries:,} by {one.source} {one.pattern}" for one in shown]
     words += [f"{count(len(rules) - len(shown), 'rule')} more"] if len(rules) > len(shown) else []
     rows += [["left out" if not place else "", visible(line)] for place, line in enumerate(words)]
     if verbose:
         rows += [
-            ["files" if not place else "", f"{visible(one['name'])} ({size(one['bytes'])})"]
+            ["files" if not place else "", f"{visible(one.name)} ({size(one.bytes)})"]
             for place, one in enumerate(files)
         ]
     return table([[paint(label, dim=True), text] for label, text in rows if text])
 
 
-def _folders(files: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+def _folders(files: Sequence[SentFile]) -> list[tuple[int, str]]:
     """The folders at the top and the bytes in each, the largest first."""
     found: Counter[str] = Counter()
     for one in files:
-        top, slash, _ = one["name"].partition("/")
-        found[top + slash] += one["bytes"] if slash else 0
+        top, slash, _ = one.name.partition("/")
+        found[top + slash] += one.bytes if slash else 0
     return sorted(((num_bytes, name) for name, num_bytes in found.items() if name.endswith("/")), reverse=True)
 
 
@@ -163,11 +167,11 @@ def _sized(largest: Sequence[tuple[int, str]]) -> str:
     return ", ".join(f"{visible(name)} ({size(num_bytes)})" for num_bytes, name in largest[:LARGEST_SHOWN])
 
 
-def _network(request: Mapping[str, Any], paint: Paint, *, verbose: int) -> list[str]:
-    """The address of each node, and the commands that make and remove it all."""
-    nodes = request["nodes"] if verbose else request["nodes"][:NODES_SHOWN]
-    lines = table([[paint(node["host"], dim=True), node["address"], node["namespace"]] for node in nodes])
-    commands = [shlex.join(argv) for argv in (*request["make"], *request["remove"])]
+def _network(step: NetworkStep, paint: Paint, *, verbose: int) -> list[str]:
+    """The address of each node, and the commands that make and remove the network."""
+    nodes = step.nodes if verbose else step.nodes[:NODES_SHOWN]
+    lines = table([[paint(node.host, dim=True), node.address, node.namespace] for node in nodes])
+    commands = [shlex.join(argv) for argv in (*step.make, *step.remove)]
     if verbose:
         return [*lines, *commands]
     return [
@@ -179,11 +183,9 @@ def _network(request: Mapping[str, Any], paint: Paint, *, verbose: int) -> list[
 def _common_environment(plan: Plan) -> dict[str, str]:
     """What all nodes have alike."""
     found: dict[str, str] | None = None
-    for step in plan.steps:
-        if "env" in step.request:
-            env: Mapping[str, Any] = step.request["env"]
-            pairs = env.items() if found is None else found.items() & env.items()
-            found = dict(sorted(pairs))
+    for step in plan.every(NodeStep):
+        pairs = step.spec.env.items() if found is None else found.items() & step.spec.env.items()
+        found = dict(sorted(pairs))
     return found or {}
 
 

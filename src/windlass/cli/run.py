@@ -396,7 +396,7 @@ def _request_stop(
         no_wait = True
     waits = not (is_over or no_wait)
     if waits and form == "table":
-        is_recorded = bool(engine.plan_of(run_id))
+        is_recorded = engine.plan_of(run_id) is not None
         words = stopping(before, grace, now=now, is_slow=is_slow, is_recorded=is_recorded)
         click.echo(f"{run_id}: stopping; {words}", err=True)
     note = "it had ended already:" if is_over else ""

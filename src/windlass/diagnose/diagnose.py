@@ -108,12 +108,12 @@ def _of_warning(case: Observations, warning: RunWarning) -> Verdict:
 
 def _beyond_the_job(case: Observations, fix: str) -> str:
     """The fix, where it advises `restarts:` that the job has: these are what helps, as long as any are left."""
-    policy, status = case.plan.get("policy", {}), case.status
-    most = int(policy.get("max_restarts") or 0)
+    policy, status = case.plan.policy, case.status
+    most = policy.max_restarts
     left = most if status.restarts_left is None else status.restarts_left
 
     def known(advised: re.Match[str]) -> str:
-        if not most or not set(advised[1].split(", ")) <= set(policy.get("restart_on", ())):
+        if not most or not set(advised[1].split(", ")) <= set(policy.restart_on):
             return advised[0]
         if left and status.phase.is_terminal:
             return advised[0]
@@ -151,7 +151,7 @@ def _not_seen(case: Observations) -> Iterator[str]:
         yield f"the output of {named(quiet)}: none was received yet"
     silence = case.silence()
     if silence is None:
-        hang = case.plan.get("policy", {}).get("hang_seconds")
+        hang = case.plan.policy.hang_seconds
         when = f"they are taken after {hang:g} s without output (hang:)" if hang else "the job has no hang:"
         yield f"where the ranks are now: no stacks were taken, {when}"
     else:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 from windlass.diagnose.flights import Flight, flights_of
 from windlass.diagnose.reading import (
@@ -20,6 +20,7 @@ from windlass.diagnose.reading import (
     raised,
 )
 from windlass.diagnose.verdict import Verdict
+from windlass.plan.plan import NO_PLAN, Plan
 from windlass.runs.events import E, Event, HangDetected, RootCause, RunResumed, entries, of_newest_attempt
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -108,8 +109,8 @@ class Observations:
     """Everything that a diagnosis rests on, and what rules derive from it again and again."""
 
     status: Status
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    """The recorded plan, as JSON data."""
+    plan: Plan = NO_PLAN
+    """The recorded plan."""
     events: Sequence[Event] = ()
     ranks: Sequence[RankSeen] = ()
     nodes: Sequence[NodeSeen] = ()
@@ -135,23 +136,18 @@ class Observations:
     @property
     def code_dir(self) -> str:
         """The job's folder; empty where the plan names none."""
-        return str(
-            next((step["request"].get("cwd", "") for step in self.plan.get("steps", ()) if step["kind"] == "node"), "")
-        )
+        return self.plan.nodes.cwd
 
     @property
     def python(self) -> str:
         """The script's interpreter; empty for a program."""
-        for step in self.plan.get("steps", ()):
-            for rank in step["request"].get("ranks", ()):
-                argv = rank.get("argv") or [""]
-                return str(argv[0]) if len(argv) > 1 and argv[1].endswith("worker/rank.py") else ""
-        return ""
+        argv = self.plan.nodes.argv
+        return argv[0] if len(argv) > 1 and argv[1].endswith("worker/rank.py") else ""
 
     @property
     def grace_seconds(self) -> float:
         """Seconds from SIGTERM to SIGKILL."""
-        return float(self.plan.get("policy", {}).get("grace_seconds") or 0)
+        return self.plan.policy.grace_seconds
 
     # -- how the run ended --------------------------------------------------------------------------------------------
 
@@ -183,7 +179,7 @@ class Observations:
     @cached_property
     def steps(self) -> dict[int, tuple[int, int]]:
         """The last step that each rank has printed, and of how many; ranks that print no total are left out."""
-        pattern = self.plan.get("job", {}).get("progress")
+        pattern = self.plan.nodes.progress
         found = {seen.rank: Recogniser(pattern).feed(f"{seen.tail}\n".encode()) or {} for seen in self.ranks}
         if (reported := self.status.progress).rank in found:
             found[reported.rank] = found[reported.rank] or {"step": reported.step, "total": reported.total}
@@ -276,7 +272,7 @@ class Observations:
     def setup_end(self) -> str:
         """How the script of `setup:` failed, `exit code 7` or `signal 9`; empty where it did not fail."""
         cause = f"{self.cause.summary}\n{self.cause.traceback}"  # one with an exception is quoted whole
-        found = _SETUP_FAILED.search(cause) if self.plan.get("job", {}).get("setup") else None
+        found = _SETUP_FAILED.search(cause) if self.plan.nodes.setup else None
         return found[1] if found is not None else ""
 
     @property

@@ -188,12 +188,12 @@ class Engine:
         raise cls.unsupported("warm stop")
 
     @classmethod
-    def instance_type(cls, plan: Mapping[str, Any]) -> str | None:
+    def instance_type(cls, plan: Plan) -> str | None:
         """Returns the instance type that all nodes of a recorded plan have; None if unknown."""
         return None
 
     @classmethod
-    def is_spot(cls, plan: Mapping[str, Any]) -> bool:
+    def is_spot(cls, plan: Plan) -> bool:
         """Whether all nodes of a recorded plan are spot instances, so that spot prices apply."""
         return False
 
@@ -256,7 +256,7 @@ class Engine:
         self.store.write_note(run_id, text)
 
     def _require_record(self, run_id: str) -> None:
-        if not self.plan_of(run_id):
+        if self.plan_of(run_id) is None:
             raise UsageError(
                 f"the record of {run_id}, and its note with it, is on the machine that started it",
                 f"there: windlass note {run_id}",
@@ -297,9 +297,9 @@ class Engine:
         """
         return lambda status: ""
 
-    def plan_of(self, run_id: str) -> dict[str, Any]:
-        """Returns the recorded plan as JSON data; empty for a run without a record."""
-        return dict(self.store.plan(run_id))
+    def plan_of(self, run_id: str) -> Plan | None:
+        """Returns the recorded plan; None for a run without a record. Raises StoreError if it cannot be read."""
+        return self.store.plan(run_id)
 
     def events(self, run_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
         """Yields the events of a run after number `after`; with `follow`, also new ones until the run has ended."""
@@ -325,7 +325,7 @@ class Engine:
 
     def grace_seconds(self, run_id: str) -> float:
         """Returns the seconds that ranks have to exit after SIGTERM."""
-        return float(self.plan_of(run_id)["policy"].get("grace_seconds", 0))
+        return self.store.plan(run_id).policy.grace_seconds
 
     def can_kill(self, run_id: str) -> bool:
         """Whether a stop without grace period ends a run of this engine sooner than a stop with one."""
@@ -345,12 +345,9 @@ class Engine:
 
     def checkpoint_dir(self, run_id: str) -> str:
         """Returns the folder or address of a run's checkpoints: the ranks' `WINDLASS_CHECKPOINT_DIR`, if recorded."""
-        for step in self.plan_of(run_id).get("steps", ()):
-            request = step.get("request", {})
-            for rank in (request, *request.get("ranks", ())):
-                if folder := rank.get("env", {}).get(CHECKPOINT_DIR):
-                    return str(folder)
-        return str(self.store.run_dir(run_id) / "checkpoints")
+        plan = self.plan_of(run_id)
+        folder = "" if plan is None else plan.nodes.common.get(CHECKPOINT_DIR)
+        return folder or str(self.store.run_dir(run_id) / "checkpoints")
 
     def wait(self, run_id: str, timeout: float | None = None) -> Status:
         """Waits until the run has ended, for at most `timeout` seconds, and returns the last status."""
@@ -477,9 +474,9 @@ class TargetRuns(Engine):
         """See `Engine`."""
         return cls(store, target, context or here())
 
-    def plan_of(self, run_id: str) -> dict[str, Any]:
+    def plan_of(self, run_id: str) -> Plan | None:
         """See `Engine`."""
-        return {}
+        return None
 
     def events(self, run_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
         """See `Engine`."""

@@ -16,11 +16,12 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from windlass.errors import EngineError, NoSuchRun
+from windlass.plan.steps import NetworkNode, NetworkStep
 from windlass.worker.protocol import NetworkSpec
 
 INTERFACE: Final = "eth0"
@@ -37,16 +38,12 @@ PORTS: Final = 1000
 COMMAND_SECONDS: Final = 60.0
 QUANTUM_BYTES: Final = 60000
 """Without it the kernel derives the quantum of a class from the rate, and warns if it is large."""
-Request = Mapping[str, Any]
-"""The request of a `network` step: `describe` makes it, `make` and `remove` carry it out."""
 
 
 # -- commands (pure) --------------------------------------------------------------------------------------------------
 
 
-def describe(
-    run_id: str, home: str, num_nodes: int, rate: str | None, host_names: Sequence[str] = ()
-) -> dict[str, Any]:
+def describe(run_id: str, home: str, num_nodes: int, rate: str | None, host_names: Sequence[str] = ()) -> NetworkStep:
     """The network of a run: its nodes with their addresses, and the commands that create and remove it.
 
     `host_names`: of all nodes; `node-0` and so on by default.
@@ -54,28 +51,29 @@ def describe(
     names = host_names or [f"node-{node}" for node in range(num_nodes)]
     stem = f"wl-{run_id}-{hashlib.sha256(home.encode()).hexdigest()[:6]}"
     hub = f"{stem}-bridge"
-    nodes = [
-        {"node": node, "host": names[node], "namespace": f"{stem}-node-{node}", "address": str(NETWORK[node + 1])}
-        for node in range(num_nodes)
-    ]
+    nodes = [NetworkNode(node, names[node], f"{stem}-node-{node}", str(NETWORK[node + 1])) for node in range(num_nodes)]
     make = [f"ip netns add {hub}", f"ip -n {hub} link add br0 type bridge", f"ip -n {hub} link set br0 up"]
     for node in nodes:
         make += _node_commands(hub, node, rate)
-    remove = [f"ip netns del {name}" for name in (*(node["namespace"] for node in nodes), hub)]
-    return {
-        "bridge": hub,
-        "interface": INTERFACE,
-        "rate": rate,
-        "nodes": nodes,
-        "make": [command.split() for command in make],
-        "remove": [command.split() for command in remove],
-    }
+    remove = [f"ip netns del {name}" for name in (*(node.namespace for node in nodes), hub)]
+    addresses = [node.address for node in nodes]
+    span = addresses[0] if len(addresses) == 1 else f"{addresses[0]}–{addresses[-1]}"
+    limit = "no rate" if rate is None else f"{rate} each way"
+    return NetworkStep(
+        f"make a network with no way out: {span} on {INTERFACE}, {limit}",
+        bridge=hub,
+        interface=INTERFACE,
+        rate=rate,
+        nodes=tuple(nodes),
+        make=tuple(tuple(command.split()) for command in make),
+        remove=tuple(tuple(command.split()) for command in remove),
+    )
 
 
-def node_specs(request: Request) -> tuple[NetworkSpec, ...]:
+def node_specs(network: NetworkStep) -> tuple[NetworkSpec, ...]:
     """What the worker of each node needs to enter its network."""
-    hosts = {node["host"]: node["address"] for node in request["nodes"]}
-    return tuple(NetworkSpec(str(FOLDER / node["namespace"]), node["host"], hosts) for node in request["nodes"])
+    hosts = {node.host: node.address for node in network.nodes}
+    return tuple(NetworkSpec(str(FOLDER / node.namespace), node.host, hosts) for node in network.nodes)
 
 
 def meeting_port(attempt: int) -> int:
@@ -83,13 +81,13 @@ def meeting_port(attempt: int) -> int:
     return FIRST_PORT + (attempt - 1) % PORTS
 
 
-def _node_commands(hub: str, node: Mapping[str, Any], rate: str | None) -> list[str]:
-    own, peer = node["namespace"], f"node{node['node']}"
+def _node_commands(hub: str, node: NetworkNode, rate: str | None) -> list[str]:
+    own, peer = node.namespace, f"node{node.node}"
     commands = [
         f"ip netns add {own}",
         f"ip -n {hub} link add {peer} type veth peer name {INTERFACE} netns {own}",
         f"ip -n {hub} link set {peer} master br0 up",
-        f"ip -n {own} addr add {node['address']}/{NETWORK.prefixlen} dev {INTERFACE}",
+        f"ip -n {own} addr add {node.address}/{NETWORK.prefixlen} dev {INTERFACE}",
         f"ip -n {own} link set lo up",
         f"ip -n {own} link set {INTERFACE} up",
     ]
@@ -104,27 +102,27 @@ def _node_commands(hub: str, node: Mapping[str, Any], rate: str | None) -> list[
 # -- making and removing ----------------------------------------------------------------------------------------------
 
 
-def make(request: Request, run_dir: Path) -> bool:
+def make(network: NetworkStep, run_dir: Path) -> bool:
     """Create the network unless it exists; returns whether it was created. Raises EngineError, leaving nothing.
 
     An existing network is not changed, cut links included: a restart of the run does not repair a partition.
     """
     complete = run_dir / "network-made"
-    if complete.exists() and all((FOLDER / name).exists() for name in _names(request)):
+    if complete.exists() and all((FOLDER / name).exists() for name in _names(network)):
         return False
-    remove(request)
-    for command in request["make"]:
+    remove(network)
+    for command in network.make:
         if said := _call(command):
-            remove(request)
+            remove(network)
             raise EngineError(f"{' '.join(command)}: {said}", _hint(said))
     complete.touch()
     return True
 
 
-def remove(request: Request) -> list[str]:
+def remove(network: NetworkStep) -> list[str]:
     """Remove the network; returns what could not be removed, and why. Processes in it keep their namespace."""
     refused = []
-    for command in request["remove"]:
+    for command in network.remove:
         path = FOLDER / command[-1]
         if path.exists() and (said := _call(command)) and path.exists():
             refused.append(f"{' '.join(command)}: {said}")
@@ -141,14 +139,14 @@ def restore(run_id: str, node: int) -> None:
     _plug(run_id, node, "up")
 
 
-def unplugged(request: Request) -> set[int]:
+def unplugged(network: NetworkStep) -> set[int]:
     """The nodes whose links are down, as the bridge shows; none where there is no network."""
-    command = ["ip", "-n", request["bridge"], "-json", "link", "show", "type", "veth"]
+    command = ["ip", "-n", network.bridge, "-json", "link", "show", "type", "veth"]
     try:
         links = {link["ifname"]: link.get("flags", ()) for link in json.loads(_run(command).stdout)}
     except (OSError, subprocess.SubprocessError, ValueError):
         return set()
-    return {node["node"] for node in request["nodes"] if "UP" not in links.get(f"node{node['node']}", ("UP",))}
+    return {node.node for node in network.nodes if "UP" not in links.get(f"node{node.node}", ("UP",))}
 
 
 def _plug(run_id: str, node: int, state: str) -> None:
@@ -162,8 +160,8 @@ def _plug(run_id: str, node: int, state: str) -> None:
         raise EngineError(f"{' '.join(command)}: {said}")
 
 
-def _names(request: Request) -> list[str]:
-    return [command[-1] for command in request["remove"]]
+def _names(network: NetworkStep) -> list[str]:
+    return [command[-1] for command in network.remove]
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

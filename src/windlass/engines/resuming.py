@@ -32,14 +32,11 @@ def reopen(writer: RunWriter, run_dir: Path, plan: Plan | None, checkpoint: str 
     """Records that an ended run is resumed, with the fields that change. Raises UsageError, StoreError."""
     status = writer.status
     require_resumable(status)
-    from windlass.plan.plan import Plan  # a list of runs needs neither
-    from windlass.runs.stop_request import clear_stop_request
+    from windlass.runs.stop_request import clear_stop_request  # a list of runs needs none
 
     clear_stop_request(run_dir)
-    policy = (Plan.from_json(writer.store.plan(status.id)) if plan is None else plan).policy
-    new: dict[str, Any] = {"machine": writer.store.machine}
-    if "max_restarts" in policy:
-        new["restarts"] = policy["max_restarts"]
+    policy = (writer.store.plan(status.id) if plan is None else plan).policy
+    new: dict[str, Any] = {"machine": writer.store.machine, "restarts": policy.max_restarts}
     if plan is not None:
         new["nodes"] = plan.num_nodes
     if checkpoint is not None:

@@ -98,7 +98,7 @@ class SupervisedEngine(Engine):
             output_dir=plan.output_dir,
             plan=plan.to_text(),
             time=self._now(plan),
-            restarts=plan.policy.get("max_restarts"),
+            restarts=plan.policy.max_restarts,
             user=user_name(),
             supervisor=self._supervised_by(plan),
             labels=plan.job.get("labels"),
@@ -192,7 +192,7 @@ class SupervisedEngine(Engine):
             raise UsageError(f"{run_id} has not ended: it is {phase}", f"windlass logs -f {run_id}")
         try:
             require_resumable(writer.status)
-            self._prepare(plan or Plan.from_json(self.store.plan(run_id)), writer)
+            self._prepare(plan or self.store.plan(run_id), writer)
             run_dir = self.store.run_dir(run_id)
             reopen(writer, run_dir, plan, checkpoint)
             if (log := run_dir / "supervisor.log").exists():  # an earlier failure is no reason not to try again
@@ -234,7 +234,7 @@ class SupervisedEngine(Engine):
 
     def _backend_of(self, run_id: str) -> Backend:
         """The target of a recorded run. Raises EngineError, UsageError."""
-        return self._backend(Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id))
+        return self._backend(self.store.plan(run_id), self.store.run_dir(run_id))
 
     def _require_here(self, status: Status) -> None:
         """Raise UsageError for a run that has not ended and is supervised on another machine."""
@@ -294,7 +294,7 @@ class SupervisedEngine(Engine):
             until, condition = self._later.get(run_id, (0.0, None))
             if time.monotonic() < until and read_stop_request(run_dir) is None:
                 return replace(writer.status, condition=condition or writer.status.condition)
-            plan = Plan.from_json(self.store.plan(run_id))
+            plan = self.store.plan(run_id)
             try:
                 backend = self._backend(plan, run_dir)
             except (EngineError, UsageError) as error:  # an expired login must not hide the record

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.code.imports import script_imports
 from windlass.code.saves import saves_at_end
 from windlass.errors import EngineError, UsageError
-from windlass.plan.plan import Note, Plan, blocker
+from windlass.plan.notes import Note, blocker
+from windlass.plan.plan import Plan
+from windlass.plan.steps import Added, CodeStep, IgnoredFiles, SentFile
 
 if TYPE_CHECKING:
     from windlass.code.pack import Packed
@@ -64,19 +66,18 @@ class CodeFacts:
         """What travels, as a gzipped tar."""
         return self.packed.data if self.packed is not None else None
 
-    def contents(self) -> dict[str, Any]:
-        """What travels, as JSON data for the user to check; empty where nothing does."""
-        code = self.packed
+    def step(self, where: str, **fields: Any) -> CodeStep:
+        """The step of a plan that sends the code; `where` says where to, as `fields` do."""
+        step, code = CodeStep(f"send the code, {self.size}, {where}", self.digest, self.folder, **fields), self.packed
         if code is None:
-            return {}
-        return {
-            "unpacked_bytes": code.num_bytes,
-            "files": [{"name": name, "bytes": size} for name, size in code.files],
-            "left_out": [
-                {"source": rule.source, "pattern": rule.pattern, "entries": rule.num_entries} for rule in code.left_out
-            ],
-            "added": {"files": code.num_added, "bytes": code.added_bytes},
-        }
+            return step
+        return step.replace(
+            bytes=len(code.data),
+            unpacked_bytes=code.num_bytes,
+            files=tuple(SentFile(name, size) for name, size in code.files),
+            left_out=tuple(IgnoredFiles(rule.source, rule.pattern, rule.num_entries) for rule in code.left_out),
+            added=Added(code.num_added, code.added_bytes),
+        )
 
     def notes(self, script: str) -> Iterator[Note]:
         """What keeps the code, and the job's script in it, from travelling."""
@@ -150,8 +151,8 @@ def planned_code(plan: Plan) -> bytes:
     """
     if plan.archive is not None:
         return plan.archive
-    [code] = plan.requests("code")
-    found = pack_code(Path(code["folder"]), os.environ)
-    if found.digest != code["digest"]:
-        raise EngineError(f"the code in {code['folder']} has changed since the plan was made", "make it again")
+    code = plan.only(CodeStep)
+    found = pack_code(Path(code.folder), os.environ)
+    if found.digest != code.digest:
+        raise EngineError(f"the code in {code.folder} has changed since the plan was made", "make it again")
     return found.data

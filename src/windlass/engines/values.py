@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windlass.plan.plan import Note
+    from windlass.plan.notes import Note
     from windlass.runs.record import Status
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from windlass.plan.environment import NUMBERS
-from windlass.plan.plan import Note
+from windlass.plan.notes import Note
 from windlass.worker.protocol import ResumeSpec
 
 if TYPE_CHECKING:

@@ -55,6 +55,11 @@ def outside_of_runs(environ: Mapping[str, str]) -> Mapping[str, str]:
     return {name: value for name, value in environ.items() if not _OF_A_RUN.fullmatch(name)}
 
 
+def secret_variable(name: str) -> str:
+    """The environment variable with a secret: that of `slack-url` is `SLACK_URL`."""
+    return re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
 def needs_rank_ports(launcher: str) -> bool:
     """Whether each rank is to listen on a port that all others know."""
     return launcher == "tensorflow"

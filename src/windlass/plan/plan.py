@@ -4,48 +4,63 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from windlass.code.revision import Revision
 from windlass.errors import PlanError, Problem, StoreError, UnsupportedVersion
-from windlass.plan.template import NO_NODES, NodeTemplate
-from windlass.worker.values import ShapeError
+from windlass.plan.compose import NO_NODES, NodeTemplate
+from windlass.plan.notes import Note
+from windlass.plan.price import Price
+from windlass.plan.steps import ManifestStep, Step
+from windlass.worker.values import ShapeError, StrictValue
 
-FORMAT: Final = 2
-"""Version of the JSON form; a plan of another one is not read."""
+if TYPE_CHECKING:
+    from windlass.spec.job import Job
+
+S = TypeVar("S", bound=Step)
+FORMAT: Final = 3
+"""Version of the JSON form; a plan of another one is not read. It changes with every field and every kind of step."""
 NOT_IN_JSON: Final[Mapping[str, Any]] = MappingProxyType({"json": False})
 """Metadata of a field that is not part of the JSON form."""
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something to know before the run."""
+class Policy(StrictValue):
+    """What the supervisor applies of a job: time limit, grace period, hang detection, restarts, webhook."""
 
-    code: str
-    """Stable name: `ranks-exceed-cores`."""
-    message: str
-    """What was asked and what was found."""
-    fix: str
-    """What the user can do about it; empty where there is nothing to do."""
-    blocks: bool = False
-    """Whether the plan cannot be carried out as it is."""
+    timeout_seconds: float | None
+    """How long the run may take; null for no limit."""
+    grace_seconds: float
+    """From SIGTERM to SIGKILL."""
+    hang_seconds: float | None
+    """For how long ranks may report nothing before they count as hung; null for as long as they like."""
+    max_restarts: int
+    restart_on: tuple[str, ...]
+    """Reasons for which an attempt is restarted: `failure`, `node-loss`, `preemption`, `hang`."""
+    min_nodes: int
+    """The fewest nodes with which an attempt starts."""
+    node_back_seconds: float = 0.0
+    """After how long a lost node of this machine takes part again."""
+    notify: str | None = None
+    """The secret with the address of the webhook that is told of the end."""
+    port: int | None = None
+    """MASTER_PORT on this machine; null for a free one."""
 
-
-def blocker(code: str, message: str, fix: str) -> Note:
-    """A note that blocks the plan."""
-    return Note(code, message, fix, blocks=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that apply does, with the request as it will be sent."""
-
-    kind: str
-    summary: str
-    request: Mapping[str, Any] = field(default_factory=dict)
+    @classmethod
+    def of_job(cls, job: Job) -> Policy:
+        """The policy of a job, without what depends on its target."""
+        return cls(
+            timeout_seconds=job.timeout,
+            grace_seconds=job.grace,
+            hang_seconds=job.hang,
+            max_restarts=job.restarts.max,
+            restart_on=tuple(job.restarts.on),
+            min_nodes=job.nodes.max if job.launcher == "mpi" else job.nodes.min,
+            node_back_seconds=job.local.back_after,
+            notify=job.notify,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +74,16 @@ class Plan:
     output_dir: str
     num_nodes: int
     procs_per_node: int
-    policy: Mapping[str, Any]
-    """Limits that the supervisor applies: timeout_seconds, grace_seconds, max_restarts, …"""
+    policy: Policy
+    """What the supervisor applies of the job."""
     job: Mapping[str, Any]
-    """The job, every field that is not its default."""
+    """The job, every field that is not its default, from which `rerun` and `resume` make another plan."""
     steps: tuple[Step, ...]
     notes: tuple[Note, ...] = ()
-    price: Mapping[str, Any] | None = None
+    price: Price | None = None
     """What it costs an hour, and where the figure is from; null where the target has no price."""
+    num_spares: int = 0
+    """How many pods wait beside those of the nodes, to take the place of a lost one."""
     nodes: NodeTemplate = NO_NODES
     """What `compose` makes the node specs of each attempt of. The steps of kind `node` show them without an attempt."""
     format: int = FORMAT
@@ -98,18 +115,37 @@ class Plan:
         if problems:
             raise PlanError(problems)
 
-    def requests(self, kind: str) -> Sequence[Mapping[str, Any]]:
-        """The requests of all steps of one kind, in order."""
-        return [step.request for step in self.steps if step.kind == kind]
+    def every(self, kind: type[S]) -> list[S]:
+        """All steps of a class, in order."""
+        return [step for step in self.steps if isinstance(step, kind)]
+
+    def first(self, kind: type[S]) -> S | None:
+        """The first step of a class; None where the plan has none."""
+        return next((step for step in self.steps if isinstance(step, kind)), None)
+
+    def only(self, kind: type[S]) -> S:
+        """The one step of a class that every plan of the engine has. Raises StoreError where there is not just one."""
+        found = self.every(kind)
+        if len(found) != 1:
+            raise StoreError(f"the plan of {self.run_id} has {len(found)} steps of kind {kind.kind}, and needs one")
+        return found[0]
+
+    def manifests(self, *kinds: type[ManifestStep]) -> list[Mapping[str, Any]]:
+        """The manifests of all steps of these classes, in the order of the classes."""
+        return [step.manifest for kind in kinds for step in self.every(kind)]
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON data."""
         names = [one.name for one in dataclasses.fields(self) if one.metadata.get("json", True)]
-        data = {name: getattr(self, name) for name in names}
-        steps = [dataclasses.asdict(step) for step in self.steps]
-        notes = [dataclasses.asdict(note) for note in self.notes]
-        revision = None if self.revision is None else dataclasses.asdict(self.revision)
-        return {**data, "steps": steps, "notes": notes, "nodes": self.nodes.to_json(), "revision": revision}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "policy": self.policy.to_json(),
+            "steps": [step.to_json() for step in self.steps],
+            "notes": [dataclasses.asdict(note) for note in self.notes],
+            "price": None if self.price is None else self.price.to_json(),
+            "nodes": self.nodes.to_json(),
+            "revision": None if self.revision is None else dataclasses.asdict(self.revision),
+        }
 
     def to_text(self) -> str:
         """The plan as JSON text, the same for the same plan."""
@@ -117,7 +153,9 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """Read `to_json` back. Raises StoreError; UnsupportedVersion for another format."""
+        """Read `to_json` back. Raises StoreError, also for unknown fields and kinds of steps; UnsupportedVersion for
+        another format.
+        """
         if not isinstance(data, Mapping):
             raise StoreError(f"the plan is a {type(data).__name__}, and no mapping", "give it what to_json made")
         if data.get("format") != FORMAT:
@@ -127,13 +165,22 @@ class Plan:
                 "use the version of Windlass that made it",
             )
         try:
-            steps = tuple(Step(**step) for step in data["steps"])
-            notes = tuple(Note(**note) for note in data["notes"])
-            nodes = NodeTemplate.from_json(data["nodes"])
-            revision = Revision(**found) if (found := data["revision"]) else None
-            fields = {**data, "steps": steps, "notes": notes, "nodes": nodes, "revision": revision}
-            return cls(**fields)
+            return cls(
+                **{
+                    **data,
+                    "policy": Policy.from_json(data["policy"]),
+                    "steps": tuple(map(Step.from_json, data["steps"])),
+                    "notes": tuple(Note(**note) for note in data["notes"]),
+                    "price": Price.from_json(price) if (price := data["price"]) is not None else None,
+                    "nodes": NodeTemplate.from_json(data["nodes"]),
+                    "revision": Revision(**found) if (found := data["revision"]) else None,
+                }
+            )
         except (KeyError, TypeError, ShapeError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             problem = f"the recorded plan of {data.get('run_id', 'a run')} cannot be read: {what}"
             raise StoreError(problem, "start a new run of its job: windlass run") from error
+
+
+NO_PLAN: Final = Plan("", "", "", "", "", 0, 0, Policy(None, 0.0, None, 0, (), 0), {}, ())
+"""In place of the plan of a run where none is known."""

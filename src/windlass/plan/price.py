@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from windlass.worker.values import StrictValue
 
 if TYPE_CHECKING:
     from windlass.pricing.table import Table
@@ -12,21 +13,23 @@ LISTED_IN: Final = "USD"
 """The currency of list prices."""
 
 
-def price(
-    per_node_hour: float | None, currency: str, num_nodes: int, source: str, num_spares: int = 0
-) -> dict[str, Any] | None:
-    """The price of `num_nodes` nodes and of spares as a plan holds it; None where nothing is known of one.
+class Price(StrictValue):
+    """What a run costs by the hour."""
 
-    `source` is where the figure is from.
-    """
+    per_hour: float
+    """Of all nodes and spares."""
+    per_node_hour: float
+    currency: str
+    """`USD`, …"""
+    source: str
+    """Where the figure is from."""
+
+
+def price(per_node_hour: float | None, currency: str, num_nodes: int, source: str, num_spares: int = 0) -> Price | None:
+    """The price of `num_nodes` nodes and of spares; None where that of one node is not known."""
     if per_node_hour is None:
         return None
-    return {
-        "per_hour": round(per_node_hour * (num_nodes + num_spares), 6),
-        "per_node_hour": per_node_hour,
-        "currency": currency,
-        "source": source,
-    }
+    return Price(round(per_node_hour * (num_nodes + num_spares), 6), per_node_hour, currency, source)
 
 
 def list_price(
@@ -49,13 +52,3 @@ def list_price(
     if price is None:
         return None
     return price.amount_usd, f"list price of {instance_type} in {region}, on demand, as of {price.date}"
-
-
-def spares_of(plan: Mapping[str, Any]) -> int:
-    """How many spares the runs of a plan as JSON have; none where the plan is not known."""
-    return num_spares(plan.get("engine", ""), plan.get("job", {}))
-
-
-def num_spares(engine: str, job: Mapping[str, Any]) -> int:
-    """How many spares a job has on an engine beside its nodes, by its JSON: only the options of that engine count."""
-    return int(job.get(engine, {}).get("spares", 0))

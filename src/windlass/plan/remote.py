@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from windlass.code.imports import ahead, slow
 from windlass.plan import arguments
+from windlass.plan.compose import NodeTemplate
 from windlass.plan.environment import contract, known_at_start
-from windlass.plan.template import NodeTemplate
 from windlass.worker.protocol import CollectSpec
 
 if TYPE_CHECKING:

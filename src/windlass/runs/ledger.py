@@ -9,12 +9,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.runs.attempt_time import MICRO
 from windlass.runs.events import Event
 from windlass.runs.start import Origin, Start
 from windlass.runs.time_accounting import Spent, Tally
+
+if TYPE_CHECKING:
+    from windlass.plan.price import Price
 
 WASTED: Final = (Spent.REDONE, Spent.HUNG, Spent.IDLE)
 """What a run without failures spends no time on."""
@@ -136,13 +139,13 @@ def ledger_of(tally: Tally, now: float, num_spares: int = 0) -> Ledger:
     )
 
 
-def cost_of(ledger: Ledger, price: Mapping[str, Any] | None) -> Cost | None:
+def cost_of(ledger: Ledger, price: Price | None) -> Cost | None:
     """What the time of `ledger` cost at `price`, the price of a plan; None without one."""
     if price is None:
         return None
-    per_second = price["per_node_hour"] / 3600
+    per_second = price.per_node_hour / 3600
     spent = {spent: seconds * per_second for spent, seconds in ledger.node_seconds.items()}
-    return Cost(price["per_node_hour"], price["currency"], price["source"], spent)
+    return Cost(price.per_node_hour, price.currency, price.source, spent)
 
 
 def restarts(history: Iterable[Event]) -> list[Restart]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.plan.environment import RESUME_VARIABLE
-from windlass.runs.events import AttemptEnded, Json, RootCause, RunEnded, RunEnding
+from windlass.runs.events import AttemptEnded, RootCause, RunEnded, RunEnding
 from windlass.runs.history import Ended, History
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Policy
 
 TIMEOUT_EXIT_CODE: Final = 124
 """As timeout(1) exits."""
@@ -68,7 +71,7 @@ def outcome(
     ended_by: str | None,
     cause: RootCause | None,
     history: History,
-    policy: Json,
+    policy: Policy,
     *,
     is_free: bool = False,
     is_planned: bool = False,
@@ -95,7 +98,7 @@ def outcome(
         return Outcome(Phase.SUCCEEDED, 0, step=step)
     reason = "node-loss" if nothing_left else reason_of(ended_by, cause)
     recorded = None if reason in ("preemption", "resize") and ended_by == reason else cause
-    left = policy["max_restarts"] if history.restarts_left is None else history.restarts_left
+    left = policy.max_restarts if history.restarts_left is None else history.restarts_left
     end = Outcome(Phase.FAILED, code, recorded, reason, step=step, restarts_left=left)
     now = history.ending(reason, cause, at)
     counts = reason != "resize" and not is_free
@@ -104,8 +107,8 @@ def outcome(
         return replace(end, reason="same-step-twice")
     if cause is not None and RESUME_VARIABLE in cause.summary:
         return end  # the checkpoint that the user requested cannot be restored, now or later
-    may_follow = policy["max_restarts"] > 0 if is_planned else left > 0
-    follows = not counts or (may_follow and reason in policy["restart_on"])
+    may_follow = policy.max_restarts > 0 if is_planned else left > 0
+    follows = not counts or (may_follow and reason in policy.restart_on)
     if follows and counts and same_error(now, history.ended):
         return replace(end, reason="same-error-twice")
     if follows:
@@ -116,22 +119,22 @@ def outcome(
     return replace(end, phase=Phase.STOPPED if recorded is None else Phase.FAILED)
 
 
-def timed_out(policy: Json, step: int | None = None) -> Outcome:
+def timed_out(policy: Policy, step: int | None = None) -> Outcome:
     """The end of a run whose time limit is reached."""
-    cause = RootCause(f"the timeout of {policy['timeout_seconds']:g} s was reached")
+    cause = RootCause(f"the timeout of {policy.timeout_seconds:g} s was reached")
     return Outcome(Phase.FAILED, TIMEOUT_EXIT_CODE, cause, "timeout", step=step)
 
 
-def is_late(status: Status, policy: Json, now: float) -> bool:
+def is_late(status: Status, policy: Policy, now: float) -> bool:
     """Whether the job's time limit is reached at `now`, in Unix seconds."""
-    limit = policy["timeout_seconds"]
+    limit = policy.timeout_seconds
     return limit is not None and status.limited_seconds(now) >= limit
 
 
-def may_restart(reason: str, history: History, policy: Json) -> bool:
+def may_restart(reason: str, history: History, policy: Policy) -> bool:
     """Whether the policy allows another attempt for this reason."""
-    left = policy["max_restarts"] if history.restarts_left is None else history.restarts_left
-    return left > 0 and reason in policy["restart_on"]
+    left = policy.max_restarts if history.restarts_left is None else history.restarts_left
+    return left > 0 and reason in policy.restart_on
 
 
 def reason_of(ended_by: str | None, cause: RootCause | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, UnsupportedVersion
 from windlass.runs import events, naming, read_only
@@ -43,6 +44,9 @@ from windlass.runs.trash import Trash, remove
 from windlass.runs.warnings import RunWarning
 from windlass.worker.reserve import FULL_ERRORS, Reserve
 from windlass.worker.values import Value
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
 
 SCHEMA: Final = """
     CREATE TABLE runs (
@@ -390,13 +394,18 @@ class Store:
         row = self._one("SELECT count(*) FROM runs WHERE version = ?", RECORD_VERSION)
         return int(row[0]) if row else 0
 
-    def plan(self, run_id: str) -> Any:
-        """The plan of a run, as it was when the run began or was resumed (parsed JSON).
+    def plan(self, run_id: str) -> Plan:
+        """The plan of a run, as it was when the run began or was resumed.
 
-        Raises NoSuchRun, UnsupportedVersion.
+        Raises NoSuchRun, StoreError, UnsupportedVersion.
         """
         [plan] = self._of_run(run_id, "plan")
-        return json.loads(plan)
+        return _read_plan(plan)
+
+    def engine_of(self, run_id: str) -> str:
+        """The kind of engine of a run, also if its plan cannot be read. Raises NoSuchRun, UnsupportedVersion."""
+        [plan] = self._of_run(run_id, "plan")
+        return str(json.loads(plan)["engine"])
 
     def _of_run(self, run_id: str, *columns: str) -> list[Any]:
         """Columns of the row of a run. Raises NoSuchRun, UnsupportedVersion."""
@@ -702,6 +711,13 @@ def _border(home: Path) -> Iterator[None]:
         if error.errno in FULL_ERRORS:
             raise _full(home) from error
         raise StoreError(f"the record in {home} cannot be used ({error.strerror or error})", _RIGHTS) from error
+
+
+@functools.lru_cache(maxsize=32)
+def _read_plan(text: str) -> Plan:
+    from windlass.plan.plan import Plan  # a list of runs needs none
+
+    return Plan.from_json(json.loads(text))
 
 
 @contextlib.contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.runs.events import HangDetected, HangEnded, RootCause
 from windlass.runs.logs import INDEX_RECORD
@@ -14,6 +14,9 @@ from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import StacksTaken
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Policy
 
 ANSWER_SECONDS: Final = 3.0
 """How long the ranks may take to write their stacks; what is written meanwhile is no sign of life."""
@@ -29,13 +32,13 @@ _RECORDS: Final = 4096
 class HangDetector:
     """Detects whether one attempt is hung; its silence is measured once all of its nodes have begun."""
 
-    def __init__(self, attempt: Attempt, record: Recorder, policy: Mapping[str, Any], clock: Clock) -> None:
+    def __init__(self, attempt: Attempt, record: Recorder, policy: Policy, clock: Clock) -> None:
         self._attempt = attempt
         self._record = record
         self._policy = policy
         self._clock = clock
         ranks = [rank for node in attempt.nodes for rank in node.ranks]
-        self._silence = Silence(attempt.folder, ranks, policy.get("hang_seconds"), clock)
+        self._silence = Silence(attempt.folder, ranks, policy.hang_seconds, clock)
         self._stacks_from: set[int] | None = None
         """Nodes whose stacks are awaited before the attempt ends as hung; None where it does not end as hung."""
         self._stacks_until = 0.0

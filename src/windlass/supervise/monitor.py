@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from windlass.plan.plan import Policy
 from windlass.runs.events import NodeLost, NodeNotStarted, RankChanged, RootCause, ShutdownBegun, Warned, entry_of
 from windlass.runs.restart_policy import Outcome, is_late, may_restart, outcome
 from windlass.runs.warnings import NOT_COLLECTED, RANKS_ALONE
@@ -33,7 +33,6 @@ from windlass.worker.ranks import read_mark
 from windlass.worker.root_cause import failed_by_itself, first_cause
 from windlass.worker.tracebacks import TRACEBACK
 
-Policy = Mapping[str, Any]
 ALONE_FIX: Final = (
     "let the script call torch.distributed.init_process_group and wrap the model (DistributedDataParallel); Lightning: "
     "Trainer(devices=..., num_nodes=..., strategy='ddp') for {} ranks. Where ranks are meant to work alone: "
@@ -67,7 +66,7 @@ class AttemptMonitor:
         self.attempt = attempt
         self.adopted = adopted
         """Whether another supervisor has started it."""
-        self.shutdown = Shutdown(attempt, run.policy["grace_seconds"], run.clock)
+        self.shutdown = Shutdown(attempt, run.policy.grace_seconds, run.clock)
         self.hangs = HangDetector(attempt, run.record, run.policy, run.clock)
         self.ended_at: float | None = None
         """When the last of its nodes that reported its end has ended, in unix seconds."""

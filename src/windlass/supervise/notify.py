@@ -12,7 +12,8 @@ from http.client import HTTPException
 from typing import Any, Final
 
 from windlass.errors import NoSuchRun
-from windlass.plan.policy import secret_variable
+from windlass.plan.environment import secret_variable
+from windlass.plan.plan import Policy
 from windlass.runs.events import Notified, RunEnded
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -34,9 +35,9 @@ class Webhook:
     """Its value; empty where it is not there."""
 
 
-def webhook_of(policy: Mapping[str, Any], environ: Mapping[str, str]) -> Webhook | None:
+def webhook_of(policy: Policy, environ: Mapping[str, str]) -> Webhook | None:
     """The webhook of a plan's policy; None where it names none."""
-    secret = policy.get("notify")
+    secret = policy.notify
     return Webhook(secret, environ.get(secret_variable(secret), "")) if secret else None
 
 

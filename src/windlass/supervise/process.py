@@ -51,7 +51,7 @@ def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) ->
         run_dir = store.run_dir(run_id)
         writer = store.writer(run_id, lock)
         assert writer is not None
-        plan = Plan.from_json(store.plan(run_id))
+        plan = store.plan(run_id)
         supervisor = Supervisor(writer, plan, run_dir, make_backend(plan, run_dir))
         handle_signals(supervisor)
         _write_pid(run_dir)  # only now: a command that reads it may send a signal at once
@@ -71,7 +71,7 @@ def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) ->
 
 def tell_end(store: Store, plan: Plan) -> None:
     """Tell the webhook of the job, if it has one, of the end of its run. Raises StoreError."""
-    if plan.policy.get("notify"):
+    if plan.policy.notify:
         from windlass.supervise import notify  # its imports are as large as a supervisor
 
         if (webhook := notify.webhook_of(plan.policy, os.environ)) is not None:

@@ -70,8 +70,7 @@ class Supervisor:
         self.run_dir = run_dir
         self.clock = clock = clock or Clock()
         policy = plan.policy
-        min_nodes = policy.get("min_nodes", plan.num_nodes)
-        self.membership = Membership(plan.num_nodes, min_nodes, policy.get("node_back_seconds", 0.0))
+        self.membership = Membership(plan.num_nodes, policy.min_nodes, policy.node_back_seconds)
         self.record = Recorder(writer, self.membership.take, now=clock.time)
         self.run_state = RunState(
             self.record,
@@ -226,11 +225,11 @@ class Supervisor:
     def _pause_to_transfer(self, what: str, error: TransferInterrupted) -> float:
         """Seconds after which files are moved again; 0 once that was done as often as the job allows restarts."""
         policy = self.plan.policy
-        if self._num_interrupted >= policy.get("max_restarts", 0) or "failure" not in policy.get("restart_on", ()):
+        if self._num_interrupted >= policy.max_restarts or "failure" not in policy.restart_on:
             return 0.0
         pause = min(MAX_PAUSE_SECONDS, TRANSFER_PAUSE_SECONDS * 2.0 ** min(self._num_interrupted, 10))
         self._num_interrupted += 1
-        words = f"try {self._num_interrupted} of {policy['max_restarts']} follows in {pause:g} s"
+        words = f"try {self._num_interrupted} of {policy.max_restarts} follows in {pause:g} s"
         self.record.note(Warned(f"the files could not be {what}: {in_a_line(error)}; {words}"))
         return pause
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.runs import events
 from windlass.worker.protocol import FileSize, SavedState
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
 
 MOST: Final = 10
 MOST_PATTERNS: Final = 5
@@ -42,11 +45,10 @@ class ChangedFiles:
     """What `outputs.collect` lacks to keep the largest ones."""
 
 
-def changed_files(found: Sequence[events.CodeFiles], plan: Mapping[str, Any]) -> ChangedFiles | None:
+def changed_files(found: Sequence[events.CodeFiles], plan: Plan) -> ChangedFiles | None:
     """The view of what the nodes of the newest attempt have reported; None where none has, or nothing has changed."""
-    is_kept = plan.get("engine") == "local"
-    outputs = plan.get("job", {}).get("outputs", {})
-    wanted = tuple(outputs.get("collect", ()))
+    is_kept = plan.engine == "local"
+    wanted = plan.nodes.collect.patterns if plan.nodes.collect is not None else ()
     if is_kept:
         found = found[-1:]  # all nodes have the same folder, and the last one has seen all
     if not found or not (wanted or any(one.left for one in found)):

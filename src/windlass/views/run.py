@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.code.kept import why_not_kept
 from windlass.code.revision import Revision
-from windlass.plan.price import spares_of
+from windlass.plan.plan import Plan
+from windlass.plan.steps import NetworkStep
 from windlass.runs import events
 from windlass.runs.data import DataDifference, data_differences
 from windlass.runs.ledger import Ledger, fold_ledger, ledger_of
@@ -176,7 +177,7 @@ def summary_of(status: Status, now: float, *, is_here: bool, current: RunState |
 
 def run_of(
     status: Status,
-    plan: Mapping[str, Any],
+    plan: Plan,
     ledger: Ledger,
     now: float,
     *,
@@ -187,19 +188,19 @@ def run_of(
     code_not_kept: str = "",
 ) -> Run:
     """The view of one run; `plan` is its recorded plan."""
-    network = next((step["request"] for step in plan.get("steps", ()) if step["kind"] == "network"), None)
+    network = plan.first(NetworkStep)
     return view_of(
         Run,
         summary_of(status, now, is_here=is_here, current=current),
-        num_nodes=plan.get("num_nodes", 1),
-        procs_per_node=plan.get("procs_per_node", 1),
-        max_restarts=plan.get("policy", {}).get("max_restarts", 0),
-        checkpoint_find=plan.get("job", {}).get("checkpoint", {}).get("find"),
-        revision=Revision(**found) if (found := plan.get("revision")) else None,
+        num_nodes=plan.num_nodes,
+        procs_per_node=plan.procs_per_node,
+        max_restarts=plan.policy.max_restarts,
+        checkpoint_find=plan.job.get("checkpoint", {}).get("find"),
+        revision=plan.revision,
         code_not_kept=code_not_kept,
-        imports=tuple(plan.get("nodes", {}).get("imports", ())),
+        imports=plan.nodes.imports,
         ledger=ledger,
-        network=None if network is None else events.NetworkCreated.from_json(network),
+        network=None if network is None else events.NetworkCreated.from_json(network.request),
         data=status.data,
         data_differences=data_differences,
         outputs=status.outputs,
@@ -217,7 +218,7 @@ def recorded_run(status: Status, store: Store, now: float, current: RunState | N
     return run_of(
         status,
         plan,
-        fold_ledger(store.events(status.id), now, spares_of(plan)),
+        fold_ledger(store.events(status.id), now, plan.num_spares),
         now,
         current=current,
         is_here=store.host_elsewhere(status) is None,
@@ -236,7 +237,7 @@ def run_viewer(run_id: str, store: Store) -> Callable[[Status], Run]:
         now = time.time()
         if not made or now - made[0][0] >= LEDGER_SECONDS:
             tally.take(store.events(run_id, tally.last_seq))
-            made[:] = [(now, ledger_of(tally, now, spares_of(plan)))]
+            made[:] = [(now, ledger_of(tally, now, plan.num_spares))]
         return run_of(status, plan, made[0][1], now, is_here=store.host_elsewhere(status) is None)
 
     return view

@@ -19,12 +19,12 @@ from windlass.clusters import down, draft, export, plan, up
 from windlass.clusters import status as clusters
 from windlass.clusters.audit import AuditReport
 from windlass.clusters.policies.named import ClusterPolicies
-from windlass.plan.plan import Plan, Step
+from windlass.plan.plan import Plan
+from windlass.plan.steps import KINDS, ManifestStep, NodeStep, Step, TrainingJobStep
 from windlass.spec.docstrings import field_docstrings
 from windlass.views import (
     artifacts,
     checkpoints,
-    code_request,
     cost,
     data,
     disk,
@@ -39,7 +39,7 @@ from windlass.views import (
 )
 from windlass.views import cluster_runs as runs
 from windlass.views.projections import PROJECTIONS, projection
-from windlass.worker.values import REQUIRED, Value
+from windlass.worker.values import REQUIRED, StrictValue, Value
 
 PRINTED: Final[Mapping[str, Any]] = {
     "plan": Plan,
@@ -94,6 +94,16 @@ second with --on, `ps --watch` a line for each of the others; `events` and `logs
 cluster."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepView:
+    """One thing that a run does, with the request as it will be sent."""
+
+    kind: str
+    summary: str
+    """What the step does, in one line."""
+    request: Mapping[str, Any]
+
+
 _DOCSTRINGS: Final[dict[type, Mapping[str, str]]] = {}
 """The docstrings of fields, by the dataclass that stands for another class in a schema."""
 _OPEN: Final[set[type]] = {lines.EventView}
@@ -101,16 +111,19 @@ _OPEN: Final[set[type]] = {lines.EventView}
 
 
 def _of_value(kind: Any, _source: Any, handler: Any) -> Any:
-    """pydantic's schema of a `Value`: that of a dataclass with the same fields."""
+    """pydantic's schema of a `Value`: that of a dataclass with the same fields; of a step, that of its request."""
+    if kind is Step:
+        return handler(StepView)
     fields: list[Any] = [
         (name, hint)
         if (default := kind.fields()[name]) is REQUIRED
         else (name, hint, dataclasses.field(default=default if default.__hash__ else None))
         for name, hint in get_type_hints(kind).items()
-        if name in kind.fields()
+        if name in kind.fields() and not (issubclass(kind, Step) and name == "summary")
     ]
     made = _stand_in(kind, fields, docstrings(kind))
-    _OPEN.add(made)
+    if not issubclass(kind, StrictValue):
+        _OPEN.add(made)
     return handler(made)
 
 
@@ -171,10 +184,15 @@ class _Generator(GenerateJsonSchema):
             found["required"] = list(found["properties"])
         found["properties"] = {name.rstrip("_"): one for name, one in found["properties"].items()}
         found["additionalProperties"] = kind in _OPEN
-        if kind is Step:
-            found["if"] = {"properties": {"kind": {"const": "code"}}}
-            code = self.generate_inner(TypeAdapter(code_request.CodeRequest).core_schema)
-            found["then"] = {"properties": {"request": code}}
+        if kind is StepView:
+            found["allOf"] = [
+                {
+                    "if": {"properties": {"kind": {"const": name}}},
+                    "then": {"properties": {"request": self.generate_inner(TypeAdapter(step).core_schema)}},
+                }
+                for name, step in KINDS.items()
+                if not issubclass(step, (ManifestStep, NodeStep, TrainingJobStep))
+            ]
         return made
 
     def is_instance_schema(self, schema: Any) -> dict[str, Any]:

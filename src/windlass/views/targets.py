@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from windlass.engines.checks import Check, ObjectChange
-from windlass.plan.plan import Note, Plan
+from windlass.plan.notes import Note
+from windlass.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

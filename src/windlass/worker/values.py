@@ -42,6 +42,8 @@ class Value:
     """The fields by name, with their defaults."""
     _hints: ClassVar[dict[str, Any]] = {}
     """Their types, once they are needed."""
+    _is_strict: ClassVar[bool] = False
+    """Whether `from_json` refuses unknown fields."""
 
     def __init_subclass__(cls) -> None:
         own = [name for name, hint in cls.__annotations__.items() if "ClassVar" not in str(hint)]
@@ -92,6 +94,8 @@ class Value:
         """The value that JSON data stands for. Raises ShapeError."""
         if not isinstance(data, Mapping):
             raise ShapeError(f"expected an object, not {type(data).__name__}")
+        if cls._is_strict and (unknown := [str(name) for name in data if name not in cls._defaults]):
+            raise ShapeError(f"unknown field: {', '.join(unknown)}")
         hints = cls._hints = cls._hints or get_type_hints(cls)
         found: dict[str, Any] = {}
         for name, default in cls._defaults.items():
@@ -111,6 +115,16 @@ class Value:
         return (
             (name, self.__dict__[name]) for name, default in self._defaults.items() if self.__dict__[name] != default
         )
+
+
+class StrictValue(Value):
+    """A value whose JSON data has all of its fields, also those with their defaults, and may have no others."""
+
+    _is_strict = True
+
+    def to_json(self) -> dict[str, Any]:
+        """The value as JSON data."""
+        return {name: _written(self.__dict__[name]) for name in self._defaults}
 
 
 _PLAIN: dict[Any, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float), bool: (bool,)}

@@ -94,7 +94,7 @@ class Resume(Case):
         assert run.wait().phase is Phase.SUCCEEDED
         told = run.json_of_ranks(attempt=2)
         assert [(env["WINDLASS_WORLD_SIZE"], env["BATCH"]) for env in told.values()] == [("3", "16")] * 3
-        assert (harness.store.plan(run.id)["num_nodes"], run.status.attempts[1].world_size) == (3, 3)
+        assert (harness.store.plan(run.id).num_nodes, run.status.attempts[1].world_size) == (3, 3)
 
     def test_a_run_that_goes_on_or_has_succeeded_is_not_resumed(self, harness: Harness) -> None:
         run = harness.start("sleep", "600").until_ready()

@@ -17,8 +17,7 @@ from tests.statuses import cause_of, checkpoint_of
 
 from windlass.engines.fake import FakeEngine, FakeRank, FakeTarget, plan
 from windlass.errors import StoreError
-from windlass.plan.plan import Plan
-from windlass.plan.policy import policy
+from windlass.plan.plan import Plan, Policy
 from windlass.runs import crash
 from windlass.runs.crash import LOST
 from windlass.runs.logs import RunLogs
@@ -104,7 +103,7 @@ def test_the_same_inputs_give_the_same_plan() -> None:
 
 def test_a_fake_run_has_the_policy_of_a_real_one() -> None:
     job = Job(name="case", run="train.py", hang=60.0, timeout=100.0, notify="slack-url", restarts=Restarts(max=2))
-    assert plan(job, FakeTarget(), "/home", "case-1").policy == policy(job)
+    assert plan(job, FakeTarget(), "/home", "case-1").policy == Policy.of_job(job)
 
 
 def test_ranks_that_are_silent_hang_and_are_started_again(tmp_path: Path) -> None:

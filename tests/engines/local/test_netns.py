@@ -30,6 +30,7 @@ from windlass.engines.local.plan import plan
 from windlass.engines.local.warm_pool import WarmPool
 from windlass.errors import EngineError, NoSuchRun, PlanError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import NetworkStep, Step
 from windlass.runs.logs import RunLogs
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -137,8 +138,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 def test_the_network_of_a_run_is_plain_data() -> None:
     network = netns.describe("digits-7f3k2", "/home/ada/.windlass", 2, "1gbit")
     assert network == netns.describe("digits-7f3k2", "/home/ada/.windlass", 2, "1gbit")
-    assert json.loads(json.dumps(network)) == network
-    assert [(node["host"], node["address"]) for node in network["nodes"]] == [
+    assert Step.from_json(json.loads(json.dumps(network.to_json()))) == network
+    assert [(node.host, node.address) for node in network.nodes] == [
         ("node-0", "10.77.0.1"),
         ("node-1", "10.77.0.2"),
     ]
@@ -148,18 +149,18 @@ def test_every_device_is_made_inside_a_namespace_of_the_run() -> None:
     network = netns.describe("digits-7f3k2", "/home", 3, "1gbit")
     own = set(netns._names(network))
     assert len(own) == 4
-    for command in [*network["make"], *network["remove"]]:
+    for command in [*network.make, *network.remove]:
         if command[1] == "netns":
             assert command[2] in ("add", "del")
             assert command[3] in own
         else:
-            assert command[:2] in (["ip", "-n"], ["tc", "-n"])
+            assert command[:2] in (("ip", "-n"), ("tc", "-n"))
             assert command[2] in own
 
 
 def test_devices_have_names_that_the_kernel_takes() -> None:
     network = netns.describe("a" * 46, "/home", 999, "1gbit")
-    words = {word for command in network["make"] for word in command if re.fullmatch(r"(node|br|eth)\d+", word)}
+    words = {word for command in network.make for word in command if re.fullmatch(r"(node|br|eth)\d+", word)}
     assert max(map(len, words)) <= 15
     assert max(len(name) for name in netns._names(network)) <= 255
 
@@ -171,7 +172,7 @@ def test_the_same_run_id_under_another_home_is_another_network() -> None:
 
 def test_nodes_beyond_the_last_byte_have_addresses_too() -> None:
     network = netns.describe("large", "/home", 600, None)
-    assert len({node["address"] for node in network["nodes"]}) == 600
+    assert len({node.address for node in network.nodes}) == 600
     assert netns.node_specs(network)[0].hosts["node-0"] == "10.77.0.1"
 
 
@@ -210,7 +211,7 @@ def test_more_nodes_than_a_bridge_joins_are_refused(tmp_path: Path) -> None:
 def test_nothing_is_looked_up_for_jobs_without_networks(tmp_path: Path) -> None:
     job = Job(name="net", run="allreduce.py")
     assert facts_of(job, tmp_path).missing_capabilities == frozenset()
-    assert not plan(job, LocalTarget(name="local"), facts_of(job, tmp_path), "net-0").requests("network")
+    assert not plan(job, LocalTarget(name="local"), facts_of(job, tmp_path), "net-0").every(NetworkStep)
 
 
 def without_rights() -> None:
@@ -240,9 +241,9 @@ def test_a_process_without_the_rights_is_refused_before_anything_is_made(tmp_pat
 @needs_root
 def test_a_kernel_that_cannot_shape_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     network = netns.describe(f"{OWN}-no-shape", str(tmp_path), 2, "1gbit")
-    make = [[word.replace("htb", "nosuchq") for word in command] for command in network["make"]]
+    make = tuple(tuple(word.replace("htb", "nosuchq") for word in command) for command in network.make)
     with pytest.raises(EngineError) as caught:
-        netns.make({**network, "make": make}, tmp_path)
+        netns.make(network.replace(make=make), tmp_path)
     assert "leave local.rate out" in caught.value.hint
     assert names(f"{OWN}-no-shape") == []
 
@@ -448,7 +449,7 @@ def test_a_network_is_made_once_and_anew_where_part_of_it_is_gone(tmp_path: Path
     try:
         assert netns.make(network, tmp_path)
         assert not netns.make(network, tmp_path)
-        subprocess.run(["ip", "netns", "del", network["nodes"][1]["namespace"]], check=True)
+        subprocess.run(["ip", "netns", "del", network.nodes[1].namespace], check=True)
         assert netns.make(network, tmp_path)
         assert len(names(f"{OWN}-twice")) == 3
     finally:

@@ -18,6 +18,7 @@ from windlass.engines.local.plan import plan
 from windlass.errors import PlanError
 from windlass.plan.compose import compose
 from windlass.plan.plan import Plan
+from windlass.plan.steps import NodeStep, QueueStep, StageStep, UploadStep
 from windlass.spec.job import Job
 from windlass.spec.targets import LocalTarget
 
@@ -143,21 +144,21 @@ def test_a_streamed_source_is_not_staged_and_reaches_the_script_as_its_address(t
     data = [{"name": "digits", "source": source, "via": "stream"}]
     made = plan_of(tmp_path, data=data, known={"has_data_extra": False})
     assert notes(made) == {}
-    assert not made.requests("stage")
+    assert not made.every(StageStep)
     assert made.nodes.contract["WINDLASS_DATA_DIGITS"] == source
 
 
 @pytest.mark.parametrize("to", ["s3://bucket/runs", "gs://bucket/runs/", "file:///mnt/runs"])
 def test_outputs_in_a_store_are_uploaded_after_the_last_attempt(tmp_path: Path, to: str) -> None:
     made = plan_of(tmp_path, outputs=to, known={"has_data_extra": to.startswith("gs"), "bad_outputs": None})
-    assert made.requests("upload")[0]["destination"] == f"{to.rstrip('/')}/a-1/"
-    assert made.requests("upload")[0]["source"] == made.output_dir == f"{tmp_path}/home/runs/a-1/output"
+    assert made.only(UploadStep).destination == f"{to.rstrip('/')}/a-1/"
+    assert made.only(UploadStep).source == made.output_dir == f"{tmp_path}/home/runs/a-1/output"
     assert not any(note.blocks for note in made.notes)
 
 
 def test_outputs_in_a_folder_are_written_there(tmp_path: Path) -> None:
     made = plan_of(tmp_path, outputs="results")
-    assert (made.requests("upload"), made.output_dir) == ([], f"{tmp_path}/results/a-1")
+    assert (made.every(UploadStep), made.output_dir) == ([], f"{tmp_path}/results/a-1")
 
 
 @pytest.mark.parametrize(
@@ -337,13 +338,13 @@ def test_paths_of_a_job_are_those_that_are_checked_and_are_relative_to_its_file(
     assert made.nodes.contract["WINDLASS_DATA_DIGITS"] == f"{tmp_path}/job/digits"
     assert made.nodes.contract["WINDLASS_DATA_MORE"] == f"{tmp_path}/home-digits"
     assert made.output_dir == made.nodes.contract["WINDLASS_OUTPUT_DIR"] == f"{tmp_path}/results/a-1"
-    assert planned_job(made.to_json(), {}).base == tmp_path / "job"
+    assert planned_job(made, {}).base == tmp_path / "job"
 
 
 def test_a_recorded_job_is_filled_in_from_the_variables_of_its_next_run(tmp_path: Path) -> None:
     made = plan_of(tmp_path, run="train.py --lr $LR", env={"LR": "0.1"})
-    assert made.to_json()["steps"][-1]["request"]["ranks"][0]["argv"][-1] == "0.1"
-    again = planned_job(made.to_json(), {"env": Parts(LR="0.5")})
+    assert made.every(NodeStep)[-1].spec.ranks[0].argv[-1] == "0.1"
+    again = planned_job(made, {"env": Parts(LR="0.5")})
     assert again.job.script_argv == ("train.py", "--lr", "0.5")
 
 
@@ -371,13 +372,13 @@ def with_slots(
 def test_a_run_takes_a_slot_for_each_gpu_that_it_asks_for_else_for_each_rank(
     tmp_path: Path, fields: dict[str, Any], takes: int
 ) -> None:
-    [request] = with_slots(tmp_path, 4, **fields).requests("queue")
-    assert (request["takes"], request["of"]) == (takes, 4)
+    request = with_slots(tmp_path, 4, **fields).only(QueueStep)
+    assert (request.takes, request.of) == (takes, 4)
 
 
 def test_a_target_without_slots_has_no_queue(tmp_path: Path) -> None:
     made = with_slots(tmp_path, None, priority="high")
-    assert made.requests("queue") == []
+    assert made.every(QueueStep) == []
     assert "runs start at once" in notes(made)["priority-unused"]
 
 
@@ -391,13 +392,13 @@ def test_a_run_that_takes_more_than_all_slots_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(("name", "number"), [(None, 0), ("low", -1), ("normal", 0), ("high", 1), ("50", 50)])
 def test_priorities_of_this_machine_are_names_or_numbers(tmp_path: Path, name: str | None, number: int) -> None:
     made = with_slots(tmp_path, 4, priority=name)
-    assert made.requests("queue")[0]["priority"] == number
+    assert made.only(QueueStep).priority == number
     assert notes(made) == {}
 
 
 def test_a_priority_class_of_a_cluster_counts_as_normal(tmp_path: Path) -> None:
     made = with_slots(tmp_path, 4, priority="team-a")
-    assert made.requests("queue")[0]["priority"] == 0
+    assert made.only(QueueStep).priority == 0
     assert "team-a counts as normal" in notes(made)["priority-unknown"]
 
 
@@ -408,7 +409,7 @@ def test_a_priority_class_of_a_cluster_counts_as_normal(tmp_path: Path) -> None:
 def test_a_slot_is_a_gpu_where_there_are_enough_and_the_user_has_chosen_none(
     tmp_path: Path, gpus: int, env: dict[str, str], is_gpu: bool
 ) -> None:
-    assert with_slots(tmp_path, 4, gpus=gpus, env=env).requests("queue")[0]["gpus"] is is_gpu
+    assert with_slots(tmp_path, 4, gpus=gpus, env=env).only(QueueStep).gpus is is_gpu
 
 
 def test_each_node_sees_the_gpus_of_its_share_of_the_slots(tmp_path: Path) -> None:

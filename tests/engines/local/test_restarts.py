@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -134,16 +134,11 @@ def noticed(harness: Harness, monkeypatch: pytest.MonkeyPatch, service: Service,
     """A run on a machine whose metadata `service` has, asked often."""
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.endpoint)
     plan = harness.plan(*words, **fields)
-    steps = [replace(step, request=_asked_often(step.request)) for step in plan.steps]
-    harness.engine.submit(replace(plan, steps=tuple(steps)))
+    assert plan.nodes.notices is not None
+    often = plan.nodes.replace(notices=plan.nodes.notices.replace(poll_seconds=0.1))
+    harness.engine.submit(replace(plan, nodes=often))
     harness.runs.append(Run(harness, plan.run_id))
     return harness.runs[-1]
-
-
-def _asked_often(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "notices" not in request:
-        return request
-    return {**request, "notices": {**request["notices"], "poll_seconds": 0.1}}
 
 
 def test_a_notice_of_the_machine_reaches_all_ranks_and_is_handled_once(

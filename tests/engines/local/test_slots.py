@@ -13,7 +13,7 @@ from tests.supervise.fakes import START, FakeClock, FakeRun
 
 from windlass.engines.local.admission import Admission
 from windlass.engines.local.slots import LOCK, SlotQueue, Ticket, free_slots, why_waiting
-from windlass.plan.plan import Step
+from windlass.plan.steps import AfterStep, QueueStep
 from windlass.runs.events import QueueChanged, RunEnded
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
@@ -152,14 +152,14 @@ def no_look(_store: Store, _run_id: str) -> None:
 
 
 def admission(run: FakeRun, **request: Any) -> tuple[Admission, Recorder, FakeClock]:
-    steps = (Step("queue", "", {"takes": 1, "of": 1, "priority": 0, "gpus": False, **request}),)
+    steps = (QueueStep(**{"summary": "", "takes": 1, "of": 1, "priority": 0, "gpus": False, **request}),)
     made = Admission(replace(run.plan, steps=steps), run.store.home, no_look)
     return made, Recorder(run.writer, now=run.clock.time), run.clock
 
 
 def other_holder(run: FakeRun, run_id: str = "other-1") -> Admission:
     made = Admission(
-        replace(run.plan, run_id=run_id, steps=(Step("queue", "", {"takes": 1, "of": 1, "priority": 0}),)),
+        replace(run.plan, run_id=run_id, steps=(QueueStep("", 1, 1, 0, False),)),
         run.store.home,
         no_look,
     )
@@ -223,7 +223,7 @@ def test_a_queue_that_cannot_be_written_lets_no_run_start(run: FakeRun, tmp_path
 
 
 def after(run: FakeRun, *names: str) -> tuple[Admission, Recorder, FakeClock]:
-    steps = tuple(Step("after", "", {"run": name}) for name in names)
+    steps = tuple(AfterStep("", name) for name in names)
     return (
         Admission(replace(run.plan, steps=steps), run.store.home, no_look),
         Recorder(run.writer, now=run.clock.time),

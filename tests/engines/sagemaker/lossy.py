@@ -207,7 +207,7 @@ class Lab(SageMakerLocalEngine):
         writer, run_dir = self.store.writer(run_id), self.store.run_dir(run_id)
         assert writer is not None
         connection = Connection(self.world)
-        plan = Plan.from_json(self.store.plan(run_id))
+        plan = self.store.plan(run_id)
         backend = SageMakerBackend(plan, run_dir, connection)
         supervisor = Supervisor(writer, plan, run_dir, backend, FastClock(connection, until))
         try:

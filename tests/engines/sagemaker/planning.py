@@ -20,6 +20,7 @@ from windlass.engines.sagemaker.facts import Facts, read_facts
 from windlass.engines.sagemaker.plan import plan
 from windlass.engines.travel import CodeFacts
 from windlass.plan.plan import Plan
+from windlass.plan.steps import TrainingJobStep
 from windlass.spec.job import Job
 from windlass.spec.targets import SageMakerLocalTarget, SageMakerTarget
 
@@ -73,8 +74,7 @@ EMULATED = Way("sagemaker, emulated", SageMakerEngine, plan_emulated, frozenset(
 
 
 def request(made: Plan) -> Mapping[str, Any]:
-    [found] = made.requests("training-job")
-    return found
+    return made.only(TrainingJobStep).body
 
 
 @functools.cache

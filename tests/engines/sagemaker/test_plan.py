@@ -213,7 +213,7 @@ def test_hosts_here_read_the_source_that_was_checked(tmp_path: Path, monkeypatch
     assert "data-missing" not in blockers(made)
     assert made.nodes.contract["WINDLASS_DATA_DIGITS"] == f"{tmp_path}/job/digits"
     assert made.nodes.contract["WINDLASS_DATA_MORE"] == f"{tmp_path}/more"
-    assert planned_job(made.to_json(), {}).base == tmp_path / "job"
+    assert planned_job(made, {}).base == tmp_path / "job"
 
 
 def test_options_of_objects_on_a_cluster_are_noted() -> None:

@@ -21,7 +21,7 @@ from windlass.engines.sagemaker.preflight import policies
 from windlass.engines.sagemaker.service import Absent
 from windlass.engines.sagemaker.target import AccountRuns, runs
 from windlass.errors import EngineError, NoSuchRun, UsageError
-from windlass.plan.plan import Plan
+from windlass.plan.steps import ModelStep
 from windlass.runs.context import here
 from windlass.runs.logs import RunLogs
 from windlass.runs.phase import Phase
@@ -186,7 +186,7 @@ def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, Contr
         engine.stop(run_id)
         assert engine.wait(run_id, 120).phase is Phase.STOPPED
         assert run.wait().phase.is_terminal
-        [model] = Plan.from_json(harness.store.plan(run_id)).requests("model")
-        objects.remove(model["source"].removesuffix("/output"), harness.home)  # as rm does
+        model = harness.store.plan(run_id).only(ModelStep)
+        objects.remove(model.source.removesuffix("/output"), harness.home)  # as rm does
         with pytest.raises(EngineError, match=f"the files of {run_id} were removed"), other.logs(run_id):
             pass

@@ -42,8 +42,7 @@ def verdict(
         cause=None if cause is None else RootCause.from_json(cause),
     )
     seen = JobSeen(request(made), "aws", region, description)
-    plan = {"policy": dict(made.policy)}
-    return diagnose(Observations(status, plan, rules=rules_on(seen))).verdict
+    return diagnose(Observations(status, made, rules=rules_on(seen))).verdict
 
 
 REFUSED = [

@@ -24,6 +24,7 @@ from windlass.diagnose.verdict import Diagnosis, Verdict
 from windlass.engines.local.engine import LocalEngine
 from windlass.engines.local.warm_pool import WarmPool
 from windlass.errors import JobFileError
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.ledger import fold_ledger, restarts
 from windlass.runs.phase import Phase
 from windlass.runs.start import Origin, Start
@@ -164,7 +165,7 @@ def test_a_pattern_that_matches_nothing_is_a_warning_before_the_first_step(harne
     assert set(event.data["near"]) <= {path.name for path in Path(folder).iterdir()}
     assert event.data["near"]
     words = f"nothing matches checkpoint-*.pt in {folder}, where saves are expected: there "
-    view = run_of(status, {}, fold_ledger(run.events, 0.0), 0.0, is_here=True)
+    view = run_of(status, NO_PLAN, fold_ledger(run.events, 0.0), 0.0, is_here=True)
     views = (
         statustext.status_lines(view, 0.0, plain),
         statustext.summary_lines(view, 0.0, plain),

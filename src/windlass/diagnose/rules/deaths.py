@@ -9,6 +9,7 @@ from typing import Final
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.reading import WHAT, fatal_stack, last_lines, main_stack, own_frame
 from windlass.diagnose.verdict import Verdict
+from windlass.plan.plan import NO_PLAN
 from windlass.worker.tracebacks import plain
 
 MB: Final = 1e6
@@ -277,7 +278,7 @@ def _refused(case: Observations, code: int) -> Verdict | None:
         return None
     errors = _USAGE_ERROR.findall(case.text)
     error = errors[-1] if errors else next(filter(None, other.groups())) if other else last_lines(case.text)[-1]
-    job = case.plan.get("job", {})
+    job = case.plan.job
     called = f"it was called with: {job.get('run') or ' '.join(job.get('command') or ())}"
     passed = _LOCAL_RANK.search(error)
     is_launchers = passed is not None and f"{passed[0]}$WINDLASS_LOCAL_RANK" in called
@@ -348,7 +349,7 @@ def _rank_of_mpi(case: Observations, number: int) -> tuple[int, str]:
 
 def _is_program(case: Observations) -> bool:
     """Whether the ranks run no Python script, as far as the plan is known."""
-    return bool(case.plan) and not case.python
+    return case.plan is not NO_PLAN and not case.python
 
 
 def _at(case: Observations) -> str:

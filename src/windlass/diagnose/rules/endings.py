@@ -77,7 +77,7 @@ def timeout(case: Observations) -> Iterator[Verdict]:
     """The job's time limit was reached."""
     if not case.timed_out:
         return
-    seconds = case.plan.get("policy", {}).get("timeout_seconds") or 0
+    seconds = case.plan.policy.timeout_seconds or 0
     reached = f"the time limit of {seconds:g} s was reached"
     evidence = [f"timeout: {seconds:g} s, all attempts together"]
     progress = case.status.progress
@@ -96,7 +96,7 @@ def timeout(case: Observations) -> Iterator[Verdict]:
         reached, fix = f"{reached}; {cut}", f"{_more_grace(case)}; {fix}"
     yield Verdict("timeout", reached, None, tuple(evidence), fix, 85 if cut else 70)
     is_started = any(state.pid is not None for state in case.status.ranks)
-    if case.status.ranks and not is_started and case.plan.get("job", {}).get("setup") and _has_begun(case):
+    if case.status.ranks and not is_started and case.plan.nodes.setup and _has_begun(case):
         output = [line for seen in case.ranks for line in last_lines(seen.tail)]
         yield Verdict(
             "never-started",
@@ -227,7 +227,7 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
         return
     if (lines := last_lines(output, 6)) and not _has_begun(case, number):
         # A pod says other things before its worker begins, which a kill may follow.
-        is_its_own = "Traceback" not in output and case.plan.get("engine") == "local"
+        is_its_own = "Traceback" not in output and case.plan.engine == "local"
         if is_its_own or lines[-1].startswith(CANNOT_IMPORT):
             python = case.python or "the interpreter"
             yield Verdict(

@@ -40,7 +40,7 @@ def same_step_twice(case: Observations) -> Iterator[Verdict]:
 def cut_before_its_start(case: Observations) -> str:
     """How the attempts of a run have ended whose time limit came before any of them had begun to train."""
     failed, newest = [number for number, _ in deaths(case)], len(case.status.attempts)
-    limit = case.plan.get("policy", {}).get("timeout_seconds") or 0
+    limit = case.plan.policy.timeout_seconds or 0
     which = f"attempts {failed[0]} to {failed[-1]}" if len(failed) > 1 else f"attempt {failed[0]}"
     return f"{which} failed at the start; the time limit of {limit:g} s ended attempt {newest} before it began to train"
 

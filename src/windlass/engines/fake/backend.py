@@ -12,6 +12,7 @@ from windlass.engines.fake.rank import FakeRank, Play, RankThread
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
+from windlass.plan.steps import FolderStep
 from windlass.supervise.backend import Attempt, Backend, Intent, Node
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
@@ -135,9 +136,9 @@ class FakeBackend(Backend):
 
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> Attempt:
         """See `Backend`."""
-        for made in self._plan.requests("folder"):
-            for name in ("path", "checkpoints"):
-                Path(made[name]).mkdir(parents=True, exist_ok=True)
+        for made in self._plan.every(FolderStep):
+            for path in (made.path, made.checkpoints):
+                Path(path).mkdir(parents=True, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         here = (MASTER_ADDR,) * len(members)
         launcher, procs = self._plan.nodes.launcher, self._plan.procs_per_node

@@ -13,11 +13,10 @@ from windlass.engines.fake.backend import FakeBackend, ThreadClock
 from windlass.engines.fake.rank import Play
 from windlass.engines.supervised import SupervisedEngine
 from windlass.plan.arguments import differ_by_rank, fill_in, folders_in, resume_spec
+from windlass.plan.compose import NodeTemplate
 from windlass.plan.environment import contract
-from windlass.plan.plan import Plan, Step
-from windlass.plan.policy import policy
-from windlass.plan.steps import node_steps
-from windlass.plan.template import NodeTemplate
+from windlass.plan.plan import Plan, Policy
+from windlass.plan.steps import FolderStep, node_steps
 from windlass.runs import crash
 from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import Outcome
@@ -44,13 +43,13 @@ def plan(job: Job, target: FakeTarget, home: str, run_id: str) -> Plan:
     """The plan of a fake run. `home` is the folder of the records. Pure."""
     procs = max(1, target.gpus_per_node) if job.procs_per_node == "auto" else job.procs_per_node
     run_dir = f"{home}/runs/{run_id}"
-    folders = {"path": f"{run_dir}/output", "checkpoints": f"{run_dir}/checkpoints"}
+    output_dir, checkpoints = f"{run_dir}/output", f"{run_dir}/checkpoints"
     promised = contract(
         run_id=run_id,
         launcher=job.launcher,
         max_restarts=job.restarts.max,
-        output_dir=folders["path"],
-        checkpoint_dir=folders["checkpoints"],
+        output_dir=output_dir,
+        checkpoint_dir=checkpoints,
         data={data.name: data.source for data in job.data},
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,
@@ -67,12 +66,12 @@ def plan(job: Job, target: FakeTarget, home: str, run_id: str) -> Plan:
         name=job.name,
         target=target.name,
         engine="fake",
-        output_dir=folders["path"],
+        output_dir=output_dir,
         num_nodes=job.nodes.max,
         procs_per_node=procs,
         job=job.model_dump(mode="json", exclude_defaults=True),
-        policy=policy(job),
-        steps=(Step("folder", f"make {folders['path']}", folders), *node_steps(nodes, job)),
+        policy=Policy.of_job(job),
+        steps=(FolderStep(f"make {output_dir}", output_dir, checkpoints), *node_steps(nodes, job)),
         nodes=nodes,
     )
 
@@ -113,7 +112,7 @@ class FakeEngine(SupervisedEngine):
             writer = store.writer(run_id, lock)
             assert writer is not None
             try:
-                plan, run_dir = Plan.from_json(store.plan(run_id)), store.run_dir(run_id)
+                plan, run_dir = store.plan(run_id), store.run_dir(run_id)
                 Supervisor(writer, plan, run_dir, self._backend(plan, run_dir), clock).run()
             finally:
                 writer.close()

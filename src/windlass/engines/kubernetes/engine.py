@@ -24,6 +24,7 @@ from windlass.engines.supervised import SupervisedEngine
 from windlass.engines.values import Manifests, ResultsLocation, RunState
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import ClusterStep, NodePool, NodePoolsStep, SupervisorStep
 from windlass.runs.events import ConditionChanged
 from windlass.runs.phase import Phase
 from windlass.runs.record import CLUSTER, Status
@@ -118,19 +119,19 @@ class KubernetesEngine(SupervisedEngine):
         return (setup.remove if remove else setup.create)(target, context.environ)
 
     @classmethod
-    def instance_type(cls, plan: Mapping[str, Any]) -> str | None:
+    def instance_type(cls, plan: Plan) -> str | None:
         """See `Engine`: what the job asks for, or the only type that its node pools provision."""
-        if asked := plan.get("job", {}).get("resources", {}).get("instance"):
+        if asked := plan.job.get("resources", {}).get("instance"):
             return str(asked)
         pools = _pools_of(plan)
-        types = {one for pool in pools for one in pool.get(INSTANCE_LABEL, ())}
-        return str(types.pop()) if len(types) == 1 and all(pool.get(INSTANCE_LABEL) for pool in pools) else None
+        types = {one for pool in pools for one in pool.instance_types}
+        return types.pop() if len(types) == 1 and all(pool.instance_types for pool in pools) else None
 
     @classmethod
-    def is_spot(cls, plan: Mapping[str, Any]) -> bool:
+    def is_spot(cls, plan: Plan) -> bool:
         """See `Engine`: by the node pools that match its pods."""
         pools = _pools_of(plan)
-        return bool(pools) and all(pool.get("capacity_types") == ["spot"] for pool in pools)
+        return bool(pools) and all(pool.capacity_types == ("spot",) for pool in pools)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class KubernetesEngine(SupervisedEngine):
 
         with contextlib.closing(writer):
             require_resumable(writer.status)
-            before = Plan.from_json(self.store.plan(run_id))
+            before = self.store.plan(run_id)
             if plan is not None and is_imported(before):
                 raise UsageError(
                     f"{run_id} was submitted on another machine, which has its code: change it there",
@@ -230,9 +231,8 @@ class KubernetesEngine(SupervisedEngine):
         made for the target as it is set now."""
         name, again = plan.target, f"start a new run: windlass rerun {run_id}"
         was, now = (
-            f"namespace {place['namespace']} of context {place['context']}"
-            for one in (Plan.from_json(self.store.plan(run_id)), plan)
-            for place in one.requests("cluster")
+            f"namespace {place.namespace} of context {place.context}"
+            for place in (one.only(ClusterStep) for one in (self.store.plan(run_id), plan))
         )
         if was != now:
             raise UsageError(
@@ -317,7 +317,7 @@ class KubernetesEngine(SupervisedEngine):
 
         folder = self.store.run_dir(run_id) / "output"
         copied = str(folder) if folder.is_dir() and any(folder.iterdir()) else ""
-        found = results_claim(pod_spec(attempt_objects(Plan.from_json(self.store.plan(run_id)))))
+        found = results_claim(pod_spec(attempt_objects(self.store.plan(run_id))))
         if found is None:
             elsewhere = "" if copied else self._in_cluster.elsewhere(run_id)
             return ResultsLocation("pods", layout.OUTPUT, copied=copied, elsewhere=elsewhere)
@@ -339,12 +339,12 @@ class KubernetesEngine(SupervisedEngine):
         from windlass.engines.kubernetes.access.exec_copy import RunPods
 
         with self._client_of(run_id) as client:
-            yield RunPods(client, Plan.from_json(self.store.plan(run_id)), self.store.status(run_id))
+            yield RunPods(client, self.store.plan(run_id), self.store.status(run_id))
 
     def _client_of(self, run_id: str) -> contextlib.closing[Client]:
         """Of the cluster and the namespace of a run."""
-        [place] = Plan.from_json(self.store.plan(run_id)).requests("cluster")
-        return contextlib.closing(Client(place["context"], place["namespace"], place["kubeconfig"]))
+        place = self.store.plan(run_id).only(ClusterStep)
+        return contextlib.closing(Client(place.context, place.namespace, place.kubeconfig))
 
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run. Raises NoSuchRun."""
@@ -369,7 +369,7 @@ class KubernetesEngine(SupervisedEngine):
         """See `Engine`: pods of an ended run that have not ended. Raises EngineError."""
         from windlass.engines.kubernetes.running import shutdown
 
-        plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
+        plan, run_dir = self.store.plan(run_id), self.store.run_dir(run_id)
 
         def look() -> list[str]:
             with contextlib.closing(self._backend(plan, run_dir)) as backend:
@@ -388,7 +388,7 @@ class KubernetesEngine(SupervisedEngine):
         return KubernetesBackend(plan, run_dir)
 
     def _supervised_by(self, plan: Plan) -> str:
-        return CLUSTER if plan.requests("supervisor") else ""
+        return CLUSTER if plan.first(SupervisorStep) else ""
 
     def _now(self, plan: Plan) -> float:
         if self._supervised_by(plan) != CLUSTER:
@@ -434,7 +434,7 @@ class KubernetesEngine(SupervisedEngine):
     def _end_leftovers(self, run_id: str, *, now: bool) -> None:
         from windlass.engines.kubernetes.running import shutdown
 
-        plan = Plan.from_json(self.store.plan(run_id))
+        plan = self.store.plan(run_id)
         with contextlib.closing(self._backend(plan, self.store.run_dir(run_id))) as backend:
             shutdown.end_leftovers(backend.client, run_id, now=now)
 
@@ -467,6 +467,6 @@ class KubernetesEngine(SupervisedEngine):
             backend.clean_up(Recorder(writer), is_patient=False)
 
 
-def _pools_of(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _pools_of(plan: Plan) -> list[NodePool]:
     """The node pools that would provision the nodes of a recorded plan."""
-    return [pool for step in plan.get("steps", ()) if step["kind"] == POOLS for pool in step["request"]["pools"]]
+    return [pool for step in plan.every(NodePoolsStep) for pool in step.pools]

@@ -11,6 +11,7 @@ from typing import Final
 from windlass.engines.local.slots import SlotQueue, Ticket
 from windlass.errors import NoSuchRun, WindlassError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import AfterStep, QueueStep
 from windlass.runs.events import FOR_RUN, FOR_SLOTS, REMOVED_BEFORE, PhaseEntered, QueueChanged
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
@@ -38,8 +39,8 @@ class Admission:
         self._look = look
         self._target = plan.target
         self._run_id = plan.run_id
-        self._after = [str(request["run"]) for request in plan.requests("after")]
-        self._queue = next(iter(plan.requests("queue")), None)
+        self._after = [step.run for step in plan.every(AfterStep)]
+        self._queue = plan.first(QueueStep)
         self.slots = SlotQueue(queue_folder(home, plan.target), plan.run_id)
         self._look_at = 0.0
         self.numbers: tuple[int, ...] = ()
@@ -70,9 +71,9 @@ class Admission:
             return ""
         status = record.status
         since = status.phase_since if status.phase is Phase.QUEUED else clock.time()
-        mine = Ticket(self._run_id, self._queue["takes"], self._queue["priority"], since)
+        mine = Ticket(self._run_id, self._queue.takes, self._queue.priority, since)
         try:
-            self.numbers, why, num_ahead = self.slots.take(mine, self._queue["of"])
+            self.numbers, why, num_ahead = self.slots.take(mine, self._queue.of)
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
             return f"its queue cannot be read or written ({error.strerror or error}{where})"

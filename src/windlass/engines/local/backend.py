@@ -15,11 +15,11 @@ from windlass.engines.local.admission import Admission, Look
 from windlass.engines.local.attempt import LocalAttempt, first_start, start_attempt
 from windlass.engines.local.transfer import data_staging, outputs_uploads
 from windlass.engines.local.warm_pool import WarmPool
-from windlass.plan.compose import AttemptFacts, Rendezvous, compose
+from windlass.plan.compose import AttemptFacts, NodeTemplate, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
-from windlass.plan.template import NodeTemplate
-from windlass.runs.events import NetworkCreated, Warned
+from windlass.plan.steps import FolderStep, NetworkStep, QueueStep, StageStep, UploadStep
+from windlass.runs.events import NetworkCreated, NodeAddress, Warned
 from windlass.supervise.backend import Backend
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
@@ -38,8 +38,8 @@ class LocalBackend(Backend):
         self._plan = plan
         self._run_dir = run_dir
         home = run_dir.parent.parent
-        self._staging = data_staging(plan.requests("stage"), home)
-        self._upload, self._uploads = outputs_uploads(plan.requests("upload"), home)
+        self._staging = data_staging(plan.every(StageStep), home)
+        self._upload, self._uploads = outputs_uploads(plan.first(UploadStep), home)
         self.uploads_outputs = self._upload.is_wanted
         self.admission = Admission(plan, home, look)
 
@@ -66,21 +66,21 @@ class LocalBackend(Backend):
 
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
         """See `Backend`."""
-        for made in self._plan.requests("folder"):
-            Path(made["path"]).mkdir(parents=True, exist_ok=True)
+        for made in self._plan.every(FolderStep):
+            Path(made.path).mkdir(parents=True, exist_ok=True)
             # A later attempt finds it there. Where it cannot be read for a while, the ranks try again.
             with contextlib.suppress(*((OSError,) if number > 1 else ())):
-                Path(made["checkpoints"]).mkdir(parents=True, exist_ok=True)
+                Path(made.checkpoints).mkdir(parents=True, exist_ok=True)
         with (
-            contextlib.closing(ports.reserve(self._plan.policy["port"])) as master,
+            contextlib.closing(ports.reserve(self._plan.policy.port)) as master,
             contextlib.ExitStack() as own,
         ):
             addresses = self._make_networks(record, folder.parent)
             here = [addresses[node] for node in members] if addresses else [MASTER_ADDR] * len(members)
             port = netns.meeting_port(number) if addresses else master.getsockname()[1]
-            is_held = not addresses and not self._plan.policy.get("port_is_free")
+            is_held = not addresses and self._plan.nodes.launcher != "plain"
             if not is_held:
-                # A program that binds the port without SO_REUSEADDR could not while it is held.
+                # A program without a launcher may bind the port without SO_REUSEADDR, and could not while it is held.
                 master.close()
             rank_ports = consecutive_ports(self._plan.nodes.launcher, len(members), self._plan.procs_per_node, number)
             of_ranks: list[socket.socket] = []
@@ -104,7 +104,7 @@ class LocalBackend(Backend):
     def nodes(self) -> NodeTemplate:
         """The nodes with the GPUs of the slots that the run holds, where a slot is a GPU."""
         nodes, slots = self._plan.nodes, self.admission.numbers
-        if not slots or not self._plan.requests("queue")[0]["gpus"]:
+        if not slots or not self._plan.only(QueueStep).gpus:
             return nodes
         each = len(slots) // self._plan.num_nodes
         shares = {str(node): slots[node * each : (node + 1) * each] for node in range(self._plan.num_nodes)}
@@ -134,7 +134,7 @@ class LocalBackend(Backend):
 
     def unreachable(self) -> set[int]:
         """See `Backend`."""
-        return set().union(*(netns.unplugged(network) for network in self._plan.requests("network")))
+        return set().union(*(netns.unplugged(network) for network in self._plan.every(NetworkStep)))
 
     def prepare_end(self, record: Recorder) -> None:
         """Remove the networks before the end is written: no command looks after an ended run."""
@@ -142,7 +142,7 @@ class LocalBackend(Backend):
         self._uploads.end()
         self._upload.end()
         self.admission.slots.leave()
-        for network in self._plan.requests("network"):
+        for network in self._plan.every(NetworkStep):
             for refused in netns.remove(network):
                 record.note(Warned(f"left behind: {refused}"))
 
@@ -152,11 +152,11 @@ class LocalBackend(Backend):
         They outlive an attempt: a link that was cut is not restored.
         """
         addresses: list[str] = []
-        for network in self._plan.requests("network"):
+        for network in self._plan.every(NetworkStep):
             if netns.make(network, run_dir):
-                made = {name: network[name] for name in ("interface", "rate", "nodes")}
-                record.note(NetworkCreated.from_json(made))
-            addresses += [node["address"] for node in network["nodes"]]
+                nodes = tuple(NodeAddress.from_json(node.to_json()) for node in network.nodes)
+                record.note(NetworkCreated(network.interface, network.rate, nodes))
+            addresses += [node.address for node in network.nodes]
         return addresses
 
 

@@ -95,7 +95,7 @@ class LocalEngine(SupervisedEngine):
         status = self.store.status(run_id)
         if (host := self.store.host_elsewhere(status)) is not None:
             raise UsageError(f"{run_id} runs on {host}, and this is another machine", f"call this on {host}")
-        plan, run_dir = Plan.from_json(self.store.plan(run_id)), self.store.run_dir(run_id)
+        plan, run_dir = self.store.plan(run_id), self.store.run_dir(run_id)
         return exec_copy.execute(run_dir, plan, status, rank, node, command, stdin, stdout, stderr)
 
     def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
@@ -115,7 +115,7 @@ class LocalEngine(SupervisedEngine):
 
     def _folders(self, run_id: str) -> tuple[Path, Mapping[str, str]]:
         """The folder of a run, and the environment with the folders of its results."""
-        return self.store.run_dir(run_id), Plan.from_json(self.store.plan(run_id)).nodes.common
+        return self.store.run_dir(run_id), self.store.plan(run_id).nodes.common
 
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run. Raises NoSuchRun."""

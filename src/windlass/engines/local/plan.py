@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.code.imports import ahead, slow
 from windlass.engines import netns
@@ -14,14 +14,12 @@ from windlass.engines.local.facts import Facts
 from windlass.engines.travel import import_folder
 from windlass.errors import PlanError, Problem
 from windlass.plan import arguments
-from windlass.plan.environment import contract, known_at_start
-from windlass.plan.lone_ranks import lone_ranks
-from windlass.plan.plan import Note, Plan, Step, blocker
-from windlass.plan.policy import policy, secret_variable
+from windlass.plan.compose import NodeTemplate
+from windlass.plan.environment import contract, known_at_start, secret_variable
+from windlass.plan.notes import Note, blocker, lone_ranks, time_limit
+from windlass.plan.plan import Plan, Policy
 from windlass.plan.price import price
-from windlass.plan.steps import node_steps, upload_times
-from windlass.plan.template import NodeTemplate
-from windlass.plan.time_limit import time_limit
+from windlass.plan.steps import FolderStep, NetworkStep, QueueStep, StageStep, Step, UploadStep, node_steps
 from windlass.storage.address import HTTP, STORES
 from windlass.stores.gs_az import INSTALL
 from windlass.worker import masking
@@ -65,18 +63,13 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         raise PlanError([Problem(job.name, "", message, f"ask for at most {MAX_RANKS}")])
     run_dir = f"{facts.home}/runs/{run_id}"
     output_dir = f"{run_dir}/output" if facts.outputs_dir is None else str(PurePosixPath(facts.outputs_dir) / run_id)
-    # The ports of a network of its own are all free.
-    kept = {**policy(job), "port": None if job.local.netns else job.local.port}
-    if job.launcher == "plain":  # the program may bind MASTER_PORT without SO_REUSEADDR, which our socket would prevent
-        kept["port_is_free"] = True
-    folders = {"path": output_dir, "checkpoints": f"{run_dir}/checkpoints", "base": facts.base}
-    steps = [Step("folder", f"make {output_dir}", folders)]
+    steps: list[Step] = [FolderStep(f"make {output_dir}", output_dir, f"{run_dir}/checkpoints", facts.base)]
     steps += _queue(job, target, facts, num_nodes, procs)
     steps += _stagings(job, facts, run_dir)
     steps += _upload(job, facts, run_id, output_dir)
     network = netns.describe(run_id, facts.home, num_nodes, job.local.rate) if job.local.netns else None
     if network is not None:
-        steps.append(Step("network", _network_summary(network), network))
+        steps.append(network)
     nodes = _nodes(job, target, facts, run_id, num_nodes, procs, output_dir, run_dir, network)
     return Plan(
         run_id=run_id,
@@ -86,7 +79,8 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         output_dir=output_dir,
         num_nodes=num_nodes,
         procs_per_node=procs,
-        policy=kept,
+        # The ports of a network of its own are all free.
+        policy=Policy.of_job(job).replace(port=None if job.local.netns else job.local.port),
         job=job.model_dump(mode="json", exclude_defaults=True),
         steps=(*steps, *node_steps(nodes, job)),
         notes=(
@@ -114,15 +108,15 @@ def _num_gpus(job: Job, target: LocalTarget, facts: Facts) -> int:
     return len(facts.gpus) if visible is None else min(visible, len(facts.gpus))
 
 
-def _queue(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: int) -> list[Step]:
+def _queue(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: int) -> list[QueueStep]:
     """The wait for slots of the target, before the first attempt."""
     if target.slots is None:
         return []
     takes, priority = num_nodes * (job.resources.gpus or procs), _priority(job)
     # Only where nothing else says which GPUs the ranks see.
     is_gpu = target.slots <= len(facts.gpus) and VISIBLE not in {*facts.environ, *target.env, *job.env}
-    request = {"takes": takes, "of": target.slots, "priority": priority or 0, "gpus": is_gpu}
-    return [Step("queue", f"wait for {takes} of {target.slots} slots of {target.name}", request)]
+    summary = f"wait for {takes} of {target.slots} slots of {target.name}"
+    return [QueueStep(summary, takes, target.slots, priority or 0, is_gpu)]
 
 
 def _priority(job: Job) -> int | None:
@@ -157,32 +151,26 @@ def _queue_notes(job: Job, target: LocalTarget, num_nodes: int, procs: int) -> I
         )
 
 
-def _stagings(job: Job, facts: Facts, run_dir: str) -> list[Step]:
+def _stagings(job: Job, facts: Facts, run_dir: str) -> list[StageStep]:
     """The data sets that are fetched, each to the cache of this machine, before the first attempt."""
     return [
-        Step(
-            "stage",
+        StageStep(
             f"stage {data.source} as ${data.env_name}",
-            {
-                "name": data.name,
-                "source": data.source,
-                "link": _data_path(data, facts, run_dir),
-                "python": facts.own_python,
-            },
+            name=data.name,
+            source=data.source,
+            link=_data_path(data, facts, run_dir),
+            python=facts.own_python,
         )
         for data in job.data
         if data.is_staged
     ]
 
 
-def _upload(job: Job, facts: Facts, run_id: str, output_dir: str) -> list[Step]:
+def _upload(job: Job, facts: Facts, run_id: str, output_dir: str) -> list[UploadStep]:
     """The upload of the outputs to a store, after the last attempt."""
     if job.outputs.to is None or not job.outputs.scheme:
         return []
-    to = f"{job.outputs.to.rstrip('/')}/{run_id}/"
-    request = {"source": output_dir, "destination": to, "python": facts.own_python}
-    more, words = upload_times(job)
-    return [Step("upload", f"upload the outputs to {to} {words}", {**request, **more})]
+    return [UploadStep.of_job(job, output_dir, f"{job.outputs.to.rstrip('/')}/{run_id}/", facts.own_python)]
 
 
 def _data_path(data: Data, facts: Facts, run_dir: str) -> str:
@@ -201,7 +189,7 @@ def _nodes(
     procs: int,
     output_dir: str,
     run_dir: str,
-    network: Mapping[str, Any] | None,
+    network: NetworkStep | None,
 ) -> NodeTemplate:
     """What all attempts have in common."""
     promised = contract(
@@ -283,13 +271,6 @@ def _defaults(job: Job, facts: Facts, num_ranks: int, run_dir: str) -> dict[str,
     if not facts.python_is_ours:
         env["PYTHONPATH"] = import_folder(facts.home, facts.package_root)
     return env
-
-
-def _network_summary(network: Mapping[str, Any]) -> str:
-    addresses = [node["address"] for node in network["nodes"]]
-    span = addresses[0] if len(addresses) == 1 else f"{addresses[0]}–{addresses[-1]}"
-    rate = f"{network['rate']} each way" if network["rate"] else "no rate"
-    return f"make a network with no way out: {span} on {network['interface']}, {rate}"
 
 
 def _program(job: Job, facts: Facts) -> list[str]:

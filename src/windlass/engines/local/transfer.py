@@ -6,11 +6,11 @@ import json
 import queue
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from windlass.errors import EngineError
+from windlass.plan.steps import StageStep, UploadStep
 from windlass.supervise.clock import Clock
 from windlass.supervise.transfers import (
     CheckpointUploads,
@@ -24,31 +24,28 @@ from windlass.supervise.transfers import (
 from windlass.worker.root_cause import death_of
 
 
-def data_staging(requests: Sequence[Mapping[str, Any]], home: Path) -> DataStaging:
-    """The staging of a run, whose sets the cache of this machine keeps; `requests` of the plan's steps `stage`."""
-    if not requests:
+def data_staging(steps: Sequence[StageStep], home: Path) -> DataStaging:
+    """The staging of a run, whose sets the cache of this machine keeps, by the steps of its plan."""
+    if not steps:
         return DataStaging(None, {})
-    words = [word for one in requests for word in (one["name"], one["source"], one["link"])]
-    program = [requests[0]["python"], "-P", "-m", "windlass.storage.staging", str(home), *words]
-    sources = {one["name"]: one["source"] for one in requests}
+    words = [word for one in steps for word in (one.name, one.source, one.link)]
+    program = [steps[0].python, "-P", "-m", "windlass.storage.staging", str(home), *words]
+    sources = {one.name: one.source for one in steps}
     return DataStaging(ProcessTransfer(program, "process that stages the data"), sources)
 
 
-def outputs_uploads(requests: Sequence[Mapping[str, Any]], home: Path) -> tuple[OutputsUpload, CheckpointUploads]:
-    """The upload of a run after its last attempt, and those while it trains, if its plan wants them; `requests` are
-    those of the plan's steps of kind `upload`: one, or none.
-    """
-    if not requests:
+def outputs_uploads(step: UploadStep | None, home: Path) -> tuple[OutputsUpload, CheckpointUploads]:
+    """The upload of a run after its last attempt, and those while it trains, if its plan has the step."""
+    if step is None:
         return OutputsUpload(None, ""), CheckpointUploads(None, "")
-    [one] = requests
-    words = ["outputs", one["source"], one["destination"]]
-    program = [one["python"], "-P", "-m", "windlass.storage.upload", str(home), *words]
+    words = ["outputs", step.source, step.destination]
+    program = [step.python, "-P", "-m", "windlass.storage.upload", str(home), *words]
 
     def upload(_step: int = 0) -> ProcessTransfer:
         return ProcessTransfer(program, "process that uploads the outputs")
 
-    at_checkpoint = upload if one.get("at") == "checkpoint" else None
-    return OutputsUpload(upload(), one["destination"]), CheckpointUploads(at_checkpoint, one["destination"])
+    at_checkpoint = upload if step.at == "checkpoint" else None
+    return OutputsUpload(upload(), step.destination), CheckpointUploads(at_checkpoint, step.destination)
 
 
 class ProcessTransfer(Transfer):

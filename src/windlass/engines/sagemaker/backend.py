@@ -11,10 +11,10 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from windlass.engines import ports
 from windlass.engines.sagemaker import layout, objects
@@ -41,6 +41,7 @@ from windlass.errors import EngineError, in_a_line
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
+from windlass.plan.steps import CodeStep, ModelStep, ServiceStep, TrainingJobStep
 from windlass.runs.events import MODEL_AWAY, Warned, entries
 from windlass.runs.record import Status
 from windlass.supervise.backend import Backend, TargetUnavailable
@@ -68,9 +69,9 @@ class SageMakerBackend(Backend):
         self._plan = plan
         self._run_dir = run_dir
         self._home = run_dir.parent.parent
-        [self._where] = plan.requests("service")
-        [self._body] = plan.requests("training-job")
-        [self._model] = plan.requests("model")
+        self._where = plan.only(ServiceStep)
+        self._body = plan.only(TrainingJobStep).body
+        self._model = plan.only(ModelStep)
         self._ahead: _Connecting | None = None
         self._attempt: JobAttempt | None = None
         self._fetching: _Fetching | None = None
@@ -81,7 +82,7 @@ class SageMakerBackend(Backend):
     def of_supervisor(cls, plan: Plan, run_dir: Path) -> SageMakerBackend:
         """One that connects to AWS while its supervisor still reads the record and sends what the job needs."""
         made = cls(plan, run_dir)
-        if made._where["kind"] == "sagemaker":
+        if made._where.engine == "sagemaker":
             made._ahead = _Connecting(made._where)
         return made
 
@@ -101,9 +102,9 @@ class SageMakerBackend(Backend):
 
     def send_code(self) -> None:
         """Store the code, unless the store has it. Raises EngineError, UsageError."""
-        [code] = self._plan.requests("code")
-        if not objects.is_there(code["address"], layout.ARCHIVE, code["bytes"], self._home):
-            objects.put(code["address"], {layout.ARCHIVE: planned_code(self._plan)}, self._home)
+        code = self._plan.only(CodeStep)
+        if not objects.is_there(code.address, layout.ARCHIVE, code.bytes, self._home):
+            objects.put(code.address, {layout.ARCHIVE: planned_code(self._plan)}, self._home)
 
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
         """See `Backend`."""
@@ -181,7 +182,7 @@ class SageMakerBackend(Backend):
         Raises EngineError.
         """
         number = _number(folder)
-        limit, left = self._plan.policy["timeout_seconds"], None
+        limit, left = self._plan.policy.timeout_seconds, None
         if limit is not None:
             left = limit - record.status.limited_seconds(now)
         body = numbered(self._body, self._plan.run_id, number, left)
@@ -233,7 +234,7 @@ class SageMakerBackend(Backend):
     @property
     def _holds_ports(self) -> bool:
         """Whether hosts share the ports of this machine."""
-        return bool(self._where["kind"] != "sagemaker")
+        return bool(self._where.engine != "sagemaker")
 
     @property
     def _binds_by_itself(self) -> bool:
@@ -317,7 +318,7 @@ class SageMakerBackend(Backend):
 
     def _fetch_model(self, address: str) -> list[str]:
         """Bring the model that is below an address home; returns what was left out. Raises EngineError, OSError."""
-        return objects.fetch_model(f"{address}/", Path(self._model["path"]), self._home)
+        return objects.fetch_model(f"{address}/", Path(self._model.path), self._home)
 
     def _note_left_out(self, record: Recorder, names: Sequence[str]) -> None:
         if names:
@@ -406,7 +407,7 @@ class SageMakerBackend(Backend):
         Training jobs that have ended stay in SageMaker's own list, which cannot be changed.
         """
         self.end_jobs()
-        objects.remove(self._model["source"].removesuffix("/output"), self._home)
+        objects.remove(self._model.source.removesuffix("/output"), self._home)
         for folder in self._run_dir.glob("attempt-*"):
             with contextlib.suppress(EngineError):
                 self.service.delete(self._name(folder))
@@ -414,17 +415,17 @@ class SageMakerBackend(Backend):
     @property
     def removal_hint(self) -> str:  # type: ignore[override]
         """See `Backend`."""
-        if self._where["kind"] != "sagemaker":
+        if self._where.engine != "sagemaker":
             return f"windlass stop {self._plan.run_id}"
         names = [self._name(folder) for folder in self._unsettled()] or [layout.job_name(self._plan.run_id, 1)]
-        region = self._where["region"]
+        region = self._where.region
         return f"to end them: aws sagemaker stop-training-job --region {region} --training-job-name {names[-1]}"
 
 
 class _Connecting:
     """Connects in a thread: importing botocore and reading its model of SageMaker takes 0.2 s."""
 
-    def __init__(self, where: Mapping[str, Any]) -> None:
+    def __init__(self, where: ServiceStep) -> None:
         self._where = where
         self._made: Service | None = None
         self._thread = threading.Thread(target=self._run, name="connect", daemon=True)

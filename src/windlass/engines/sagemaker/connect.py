@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from windlass.engines.sagemaker.service import Service
 from windlass.errors import MissingPart
+from windlass.plan.steps import ServiceStep
 
 
-def connect(where: Mapping[str, Any], environ: Mapping[str, str]) -> Service:
+def connect(where: ServiceStep, environ: Mapping[str, str]) -> Service:
     """The service of a plan's step `service`. Raises MissingPart, EngineError."""
-    if where["kind"] == "sagemaker-local":
+    if where.engine == "sagemaker-local":
         from windlass.engines.sagemaker.twin.service import Twin
 
-        return Twin(Path(where["home"]), environ)
+        return Twin(Path(where.home), environ)
     require_boto3()
     from windlass.engines.sagemaker.aws import Aws
 
-    return Aws(where["region"], where.get("account", ""))
+    return Aws(where.region, where.account)
 
 
 def require_boto3() -> None:

@@ -239,7 +239,7 @@ def time_is_over(job: JobSeen, case: Observations) -> Iterator[Verdict]:
             "higher, or spot: false",
             107,
         )
-    elif second == "MaxRuntimeExceeded" and not case.plan.get("policy", {}).get("timeout_seconds"):
+    elif second == "MaxRuntimeExceeded" and not case.plan.policy.timeout_seconds:
         seconds = job.description.get("StoppingCondition", limits).get("MaxRuntimeInSeconds")
         yield Verdict(
             "timeout",

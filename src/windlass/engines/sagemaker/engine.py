@@ -16,6 +16,7 @@ from windlass.engines.sagemaker.unfinished import Left, Unfinished
 from windlass.engines.supervised import SupervisedEngine
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import ModelStep, TrainingJobStep
 from windlass.runs.phase import Phase
 from windlass.runs.store import RunWriter
 
@@ -108,7 +109,7 @@ class SageMakerEngine(SupervisedEngine):
 
     def checkpoint_dir(self, run_id: str) -> str:
         """See `Engine`: where SageMaker keeps what hosts have in their folder of checkpoints."""
-        [body] = Plan.from_json(self.store.plan(run_id)).requests("training-job")
+        body = self.store.plan(run_id).only(TrainingJobStep).body
         if "CheckpointConfig" not in body:
             return super().checkpoint_dir(run_id)
         return str(body["CheckpointConfig"]["S3Uri"]).removeprefix("file://")
@@ -118,10 +119,10 @@ class SageMakerEngine(SupervisedEngine):
         from windlass.engines.sagemaker import objects  # a list of runs needs none
 
         folder, status = self.checkpoint_dir(run_id), self.status(run_id)
-        [model] = Plan.from_json(self.store.plan(run_id)).requests("model")
+        model = self.store.plan(run_id).only(ModelStep)
         if address := self._left(run_id).model:
             return f"its model, which is in {address}" if objects.has_any(address, self.store.home) else ""
-        own = str(model["source"]).removeprefix("file://").removesuffix("output")
+        own = model.source.removeprefix("file://").removesuffix("output")
         if status.phase not in RESUMABLE or not folder.startswith(own) or not objects.has_any(folder, self.store.home):
             return ""
         return f"what it has saved in {folder}"
@@ -250,12 +251,9 @@ class SageMakerEngine(SupervisedEngine):
         return Billed(billed, used, None if cost is None else billed / 3600 * cost.per_node_hour)
 
     @classmethod
-    def instance_type(cls, plan: Any) -> str | None:
+    def instance_type(cls, plan: Plan) -> str | None:
         """See `Engine`."""
-        for step in plan.get("steps", ()):
-            if step["kind"] == "training-job":
-                return str(step["request"]["ResourceConfig"]["InstanceType"])
-        return None
+        return str(plan.only(TrainingJobStep).body["ResourceConfig"]["InstanceType"])
 
     def _backend(self, plan: Plan, run_dir: Path) -> SageMakerBackend:
         from windlass.engines.sagemaker.backend import SageMakerBackend  # a list of runs needs none

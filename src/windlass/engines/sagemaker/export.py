@@ -18,7 +18,9 @@ from windlass.engines.sagemaker.service import Request
 from windlass.engines.values import Manifests, Upload, WrittenRequest
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
-from windlass.plan.plan import Note, Plan
+from windlass.plan.notes import Note
+from windlass.plan.plan import Plan
+from windlass.plan.steps import CodeStep, TrainingJobStep
 from windlass.worker.protocol import pack
 
 KIND: Final = "TrainingJob"
@@ -47,7 +49,7 @@ def request(plan: Plan, code: bytes, since: float) -> WrittenRequest:
 
     `code` is what travels, packed; `since` is now, in Unix seconds.
     """
-    [body] = plan.requests("training-job")
+    body = plan.only(TrainingJobStep).body
     return WrittenRequest(plan.run_id, body, _upload(plan, body, code, since), tuple(_notes(plan, body)))
 
 
@@ -75,12 +77,12 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
 
 
 def _upload(plan: Plan, body: Request, code: bytes, since: float) -> Upload:
-    [sent] = plan.requests("code")
-    storage = str(sent["address"]).removesuffix(f"code/{sent['digest']}/")
+    sent = plan.only(CodeStep)
+    storage = sent.address.removesuffix(f"code/{sent.digest}/")
     address = own_channel(body)
     starters = objects.starters(pack(1, _specs(plan, address, since)))
     files = {
-        f"{sent['address']}{layout.ARCHIVE}": code,
+        f"{sent.address}{layout.ARCHIVE}": code,
         **{f"{address}{name}": data for name, data in starters.items()},
     }
     return Upload(storage, {name.removeprefix(storage): data for name, data in files.items()})
@@ -119,10 +121,10 @@ def _camel(value: Any) -> Any:
 
 
 def _notes(plan: Plan, body: Request) -> Iterator[Note]:
-    if plan.policy.get("max_restarts", 0):
+    if plan.policy.max_restarts:
         yield Note(
             "written-restarts",
-            f"restarts: {plan.policy['max_restarts']}, and no supervisor begins another training job after a failure",
+            f"restarts: {plan.policy.max_restarts}, and no supervisor begins another training job after a failure",
             "windlass run --on TARGET does",
         )
     name, output = body["TrainingJobName"], body["OutputDataConfig"]["S3OutputPath"]

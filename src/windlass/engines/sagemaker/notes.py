@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.engines.sagemaker import instances, layout
 from windlass.engines.sagemaker.facts import Facts
 from windlass.engines.sagemaker.request import MAX_RUNTIME, Shape, checkpoint_folder, is_channel
-from windlass.plan.plan import Note, blocker
-from windlass.plan.stores import image_notes
+from windlass.plan.notes import Note, blocker, image_notes
 from windlass.pricing.instances import instance_type
 from windlass.spec.targets import SageMakerTarget
 

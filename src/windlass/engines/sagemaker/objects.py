@@ -15,6 +15,7 @@ import windlass.worker
 from windlass.code.unpack import extract_good
 from windlass.engines.sagemaker import layout
 from windlass.errors import EngineError, LoginFailed
+from windlass.plan.steps import ModelStep
 from windlass.storage.address import Address
 from windlass.storage.files import write_whole
 from windlass.stores.errors import NoLogin
@@ -89,9 +90,9 @@ def starters(nodes: bytes) -> dict[str, bytes]:
     return {**programs, layout.NODES: nodes}
 
 
-def model_address(model: Mapping[str, object], run_id: str, attempt: int) -> str:
-    """Where SageMaker stores the model of an attempt, by the request of the plan."""
-    return f"{model['source']}/{layout.job_name(run_id, attempt)}/output"
+def model_address(model: ModelStep, run_id: str, attempt: int) -> str:
+    """Where SageMaker stores the model of an attempt, by the step of the plan."""
+    return f"{model.source}/{layout.job_name(run_id, attempt)}/output"
 
 
 def fetch_model(address: str, into: Path, home: Path) -> list[str]:

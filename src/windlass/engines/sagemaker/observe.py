@@ -19,16 +19,16 @@ from windlass.engines.sagemaker.service import ENDED
 from windlass.engines.sagemaker.unfinished import Unfinished
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import CodeStep, ServiceStep, TrainingJobStep
 from windlass.runs.record import Status
 from windlass.runs.store import Store
 
 
 def observe(store: Store, status: Status) -> Observations:
     """What is known of a run."""
-    plan = Plan.from_json(store.plan(status.id))
-    [code] = plan.requests("code")
+    plan = store.plan(status.id)
     job = job_seen(store, plan, status)
-    seen = diagnose.observe(store, status, moved=(layout.CODE, code["folder"]))
+    seen = diagnose.observe(store, status, moved=(layout.CODE, plan.only(CodeStep).folder))
     away = f"the training job: {job.unreachable}"
     return replace(seen, rules=rules_on(job), not_seen=(away,) if job.unreachable else (), image=image_of(job.request))
 
@@ -41,9 +41,9 @@ def image_of(body: Mapping[str, Any]) -> str:
 
 def job_seen(store: Store, plan: Plan, status: Status) -> JobSeen:
     """The training job of the newest attempt: as it was last recorded, and while it goes on as it is now."""
-    [body], [where] = plan.requests("training-job"), plan.requests("service")
+    body, where = plan.only(TrainingJobStep).body, plan.only(ServiceStep)
     left = Unfinished(store.run_dir(status.id)).read()
-    seen = JobSeen(body, plan.target, where.get("region", ""), model=left.model, why_model=left.why_model)
+    seen = JobSeen(body, plan.target, where.region, model=left.model, why_model=left.why_model)
     if not status.attempts:
         return seen
     number = status.attempts[-1].number

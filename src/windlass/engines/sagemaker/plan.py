@@ -11,14 +11,12 @@ from windlass.engines.sagemaker.facts import Facts
 from windlass.engines.sagemaker.notes import STOP_SECONDS, refusals, warnings
 from windlass.engines.sagemaker.request import Shape, checkpoint_folder, is_channel, training_job
 from windlass.plan import arguments
-from windlass.plan.lone_ranks import lone_ranks
-from windlass.plan.plan import Note, Plan, Step
-from windlass.plan.policy import policy
+from windlass.plan.compose import NodeTemplate
+from windlass.plan.notes import Note, lone_ranks, time_limit
+from windlass.plan.plan import Plan, Policy
 from windlass.plan.price import price
 from windlass.plan.remote import Folders, remote_nodes
-from windlass.plan.steps import node_steps
-from windlass.plan.template import NodeTemplate
-from windlass.plan.time_limit import time_limit
+from windlass.plan.steps import CodeStep, ModelStep, ServiceStep, TrainingJobStep, node_steps
 from windlass.spec.targets import SageMakerTarget
 
 if TYPE_CHECKING:
@@ -43,7 +41,6 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
     output_dir = f"{facts.home}/runs/{run_id}/output"
     per_hour = target.prices.get(shape.instance) if isinstance(target, SageMakerTarget) else None
     currency = target.currency if isinstance(target, SageMakerTarget) else "USD"
-    kept = {**policy(job), "min_nodes": job.nodes.max}  # a training job ends with the first host that is lost
     return Plan(
         run_id=run_id,
         name=job.name,
@@ -52,17 +49,17 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
         output_dir=output_dir,
         num_nodes=job.nodes.max,
         procs_per_node=procs,
-        policy=kept,
+        policy=Policy.of_job(job).replace(min_nodes=job.nodes.max),  # it ends with the first host that is lost
         job=job.model_dump(mode="json", exclude_defaults=True),
         archive=facts.code.archive,
         steps=(
             _service(target, facts),
             _code(shape, facts),
-            Step("training-job", _summary(body), body),
-            Step(
-                "model",
-                f"bring the model to {output_dir} after the last attempt",
-                {"source": body["OutputDataConfig"]["S3OutputPath"], "path": output_dir},
+            TrainingJobStep(_summary(body), body),
+            ModelStep(
+                f"copy the model to {output_dir} after the last attempt",
+                body["OutputDataConfig"]["S3OutputPath"],
+                output_dir,
             ),
             *node_steps(nodes, job),
         ),
@@ -113,22 +110,18 @@ def _procs(job: Job, instance: str) -> int:
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
-def _service(target: Target, facts: Facts) -> Step:
+def _service(target: Target, facts: Facts) -> ServiceStep:
     if isinstance(target, SageMakerTarget):
-        where = {"kind": target.kind, "region": target.region, "account": facts.account}
-        return Step("service", f"use SageMaker in {target.region}", where)
+        summary = f"use SageMaker in {target.region}"
+        return ServiceStep(summary, target.kind, region=target.region, account=facts.account)
     summary = "make the hosts of SageMaker on this machine, by processes"
     path = str(PurePosixPath(facts.python).parent)
-    return Step("service", summary, {"kind": target.kind, "home": facts.home, "path": path, "base": facts.base})
+    return ServiceStep(summary, target.kind, home=facts.home, path=path, base=facts.base)
 
 
-def _code(shape: Shape, facts: Facts) -> Step:
-    code = facts.code
+def _code(shape: Shape, facts: Facts) -> CodeStep:
     address = layout.code_folder(shape.storage, shape.code_digest)
-    request: dict[str, Any] = {"folder": code.folder, "digest": shape.code_digest, "address": address}
-    if code.packed is not None:
-        request |= {"bytes": len(code.packed.data), **code.contents()}
-    return Step("code", f"send the code, {code.size}, to {address}", request)
+    return facts.code.step(f"to {address}", address=address)
 
 
 def _summary(body: Any) -> str:

@@ -22,6 +22,15 @@ from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.kubernetes.supervisor.record import Head, head_manifest
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import (
+    AttemptPartStep,
+    AttemptStep,
+    ClaimStep,
+    CodeStep,
+    NetworkPolicyStep,
+    ObjectStep,
+    SupervisorStep,
+)
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 
@@ -36,9 +45,8 @@ INSIDE = dataclasses.replace(
 
 
 def made_objects(plan: Plan) -> list[Mapping[str, Any]]:
-    kinds = ("object", "policy", "claim", "supervisor", "attempt-part", "attempt")
-    [code] = plan.requests("code")
-    return [*(one for kind in kinds for one in plan.requests(kind)), *code["pieces"]]
+    made = plan.manifests(ObjectStep, NetworkPolicyStep, ClaimStep, SupervisorStep, AttemptPartStep, AttemptStep)
+    return [*made, *plan.only(CodeStep).pieces]
 
 
 def templates(one: Any) -> Iterator[Mapping[str, Any]]:
@@ -78,7 +86,7 @@ def test_every_object_of_a_plan_has_all_labels(via: str) -> None:
 
 def test_objects_that_are_created_later_have_them_too() -> None:
     plan = planned(INSIDE)
-    anchor, *_ = plan.requests("object")
+    anchor, *_ = plan.manifests(ObjectStep)
     anchor = {**anchor, "metadata": {**anchor["metadata"], "uid": "1"}}
     room = capacity.waiting(attempt_objects(plan), f"{plan.run_id}-room", 2)
     for one in (room, *templates(room), head_manifest(anchor, Head((), {}, 0, ""))):

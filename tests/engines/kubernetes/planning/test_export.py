@@ -23,6 +23,7 @@ from windlass.engines.kubernetes.planning.runtimes import Runtimes
 from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.values import Manifests
 from windlass.importers.convert import import_text
+from windlass.plan.steps import SupervisorStep
 from windlass.spec.yamlwriter import block_lines
 
 DATA = bytes(range(256)) * 2000
@@ -58,7 +59,7 @@ def test_objects_that_stand_on_a_runtime_are_whole_and_say_nothing_that_a_trainj
 def test_they_are_the_same_where_runs_are_supervised_in_the_cluster(via: str) -> None:
     inside = dataclasses.replace(SMALL, cluster=dataclasses.replace(CLUSTER, rights=Rights(has_account=True)))
     plans = [planned(facts, nodes=2, kubernetes={"via": via}) for facts in (SMALL, inside)]
-    assert [bool(plan.requests("supervisor")) for plan in plans] == [False, True]
+    assert [bool(plan.manifests(SupervisorStep)) for plan in plans] == [False, True]
     outside, found = [manifests(plan, DATA, 1_800_000_000.0) for plan in plans]
     assert found.objects[-1] == outside.objects[-1]
     assert list(pod_specs(found.objects)) == list(pod_specs(outside.objects))

@@ -33,7 +33,8 @@ def made(*pools: dict[str, Any], facts: Any = FACTS, target: dict[str, Any] | No
 
 def test_a_job_with_an_instance_type_has_its_list_price_with_the_date() -> None:
     plan = made()
-    assert plan.price == {
+    assert plan.price is not None
+    assert plan.price.to_json() == {
         "per_hour": 11.344,
         "per_node_hour": 5.672,
         "currency": "USD",
@@ -46,7 +47,7 @@ def test_a_job_with_an_instance_type_has_its_list_price_with_the_date() -> None:
 def test_a_type_that_only_the_node_pool_names_is_priced_too() -> None:
     plan = made(pool("gpus", "g5.12xlarge"), resources={"gpus": 4})
     assert plan.price is not None
-    assert plan.price["per_node_hour"] == 5.672
+    assert plan.price.per_node_hour == 5.672
     assert made(resources={"gpus": 4}).price is None
 
 
@@ -61,7 +62,7 @@ def test_a_type_that_only_the_node_pool_names_is_priced_too() -> None:
 def test_prices_of_the_target_come_first(target: dict[str, Any], per_node: float, currency: str) -> None:
     plan = made(target=target)
     assert plan.price is not None
-    assert (plan.price["per_node_hour"], plan.price["currency"]) == (per_node, currency)
+    assert (plan.price.per_node_hour, plan.price.currency) == (per_node, currency)
 
 
 def test_without_a_region_or_a_figure_nothing_is_guessed() -> None:
@@ -81,8 +82,8 @@ def test_nodes_that_are_spot_alone_have_no_price_on_demand(tmp_path: Path) -> No
     facts = replace(FACTS, prices=refreshed.load(tmp_path), cluster=replace(CLUSTER, node_pools=(spot,)))
     plan = planned(facts, chosen, **JOB)
     assert plan.price is not None
-    assert plan.price["per_node_hour"] == 2.6
-    assert plan.price["source"] == "highest spot price of g5.12xlarge in us-east-1 in 7 days, as of 2026-11-01"
+    assert plan.price.per_node_hour == 2.6
+    assert plan.price.source == "highest spot price of g5.12xlarge in us-east-1 in 7 days, as of 2026-11-01"
 
 
 def test_list_prices_are_a_fact_that_is_read_only_where_the_target_names_its_region(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from windlass.engines.kubernetes.planning.facts import Facts
 from windlass.engines.kubernetes.planning.mounts import choose
 from windlass.errors import JobFileError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import MountClaimStep, MountVolumeStep, NodeStep, StageStep, TransferStep
 from windlass.spec.job import Job
 from windlass.spec.parts import Data, FileSystem
 from windlass.spec.targets import KubernetesTarget
@@ -51,7 +52,7 @@ def mounts(made: Plan) -> list[dict[str, Any]]:
 def test_a_bucket_is_mounted_read_only_where_the_ranks_find_it() -> None:
     made = planned(ALL, data=[DIGITS])
     assert not blockers(made)
-    [persistent], [claim] = made.requests("mount-volume"), made.requests("mount-claim")
+    [persistent], [claim] = made.manifests(MountVolumeStep), made.manifests(MountClaimStep)
     name, claimed = persistent["metadata"]["name"], claim["metadata"]["name"]
     assert persistent["spec"] == {
         "accessModes": ["ReadWriteMany"],
@@ -73,21 +74,21 @@ def test_a_bucket_is_mounted_read_only_where_the_ranks_find_it() -> None:
     assert mounts(made) == [{"name": "mount-0", "mountPath": "/windlass/mounts/digits", "readOnly": True}]
     [volume] = [one for one in pod_spec(made)["volumes"] if one["name"] == "mount-0"]
     assert volume["persistentVolumeClaim"] == {"claimName": claimed}
-    assert made.requests("node")[0]["env"]["WINDLASS_DATA_DIGITS"] == "/windlass/mounts/digits"
-    assert made.requests("stage") == made.requests("transfer") == [], "nothing is copied"
+    assert made.every(NodeStep)[0].spec.env["WINDLASS_DATA_DIGITS"] == "/windlass/mounts/digits"
+    assert made.every(StageStep) == made.manifests(TransferStep) == [], "nothing is copied"
     [step] = [step for step in made.steps if step.kind == "mount"]
     assert "read-only as $WINDLASS_DATA_DIGITS by mountpoint (s3.csi.aws.com): it is read as it is" in step.summary
 
 
 def test_a_volume_is_shared_by_all_runs_of_a_namespace_and_by_no_other() -> None:
     made = planned(ALL, data=[DIGITS])
-    [claim] = made.requests("mount-claim")
+    [claim] = made.manifests(MountClaimStep)
     there = having(*DRIVERS, claims=frozenset({claim["metadata"]["name"]}))
     again = planned(there, data=[{**DIGITS, "name": "other"}])
-    assert again.requests("mount-claim") == again.requests("mount-volume") == []
+    assert again.manifests(MountClaimStep) == again.manifests(MountVolumeStep) == []
     assert mounts(again)[0]["mountPath"] == "/windlass/mounts/other"
     other = planned(ALL, TARGET.model_copy(update={"namespace": "team-b"}), data=[DIGITS])
-    names = {one.requests("mount-volume")[0]["metadata"]["name"] for one in (made, other)}
+    names = {one.manifests(MountVolumeStep)[0]["metadata"]["name"] for one in (made, other)}
     assert len(names) == 2
 
 
@@ -96,7 +97,7 @@ def test_sets_of_one_file_system_share_a_volume_and_only_what_is_written_is_writ
     sets.append({**DIGITS, "name": "all", "source": "s3://bucket", "size": "1GiB", "files": 100_000})
     made = planned(having("s3-files"), BOTH, data=sets)
     assert not blockers(made)
-    [persistent] = made.requests("mount-volume")
+    [persistent] = made.manifests(MountVolumeStep)
     assert persistent["spec"]["csi"] == {"driver": "efs.csi.aws.com", "volumeHandle": "s3files:fs-0123456789abcdef0"}
     assert mounts(made) == [
         {"name": "mount-0", "mountPath": "/windlass/mounts/digits", "subPath": "train/digits"},
@@ -108,7 +109,7 @@ def test_sets_of_one_file_system_share_a_volume_and_only_what_is_written_is_writ
 
 def test_lustre_is_mounted_by_its_names_and_the_plan_has_the_command_that_preloads() -> None:
     made = planned(ALL, BOTH, data=[{**DIGITS, "files": 5_000_000}])
-    [persistent] = made.requests("mount-volume")
+    [persistent] = made.manifests(MountVolumeStep)
     assert persistent["spec"]["csi"] == {
         "driver": "fsx.csi.aws.com",
         "volumeHandle": LUSTRE["id"],
@@ -170,7 +171,7 @@ def test_what_cannot_be_mounted_is_refused(
 ) -> None:
     made = planned(having(), target, data=[{**DIGITS, **data}])
     assert words in blockers(made)[code]
-    assert made.requests("mount-volume") == []
+    assert made.manifests(MountVolumeStep) == []
     [fix] = [note.fix for note in made.notes if note.code == code]
     assert code != "mount-driver" or "aws eks create-addon" in fix
 

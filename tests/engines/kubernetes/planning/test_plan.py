@@ -26,6 +26,19 @@ from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.travel import CodeFacts
 from windlass.errors import JobFileError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import (
+    Added,
+    AttemptStep,
+    ClaimStep,
+    ClusterStep,
+    CodeStep,
+    IgnoredFiles,
+    NetworkPolicyStep,
+    NodeStep,
+    ObjectStep,
+    SentFile,
+    TransferStep,
+)
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 from windlass.views.schema import schema_of
@@ -69,8 +82,8 @@ def test_the_same_inputs_give_the_same_plan_byte_for_byte() -> None:
 
 def test_all_objects_are_tied_to_their_run() -> None:
     made = planned(nodes=2, kubernetes={"results": {"size": "1GiB"}})
-    objects = [*made.requests("object"), *made.requests("claim"), *made.requests("attempt")]
-    objects += made.requests("code")[0]["pieces"]
+    objects = [*made.manifests(ObjectStep), *made.manifests(ClaimStep), *made.manifests(AttemptStep)]
+    objects += made.only(CodeStep).pieces
     assert {one["metadata"]["labels"][layout.RUN_LABEL] for one in objects} == {"digits-7f3k2"}
     assert {one["metadata"]["namespace"] for one in objects} == {"team-a"}
     assert pod_spec(made)["containers"][0]["image"] == "localhost/base:1"
@@ -81,7 +94,7 @@ def test_no_name_is_longer_than_a_label_may_be() -> None:
     for way in WORKLOADS.values():
         host = way.host(layout.attempt_name(made.run_id, 999), made.run_id, 9999)
         assert max(map(len, host.split("."))) <= 63
-    assert max(len(piece["metadata"]["name"]) for piece in made.requests("code")[0]["pieces"]) <= 63
+    assert max(len(piece["metadata"]["name"]) for piece in made.only(CodeStep).pieces) <= 63
 
 
 def test_pods_are_of_the_strictest_kind() -> None:
@@ -133,9 +146,9 @@ def test_ranks_of_accelerate_that_would_train_alone_on_a_cpu_are_noted(fields: d
 
 
 def test_a_script_with_a_path_from_the_root_is_one_in_the_image() -> None:
-    node = planned(run="/opt/train.py").requests("node")[0]
-    assert (node["script"], node["ranks"][0]["argv"][-1]) == ("/opt/train.py", "/opt/train.py")
-    assert planned().requests("node")[0]["script"] == f"{layout.CODE}/train.py"
+    node = planned(run="/opt/train.py").every(NodeStep)[0].spec
+    assert (node.script, node.ranks[0].argv[-1]) == ("/opt/train.py", "/opt/train.py")
+    assert planned().every(NodeStep)[0].spec.script == f"{layout.CODE}/train.py"
 
 
 def test_a_gpu_type_is_the_label_that_machines_have() -> None:
@@ -158,8 +171,8 @@ def test_a_gpu_type_is_the_label_that_machines_have() -> None:
 )
 def test_the_way_is_the_jobs_then_the_targets_then_a_job(job: dict[str, Any], target: dict[str, Any], via: str) -> None:
     made = planned(FACTS, TARGET.model_copy(update=target), nodes=2, **job)
-    assert made.requests("cluster")[0]["via"] == via
-    assert made.requests("attempt")[0]["kind"] == {"job": "Job", "jobset": "JobSet"}[via]
+    assert made.only(ClusterStep).via == via
+    assert made.manifests(AttemptStep)[0]["kind"] == {"job": "Job", "jobset": "JobSet"}[via]
     assert not blockers(made)
 
 
@@ -179,12 +192,12 @@ def test_launcher_mpi_and_mpijob_go_together() -> None:
 
 def test_mpirun_of_one_node_asks_for_no_hosts() -> None:
     """The operator's list names the pod itself, by a name that its cluster may not know yet."""
-    [alone] = planned(launcher="mpi").requests("node")
-    first = planned(launcher="mpi", nodes=2).requests("node")[0]
-    assert (alone["launch"].get("env"), first["launch"].get("env", {})) == (
+    [alone] = planned(launcher="mpi").every(NodeStep)
+    first = planned(launcher="mpi", nodes=2).every(NodeStep)[0]
+    assert [dict(one.spec.launch.env) for one in (alone, first) if one.spec.launch is not None] == [
         {"OMPI_MCA_orte_default_hostfile": "none", "PRTE_MCA_prte_default_hostfile": "none"},
         {"PRTE_MCA_prte_default_hostfile": "/etc/mpi/hostfile"},
-    )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +284,7 @@ def lost(**fields: Any) -> dict[str, str]:
 def test_outputs_come_home_up_to_a_bound_where_no_claim_keeps_them() -> None:
     made = planned()
     [step] = [step for step in made.steps if step.kind == "collect"]
-    assert "outputs of up to 1GiB home after the last attempt, to runs/digits-7f3k2/output" in step.summary
+    assert "outputs of up to 1GiB from the pods to runs/digits-7f3k2/output after the last attempt" in step.summary
     assert (step.request["max_bytes"], made.nodes.outputs_max) == (1 << 30, 1 << 30)
     assert lost() == {"checkpoints-lost": "checkpoints are deleted with the pods: no results claim is set"}
     assert planned(kubernetes={"outputs_max": "2GiB"}).nodes.outputs_max == 2 << 30
@@ -331,10 +344,10 @@ def test_the_name_of_a_file_cannot_move_the_cursor() -> None:
 def test_what_travels_stands_in_the_json_of_a_plan_as_its_schema_says() -> None:
     for facts in (FACTS, with_code(packed=None)):
         jsonschema.validate(json.loads(planned(facts).to_text()), schema_of("plan"))
-    [code] = planned().requests("code")
-    assert code["files"][1] == {"name": "data/labels.txt", "bytes": 1024}
-    assert code["left_out"][0] == {"source": ".gitignore:1", "pattern": "*.1", "entries": 29}
-    assert (code["unpacked_bytes"], code["added"]) == (22409, {"files": 41, "bytes": 51200})
+    code = planned().only(CodeStep)
+    assert code.files[1] == SentFile("data/labels.txt", 1024)
+    assert code.left_out[0] == IgnoredFiles(".gitignore:1", "*.1", 29)
+    assert (code.unpacked_bytes, code.added) == (22409, Added(41, 51200))
     wrong = json.loads(planned().to_text())
     del next(step for step in wrong["steps"] if step["kind"] == "code")["request"]["digest"]
     with pytest.raises(jsonschema.ValidationError):
@@ -342,7 +355,7 @@ def test_what_travels_stands_in_the_json_of_a_plan_as_its_schema_says() -> None:
 
 
 def policies(made: Plan) -> dict[str, Any]:
-    return {one["metadata"]["name"]: one["spec"] for one in made.requests("policy")}
+    return {one["metadata"]["name"]: one["spec"] for one in made.manifests(NetworkPolicyStep)}
 
 
 def test_only_pods_of_a_run_reach_its_pods_and_only_they_its_supervisor() -> None:
@@ -393,7 +406,7 @@ def test_a_job_without_requests_is_warned_of() -> None:
 def test_pods_say_what_they_run() -> None:
     target = TARGET.model_copy(update={"env": {"MODE": "fast", "HF_HOME": "/cache"}})
     made = planned(target=target, run="train.py --name 'a b'", env={"MODE": "exact"}, nodes=2)
-    [template] = pod_templates(made.requests("attempt")[0])
+    [template] = pod_templates(made.manifests(AttemptStep)[0])
     notes = template["metadata"]["annotations"]
     assert notes["windlass.dev/command"] == "train.py --name 'a b'"
     assert json.loads(notes["windlass.dev/env"]) == {"HF_HOME": "/cache", "MODE": "exact"}
@@ -404,16 +417,16 @@ def test_code_that_objects_cannot_carry_goes_to_the_store_of_the_target() -> Non
     stored = TARGET.model_copy(update={"storage": "s3://bucket/windlass/"})
     made = planned(LARGE, stored, env={"AWS_ENDPOINT_URL": "http://minio:9000", "NCCL_DEBUG": "INFO"})
     assert not blockers(made)
-    [code] = made.requests("code")
+    code = made.only(CodeStep)
     source = f"s3://bucket/windlass/code/{CODE.digest}.tar.gz"
-    assert (code["source"], code["pieces"]) == (source, [])
+    assert (code.source, code.pieces) == (source, ())
     spec = pod_spec(made)
     variables = {one["name"]: one["value"] for one in spec["containers"][0]["env"]}
     assert variables["WINDLASS_CODE_SOURCE"] == source
     assert (variables["AWS_ENDPOINT_URL"], variables.get("NCCL_DEBUG")) == ("http://minio:9000", None)
     mounts = {one["name"]: one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
     assert (mounts.get("program"), mounts.get("code")) == ("/windlass/transfer", None)
-    assert len(made.requests("transfer")) == 1
+    assert len(made.manifests(TransferStep)) == 1
     assert "WINDLASS_CODE_SOURCE" not in planned(FACTS, stored).to_text(), "what objects can carry they do"
 
 

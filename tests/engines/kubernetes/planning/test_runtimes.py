@@ -22,6 +22,7 @@ from windlass.engines.kubernetes.objects.workloads.runtimes import STEP, patchin
 from windlass.engines.kubernetes.planning.runtimes import Runtimes
 from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.plan.plan import Plan
+from windlass.plan.steps import ClusterStep, UploadJobStep
 
 SCHEMAS = {
     path.stem.removeprefix("trainjob-"): json.loads(path.read_text())
@@ -112,8 +113,8 @@ def test_what_the_job_does_not_say_is_the_runtimes() -> None:
     assert "resourcesPerNode" not in trainer
     asked: dict[str, Any] = {"image": "mine:1", "resources": {"cpus": 2}}
     trainer = train_job(on(runtime(), **asked))["spec"]["trainer"]
-    assert on(runtime(), **asked).requests("cluster")[0]["image"] == "mine:1"
-    assert on(runtime()).requests("cluster")[0]["image"] == "pytorch/pytorch:2.7.1"
+    assert on(runtime(), **asked).only(ClusterStep).image == "mine:1"
+    assert on(runtime()).only(ClusterStep).image == "pytorch/pytorch:2.7.1"
     assert (trainer["image"], trainer["resourcesPerNode"]["limits"]) == ("mine:1", {"cpu": "2"})
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 1)
 
@@ -137,7 +138,7 @@ def test_the_pods_beside_those_that_train_have_the_image_of_the_runtime_too(
     assert len(jobs) >= 3, "the supervisor, and the check and the upload of outputs"
     containers = [one for job in jobs for one in job["spec"]["template"]["spec"]["containers"]]
     assert {one["image"] for one in containers} == {image}
-    [upload] = on(found, image="own:1", **fields).requests("upload-job")
+    [upload] = on(found, image="own:1", **fields).manifests(UploadJobStep)
     assert upload["spec"]["template"]["spec"]["containers"][0]["image"] == "own:1"
 
 
@@ -214,7 +215,7 @@ def test_a_version_whose_trainjobs_give_pods_no_labels_is_refused() -> None:
 
 def test_a_runtime_goes_with_a_trainjob_alone() -> None:
     assert "via: trainjob" in str([note.fix for note in on(runtime(), kubernetes={"via": "job"}).notes if note.blocks])
-    assert on(runtime()).requests("cluster")[0]["why"] == "kubernetes.runtime of the job"
+    assert on(runtime()).only(ClusterStep).why == "kubernetes.runtime of the job"
 
 
 def test_a_login_that_may_not_look_at_runtimes_is_told_what_is_taken_for_granted() -> None:

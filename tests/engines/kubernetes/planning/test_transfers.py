@@ -12,9 +12,19 @@ from tests.engines.kubernetes.planning.test_plan import CLUSTER, CODE, FACTS, TA
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.planning.export import manifests
 from windlass.engines.kubernetes.reading.preflight.pod_admission import run_pods
-from windlass.engines.kubernetes.supervisor.imported import NAMES
 from windlass.errors import JobFileError, UsageError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import (
+    CheckJobStep,
+    DataClaimStep,
+    ManifestStep,
+    NodeStep,
+    StageJobStep,
+    StageStep,
+    TransferStep,
+    UploadJobStep,
+    UploadStep,
+)
 from windlass.spec.parts import DataClaim
 
 DIGITS = {"name": "digits", "source": "s3://bucket/digits/"}
@@ -23,9 +33,9 @@ THERE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, claims=f
 RESULTS = {"results": {"size": "1GiB"}}
 
 
-def asked(made: Plan, kind: str) -> dict[str, Any]:
+def asked(made: Plan, kind: type[ManifestStep]) -> dict[str, Any]:
     """What the pod of a Job is asked to do."""
-    [job] = made.requests(kind)
+    [job] = made.manifests(kind)
     [container] = job["spec"]["template"]["spec"]["containers"]
     variables = {one["name"]: one["value"] for one in container["env"]}
     return dict(json.loads(variables["WINDLASS_TRANSFER"]))
@@ -34,7 +44,7 @@ def asked(made: Plan, kind: str) -> dict[str, Any]:
 def test_a_set_is_staged_by_a_job_where_the_ranks_read_it() -> None:
     made = planned(data=[DIGITS], kubernetes=CLAIM)
     assert not blockers(made)
-    [claim], [job], [program] = (made.requests(kind) for kind in ("data-claim", "stage-job", "transfer"))
+    claim, job, program = made.manifests(DataClaimStep, StageJobStep, TransferStep)
     assert claim["metadata"]["name"] == "windlass-data"
     assert claim["spec"] == {
         "accessModes": ["ReadWriteMany"],
@@ -44,8 +54,8 @@ def test_a_set_is_staged_by_a_job_where_the_ranks_read_it() -> None:
     assert layout.RUN_LABEL not in claim["metadata"]["labels"], "no run owns it"
     assert (job["metadata"]["name"], program["metadata"]["name"]) == ("digits-7f3k2-data", "digits-7f3k2-transfer")
     link = "/windlass/data/runs/team-a/digits-7f3k2/digits"
-    assert asked(made, "stage-job") == {"kind": "stage", "root": "/windlass/data", "sets": [{**DIGITS, "link": link}]}
-    assert made.requests("node")[0]["env"]["WINDLASS_DATA_DIGITS"] == link
+    assert asked(made, StageJobStep) == {"kind": "stage", "root": "/windlass/data", "sets": [{**DIGITS, "link": link}]}
+    assert made.every(NodeStep)[0].spec.env["WINDLASS_DATA_DIGITS"] == link
     [mount] = [one for one in pod_spec(made)["containers"][0]["volumeMounts"] if one["name"] == "data"]
     [staging] = [
         one for one in job["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] if one["name"] == "claim"
@@ -55,7 +65,7 @@ def test_a_set_is_staged_by_a_job_where_the_ranks_read_it() -> None:
 
 
 def test_a_claim_that_is_there_is_used_as_it_is() -> None:
-    assert planned(THERE, data=[DIGITS], kubernetes=CLAIM).requests("data-claim") == []
+    assert planned(THERE, data=[DIGITS], kubernetes=CLAIM).manifests(DataClaimStep) == []
     made = planned(THERE, data=[DIGITS], kubernetes={"data": {"claim": "sets"}})
     assert not blockers(made)
     [volume] = [one for one in pod_spec(made)["volumes"] if one["name"] == "data"]
@@ -66,8 +76,8 @@ def test_a_file_of_a_server_is_staged_by_the_pod_past_the_proxy_of_the_job() -> 
     url = "https://example.com/digits.tar"
     made = planned(data=[{**DIGITS, "source": url}], env={"HTTPS_PROXY": "http://proxy:3128"}, kubernetes=CLAIM)
     assert not blockers(made)
-    assert [one["source"] for one in asked(made, "stage-job")["sets"]] == [url]
-    [container] = made.requests("stage-job")[0]["spec"]["template"]["spec"]["containers"]
+    assert [one["source"] for one in asked(made, StageJobStep)["sets"]] == [url]
+    [container] = made.manifests(StageJobStep)[0]["spec"]["template"]["spec"]["containers"]
     assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"]
     assert "-S" in container["command"] + container.get("args", []), "the standard library is enough"
 
@@ -75,27 +85,28 @@ def test_a_file_of_a_server_is_staged_by_the_pod_past_the_proxy_of_the_job() -> 
 def test_a_target_names_the_claim_for_jobs_that_do_not() -> None:
     target = TARGET.model_copy(update={"data": DataClaim(claim="sets")})
     made = planned(THERE, target, data=[DIGITS])
-    assert made.requests("stage-job")[0]["spec"]["template"]["spec"]["volumes"][1] == {
+    assert made.manifests(StageJobStep)[0]["spec"]["template"]["spec"]["volumes"][1] == {
         "name": "claim",
         "persistentVolumeClaim": {"claimName": "sets"},
     }
-    assert planned(THERE, target, data=[DIGITS], kubernetes=CLAIM).requests("stage") != []
-    assert planned(THERE, target).requests("transfer") == [], "nothing is staged"
+    assert planned(THERE, target, data=[DIGITS], kubernetes=CLAIM).every(StageStep) != []
+    assert planned(THERE, target).manifests(TransferStep) == [], "nothing is staged"
 
 
 def test_the_outputs_are_uploaded_from_the_claim_of_the_results() -> None:
     made = planned(outputs="s3://bucket/runs", kubernetes=RESULTS)
     assert not blockers(made)
     to = "s3://bucket/runs/digits-7f3k2/"
-    assert made.requests("upload") == [{"source": "/windlass/results/output", "destination": to}]
-    assert asked(made, "upload-job") == {
+    upload = made.only(UploadStep)
+    assert (upload.source, upload.destination, upload.at) == ("/windlass/results/output", to, "end")
+    assert asked(made, UploadJobStep) == {
         "kind": "upload",
         "name": "outputs",
         "source": "/windlass/results/output",
         "destination": to,
         "state": "/windlass/results/upload",
     }
-    [job] = made.requests("upload-job")
+    [job] = made.manifests(UploadJobStep)
     spec = job["spec"]["template"]["spec"]
     assert spec["volumes"][1]["persistentVolumeClaim"] == {"claimName": "digits-7f3k2"}
     assert spec["containers"][0]["volumeMounts"][1]["subPath"] == "windlass/digits-7f3k2"
@@ -105,23 +116,23 @@ def test_a_store_of_outputs_is_asked_by_a_pod_that_mounts_no_claim() -> None:
     made = planned(
         outputs="s3://bucket/runs", secrets=["s3-keys"], kubernetes={**RESULTS, "service_account": "trainer"}
     )
-    assert asked(made, "check-job") == {
+    assert asked(made, CheckJobStep) == {
         "kind": "check",
         "destination": "s3://bucket/runs/digits-7f3k2/",
         "pause_seconds": 10,
     }
-    [check], [upload] = made.requests("check-job"), made.requests("upload-job")
+    [check], [upload] = made.manifests(CheckJobStep), made.manifests(UploadJobStep)
     assert check["metadata"]["name"] == "digits-7f3k2-outputs-check"
     spec, other = check["spec"]["template"]["spec"], upload["spec"]["template"]["spec"]
     assert [volume["name"] for volume in spec["volumes"]] == ["program"]
     assert spec["serviceAccountName"] == other["serviceAccountName"] == "trainer"
     assert spec["containers"][0]["envFrom"] == other["containers"][0]["envFrom"]
-    assert planned(outputs="runs", kubernetes=RESULTS).requests("check-job") == []
+    assert planned(outputs="runs", kubernetes=RESULTS).manifests(CheckJobStep) == []
 
 
 def test_outputs_are_uploaded_at_checkpoints_if_the_job_says_so() -> None:
     made = planned(outputs={"to": "s3://bucket/runs", "at": "checkpoint"}, kubernetes=RESULTS)
-    assert made.requests("upload")[0]["at"] == "checkpoint"
+    assert made.only(UploadStep).at == "checkpoint"
     [step] = [step for step in made.steps if step.kind == "upload"]
     assert step.summary.endswith("after each checkpoint and after the last attempt")
     with pytest.raises(JobFileError, match="names no store"):
@@ -138,7 +149,7 @@ def test_the_pods_that_move_files_have_the_rights_on_the_store_and_no_more_of_th
         facts=dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, secrets=frozenset(("s3-keys",)))),
     )
     assert not blockers(made)
-    spec = made.requests("stage-job")[0]["spec"]["template"]["spec"]
+    spec = made.manifests(StageJobStep)[0]["spec"]["template"]["spec"]
     [container] = spec["containers"]
     names = [one["name"] for one in container["env"]]
     assert names == ["HOME", "AWS_ENDPOINT_URL", "WINDLASS_TRANSFER", "WINDLASS_TRANSFER_RESULT"]
@@ -175,12 +186,12 @@ def test_other_stores_are_reached_by_a_library_of_the_image(scheme: str) -> None
     )
     assert not blockers(made)
     assert [note.code for note in made.notes if note.code.endswith("-obstore")] == ["image-obstore"]
-    for kind in ("stage-job", "upload-job"):
-        [container] = made.requests(kind)[0]["spec"]["template"]["spec"]["containers"]
+    for job in made.manifests(StageJobStep, UploadJobStep):
+        [container] = job["spec"]["template"]["spec"]["containers"]
         assert container["command"][1:-1] == ["-I"], "what is installed in the image can be imported"
         assert "AZURE_STORAGE_ACCOUNT_NAME" in [one["name"] for one in container["env"]]
         assert "X" not in [one["name"] for one in container["env"]]
-    [container] = planned(data=[DIGITS], kubernetes=CLAIM).requests("stage-job")[0]["spec"]["template"]["spec"][
+    [container] = planned(data=[DIGITS], kubernetes=CLAIM).manifests(StageJobStep)[0]["spec"]["template"]["spec"][
         "containers"
     ]
     assert container["command"][1:-1] == ["-I", "-S"]
@@ -203,7 +214,7 @@ def test_the_image_that_needs_the_library_is_that_of_the_pods_that_move_files(
     made = planned(target=target, **{"outputs": "gs://bucket/runs", "kubernetes": RESULTS, **fields})
     [note] = [note for note in made.notes if note.code == "image-obstore"]
     assert f"by obstore, which the image {named} needs to have" in note.message
-    [container] = made.requests("upload-job")[0]["spec"]["template"]["spec"]["containers"]
+    [container] = made.manifests(UploadJobStep)[0]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == named or named.startswith("of the ")
 
 
@@ -217,8 +228,8 @@ def test_a_path_in_a_claim_and_a_stream_need_no_staging() -> None:
     sets = [{"name": "disk", "source": "/sets/digits"}, {**DIGITS, "via": "stream"}]
     made = planned(data=sets, volumes=[{"claim": "sets", "path": "/sets"}], facts=THERE)
     assert not blockers(made)
-    assert made.requests("stage") == []
-    assert made.requests("node")[0]["env"]["WINDLASS_DATA_DIGITS"] == "s3://bucket/digits/"
+    assert made.every(StageStep) == []
+    assert made.every(NodeStep)[0].spec.env["WINDLASS_DATA_DIGITS"] == "s3://bucket/digits/"
 
 
 def test_the_pods_that_move_files_are_tried_and_count_in_no_quota_beside_those_that_train() -> None:
@@ -238,8 +249,8 @@ def test_what_is_written_down_has_no_supervisor_that_could_stage() -> None:
 
 def test_every_object_that_a_plan_makes_is_checked_where_another_machine_reads_it() -> None:
     made = planned(data=[DIGITS], outputs="s3://bucket/runs", kubernetes={**CLAIM, **RESULTS})
-    kinds = {step.kind for step in made.steps if "metadata" in step.request}
-    assert kinds - set(NAMES) == {"data-claim"}, "a claim that outlives its run has a name of its own"
+    unnamed = {step.kind for step in made.every(ManifestStep) if not step.names}
+    assert unnamed == {"data-claim"}, "a claim that outlives its run has a name of its own"
 
 
 def test_the_api_server_is_asked_about_every_pod() -> None:

@@ -17,7 +17,8 @@ from tests.helpers.until import until
 from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS
 from windlass.engines.kubernetes.access.control import ExecControl, PodControl, Request
 from windlass.engines.kubernetes.running.attempt import PodAttempt
-from windlass.plan.plan import Plan, Step
+from windlass.plan.plan import Plan, Policy
+from windlass.plan.steps import AttemptStep
 from windlass.runs.node_events import Reported
 from windlass.supervise.backend import Intent
 from windlass.worker.protocol import NodeSpec, NodeWarning, RankFailure, RankSpec
@@ -59,9 +60,9 @@ def attempt_of(
         output_dir="",
         num_nodes=num,
         procs_per_node=1,
-        policy={},
+        policy=Policy(None, 0.0, None, 0, (), 1),
         job={},
-        steps=(Step("attempt", "", JOB),),
+        steps=(AttemptStep("", JOB),),
     )
     with serving(cluster) as api:
         client = client_of(api, folder)

@@ -21,6 +21,7 @@ from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.kubernetes.running import expiry
 from windlass.engines.kubernetes.running.expiry import sweep
 from windlass.plan.plan import Plan
+from windlass.plan.steps import AttemptStep, SupervisorStep
 from windlass.runs.phase import Phase
 
 RUN = "digits-7f3k2"
@@ -48,8 +49,8 @@ def owners(client: Client) -> list[str]:
 
 def seconds(plan: Plan) -> tuple[int | None, int | None]:
     """For how long the run is kept, by the Job of its supervisor, and its pods."""
-    jobs = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
-    spec = plan.requests("attempt")[0]["spec"]
+    jobs = [one for one in plan.manifests(SupervisorStep) if one["kind"] == "Job"]
+    spec = plan.manifests(AttemptStep)[0]["spec"]
     found = [one["spec"].get("ttlSecondsAfterFinished") for one in jobs]
     return (found[0] if found else None), spec.get("runPolicy", spec).get("ttlSecondsAfterFinished")
 

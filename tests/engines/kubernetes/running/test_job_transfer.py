@@ -19,6 +19,7 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.labels import COMPONENT, TRANSFER
 from windlass.engines.kubernetes.running.job_transfer import LOOK_SECONDS, JobTransfer
 from windlass.errors import EngineError
+from windlass.plan.steps import StageJobStep
 from windlass.runs.events import AttemptStarted, Warned, entries
 from windlass.runs.store import Store
 from windlass.supervise.backend import TargetUnavailable
@@ -47,7 +48,7 @@ class Scene:
         def create(made: Any) -> Any:
             return self._client.create_if_absent(made) or self._client.get("batch/v1", "Job", NAME)
 
-        [made] = PLAN.requests("stage-job")
+        [made] = PLAN.manifests(StageJobStep)
         return JobTransfer(self._client, made, create)
 
     def look(self, transfer: JobTransfer | None = None) -> list[Line]:

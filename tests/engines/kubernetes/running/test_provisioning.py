@@ -166,7 +166,7 @@ def test_the_plan_names_the_pools_that_match_with_types_and_prices() -> None:
 def test_a_job_that_one_type_alone_can_serve_has_its_price() -> None:
     made = planned_with(pool("gpus", "g5.12xlarge"))
     assert made.price is not None
-    assert made.price["per_hour"] == 11.0
+    assert made.price.per_hour == 11.0
 
 
 def test_the_plan_says_why_no_pool_matches_and_is_not_refused() -> None:

@@ -27,6 +27,7 @@ from windlass.engines.kubernetes.planning.export import manifests
 from windlass.engines.kubernetes.reading.discovery.board import TABLES, Board
 from windlass.engines.kubernetes.reading.preflight.pod_admission import run_pods
 from windlass.engines.kubernetes.running.log_fetch import LogReader
+from windlass.plan.steps import ObjectStep
 from windlass.runs.events import Warned, entries, entry_of
 from windlass.runs.phase import Phase
 from windlass.supervise.backend import TargetUnavailable
@@ -328,13 +329,13 @@ def test_the_job_of_an_attempt_has_the_spares_and_keeps_the_others(tmp_path: Pat
         [4],
         [2],
     )
-    assert made.requests("object")[0]["metadata"]["annotations"][layout.SPARES_ANNOTATION] == "2"
+    assert made.manifests(ObjectStep)[0]["metadata"]["annotations"][layout.SPARES_ANNOTATION] == "2"
     assert "spares-unwatched" in {note.code for note in made.notes}
     priced = planned(
         target=TARGET.model_copy(update={"price_per_hour": 2.0}), nodes=2, restarts=1, kubernetes={"spares": 2}
     ).price
     assert priced is not None
-    assert priced["per_hour"] == 8.0
+    assert priced.per_hour == 8.0
     lines = plan_lines(dataclasses.replace(made, price=priced), plain)
     assert "8 USD an hour, 2 spares included (target lab)" in lines
     exported = manifests(made, b"", 0.0).objects[-1]["spec"]

@@ -42,6 +42,7 @@ from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import ClusterStep
 from windlass.runs import stop_request
 from windlass.runs.context import Context
 from windlass.runs.events import entry_of
@@ -554,7 +555,7 @@ def test_a_resume_before_the_first_attempt_forgets_the_end(
 def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: Scene) -> None:
     scene.create().close()
     scene.server.anchor("r-1")
-    client = Client("lab", "team", str(scene.plan.requests("cluster")[0]["kubeconfig"]))
+    client = Client("lab", "team", str(scene.plan.only(ClusterStep).kubeconfig))
     assert Lease(client, "r-1", "laptop_0123_77-abc").ensure()
     client.close()
     found = scene.engine.status("r-1")
@@ -565,7 +566,7 @@ def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: Scene) -> No
 
 def test_a_login_that_is_gone_hides_no_record(scene: Scene) -> None:
     scene.create().close()
-    Path(scene.plan.requests("cluster")[0]["kubeconfig"]).unlink()
+    Path(scene.plan.only(ClusterStep).kubeconfig).unlink()
     found = scene.engine.status("r-1")
     assert found.condition is not None
     assert found.condition.type == "LoginFailed"
@@ -588,8 +589,8 @@ def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_
     target = KubernetesTarget(**{"name": "lab", "context": "lab", "namespace": "team", "image": "image", **changed})
     groups = frozenset(way.api for way in WORKLOADS.values())
     cluster = Cluster("v1.34.0", groups, rights=Rights(has_account=True))
-    [place] = scene.plan.requests("cluster")
-    facts = Facts(CodeFacts(str(scene.dir), True, True, None), cluster, place["kubeconfig"])
+    place = scene.plan.only(ClusterStep)
+    facts = Facts(CodeFacts(str(scene.dir), True, True, None), cluster, place.kubeconfig)
     made = plan(Job(name="case", command=("true",)), target, facts, "r-1", boot_program())
     with pytest.raises(UsageError, match=message):
         scene.engine.resume("r-1", made)

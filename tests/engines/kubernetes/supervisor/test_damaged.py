@@ -35,8 +35,9 @@ from windlass.engines.kubernetes.supervisor.record import (
 )
 from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 from windlass.errors import StoreError
-from windlass.plan.plan import FORMAT, Plan
-from windlass.plan.template import NO_NODES
+from windlass.plan.compose import NO_NODES
+from windlass.plan.plan import FORMAT, NO_PLAN, Plan
+from windlass.plan.steps import KINDS, ClusterStep, CodeStep, DataClaimStep, ManifestStep, NodeStep, StageStep
 from windlass.runs.events import RECORD_VERSION, AttemptStarted, Created, PodsReused
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
@@ -153,16 +154,8 @@ def test_one_damaged_record_does_not_hide_the_other_runs(client: Client, tmp_pat
     with Store(tmp_path / "home") as store:
         config = server.kubeconfig(tmp_path)
         place = {"context": "lab", "namespace": "team", "kubeconfig": config, "via": "job"}
-        plan = json.dumps({"engine": "kubernetes", "steps": [{"kind": "cluster", "summary": "", "request": place}]})
-        store.create(
-            RUN,
-            name="d",
-            target="lab",
-            output_dir="/o",
-            plan=plan,
-            time=1.0,
-            supervisor="cluster",
-        ).close()
+        plan = json.dumps(with_request("cluster", **place))
+        store.create(RUN, name="d", target="lab", output_dir="/o", plan=plan, time=1.0, supervisor="cluster").close()
         supervised = ClusterSupervised(store, time.time)
         change_head(client, line(), line(2, 2.0, "end", {"phase": "training"}))
         [state] = supervised.states([store.status(RUN)])
@@ -209,9 +202,10 @@ def a_plan() -> dict[str, Any]:
         "output_dir": "in the pods",
         "num_nodes": 1,
         "procs_per_node": 1,
-        "policy": {},
+        "policy": NO_PLAN.policy.to_json(),
         "job": {},
         "notes": [],
+        "price": None,
         "format": FORMAT,
         "nodes": NO_NODES.to_json(),
         "revision": None,
@@ -227,6 +221,12 @@ def with_request(step_kind: str, **changes: Any) -> dict[str, Any]:
     return plan
 
 
+def with_step(kind: str, **request: Any) -> dict[str, Any]:
+    plan = a_plan()
+    plan["steps"].append({"kind": kind, "summary": "", "request": request})
+    return plan
+
+
 def imported(plan: Any, created_with: Any, place: ClusterNamespace = PLACE) -> Plan:
     """The plan in the ConfigMap, of a supervisor whose Job was created with another one."""
     packed = base64.b64encode(gzip.compress(json.dumps(plan).encode())).decode()
@@ -236,55 +236,59 @@ def imported(plan: Any, created_with: Any, place: ClusterNamespace = PLACE) -> P
 
 def test_a_plan_of_another_machine_is_carried_out_from_here() -> None:
     plan = imported(a_plan(), a_plan())
-    [cluster], [code] = plan.requests("cluster"), plan.requests("code")
-    assert (cluster["context"], cluster["namespace"], cluster["kubeconfig"]) == PLACE
+    cluster, code = plan.only(ClusterStep), plan.only(CodeStep)
+    assert (cluster.context, cluster.namespace, cluster.kubeconfig) == PLACE
     assert is_imported(plan)
-    assert code["folder"] == layout.CODE, "no folder of this machine"
+    assert code.folder == layout.CODE, "no folder of this machine"
 
 
-def test_steps_and_fields_that_are_not_listed_are_left_out_of_a_plan() -> None:
-    """They would name programs, folders and objects outside of the run, for commands of this machine."""
+def test_what_names_programs_and_files_of_another_machine_is_left_out_of_a_plan() -> None:
     spec = NodeSpec(0, "t.py", "/home/ann/evil", "/windlass/code", {"PYTHONPATH": "/home/ann"}, (RANK,), 1.0)
-    plan = with_request("cluster", credentials="/home/victim/.aws")
-    more = {
-        "node": spec.to_json(),
-        "folder": {"base": "/home/victim"},
-        "service": {"base": "/home/victim"},
-        "mount-volume": {"kind": "PersistentVolume"},
-        "network": {},
-        "training-job": {},
-    }
+    plan = with_request("code", left_out=[{"source": "/home/ann/.gitignore:1", "pattern": "x", "entries": 1}])
+    stage = {"name": "digits", "source": "s3://b/digits", "link": "/windlass/data/digits", "python": "/home/ann/evil"}
+    more = {"node": spec.to_json(), "stage": stage, "mount-volume": {"kind": "PersistentVolume"}}
     plan["steps"] += [{"kind": kind, "summary": "", "request": request} for kind, request in more.items()]
-    plan["policy"] = {"grace_seconds": 5.0, "hook": "/home/ann/evil"}
     found = imported(plan, plan)
-    assert [step.kind for step in found.steps] == ["cluster", "object", "attempt", "code", "node"]
-    assert found.requests("cluster")[0].keys() == {"via", "namespace", "context", "kubeconfig"}
-    [node] = found.requests("node")
-    assert node.keys() == {"node", "cwd", "env", "ranks"}
-    assert found.policy == {"grace_seconds": 5.0}
-    assert Plan.from_json(json.loads(found.to_text())) == Plan.from_json(json.loads(found.to_text()))
+    assert [step.kind for step in found.steps] == ["cluster", "object", "attempt", "code", "node", "stage"]
+    assert found.only(NodeStep).spec == NodeSpec(0, "", "", spec.cwd, spec.env, spec.ranks, 0.0)
+    assert (found.only(CodeStep).left_out, found.only(StageStep).python) == ((), "")
+    assert Plan.from_json(json.loads(found.to_text())) == found
 
 
 OF_THEIR_MACHINE = {
-    "code": {"files", "left_out", "added", "unpacked_bytes"},
-    "node": {*NodeSpec.fields(), "host", "version"} - {"node", "cwd", "env", "ranks"},
+    "cluster": {"context", "kubeconfig"},
+    "code": {"folder", "address", "files", "left_out", "added", "unpacked_bytes", "is_imported"},
+    "stage": {"python"},
+    "upload": {"python"},
 }
 """Fields that commands of other machines do without."""
 
 
+def test_each_field_of_a_step_is_shared_or_known_to_be_of_one_machine() -> None:
+    for kind, step in KINDS.items():
+        if step.shared is not None:
+            own = step.fields().keys() - {"summary", *step.shared}
+            assert (kind, own) == (kind, OF_THEIR_MACHINE.get(kind, set()))
+
+
 @pytest.mark.parametrize("via", WORKLOADS)
-def test_all_that_a_plan_has_for_other_machines_is_listed(via: str) -> None:
+def test_another_machine_has_all_that_is_shared_of_a_plan(via: str) -> None:
     more: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
     data = [{"name": "digits", "source": "s3://b/digits"}]
     where = {"via": via, "results": {"size": "1GiB"}, "data": {"claim": "sets", "size": "1GiB"}}
     plan = planned(INSIDE, nodes=2, data=data, outputs="s3://b/out", queue="team", kubernetes=where, **more)
     assert {"stage", "stage-job", "upload", "transfer", "supervisor"} <= {step.kind for step in plan.steps}
     found = imported(plan.to_json(), plan.to_json(), ClusterNamespace("lab", "team-a", "/here/config"))
-    assert [step.kind for step in found.steps] == [one.kind for one in plan.steps if one.kind != "data-claim"]
-    for step in found.steps:
-        [was] = [one.request for one in plan.steps if (one.kind, one.summary) == (step.kind, step.summary)]
-        assert was.keys() - step.request.keys() <= OF_THEIR_MACHINE.get(step.kind, set())
-    assert (found.policy.keys(), found.nodes) == (plan.policy.keys(), plan.nodes)
+    was = [step for step in plan.steps if not isinstance(step, DataClaimStep)]
+    assert [step.kind for step in found.steps] == [step.kind for step in was]
+    for one, before in zip(found.steps, was, strict=True):
+        if isinstance(one, ManifestStep):
+            assert one == before
+        elif not isinstance(one, NodeStep):
+            assert [getattr(one, name) for name in one.shared or ()] == [
+                getattr(before, name) for name in one.shared or ()
+            ]
+    assert (found.policy, found.nodes) == (plan.policy, plan.nodes)
 
 
 def test_a_plan_that_was_changed_after_the_submission_is_not_carried_out() -> None:
@@ -300,7 +304,12 @@ def test_a_plan_that_was_changed_after_the_submission_is_not_carried_out() -> No
      {**a_plan(), "steps": 7}, {**a_plan(), "job": []}, {**a_plan(), "num_nodes": "1"}, {**a_plan(), "more": 1},
      {**a_plan(), "price": "5 USD"}, {**a_plan(), "output_dir": "/home/victim"}, {**a_plan(), "num_nodes": 10**300},
      {**a_plan(), "num_nodes": -1}, {**a_plan(), "nodes": NO_NODES.replace(num_nodes=1 << 40).to_json()},
-     {**a_plan(), "policy": {"min_nodes": "x"}}, {**a_plan(), "job": {"checkpoint": 7}},
+     {**a_plan(), "policy": {**NO_PLAN.policy.to_json(), "min_nodes": "x"}}, {**a_plan(), "num_spares": "1"},
+     {**a_plan(), "policy": {**NO_PLAN.policy.to_json(), "hook": "/home/ann/evil"}}, {**a_plan(), "num_spares": -1},
+     {**a_plan(), "job": {"checkpoint": 7}}, with_step("folder", path="/home/victim", checkpoints="/home/victim"),
+     with_step("service", engine="sagemaker", base="/home/victim"), with_step("unknown"), with_step("node", evil="x"),
+     with_request("cluster", credentials="/home/victim/.aws"), with_request("code", files=[{"name": "a"}]),
+     {**a_plan(), "nodes": {**NO_NODES.to_json(), "hook": "/home/ann/evil"}},
      with_request("code", bytes=[1]), with_request("cluster", expires_seconds="never"),
      with_request("cluster", namespace="kube-system"), with_request("cluster", via="x"),
      with_request("object", kind="RoleBinding"),

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from windlass.engines.kubernetes.objects.supervisor_manifests import filled, wit
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.errors import EngineError, NoSuchRun, UsageError
+from windlass.plan.steps import CodeStep
 from windlass.runs.events import RECORD_VERSION, AttemptStarted, Created, Entry, Event, RunEnded, RunResumed
 from windlass.runs.phase import Phase
 from windlass.runs.record import REMOVED, fold
@@ -83,19 +85,19 @@ def cluster(server: ObjectServer, tmp_path: Path) -> Iterator[Cluster]:
 def test_a_resume_with_other_nodes_brings_its_plan_to_the_other_machines(cluster: Cluster) -> None:
     engine = cluster.machine("a")
     cluster.write(AttemptStarted(1, 1), RunEnded(Phase.FAILED, exit_code=3))
-    assert engine.plan_of(RUN)["num_nodes"] == 1
+    assert engine.store.plan(RUN).num_nodes == 1
     cluster.submit({**a_plan(), "num_nodes": 4})
     cluster.write(RunResumed("asked", nodes=4))
     assert engine.status(RUN).condition is None
-    assert engine.plan_of(RUN)["num_nodes"] == 4
+    assert engine.store.plan(RUN).num_nodes == 4
 
 
 def test_a_resume_in_the_record_changes_no_plan_of_the_machine_that_submitted_it(cluster: Cluster) -> None:
     engine = cluster.machine("a")
-    own = {**a_plan(), "steps": engine.plan_of(RUN)["steps"]}
-    for step in own["steps"]:
-        step["request"].pop("imported", None)
-    engine.store.copy(RUN, cluster.events, json.dumps(own))
+    plan = engine.store.plan(RUN)
+    code = plan.only(CodeStep)
+    own = replace(plan, steps=(*(step for step in plan.steps if step != code), code.replace(is_imported=False)))
+    engine.store.copy(RUN, cluster.events, own.to_text())
     cluster.submit({**a_plan(), "num_nodes": 4})
     cluster.write(RunEnded(Phase.FAILED), RunResumed("asked", nodes=4))
     engine.status(RUN)

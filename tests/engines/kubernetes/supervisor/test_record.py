@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.supervisor import record as records
 from windlass.engines.kubernetes.supervisor.mirror import Mirror, MirroredStore
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.errors import EngineError
-from windlass.plan.plan import Plan
+from windlass.plan.plan import NO_PLAN, Plan
 from windlass.runs.events import RECORD_VERSION, Created, Event, PhaseEntered, Progress, Warned
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, fold
@@ -272,7 +272,7 @@ def test_a_supervisor_that_takes_over_keeps_the_newest_progress(
     store, mirror = mirrored
     events = [*history(), Progress(step=3).event(3, 3.0)]
     ClusterRecord(client, RUN, "pod-b").write(events[1:], fold(events), {"step": 7, "at": 9.0})
-    plan = Plan(RUN, "digits", "lab", "kubernetes", "/out", 1, 1, {}, {}, ())
+    plan = Plan(RUN, "digits", "lab", "kubernetes", "/out", 1, 1, NO_PLAN.policy, {}, ())
     with main._restored(store, ClusterRecord(client, RUN), plan) as writer:
         mirror.put(writer.status, [])
         assert store.status(RUN).progress.step == 7
@@ -303,14 +303,14 @@ def test_a_mirror_that_another_supervisor_overtakes_writes_no_more(
 def test_a_store_takes_over_a_record_and_then_what_is_new(tmp_path: Path) -> None:
     events = history(3)
     with Store(tmp_path) as store:
-        store.copy(RUN, events[:2], '{"steps": []}')
+        store.copy(RUN, events[:2], NO_PLAN.to_text())
         store.copy(RUN, events[1:4])
         after = store.copy(RUN, events[2:])
         assert store.events(RUN) == events
         assert store.status(RUN) == after == fold(events)
         assert after.supervisor == "cluster"
         assert after.machine is None
-        assert store.plan(RUN) == {"steps": []}
+        assert store.plan(RUN) == NO_PLAN
 
 
 def test_a_status_of_an_older_version_has_no_user(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from windlass.engines.kubernetes.reading.discovery import discovery
 from windlass.engines.kubernetes.supervisor import runs
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.errors import UsageError
-from windlass.plan.plan import Plan
+from windlass.plan.plan import NO_PLAN, Plan
+from windlass.plan.steps import ClusterStep
 from windlass.runs.events import RECORD_VERSION, AttemptStarted, Created, Entry, Event, PhaseEntered, RunEnded
 from windlass.runs.phase import Phase
 from windlass.runs.record import ROTATED, Dropped, fold
@@ -53,29 +55,17 @@ class Scene:
         server.anchor(RUN)
         server.put("ServiceAccount", layout.SUPERVISOR_ACCOUNT)
         self.client = server.client(folder)
-        place = {
-            "context": "lab",
-            "namespace": "team",
-            "kubeconfig": server.kubeconfig(folder),
-            "via": "job",
-            ttl.AFTER: ttl.WEEK_SECONDS,
-        }
-        plan = {
-            "engine": "kubernetes",
-            "run_id": RUN,
-            "num_nodes": 1,
-            "procs_per_node": 1,
-            "policy": {},
-            "job": {},
-            "steps": [{"kind": "cluster", "summary": "", "request": place}],
-        }
+        config = server.kubeconfig(folder)
+        cluster = ClusterStep("", "team", "job", context="lab", kubeconfig=config, expires_seconds=ttl.WEEK_SECONDS)
+        steps = (cluster,)  # no supervisor can be started from it
+        plan = replace(NO_PLAN, run_id=RUN, engine="kubernetes", num_nodes=1, procs_per_node=1, steps=steps)
         self.store = Store(folder / "home")
         self.store.create(
             RUN,
             name="digits",
             target="lab",
             output_dir="in the pods",
-            plan=json.dumps(plan),
+            plan=plan.to_text(),
             time=self.began,
             user="ann",
             supervisor="cluster",
@@ -163,7 +153,7 @@ def test_a_list_asks_only_for_runs_that_have_not_ended(scene: Scene) -> None:
 def test_one_list_shows_which_of_several_runs_have_news(scene: Scene, tmp_path: Path) -> None:
     scene.write(AttemptStarted(1, 2), step=7)
     scene.engine.status(RUN)
-    plan = json.dumps(scene.store.plan(RUN))
+    plan = scene.store.plan(RUN).to_text()
     others = [f"other-{number}" for number in range(5)]
     for name in others:
         scene.server.anchor(name)
@@ -511,7 +501,7 @@ def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: O
             1, scene.began
         )
         scene.server.anchor("other-1")
-        scene.store.copy("other-1", [other], json.dumps(scene.store.plan(RUN)))
+        scene.store.copy("other-1", [other], scene.store.plan(RUN).to_text())
         head = Head((other,), summary_of(fold([other]), {}), 0, "submitter")
         scene.client.create(head_manifest(scene.client.get("v1", "ConfigMap", "other-1"), head))
         engine = KubernetesEngine(scene.store)
@@ -686,7 +676,7 @@ def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_
     scene: Scene, namespace: str, message: str
 ) -> None:
     scene.write(AttemptStarted(1, 1), RunEnded(Phase.FAILED, exit_code=1))
-    [place] = [step["request"] for step in scene.store.plan(RUN)["steps"]]
+    place = scene.store.plan(RUN).only(ClusterStep).request
     scene.store.copy(RUN, scene.events, json.dumps(with_request("cluster", **place)))
     scene.server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
     changed = Plan.from_json(with_request("cluster", **{**place, "namespace": namespace}))

@@ -24,7 +24,7 @@ needs_networks = pytest.mark.skipif(not MAY, reason="needs root and iproute2")
 def networks(home: Path) -> list[str]:
     """The network namespaces of jobs below a folder."""
     stems = [
-        netns.describe(job.name, str(job.resolve()), 1, None)["bridge"] for job in (home / "sagemaker-local").iterdir()
+        netns.describe(job.name, str(job.resolve()), 1, None).bridge for job in (home / "sagemaker-local").iterdir()
     ]
     return [one for one in stems if (netns.FOLDER / one).exists()]
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Literal
 import windlass.worker
 from windlass.engines.supervised import SupervisedEngine
 from windlass.plan import arguments
-from windlass.plan.compose import AttemptFacts, Rendezvous, compose
+from windlass.plan.compose import AttemptFacts, NodeTemplate, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports, contract
-from windlass.plan.plan import Note, Plan, Step
-from windlass.plan.steps import node_steps
-from windlass.plan.template import NodeTemplate
+from windlass.plan.notes import Note
+from windlass.plan.plan import Plan, Policy
+from windlass.plan.steps import FolderStep, node_steps
 from windlass.runs.context import Context
 from windlass.spec.job import Job
 from windlass.spec.names import Name
@@ -51,13 +51,13 @@ class ToyEngine(SupervisedEngine):
     def make_plan(cls, job: Job, target: ToyTarget, run_id: str, base: Path, context: Context) -> Plan:
         run_dir, code_dir, python = f"{context.home}/runs/{run_id}", str(base / job.code), job.python or sys.executable
         procs = 1 if job.procs_per_node == "auto" else job.procs_per_node
-        folders = {"path": f"{run_dir}/output", "checkpoints": f"{run_dir}/checkpoints"}
+        output_dir, checkpoints = f"{run_dir}/output", f"{run_dir}/checkpoints"
         promised = contract(
             run_id=run_id,
             launcher=job.launcher,
             max_restarts=job.restarts.max,
-            output_dir=folders["path"],
-            checkpoint_dir=folders["checkpoints"],
+            output_dir=output_dir,
+            checkpoint_dir=checkpoints,
             data={data.name: data.source for data in job.data},
             checkpoint_every=job.checkpoint.every,
             checkpoint_keep=job.checkpoint.keep,
@@ -72,14 +72,13 @@ class ToyEngine(SupervisedEngine):
             launcher=job.launcher, setup=job.setup or "", collect=CollectSpec(job.outputs.collect),
         )  # fmt: skip
         return Plan(
-            run_id=run_id, name=job.name, target=target.name, engine=cls.kind, output_dir=folders["path"],
+            run_id=run_id, name=job.name, target=target.name, engine=cls.kind, output_dir=output_dir,
             num_nodes=nodes.num_nodes, procs_per_node=nodes.procs_per_node, nodes=nodes,
             job=job.model_dump(mode="json", exclude_defaults=True),
-            policy={"timeout_seconds": job.timeout, "grace_seconds": job.grace, "max_restarts": job.restarts.max,
-                    "restart_on": list(job.restarts.on), "hang_seconds": None},
+            policy=Policy.of_job(job),
             notes=() if job.script_kind != "script" or Path(code_dir, job.script_argv[0]).is_file() else
             (Note("script-missing", f"{job.script_argv[0]} is not in {code_dir}", "check run and code", blocks=True),),
-            steps=(Step("folder", f"make {folders['path']}", folders), *node_steps(nodes, job)),
+            steps=(FolderStep(f"make {output_dir}", output_dir, checkpoints), *node_steps(nodes, job)),
         )  # fmt: skip
 
     def _backend(self, plan: Plan, run_dir: Path) -> ToyBackend:
@@ -93,7 +92,8 @@ class ToyBackend(Backend):
         self._plan = plan
 
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> Attempt:
-        for path in (folder, *map(Path, self._plan.requests("folder")[0].values())):
+        folders = self._plan.only(FolderStep)
+        for path in (folder, Path(folders.path), Path(folders.checkpoints)):
             path.mkdir(parents=True, exist_ok=True)
         with socket.create_server(("127.0.0.1", 0)) as held:
             port = held.getsockname()[1]

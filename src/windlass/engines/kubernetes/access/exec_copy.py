@@ -23,6 +23,7 @@ from windlass.engines.kubernetes.objects.pod_status import container_state
 from windlass.engines.kubernetes.objects.pods import Pod, by_id
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import ClusterStep
 from windlass.runs.record import Status
 from windlass.worker import checkpoint_list, file_list, tarpipe
 
@@ -148,9 +149,10 @@ class RunPods:
         """A pod that mounts the claim, and sleeps."""
         wait = [*self._python, "-c", f"import time; time.sleep({HELPER_SECONDS})"]
         # A training runtime's own image and user are in no manifest of this run.
-        [cluster] = self._plan.requests("cluster")
-        image = spec["containers"][0].get("image") or cluster["image"]
-        user = spec.get("securityContext", {}).get("runAsUser") or cluster["user"]
+        cluster = self._plan.only(ClusterStep)
+        image = spec["containers"][0].get("image") or cluster.image
+        user = spec.get("securityContext", {}).get("runAsUser") or cluster.user
+        assert user is not None, "a plan with a runtime has the user of its pods"
         made = probe_pods.pod_spec(image, user, wait)
         made["containers"][0]["volumeMounts"] = [claim["mount"]]
         made["volumes"] = [claim["volume"]]
@@ -162,7 +164,7 @@ class RunPods:
             namespace=self._client.namespace,
             labels=labels.of_helper(name, "copy", attempt_objects(self._plan)[-1]["metadata"]["labels"]),
             pull_secrets=probe_pods.secrets_of(spec),
-            queue=cluster.get("supervisor_queue"),
+            queue=cluster.supervisor_queue,
         )
 
 

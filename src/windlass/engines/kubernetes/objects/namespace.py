@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from windlass.plan.steps import ClusterStep
+
+if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
 
 
 class ClusterNamespace(NamedTuple):
@@ -14,7 +18,7 @@ class ClusterNamespace(NamedTuple):
     kubeconfig: str
 
 
-def namespace_of(plan: Mapping[str, Any]) -> ClusterNamespace:
-    """The namespace of the run of a recorded plan, as JSON."""
-    [cluster] = [step["request"] for step in plan["steps"] if step["kind"] == "cluster"]
-    return ClusterNamespace(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+def namespace_of(plan: Plan) -> ClusterNamespace:
+    """The namespace of the run of a recorded plan."""
+    cluster = plan.only(ClusterStep)
+    return ClusterNamespace(cluster.context, cluster.namespace, cluster.kubeconfig)

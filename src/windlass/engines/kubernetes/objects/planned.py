@@ -9,21 +9,22 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.plan.plan import Plan
+from windlass.plan.steps import AttemptPartStep, AttemptStep, ClusterStep, CodeStep
 
 
 def attempt_objects(plan: Plan) -> list[Mapping[str, Any]]:
     """The objects of the first attempt, the one that makes the pods last."""
-    return [*plan.requests("attempt-part"), *plan.requests("attempt")]
+    return plan.manifests(AttemptPartStep, AttemptStep)
 
 
 def is_imported(plan: Plan) -> bool:
     """Whether another machine has made this plan."""
-    return layout.IMPORTED in plan.requests("code")[0]
+    return plan.only(CodeStep).is_imported
 
 
 def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:
     """The objects of attempt `number` with so many pods, from a plan alone."""
-    way = WORKLOADS[plan.requests("cluster")[0]["via"]]
+    way = WORKLOADS[plan.only(ClusterStep).via]
     found = [_numbered(one, plan.run_id, number) for one in attempt_objects(plan)]
     for one in found:
         way.resize(one, num_pods)

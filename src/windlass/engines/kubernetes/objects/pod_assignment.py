@@ -16,7 +16,6 @@ from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
-from windlass.plan.price import num_spares
 from windlass.runs.events import Event, PodsReused, entries
 from windlass.worker.protocol import NodeSpec, pack, unpack
 
@@ -95,7 +94,7 @@ class PodAssignment:
 
     def spare_prefixes(self, plan: Plan) -> list[str]:
         """How the names of the pods begin that the newest Job creates as spares."""
-        spares = num_spares(plan.engine, plan.job)
+        spares = plan.num_spares
         others = (PodId(self.newest, index) for index in range(plan.num_nodes + spares if spares else 0))
         name = layout.attempt_name(plan.run_id, self.newest)
         return [f"{name}-{one.index}-" for one in others if one not in self.pods]

@@ -21,7 +21,7 @@ from windlass.engines.kubernetes.objects.order_client import order_client_fields
 from windlass.engines.kubernetes.objects.package import FILE, supervisor_archive
 from windlass.engines.kubernetes.objects.pod_template import UNPRIVILEGED, Shape, labels
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
-from windlass.plan.policy import secret_variable
+from windlass.plan.environment import secret_variable
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.plan.steps import ClusterStep
 
 if TYPE_CHECKING:
+    from windlass.plan.plan import Plan
     from windlass.spec.job import Job
 
 NEVER: Final = "never"
 WEEK_SECONDS: Final = 7 * 24 * 3600
 LEAST_SECONDS: Final = 3600
 """How long a run is kept at least, so that commands can read how it ended."""
-AFTER: Final = "expires_seconds"
-"""Field of the step `cluster` of a plan: how long after its end the run is kept; absent where it never expires."""
 
 
 def run_seconds(job: Job) -> int | None:
@@ -38,7 +37,7 @@ def pods_seconds(job: Job, via: str, *, is_supervised_inside: bool) -> int | Non
     return None if is_kept else WEEK_SECONDS
 
 
-def seconds_of(plan: Mapping[str, Any]) -> float:
-    """How long after its end the run of a plan, as JSON, is kept; infinite where it never expires."""
-    [cluster] = [step["request"] for step in plan["steps"] if step["kind"] == "cluster"]
-    return float(cluster.get(AFTER, float("inf")))
+def seconds_of(plan: Plan) -> float:
+    """How long after its end the run of a plan is kept; infinite where it never expires."""
+    seconds = plan.only(ClusterStep).expires_seconds
+    return float("inf") if seconds is None else seconds

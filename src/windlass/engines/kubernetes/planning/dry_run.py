@@ -12,7 +12,22 @@ from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.reading.admission import is_suspended, queue_of
 from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes
 from windlass.engines.kubernetes.reading.preflight.storage import class_missing
-from windlass.plan.plan import Note, Plan, blocker
+from windlass.plan.notes import Note, blocker
+from windlass.plan.plan import Plan
+from windlass.plan.steps import (
+    CheckJobStep,
+    ClaimStep,
+    ClusterStep,
+    DataClaimStep,
+    MountClaimStep,
+    MountVolumeStep,
+    NetworkPolicyStep,
+    ObjectStep,
+    StageJobStep,
+    SupervisorStep,
+    TransferStep,
+    UploadJobStep,
+)
 
 Manifest: TypeAlias = Mapping[str, Any]
 UNFIT: Final = ("unknown field", "cannot create resource")
@@ -21,18 +36,18 @@ MOUNTS_BY_ADMINISTRATOR: Final = (
     "an administrator makes the volumes, once for all runs: windlass plan -o json | jq '.steps[] | "
     'select(.kind == "mount-volume" or .kind == "mount-claim") | .request\' | kubectl apply -f -'
 )
-DRY_KINDS: Final = ("object", "policy", "claim", "data-claim", "mount-volume", "mount-claim", "transfer")
-"""Steps with objects that a dry run sends, beside those of the attempt and the Jobs of the supervisor and of files."""
 
 
 def dry_run(plan: Plan) -> list[Note]:
     """Notes of the API server's dry run of the objects of a plan. Empty where it does not answer."""
-    [cluster] = plan.requests("cluster")
-    client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+    cluster = plan.only(ClusterStep)
+    client = Client(cluster.context, cluster.namespace, cluster.kubeconfig)
     of_attempt = attempt_objects(plan)
-    helpers = [one for one in plan.requests("supervisor") if one["kind"] == "Job"]
-    helpers += [one for kind in ("stage-job", "upload-job", "check-job") for one in plan.requests(kind)]
-    others = (request for kind in DRY_KINDS for request in plan.requests(kind))
+    helpers = [one for one in plan.manifests(SupervisorStep) if one["kind"] == "Job"]
+    helpers += plan.manifests(StageJobStep, UploadJobStep, CheckJobStep)
+    others = plan.manifests(
+        ObjectStep, NetworkPolicyStep, ClaimStep, DataClaimStep, MountVolumeStep, MountClaimStep, TransferStep
+    )
     objects = [*others, *of_attempt, *helpers]
 
     def ask(manifest: Manifest) -> Note | None:

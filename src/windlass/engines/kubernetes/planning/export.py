@@ -23,12 +23,23 @@ from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.job import keeps_others
 from windlass.engines.kubernetes.objects.workloads.runtimes import OURS
-from windlass.engines.kubernetes.planning.mounts import CLAIM_STEP, VOLUME_STEP
 from windlass.engines.values import Manifests
 from windlass.errors import UsageError
 from windlass.plan.compose import Continuation, compose
-from windlass.plan.plan import Note, Plan
-from windlass.plan.price import num_spares
+from windlass.plan.notes import Note
+from windlass.plan.plan import Plan
+from windlass.plan.steps import (
+    ClaimStep,
+    ClusterStep,
+    CodeStep,
+    MountClaimStep,
+    MountVolumeStep,
+    NetworkPolicyStep,
+    ObjectStep,
+    StageStep,
+    SupervisorStep,
+    UploadStep,
+)
 
 PIECE_BYTES: Final = 180_000
 """Of code in one object: 240 KB in base64, and an annotation may hold 256 KiB."""
@@ -43,23 +54,23 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
 
     Raises UsageError where the run needs data that a supervisor stages, or code that a store has.
     """
-    if sets := [one["name"] for one in plan.requests("stage")]:
+    if sets := [one.name for one in plan.every(StageStep)]:
         message = f"data {', '.join(sets)}: a supervisor stages it before the first attempt, and there is none"
         raise UsageError(message, "give a path in a claim as source:, with volumes:; or via: stream")
-    if source := plan.requests("code")[0].get("source"):
+    if source := plan.only(CodeStep).source:
         raise UsageError(
             f"the code goes to {source}, where only windlass run puts it",
             "write less code: see windlass plan; or windlass run --on TARGET",
         )
-    [cluster] = plan.requests("cluster")
-    way = WORKLOADS[cluster["via"]]
+    cluster = plan.only(ClusterStep)
+    way = WORKLOADS[cluster.via]
     assignment = PodAssignment.new(1, plan.num_nodes)
     facts = attempt_facts(plan, assignment, way.name, since, Continuation())
     specs = compose(plan.nodes.replace(stay_seconds=0.0, outputs_max=0), attempt=facts)
     *parts, made = numbered(plan, 1, plan.num_nodes)  # spares would wait forever
     pieces = list(_pieces(plan, code))
-    if plan.requests("supervisor"):
-        _leave_out_supervisor(plan.run_id, cluster["namespace"], [*parts, made])
+    if plan.first(SupervisorStep):
+        _leave_out_supervisor(plan.run_id, cluster.namespace, [*parts, made])
     if keeps_others(made):  # for a supervisor that replaces the lost one
         del made["spec"]["backoffLimitPerIndex"]
         made["spec"]["backoffLimit"] = 0
@@ -67,40 +78,40 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
         _leave_out_ttl(made)
     for one in pod_specs([*parts, made]):
         _mount(one, pieces)
-    if (limit := plan.policy.get("timeout_seconds")) is not None and not _stands_on_another(plan):
+    if (limit := plan.policy.timeout_seconds) is not None and not _stands_on_another(plan):
         bounded([*parts, made], max(1, round(limit)))
-    anchor, *others = plan.requests("object")
-    namespace, its = cluster["namespace"], anchor["metadata"]["labels"]
+    anchor, *others = plan.manifests(ObjectStep)
+    namespace, its = cluster.namespace, anchor["metadata"]["labels"]
     spec = core("ConfigMap", layout.attempt_name(plan.run_id, 1), namespace, its, **config_data(assignment, specs))
     # No attempt follows, so that a failed run is seen to be one.
     ended = {**its, layout.MARK_LABEL: layout.END_MARK}
     end = core("ConfigMap", layout.mark_name(plan.run_id, layout.END_MARK), namespace, ended)
-    policies = plan.requests("policy")[:1]  # there is no supervisor
-    volumes = map(dict, (*plan.requests(VOLUME_STEP), *plan.requests(CLAIM_STEP)))
+    policies = plan.manifests(NetworkPolicyStep)[:1]  # there is no supervisor
+    volumes = map(dict, plan.manifests(MountVolumeStep, MountClaimStep))
     objects = (
         dict(anchor),
         *pieces,
         spec,
         end,
-        *map(dict, (*others, *policies, *plan.requests("claim"))),
+        *map(dict, (*others, *policies, *plan.manifests(ClaimStep))),
         *volumes,
         *parts,
         made,
     )
     group = way.api.partition("/")[0]
     makers = [f"{plural}.{group}" for plural in (way.plural, *(plural for _, plural in way.parts if parts))]
-    claims = ["persistentvolumeclaims"] if plan.requests("claim") else []
+    claims = ["persistentvolumeclaims"] if plan.first(ClaimStep) else []
     kinds = (*makers, "services", "configmaps", *(["networkpolicies"] if policies else ()), *claims)
-    return Manifests(plan.run_id, cluster["namespace"], objects, kinds, tuple(_notes(plan)))
+    return Manifests(plan.run_id, cluster.namespace, objects, kinds, tuple(_notes(plan)))
 
 
 def _pieces(plan: Plan, code: bytes) -> Iterator[Manifest]:
     """The code, cut anew."""
-    [sent] = plan.requests("code")
-    model = sent["pieces"][0] if sent["pieces"] else None
+    sent = plan.only(CodeStep)
+    model = sent.pieces[0] if sent.pieces else None
     for number, at in enumerate(range(0, len(code), PIECE_BYTES)):
         if model is not None:
-            meta = {**model["metadata"], "name": layout.piece_name(plan.run_id, sent["digest"], number)}
+            meta = {**model["metadata"], "name": layout.piece_name(plan.run_id, sent.digest, number)}
             data = base64.b64encode(code[at : at + PIECE_BYTES]).decode()
             yield {**model, "metadata": meta, "binaryData": {"piece": data}}
 
@@ -129,33 +140,33 @@ def _mount(spec: Mapping[str, Any], pieces: list[Manifest]) -> None:
 
 def _stands_on_another(plan: Plan) -> bool:
     """Whether the pods are those of a runtime, to which a TrainJob can give no deadline."""
-    return plan.job.get("kubernetes", {}).get("runtime") is not None
+    return plan.only(ClusterStep).user is not None
 
 
 def _notes(plan: Plan) -> Iterator[Note]:
     policy = plan.policy
-    if policy.get("max_restarts", 0):
+    if policy.max_restarts:
         yield Note(
             "written-restarts",
-            f"restarts: {policy['max_restarts']}, and no supervisor starts the ranks again: the first failure is final",
+            f"restarts: {policy.max_restarts}, and no supervisor starts the ranks again: the first failure is final",
             "windlass run --on TARGET keeps a run; or apply another plan, with kubernetes: {results: {claim: NAME}}",
         )
-    if policy.get("min_nodes", plan.num_nodes) < plan.num_nodes:
+    if policy.min_nodes < plan.num_nodes:
         yield Note(
             "written-nodes",
             f"a range of nodes, and no supervisor changes their number: all {plan.num_nodes} are needed",
             "write nodes: with the number that the cluster has capacity for",
         )
-    if num_spares(plan.engine, plan.job):
+    if plan.num_spares:
         message = "kubernetes.spares: there are none, since no supervisor gives them the place of a lost pod"
         yield Note("written-spares", message, "windlass run --on TARGET keeps a run")
-    for upload in plan.requests("upload"):
+    for upload in plan.every(UploadStep):
         yield Note(
             "written-outputs",
-            f"outputs: {upload['destination']}, and no supervisor uploads them: they stay in the claim of the results",
+            f"outputs: {upload.destination}, and no supervisor uploads them: they stay in the claim of the results",
             "windlass run --on TARGET keeps a run",
         )
-    if policy.get("timeout_seconds") is not None:
+    if policy.timeout_seconds is not None:
         said = ("is counted in each pod, from the time that it is on a node", "time in a queue is not counted")
         if _stands_on_another(plan):
             said = (

@@ -20,7 +20,8 @@ from windlass.engines.kubernetes.objects.mount_manifests import (
     Way,
     volume,
 )
-from windlass.plan.plan import Note, Step, blocker
+from windlass.plan.notes import Note, blocker
+from windlass.plan.steps import MountClaimStep, MountStep, MountVolumeStep, Step
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.planning.facts import Cluster
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from windlass.spec.parts import Data, FileSystem
     from windlass.spec.targets import KubernetesTarget
 
-VOLUME_STEP, CLAIM_STEP = "mount-volume", "mount-claim"
 SOURCE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w!.'()*=+@-]+)*/?", re.ASCII)
 """Addresses whose prefix can be an option of a mount and a folder of a volume."""
 ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -105,23 +105,18 @@ def _steps(planned: Iterable[PlannedMount], cluster: Cluster | None) -> Iterator
     for data, way, one, why in planned:
         name = one.claim_name
         if name not in made and (cluster is None or not cluster.has_claim(name)):
-            for kind, manifest in ((VOLUME_STEP, one.persistent), (CLAIM_STEP, one.claim)):
-                yield Step(
-                    kind, f"make {manifest['kind']} {manifest['metadata']['name']}, which no run removes", manifest
-                )
+            for kind, manifest in ((MountVolumeStep, one.persistent), (MountClaimStep, one.claim)):
+                yield kind(f"make {manifest['kind']} {manifest['metadata']['name']}, which no run removes", manifest)
         made.add(name)
         how = "" if data.write else " read-only"
-        yield Step(
-            "mount",
+        yield MountStep(
             f"mount {data.source}{how} as ${data.env_name} by {way.kind} ({way.driver}): {why}",
-            {
-                "name": data.name,
-                "source": data.source,
-                "kind": way.kind,
-                "claim": name,
-                "folder": way.folder,
-                "why": why,
-            },
+            name=data.name,
+            source=data.source,
+            by=way.kind,
+            claim=name,
+            folder=way.folder,
+            why=why,
         )
 
 

@@ -21,10 +21,8 @@ from windlass.engines.kubernetes.reading.admission import GROUP
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.errors import near
 from windlass.plan import arguments
-from windlass.plan.lone_ranks import lone_ranks
-from windlass.plan.plan import Note, blocker
-from windlass.plan.policy import secret_variable
-from windlass.plan.time_limit import time_limit
+from windlass.plan.environment import secret_variable
+from windlass.plan.notes import Note, blocker, lone_ranks, time_limit
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.planning.facts import Cluster, Facts

@@ -21,11 +21,20 @@ from windlass.engines.kubernetes.planning.runtimes import Runtimes, runtime_of
 from windlass.engines.kubernetes.planning.transfers import outputs_max, plan_transfers, wanted_claim
 from windlass.engines.kubernetes.reading.preflight.rbac import POLICIES, supervisor_needs
 from windlass.engines.kubernetes.reading.preflight.rights import SupervisorPlace, supervisor_place
-from windlass.plan.plan import Plan, Step
-from windlass.plan.policy import policy
+from windlass.plan.compose import NodeTemplate
+from windlass.plan.plan import Plan, Policy
 from windlass.plan.remote import Folders, remote_nodes
-from windlass.plan.steps import node_steps
-from windlass.plan.template import NodeTemplate
+from windlass.plan.steps import (
+    AttemptPartStep,
+    AttemptStep,
+    ClaimStep,
+    ClusterStep,
+    NetworkPolicyStep,
+    ObjectStep,
+    Step,
+    SupervisorStep,
+    node_steps,
+)
 
 if TYPE_CHECKING:
     from windlass.engines.travel import CodeFacts
@@ -55,11 +64,11 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
         output_dir=_output_dir(shape, job),
         num_nodes=job.nodes.max,
         procs_per_node=shape.procs_per_node,
-        policy=policy(job),
+        policy=Policy.of_job(job),
         job=job.model_dump(mode="json", exclude_defaults=True),
         archive=facts.code.archive,
         steps=(
-            _cluster_step(shape, target, facts, why),
+            _cluster_step(shape, job, target, facts, why),
             *transfers.before,
             *mounts.steps,
             *_object_steps(objects, shape, job, facts.code),
@@ -81,6 +90,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             )
         ),
         price=provisioning.price,
+        num_spares=job.kubernetes.spares,
         nodes=nodes,
     )
 
@@ -206,22 +216,21 @@ def _nodes(
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
-def _cluster_step(shape: Shape, target: KubernetesTarget, facts: Facts, why: str) -> Step:
+def _cluster_step(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, why: str) -> ClusterStep:
     """Where the objects are created, and facts for commands on the run that its objects do not have."""
-    expires, of_runtime = shape.expires_seconds, shape.runtime is not None
-    return Step(
-        "cluster",
+    results, of_runtime = job.kubernetes.results, shape.runtime is not None
+    return ClusterStep(
         f"{why}: {WORKLOADS[shape.via].api} in namespace {shape.namespace} of context {target.context}",
-        {
-            "context": target.context,
-            "namespace": shape.namespace,
-            "via": shape.via,
-            "why": why,
-            **({} if expires is None else {ttl.AFTER: expires}),
-            **({"supervisor_queue": shape.supervisor_queue} if shape.supervisor_queue else {}),
-            "kubeconfig": facts.kubeconfig,
-            **({"image": shape.image or _runtimes(facts).image, "user": shape.user} if of_runtime else {}),
-        },
+        namespace=shape.namespace,
+        via=shape.via,
+        context=target.context,
+        kubeconfig=facts.kubeconfig,
+        why=why,
+        expires_seconds=shape.expires_seconds,
+        supervisor_queue=shape.supervisor_queue,
+        image=shape.image or _runtimes(facts).image if of_runtime else "",
+        user=shape.user if of_runtime else None,
+        keeps_claim=results is not None and results.keep,
     )
 
 
@@ -229,37 +238,26 @@ def _object_steps(objects: RunObjects, shape: Shape, job: Job, code: CodeFacts) 
     """The objects that every run has, in the order in which they are created."""
     run_id, num = shape.run_id, len(objects.pieces)
     how = f"to {shape.code_source}" if shape.code_source else f"in {num or 'no'} piece{'' if num == 1 else 's'}"
-    yield Step("object", f"make ConfigMap {run_id}, which owns all others", objects.anchor)
-    yield Step(
-        "code",
-        f"send the code, {code.size}, {how}",
-        {
-            "folder": code.folder,
-            "digest": shape.code_digest,
-            "bytes": code.num_packed_bytes,
-            **({"source": shape.code_source} if shape.code_source else {}),
-            **code.contents(),
-            "pieces": list(objects.pieces),
-        },
-    )
-    yield Step("object", f"make Service {run_id}, by which pods find each other", objects.service)
+    yield ObjectStep(f"make ConfigMap {run_id}, which owns all others", objects.anchor)
+    yield code.step(how, source=shape.code_source, pieces=tuple(objects.pieces))
+    yield ObjectStep(f"make Service {run_id}, by which pods find each other", objects.service)
     if objects.claim is not None:
         kept = "kept" if job.kubernetes.results is not None and job.kubernetes.results.keep else "removed with the run"
-        yield Step("claim", f"make PersistentVolumeClaim {run_id}, {kept}", objects.claim)
+        yield ClaimStep(f"make PersistentVolumeClaim {run_id}, {kept}", objects.claim)
     *parts, owner = objects.attempt
     for part in parts:
-        yield Step("attempt-part", f"make {_named(part)}, which the next one refers to", part)
+        yield AttemptPartStep(f"make {_named(part)}, which the next one refers to", part)
     spares = job.kubernetes.spares
     more = f"; pods beside those of its nodes, as spares: {spares}" if spares else ""
     waits = "" if job.queue is None else f"; each waits in queue {job.queue}"
     waits += f" at priority {job.priority}" if waits and job.priority is not None else ""
-    yield Step("attempt", f"make {_named(owner)}, and one more for each restart{waits}{more}", owner)
+    yield AttemptStep(f"make {_named(owner)}, and one more for each restart{waits}{more}", owner)
 
 
 def _policy_steps(objects: RunObjects, target: KubernetesTarget, facts: Facts) -> Iterator[Step]:
     if target.network_policy and facts.cluster is not None and not facts.cluster.rights.lacking(POLICIES):
         for made in objects.policies:
-            yield Step("policy", f"make {_named(made)}, which admits the run's own pods", made)
+            yield NetworkPolicyStep(f"make {_named(made)}, which admits the run's own pods", made)
 
 
 def _supervisor_steps(shape: Shape, job: Job) -> Iterator[Step]:
@@ -271,7 +269,7 @@ def _supervisor_steps(shape: Shape, job: Job) -> Iterator[Step]:
             "the supervisor of the run in the cluster",
         )
         for made, purpose in zip(supervisor_objects(shape, job), purposes, strict=True):
-            yield Step("supervisor", f"make {_named(made)}, {purpose}", made)
+            yield SupervisorStep(f"make {_named(made)}, {purpose}", made)
 
 
 def _named(made: Manifest) -> str:

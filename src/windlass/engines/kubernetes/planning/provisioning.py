@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects.node_pools import (
     MAX_TYPES,
@@ -14,10 +14,11 @@ from windlass.engines.kubernetes.objects.node_pools import (
     taint_text,
 )
 from windlass.engines.kubernetes.objects.observations import NodePoolMatch
-from windlass.engines.kubernetes.objects.pod_template import GPU, INSTANCE_LABEL
+from windlass.engines.kubernetes.objects.pod_template import GPU
 from windlass.engines.kubernetes.objects.quantity import Json
-from windlass.plan.plan import Note, Step
-from windlass.plan.price import LISTED_IN, list_price, price
+from windlass.plan.notes import Note
+from windlass.plan.price import LISTED_IN, Price, list_price, price
+from windlass.plan.steps import NodePool, NodePoolsStep, Step
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.planning.facts import Cluster
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
     from windlass.spec.targets import KubernetesTarget
 
-MACHINES: Final = "machines"
-"""The kind of the step."""
 MAX_POOLS: Final = 4
 
 
@@ -36,7 +35,7 @@ class Provisioning:
 
     steps: tuple[Step, ...]
     notes: tuple[Note, ...]
-    price: dict[str, Any] | None
+    price: Price | None
 
 
 def plan_provisioning(
@@ -59,7 +58,7 @@ def _steps(pools: Iterable[NodePoolMatch], target: KubernetesTarget) -> Iterator
         shown = "; or ".join(_text(pool, target) for pool in fit[:MAX_POOLS])
         more = f"; or {len(fit) - MAX_POOLS} more" if len(fit) > MAX_POOLS else ""
         summary = f"where no node has the capacity, wait for new ones: {shown}{more}"
-        yield Step(MACHINES, summary, {"pools": [_request(pool, target) for pool in fit]})
+        yield NodePoolsStep(summary, tuple(_pool(pool, target) for pool in fit))
 
 
 def _pool_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
@@ -116,9 +115,7 @@ def _node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
     return str(types[0]) if len(types) == 1 else None
 
 
-def _price(
-    job: Job, pools: tuple[NodePoolMatch, ...], target: KubernetesTarget, table: Table | None
-) -> dict[str, Any] | None:
+def _price(job: Job, pools: tuple[NodePoolMatch, ...], target: KubernetesTarget, table: Table | None) -> Price | None:
     """The price of a plan: the target's own, else the list price where the target names its region."""
     num_nodes, spares = job.nodes.max, job.kubernetes.spares
     kind = _node_type(job, pools)
@@ -136,14 +133,7 @@ def _text(pool: NodePoolMatch, target: KubernetesTarget) -> str:
     return f"NodePool {pool.name} makes {makes(pool, pool.types, prices)}"
 
 
-def _request(pool: NodePoolMatch, target: KubernetesTarget) -> dict[str, Any]:
-    """The same as JSON."""
+def _pool(pool: NodePoolMatch, target: KubernetesTarget) -> NodePool:
+    """The same as a value of a plan."""
     prices = {one: target.prices[one] for one in pool.types if one in target.prices}
-    found = {
-        "name": pool.name,
-        INSTANCE_LABEL: list(pool.types),
-        "capacity_types": list(pool.capacity_types),
-        "requirements": list(pool.others),
-        "prices": prices,
-    }
-    return {name: value for name, value in found.items() if value}
+    return NodePool(pool.name, tuple(pool.types), tuple(pool.capacity_types), tuple(pool.others), prices)

@@ -18,7 +18,7 @@ from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.runtimes import API, NODE, STEP, Patching, Runtime, patching_of
 from windlass.errors import near
-from windlass.plan.plan import Note, blocker
+from windlass.plan.notes import Note, blocker
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.planning.facts import Cluster

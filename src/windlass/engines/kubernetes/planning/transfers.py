@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Final
 from windlass.engines.kubernetes.objects import layout, transfer_manifests
 from windlass.engines.kubernetes.objects.pod_template import Shape
 from windlass.engines.kubernetes.objects.transfer_manifests import REACHED, READ, needs_obstore
-from windlass.plan.plan import Note, Step, blocker
-from windlass.plan.steps import upload_times
-from windlass.plan.stores import image_notes
+from windlass.plan.notes import Note, blocker, image_notes
+from windlass.plan.steps import (
+    CheckJobStep,
+    CollectStep,
+    DataClaimStep,
+    StageJobStep,
+    StageStep,
+    Step,
+    TransferStep,
+    UploadJobStep,
+    UploadStep,
+)
 from windlass.stores.gs_az import INSTALL
 
 if TYPE_CHECKING:
@@ -78,34 +87,40 @@ def _staging_steps(shape: Shape, job: Job, target: KubernetesTarget, cluster: Cl
     claim = wanted_claim(job, target)
     is_there = claim is not None and cluster is not None and cluster.has_claim(claim.claim)
     if claim is not None and claim.size is not None and not is_there:
-        yield Step(
-            "data-claim",
+        yield DataClaimStep(
             f"make PersistentVolumeClaim {claim.claim}, which no run removes",
             transfer_manifests.claim_of_data(shape.namespace, claim),
         )
     if claim is not None or shape.code_source or _destination(shape, job):
         made = transfer_manifests.contents(shape, job)
-        yield Step("transfer", f"make ConfigMap {made['metadata']['name']}, the program that moves files", made)
+        yield TransferStep(f"make ConfigMap {made['metadata']['name']}, the program that moves files", made)
     if claim is None:
         return
-    sets = [{"name": data.name, "source": data.source, "link": _data_path(shape, data)} for data in _staged(job)]
-    for data, one in zip(_staged(job), sets, strict=True):
-        yield Step("stage", f"stage {data.source} as ${data.env_name} in claim {claim.claim}", one)
-    made = transfer_manifests.stage_job(shape, job, sets)
-    yield Step("stage-job", f"make Job {made['metadata']['name']}, which stages them before the first attempt", made)
+    sets = [
+        StageStep(
+            f"stage {data.source} as ${data.env_name} in claim {claim.claim}",
+            name=data.name,
+            source=data.source,
+            link=_data_path(shape, data),
+        )
+        for data in _staged(job)
+    ]
+    yield from sets
+    made = transfer_manifests.stage_job(
+        shape, job, [{"name": one.name, "source": one.source, "link": one.link} for one in sets]
+    )
+    yield StageJobStep(f"make Job {made['metadata']['name']}, which stages them before the first attempt", made)
 
 
 def _upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
     results = job.kubernetes.results
     if not (to := _destination(shape, job)) or results is None:
         return
-    more, words = upload_times(job)
-    yield Step("upload", f"upload the outputs to {to} {words}", {"source": layout.OUTPUT, "destination": to, **more})
+    yield UploadStep.of_job(job, layout.OUTPUT, to)
     made = transfer_manifests.upload_job(shape, job, results.claim or shape.run_id, to)
-    yield Step("upload-job", f"make Job {made['metadata']['name']}, which uploads them", made)
+    yield UploadJobStep(f"make Job {made['metadata']['name']}, which uploads them", made)
     made = transfer_manifests.check_job(shape, job, to)
-    yield Step(
-        "check-job",
+    yield CheckJobStep(
         f"make Job {made['metadata']['name']}, which lists that store while the ranks start: "
         "where it is refused, the run ends",
         made,
@@ -113,15 +128,15 @@ def _upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
 
 
 def _collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
-    """The step that collects outputs from the pods after the last attempt."""
+    """The step that copies the outputs from the pods after the last attempt."""
     from windlass.spec.units import format_size  # the supervisor in the cluster has no `spec`
 
     if most := outputs_max(job, shape.via):
-        yield Step(
-            "collect",
-            f"bring outputs of up to {format_size(most)} home after the last attempt, to "
-            f"runs/{shape.run_id}/output; larger ones are deleted with the pods",
-            {"source": layout.OUTPUT, "max_bytes": most},
+        yield CollectStep(
+            f"copy outputs of up to {format_size(most)} from the pods to runs/{shape.run_id}/output after the last "
+            "attempt; larger ones are deleted with the pods",
+            layout.OUTPUT,
+            most,
         )
 
 

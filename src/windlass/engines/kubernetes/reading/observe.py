@@ -34,6 +34,7 @@ from windlass.engines.kubernetes.reading import admission, claims, karpenter, qu
 from windlass.engines.kubernetes.reading.diagnose.rules import rules_on
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import AttemptStep, ClusterStep, CodeStep
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -65,9 +66,8 @@ Answers = dict[str, Any]
 
 def observe(store: Store, status: Status) -> Observations:
     """What is known of a run on a cluster."""
-    plan = Plan.from_json(store.plan(status.id))
-    [code] = plan.requests("code")
-    seen = diagnose.observe(store, status, moved=(layout.CODE, code["folder"]))
+    plan = store.plan(status.id)
+    seen = diagnose.observe(store, status, moved=(layout.CODE, plan.only(CodeStep).folder))
     cluster = replace(cluster_status(store, status, plan), pod_spec=pod_spec(attempt_objects(plan)))
     away = f"the cluster: {cluster.unreachable}; pods and objects are as last recorded"
     not_seen = (*((away,) if cluster.unreachable else ()), *cluster.not_seen)
@@ -142,7 +142,7 @@ def _merged(
     reports: Iterable[ObjectReport],
     members: tuple[int, ...],
 ) -> ClusterStatus:
-    [made] = plan.requests("attempt")
+    made = plan.only(AttemptStep).manifest
     there = assignment.by_place(_items(answers, "pods"))
     pods = [
         _newer(pod_status(node, there.get(place)), known.get(node), is_over=status.phase.is_terminal)
@@ -176,9 +176,9 @@ def _newer(now: PodStatus, before: PodStatus | None, *, is_over: bool) -> PodSta
 
 def _ask(plan: Plan, assignment: PodAssignment) -> tuple[Answers, str]:
     """What the cluster reports now, and why it does not, if so."""
-    [cluster], [made] = plan.requests("cluster"), plan.requests("attempt")
+    cluster, made = plan.only(ClusterStep), plan.only(AttemptStep).manifest
     try:
-        client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+        client = Client(cluster.context, cluster.namespace, cluster.kubeconfig)
     except (EngineError, UsageError) as error:
         return {}, error.message
     name = layout.attempt_name(plan.run_id, assignment.newest)

@@ -38,7 +38,7 @@ from windlass.engines.kubernetes.running.signals import Signals
 from windlass.engines.kubernetes.running.tombstones import Ear
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
-from windlass.plan.price import num_spares
+from windlass.plan.steps import AttemptPartStep, AttemptStep
 from windlass.runs.events import StopRequested
 from windlass.runs.node_events import RankSeen, Reported
 from windlass.runs.stop_request import QUEUE
@@ -283,7 +283,7 @@ class PodAttempt(Attempt):
         self.run_id = plan.run_id
         self.number = number
         self.assignment = assignment or PodAssignment.of(folder, number, len(specs))
-        has_spares = num_spares(plan.engine, plan.job) > 0
+        has_spares = plan.num_spares > 0
         own = [one.made_for for one in self.assignment.pods]
         self._firsts = firsts or (self.assignment.first_attempts(folder) if has_spares else own)
         newest = self.assignment.newest
@@ -293,18 +293,18 @@ class PodAttempt(Attempt):
         self._woken_at = 0.0
         self._events = control.events
         self._connections = Connections(len(specs))
-        self._readers = Readers(len(specs), plan.policy.get("hang_seconds"))
+        self._readers = Readers(len(specs), plan.policy.hang_seconds)
         if self._events is not None:  # how much is printed is reported by the pods
             self.output_lag_seconds = self._readers.printed_seconds
         else:
             self.report_lag_seconds = EXEC_LAG_SECONDS
         self.is_seen_alive = False
         """Whether this supervisor has seen a pod of it run."""
-        made = plan.requests("attempt")[0]
+        made = plan.only(AttemptStep).manifest
         self.ear = Ear(client, plan.run_id, folder.parent)
         owner = (made["apiVersion"], made["kind"])
         self.pods = PodWatch(client, plan.run_id, self.assignment, owner, self._pods_changed, self.ear.listen)
-        claims = claims_of([*plan.requests("attempt-part"), made])
+        claims = claims_of([*plan.manifests(AttemptPartStep), made])
         name = layout.attempt_name(plan.run_id, newest)
         self.queue = QueueWatch(client, made, name, newest, self.pods)
         self.problems = PodProblems(

@@ -18,6 +18,7 @@ from windlass.engines.kubernetes.objects.pods import Pod, PodId, pod_id
 from windlass.engines.kubernetes.objects.workloads.job import keeps_others
 from windlass.engines.kubernetes.running import reuse
 from windlass.plan.compose import compose
+from windlass.plan.steps import AttemptStep
 from windlass.runs.events import Warned
 from windlass.runs.record import CLUSTER
 from windlass.supervise.recorder import Recorder
@@ -93,7 +94,7 @@ class AttemptStart:
         if len(pods) == len(earlier.pods):
             same = PodAssignment(self._number, earlier.pods)
             return self._new_pods if before.reason == "preemption" else same  # some of their nodes are about to go
-        if not keeps_others(self._plan.requests("attempt")[0]):
+        if not keeps_others(self._plan.only(AttemptStep).manifest):
             return self._new_pods
         others = itertools.chain(self._spares.ready(self._record.status), self._new_pods.pods)
         chosen = (one if place in pods else next(others) for place, one in enumerate(earlier.pods))
@@ -158,10 +159,10 @@ class AttemptStart:
         """
         status = self._record.status
         *parts, maker = numbered(self._plan, self._number, len(assignment.created) + num_spares)
-        if (limit := self._plan.policy["timeout_seconds"]) is not None:
+        if (limit := self._plan.policy.timeout_seconds) is not None:
             ahead = self._client.ahead if status.supervisor == CLUSTER else 0.0  # where the record has its times
             left = limit - status.limited_seconds(time.time() + ahead)
-            seconds = pod_template.deadline_seconds(left, self._plan.policy["grace_seconds"])
+            seconds = pod_template.deadline_seconds(left, self._plan.policy.grace_seconds)
             pod_template.bounded([*parts, maker], seconds)
         config = {
             "apiVersion": "v1",

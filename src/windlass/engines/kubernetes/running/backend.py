@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,6 @@ from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
 from windlass.engines.kubernetes.objects.transfer_manifests import filled
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
-from windlass.engines.kubernetes.planning.mounts import CLAIM_STEP, VOLUME_STEP
 from windlass.engines.kubernetes.reading.preflight.capacity import Room
 from windlass.engines.kubernetes.running import code_store, deletion, reuse, shutdown, tombstones
 from windlass.engines.kubernetes.running.attempt import PodAttempt
@@ -31,6 +31,25 @@ from windlass.engines.kubernetes.running.spares import Spares
 from windlass.errors import EngineError
 from windlass.plan.compose import compose
 from windlass.plan.plan import Plan
+from windlass.plan.steps import (
+    AttemptStep,
+    CheckJobStep,
+    ClaimStep,
+    ClusterStep,
+    CodeStep,
+    CollectStep,
+    DataClaimStep,
+    ManifestStep,
+    MountClaimStep,
+    MountVolumeStep,
+    NetworkPolicyStep,
+    ObjectStep,
+    StageJobStep,
+    StageStep,
+    TransferStep,
+    UploadJobStep,
+    UploadStep,
+)
 from windlass.runs import node_events
 from windlass.runs.events import PodsReused, RunEnding, Warned, entries, of_newest_attempt
 from windlass.runs.phase import Phase
@@ -68,23 +87,24 @@ class KubernetesBackend(Backend):
         """
         self.plan = plan
         self._run_dir = run_dir
-        [cluster] = plan.requests("cluster")
-        self.client = Client(cluster["context"], cluster["namespace"], cluster["kubeconfig"])
+        cluster = plan.only(ClusterStep)
+        self.client = Client(cluster.context, cluster.namespace, cluster.kubeconfig)
         self.control = control or ExecControl(self.client, plan.nodes.worker_python)
-        self.via = cluster["via"]
+        self.via = cluster.via
         self.spares = Spares(self.client, self.control, plan, run_dir)
         self.room = Room(self.client, plan)
         self._home = run_dir.parent.parent
         self.lease = Lease(self.client, plan.run_id, holder_of(self._home))
-        sources = {one["name"]: one["source"] for one in plan.requests("stage")}
-        self._staging = DataStaging(self._transfer("stage-job"), sources)
-        [upload] = plan.requests("upload") or [{"destination": ""}]
-        self._upload = OutputsUpload(self._transfer("upload-job"), upload["destination"])
-        upload_at = (lambda step: self._transfer("upload-job", step)) if upload.get("at") == "checkpoint" else None
-        self._uploads = CheckpointUploads(upload_at, upload["destination"])
-        self._check = OutputsCheck(self._transfer("check-job"))
+        sources = {one.name: one.source for one in plan.every(StageStep)}
+        self._staging = DataStaging(self._transfer(StageJobStep), sources)
+        upload = plan.first(UploadStep)
+        destination = "" if upload is None else upload.destination
+        self._upload = OutputsUpload(self._transfer(UploadJobStep), destination)
+        is_early = upload is not None and upload.at == "checkpoint"
+        self._uploads = CheckpointUploads(partial(self._transfer, UploadJobStep) if is_early else None, destination)
+        self._check = OutputsCheck(self._transfer(CheckJobStep))
         self.uploads_outputs = self._upload.is_wanted
-        self._outputs_max = next((int(one["max_bytes"]) for one in plan.requests("collect")), 0)
+        self._outputs_max = collect.max_bytes if (collect := plan.first(CollectStep)) is not None else 0
         """Bytes that outputs may have to be collected from the pods; 0: they are not."""
         fetch = fetch or ExecFetch(self.client, plan.nodes.worker_python)
         self._collection = OutputsCollection(self.client, self.control, fetch, plan.run_id, run_dir, self._outputs_max)
@@ -149,7 +169,7 @@ class KubernetesBackend(Backend):
         """
         if record.status.phase.is_terminal:
             tombstones.forget(self.client, self.plan.run_id)
-        if not record.status.attempts and not self.plan.requests("stage-job") and not self.room.is_elastic:
+        if not record.status.attempts and not self.plan.first(StageJobStep) and not self.room.is_elastic:
             # Where data is staged, pods would wait for it; with a range of nodes, capacity decides. What is refused now
             # is refused again by the supervisor, which records it.
             with contextlib.suppress(EngineError):
@@ -161,8 +181,8 @@ class KubernetesBackend(Backend):
         `owner` is that object of a run that must exist: one that was removed is not created again.
         """
         owner = owner or self.anchor()
-        claims = self.plan.requests("claim")
-        others = [*self.plan.requests("object")[1:], *self._missing_pieces(), *self._of_submission()]
+        claims = self.plan.manifests(ClaimStep)
+        others = [*self.plan.manifests(ObjectStep)[1:], *self._missing_pieces(), *self._of_submission()]
         free, owned = (claims, others) if self._is_claim_kept() else ([], [*others, *claims])
         with ThreadPoolExecutor(SENDERS) as pool:
             list(pool.map(self.create, [*(manifests.owned(one, owner) for one in owned), *free]))
@@ -170,27 +190,27 @@ class KubernetesBackend(Backend):
 
     def _missing_pieces(self) -> list[Manifest]:
         """The pieces of the code, unless the cluster has them all."""
-        planned = {piece["metadata"]["name"] for piece in self.plan.requests("code")[0]["pieces"]}
+        planned = {piece["metadata"]["name"] for piece in self.plan.only(CodeStep).pieces}
         found = self.client.find("v1", "ConfigMap", layout.selector(self.plan.run_id), limit="500")["items"]
         return [] if planned <= {one["metadata"]["name"] for one in found} else code_store.pieces(self.plan)
 
     def _of_submission(self) -> list[Mapping[str, Any]]:
         """Objects that are created from a user's machine alone; those that are of no run are made here."""
         if not is_imported(self.plan):  # else the machine that submitted it has made and stored them
-            for made in (one for kind in ("data-claim", VOLUME_STEP, CLAIM_STEP) for one in self.plan.requests(kind)):
+            for made in self.plan.manifests(DataClaimStep, MountVolumeStep, MountClaimStep):
                 self.client.create_if_absent(made)
-            [code] = self.plan.requests("code")
-            if "source" in code:
-                code_store.send(code["source"], code["bytes"], lambda: code_store.packed(self.plan))
-        return [*self.plan.requests("policy"), *map(filled, self.plan.requests("transfer"))]
+            code = self.plan.only(CodeStep)
+            if code.source:
+                code_store.send(code.source, code.bytes, lambda: code_store.packed(self.plan))
+        return [*self.plan.manifests(NetworkPolicyStep), *map(filled, self.plan.manifests(TransferStep))]
 
     def _is_claim_kept(self) -> bool:
         """Whether the claim of the run stays when the run is removed."""
-        return bool(self.plan.job.get("kubernetes", {}).get("results", {}).get("keep", False))
+        return self.plan.only(ClusterStep).keeps_claim
 
     def anchor(self) -> Mapping[str, Any]:
         """The object that owns all others of the run, made if it is not there. Raises EngineError."""
-        return self.create(self.plan.requests("object")[0])
+        return self.create(self.plan.manifests(ObjectStep)[0])
 
     def create(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create an object, or give the existing one if it is of the run. Raises EngineError."""
@@ -208,9 +228,9 @@ class KubernetesBackend(Backend):
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def _transfer(self, kind: str, step: int | None = None) -> JobTransfer | None:
+    def _transfer(self, kind: type[ManifestStep], step: int | None = None) -> JobTransfer | None:
         """By a Job of the plan; one that is made several times has the step of a checkpoint in its name."""
-        for made in self.plan.requests(kind):
+        for made in self.plan.manifests(kind):
             if step is not None:
                 meta = made["metadata"]
                 made = {**made, "metadata": {**meta, "name": f"{meta['name']}-{step % MOST_STEPS}"}}
@@ -218,7 +238,7 @@ class KubernetesBackend(Backend):
                 self.client,
                 made,
                 lambda made: self.create(manifests.owned(made, self.create_shared())),
-                warns=kind != "check-job",
+                warns=kind is not CheckJobStep,
             )
         return None
 
@@ -272,7 +292,7 @@ class KubernetesBackend(Backend):
     def remove(self) -> None:
         """See `Backend`: all objects of the run, except a claim that the job keeps."""
         shutdown.remove(self.client, self.plan.run_id)
-        for claim in () if self._is_claim_kept() else self.plan.requests("claim"):
+        for claim in () if self._is_claim_kept() else self.plan.manifests(ClaimStep):
             self.client.delete("v1", "PersistentVolumeClaim", claim["metadata"]["name"])
 
     @property
@@ -380,7 +400,7 @@ class KubernetesBackend(Backend):
         status = record.status
         well = status.phase is Phase.SUCCEEDED
         tombstones.tell_end(self.client, self.plan.run_id, stopped=status.stop_requested, well=well)
-        if WORKLOADS[self.via].remakes(self.plan.requests("attempt")[0]) and status.attempts:
+        if WORKLOADS[self.via].remakes(self.plan.only(AttemptStep).manifest) and status.attempts:
             shutdown.end_makers(self.client, self.plan.run_id, WORKLOADS[self.via])
         number = len(status.attempts)
         folder = self._folder(number)

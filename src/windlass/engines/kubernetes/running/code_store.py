@@ -14,6 +14,7 @@ from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.travel import planned_code
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import CodeStep
 from windlass.stores.errors import Denied, Missing, StoreError
 from windlass.stores.s3.bucket import Bucket
 from windlass.stores.s3.objects import PART_BYTES, write
@@ -30,7 +31,7 @@ def packed(plan: Plan) -> bytes:
 
 def pieces(plan: Plan) -> list[Manifest]:
     """The pieces of the code with their content. Raises as `packed`."""
-    data, planned = packed(plan), plan.requests("code")[0]["pieces"]
+    data, planned = packed(plan), plan.only(CodeStep).pieces
     return [
         {**piece, "binaryData": {"piece": base64.b64encode(data[at : at + PIECE_BYTES]).decode()}}
         for piece, at in zip(planned, range(0, len(data), PIECE_BYTES), strict=True)

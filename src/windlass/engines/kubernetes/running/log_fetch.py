@@ -26,7 +26,8 @@ from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS
 from windlass.engines.kubernetes.reading.discovery import discovery
 from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.errors import NoSuchRun
-from windlass.plan.plan import Plan, Step
+from windlass.plan.plan import Plan, Policy
+from windlass.plan.steps import AttemptStep
 from windlass.supervise.log_tail import LogTail
 from windlass.worker.protocol import NodeSpec
 
@@ -132,9 +133,9 @@ class LogReader:
             output_dir="",
             num_nodes=len(specs),
             procs_per_node=len(_ranks(specs[0])),
-            policy={},
+            policy=Policy(None, 0.0, None, 0, (), 1),
             job={},
-            steps=(Step("attempt", "", maker),),
+            steps=(AttemptStep("", maker),),
         )
         for other in self._attempts.values():  # whose pods waited for the attempt, which has new ones
             if other.number == number and _nodes(other).intersection(spec.node for spec in specs):

@@ -17,7 +17,6 @@ from windlass.engines.kubernetes.objects.pod_status import has_ended, is_alive
 from windlass.engines.kubernetes.objects.pods import Pod, PodId, by_id
 from windlass.engines.kubernetes.running import reuse
 from windlass.plan.plan import Plan
-from windlass.plan.price import num_spares
 from windlass.runs.record import Attempt, Status
 
 
@@ -28,7 +27,7 @@ class Spares:
         self._client = client
         self._control = control
         self._run_id = plan.run_id
-        self.num = num_spares(plan.engine, plan.job)
+        self.num = plan.num_spares
         """How many the run has in all."""
         self._run_dir = run_dir
 

@@ -21,6 +21,7 @@ from windlass.engines.kubernetes.running.collection import PushFetch
 from windlass.engines.kubernetes.supervisor.mirror import Mirror
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import AttemptStep
 from windlass.runs.events import PodsReused
 from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
 from windlass.supervise.clock import Clock
@@ -49,7 +50,7 @@ class InClusterBackend(KubernetesBackend):
 
     def requested_at(self, number: int) -> float | None:
         """See `Backend`: those of the first attempt were requested by the machine that submitted the run."""
-        [made] = self.plan.requests("attempt")
+        made = self.plan.only(AttemptStep).manifest
         try:
             found = self.client.get(made["apiVersion"], made["kind"], layout.attempt_name(self.plan.run_id, number))
         except EngineError:
@@ -67,7 +68,7 @@ class InClusterBackend(KubernetesBackend):
 
     def _kept_attempts(self, record: Recorder, number: int) -> set[int]:
         self.spares.end(record.status, number)
-        [made] = self.plan.requests("attempt")
+        made = self.plan.only(AttemptStep).manifest
         if WORKLOADS[self.via].remakes(made):
             return set()
         give_up = time.monotonic() + LEAVE_SECONDS

@@ -33,6 +33,7 @@ from windlass.engines.kubernetes.supervisor.mirror import Mirror, MirroredStore
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord
 from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import AttemptStep, ClusterStep
 from windlass.runs import crash
 from windlass.runs.events import NodeStarted, SupervisorRestarted, of_newest_attempt
 from windlass.runs.store import RunWriter
@@ -158,7 +159,7 @@ def _restore_folder(client: Client, writer: RunWriter, plan: Plan, run_dir: Path
 
 def _is_made(client: Client, plan: Plan, number: int) -> bool:
     """Whether the owner object of an attempt's pods exists, which is created last."""
-    [made], name = plan.requests("attempt"), layout.attempt_name(plan.run_id, number)
+    made, name = plan.only(AttemptStep).manifest, layout.attempt_name(plan.run_id, number)
     return client.get_if_exists(made["apiVersion"], made["kind"], name) is not None
 
 
@@ -198,8 +199,5 @@ def _listening(client: Client, run_id: str, run_dir: Path, clock: Clock) -> Iter
 def _placed(data: dict[str, Any], kubeconfig: str) -> Plan:
     """The plan, whose cluster is reached from inside."""
     plan = Plan.from_json(data)
-    inside = {"context": CONTEXT, "kubeconfig": kubeconfig}
-    steps = tuple(
-        replace(step, request={**step.request, **inside}) if step.kind == "cluster" else step for step in plan.steps
-    )
-    return replace(plan, steps=steps)
+    inside = plan.only(ClusterStep).replace(context=CONTEXT, kubeconfig=kubeconfig)
+    return replace(plan, steps=tuple(inside if isinstance(step, ClusterStep) else step for step in plan.steps))

@@ -23,6 +23,7 @@ from windlass.engines.kubernetes.supervisor.imported import imported_plan
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head
 from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import CodeStep
 from windlass.runs.events import Event, RunResumed, SupervisorRestarted, entries
 from windlass.runs.record import Status
 from windlass.runs.store import Store
@@ -84,7 +85,7 @@ class NewsReader:
         for status in statuses:
             plan = self._store.plan(status.id)
             places.setdefault(namespace_of(plan), []).append(status)
-            if any(layout.IMPORTED in step["request"] for step in plan["steps"]):
+            if any(code.is_imported for code in plan.every(CodeStep)):
                 self._imported.add(status.id)
         now = self._clock()
         answers = at_once({place: partial(self._look, place, its, now) for place, its in places.items()})

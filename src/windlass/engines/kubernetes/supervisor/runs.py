@@ -34,6 +34,7 @@ from windlass.engines.resuming import reopen
 from windlass.engines.values import RunState
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
 from windlass.plan.plan import Plan
+from windlass.plan.steps import SupervisorStep
 from windlass.runs import stop_request
 from windlass.runs.events import ConditionChanged, Event, Json, RunEnded, StopRequested
 from windlass.runs.machine import this_machine
@@ -291,7 +292,7 @@ class ClusterSupervised:
         from windlass.engines.kubernetes.running.backend import KubernetesBackend  # commands that show a run need none
 
         try:
-            plan = Plan.from_json(self._store.plan(status.id))
+            plan = self._store.plan(status.id)
             with contextlib.closing(KubernetesBackend(plan, self._store.run_dir(status.id))) as backend:
                 owner = backend.client.get("v1", "ConfigMap", status.id)  # which another machine may have removed
                 self.start(backend, backend.create_shared(owner), status, self._store.events(status.id))
@@ -399,6 +400,6 @@ class ClusterSupervised:
 
 def _objects(plan: Plan) -> list[Json]:
     """What is created for the supervisor of a run, the Job last."""
-    key, contents, service, job = plan.requests("supervisor")
+    key, contents, service, job = plan.manifests(SupervisorStep)
     text = plan.to_text()
     return [keyed(key), filled(contents, text), service, with_digest(stamped(job), text)]

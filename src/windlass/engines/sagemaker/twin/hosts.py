@@ -18,6 +18,7 @@ from windlass.engines.sagemaker.service import Request
 from windlass.engines.sagemaker.twin import layout
 from windlass.engines.sagemaker.twin.host import REPORT, HostSpec
 from windlass.engines.sagemaker.twin.job import NAMESPACES, JobFolder
+from windlass.plan.steps import NetworkStep
 from windlass.worker import process
 from windlass.worker.process import Birth
 
@@ -50,15 +51,15 @@ def shared_network(count: int, isolation: str) -> HostNames:
     return HostNames(tuple(names), addresses, "lo")
 
 
-def isolated_network(job: JobFolder, count: int) -> netns.Request:
+def isolated_network(job: JobFolder, count: int) -> NetworkStep:
     """The network of a job whose hosts reach nothing but each other."""
     names = [f"algo-{at + 1}" for at in range(count)]
     return netns.describe(job.name, str(job.path.resolve()), count, None, names)
 
 
-def isolated_names(network: netns.Request) -> HostNames:
+def isolated_names(network: NetworkStep) -> HostNames:
     """Of hosts in such a network."""
-    addresses = {node["host"]: node["address"] for node in network["nodes"]}
+    addresses = {node.host: node.address for node in network.nodes}
     paths = tuple(one.namespace for one in netns.node_specs(network))
     return HostNames(tuple(addresses), addresses, netns.INTERFACE, paths)
 

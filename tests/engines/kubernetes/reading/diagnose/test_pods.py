@@ -17,6 +17,7 @@ from windlass.engines.kubernetes.objects.observations import ClusterNode, Cluste
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.reading.diagnose.pod_reasons import ENDS, MESSAGES
 from windlass.engines.kubernetes.reading.diagnose.rules import rules_on
+from windlass.plan.plan import NO_PLAN
 from windlass.runs.events import Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold
@@ -65,7 +66,12 @@ def why(
     ]
     return diagnose(
         Observations(
-            status, {"policy": policy or {}}, events, ranks, nodes, rules=rules_on(replace(cluster, pod_spec=POD))
+            status,
+            replace(NO_PLAN, policy=NO_PLAN.policy.replace(**policy or {})),
+            events,
+            ranks,
+            nodes,
+            rules=rules_on(replace(cluster, pod_spec=POD)),
         )
     ).verdict
 

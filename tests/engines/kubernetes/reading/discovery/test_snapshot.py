@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from tests.helpers.until import until
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.reading.discovery import snapshot
 from windlass.engines.kubernetes.reading.discovery.snapshot import Staleness
+from windlass.plan.plan import NO_PLAN
+from windlass.plan.steps import ClusterStep, CodeStep
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.store import RunWriter, Store
@@ -46,23 +49,16 @@ class Recorded:
 
     def run(self, run_id: str, *events: tuple[str, dict[str, Any]], ago: float = AGO) -> RunWriter:
         """A run whose events were all written so long ago."""
-        cluster = {"context": "lab", "namespace": "team", "kubeconfig": self._kubeconfig, "via": "job"}
-        plan = {
-            "engine": "kubernetes",
-            "run_id": run_id,
-            "num_nodes": 1,
-            "procs_per_node": 1,
-            "policy": {},
-            "job": {},
-            "steps": [{"kind": "cluster", "summary": "", "request": cluster}],
-        }
+        cluster = ClusterStep("", "team", "job", context="lab", kubeconfig=self._kubeconfig)
+        steps = (cluster, CodeStep("", "d"))
+        plan = replace(NO_PLAN, run_id=run_id, engine="kubernetes", num_nodes=1, procs_per_node=1, steps=steps)
         began = time.time() - ago
         writer = self._store.create(
             run_id,
             name="digits",
             target="lab",
             output_dir="/windlass/results/output",
-            plan=json.dumps(plan),
+            plan=plan.to_text(),
             time=began,
         )
         self._writers.append(writer)

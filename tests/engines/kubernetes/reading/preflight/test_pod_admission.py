@@ -19,7 +19,8 @@ from windlass.engines.kubernetes.planning.runtimes import Runtimes
 from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes, quota_notes, run_pods
 from windlass.engines.kubernetes.reading.preflight.report import supervisor_check
 from windlass.engines.kubernetes.reading.preflight.rights import Rights
-from windlass.plan.plan import Note
+from windlass.plan.notes import Note
+from windlass.plan.steps import AttemptStep, SupervisorStep, UploadJobStep
 
 INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, rights=Rights(has_account=True)))
 NEEDS = {"cpus": 2, "memory": "4GiB"}
@@ -169,8 +170,7 @@ def test_all_pods_of_a_run_go_to_the_nodes_of_those_that_train() -> None:
     standing = planned(dataclasses.replace(INSIDE, cluster=seen), **fields, kubernetes={**kept, "runtime": "torch"})
     own = planned(INSIDE, **fields, kubernetes=kept)
     for plan, wanted in ((own, {"nvidia.com/gpu"}), (standing, {"nvidia.com/gpu", "team"})):
-        kinds = ("attempt", "supervisor", "upload-job")
-        specs = list(pod_specs([one for kind in kinds for one in plan.requests(kind)]))
+        specs = list(pod_specs(plan.manifests(AttemptStep, SupervisorStep, UploadJobStep)))
         assert len(specs) == 3
         for spec in specs:
             assert {one["key"] for one in spec["tolerations"] if one["effect"] == "NoSchedule"} == wanted
@@ -178,7 +178,7 @@ def test_all_pods_of_a_run_go_to_the_nodes_of_those_that_train() -> None:
 
 def test_the_supervisor_rather_takes_a_node_without_gpus() -> None:
     """It holds its node until the outputs are fetched."""
-    [job] = [one for one in planned(INSIDE, resources={"gpus": 1}).requests("supervisor") if one["kind"] == "Job"]
+    [job] = [one for one in planned(INSIDE, resources={"gpus": 1}).manifests(SupervisorStep) if one["kind"] == "Job"]
     affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     [preferred] = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
     labels = [one["key"] for one in preferred["preference"]["matchExpressions"]]
@@ -215,7 +215,7 @@ def test_a_kueue_that_suspends_the_supervisor_blocks_the_plan_unless_its_job_nam
 
 def test_the_supervisor_is_queued_only_where_its_target_names_a_queue() -> None:
     def queues(**of_target: str) -> set[str]:
-        made = planned(INSIDE, TARGET.model_copy(update=of_target), queue="team").requests("supervisor")
+        made = planned(INSIDE, TARGET.model_copy(update=of_target), queue="team").manifests(SupervisorStep)
         return {one["metadata"]["labels"].get("kueue.x-k8s.io/queue-name", "") for one in made if one["kind"] == "Job"}
 
     assert (queues(), queues(supervisor_queue="small")) == ({""}, {"small"})

@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.checks import checks
 from windlass.engines.kubernetes.reading.preflight.survey import Survey
 from windlass.engines.kubernetes.reading.quotas import counted
-from windlass.plan.plan import Note
+from windlass.plan.notes import Note
 from windlass.runs.events import Event
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget

@@ -13,6 +13,7 @@ from windlass.engines.kubernetes.planning.facts import Cluster
 from windlass.engines.kubernetes.planning.plan import planned_supervisor
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.rights import Rights, granted
+from windlass.plan.steps import SupervisorStep
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 
@@ -85,7 +86,7 @@ def test_a_plan_names_what_the_account_lacks_and_blocks_only_where_the_target_wa
     seen = dataclasses.replace(CLUSTER, rights=Rights((), True, noted()))
     facts = dataclasses.replace(FACTS, cluster=seen)
     made = planned(facts, kubernetes={"via": "jobset"})
-    assert (blockers(made), made.requests("supervisor")) == ({}, [])
+    assert (blockers(made), made.manifests(SupervisorStep)) == ({}, [])
     [note] = [note for note in made.notes if note.code == "supervisor-rights"]
     lacks = f"service account {NAME} lacks rights on jobsets.jobset.x-k8s.io"
     assert note.message == f"{lacks}: this machine supervises the run"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Unreachable
@@ -27,6 +27,9 @@ from windlass.runs.events import ConditionChanged, Event, SupervisorRestarted
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
+
+if TYPE_CHECKING:
+    pass
 
 FRESH_SECONDS: Final = 10.0
 """A record that its supervisor has written to within this time is as of now, unless it was restarted within it."""

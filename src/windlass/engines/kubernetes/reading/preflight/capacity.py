@@ -44,7 +44,7 @@ class Room:
         self._client = client
         self._plan = plan
         self._name = f"{plan.run_id}-room"
-        self.is_elastic = plan.policy.get("min_nodes", plan.num_nodes) < plan.num_nodes
+        self.is_elastic = plan.policy.min_nodes < plan.num_nodes
         self._away: tuple[int, ...] = ()
         self._found = 0
         """For how many of the missing nodes there is capacity."""

@@ -13,8 +13,16 @@ from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects.pod_spec import pod_templates
 from windlass.engines.kubernetes.objects.quantity import quantity_text
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
-from windlass.plan.plan import Note, Plan, blocker
-from windlass.plan.price import num_spares
+from windlass.plan.notes import Note, blocker
+from windlass.plan.plan import Plan
+from windlass.plan.steps import (
+    AttemptPartStep,
+    AttemptStep,
+    CheckJobStep,
+    StageJobStep,
+    SupervisorStep,
+    UploadJobStep,
+)
 from windlass.spec.quantities import amount
 
 REFUSALS: Final = (400, 403, 422)
@@ -43,18 +51,17 @@ class Pods(NamedTuple):
 
 def run_pods(plan: Plan) -> Iterator[Pods]:
     """The pods of a run: those that train, as far as the plan has them whole, and the supervisor's."""
-    least = int(plan.policy.get("min_nodes", plan.num_nodes))
-    most = plan.num_nodes + num_spares(plan.engine, plan.job)
-    for owner in (*plan.requests("attempt-part"), *plan.requests("attempt")):
+    least, most = plan.policy.min_nodes, plan.num_nodes + plan.num_spares
+    for owner in plan.manifests(AttemptPartStep, AttemptStep):
         for template in pod_templates(owner):
             yield Pods("the pods of the run", pod_from(owner, template), most, least)
             break  # those of a Launcher and its Workers are alike
-    for owner in plan.requests("supervisor"):
+    for owner in plan.manifests(SupervisorStep):
         if owner["kind"] == "Job":
             yield Pods(SUPERVISOR, pod_from(owner, owner["spec"]["template"]), 1, 1)
     # They run before and after those that train, so that a quota need not admit both. The one that asks a store runs
     # beside them, and need not run at all.
-    for owner in (*plan.requests("stage-job"), *plan.requests("upload-job"), *plan.requests("check-job")):
+    for owner in plan.manifests(StageJobStep, UploadJobStep, CheckJobStep):
         yield Pods(f"the pod of Job {owner['metadata']['name']}", pod_from(owner, owner["spec"]["template"]), 0, 0)
 
 

@@ -10,7 +10,7 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.optional import items
 from windlass.engines.kubernetes.objects.quantity import Json
-from windlass.plan.plan import Note
+from windlass.plan.notes import Note
 
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 SHARED: Final = ("efs", "fsx", "nfs", "cephfs", "file.csi.azure", "azurefile", "filestore", "lustre", "weka", "gpfs")

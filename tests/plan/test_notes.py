@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from windlass.plan.lone_ranks import lone_ranks
+from windlass.plan.notes import lone_ranks
 from windlass.spec.job import Job
 
 
