@@ -1,4 +1,4 @@
-"""The labels of all objects: those that Kubernetes recommends, the run with its user, its job and attempt. Pure."""
+"""Builds the labels of all objects: those that Kubernetes recommends, and the run, its user, job and attempt. Pure."""
 
 from __future__ import annotations
 

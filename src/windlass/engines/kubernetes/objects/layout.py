@@ -1,4 +1,4 @@
-"""Where things are inside a pod, and what the objects of a run are called."""
+"""Paths in the pods of a run, and the names, label keys and annotation keys of its objects."""
 
 from __future__ import annotations
 
