@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.fakeaws.emulator import Emulator, emulated_aws
 
-from windlass.actions.doctor import Diagnosis, component_check, doctor, names, subject, taken_up
+from windlass.actions.doctor import OfferedCheck, component_check, doctor, names, subject, taken_up
 from windlass.clusters.aws import AwsError
 from windlass.clusters.components.manager import ComponentStatus
 from windlass.clusters.policies import Purpose, as_statements, policies
@@ -54,7 +54,7 @@ def within(context: Context, aws: Emulator, **more: str) -> Context:
     return Context({**context.environ, **aws.environ, **more}, context.cwd)
 
 
-def examined(context: Context, on: str = "cluster.yaml") -> dict[str, Diagnosis]:
+def examined(context: Context, on: str = "cluster.yaml") -> dict[str, OfferedCheck]:
     return {one.check.name: one for one in doctor(on, context, lambda _text: None)}
 
 

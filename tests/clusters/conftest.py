@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.clusters.terraform.folder import ClusterFolder
 from windlass.runs.context import Context
 from windlass.spec.parse import parse_cluster
@@ -15,11 +15,11 @@ TEXT = "name: vision\nregion: us-west-2\nstate: {bucket: states}\n"
 
 
 @pytest.fixture
-def named(tmp_path: Path) -> Named:
+def named(tmp_path: Path) -> ManagedCluster:
     """A cluster in a home that has nothing of it."""
     folder = ClusterFolder.of(tmp_path / "home", "vision")
     folder.path.mkdir(parents=True)
-    return Named(parse_cluster(TEXT), TEXT, folder)
+    return ManagedCluster(parse_cluster(TEXT), TEXT, folder)
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import pytest
 
 from windlass.clusters.aws import AwsError
 from windlass.clusters.down import down
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.clusters.storage.bucket import Bucket
 from windlass.clusters.working_folder import write_folder
 from windlass.runs.context import Context
 
 
 def test_a_bucket_is_not_deleted_where_aws_does_not_say_whose_it_is(
-    named: Named, context: Context, monkeypatch: pytest.MonkeyPatch
+    named: ManagedCluster, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **_more: Any) -> Bucket:
         raise AwsError("its tags cannot be read")
@@ -28,8 +28,8 @@ def test_a_bucket_is_not_deleted_where_aws_does_not_say_whose_it_is(
         raise Prepared
 
     write_folder(named, context, bucket=Bucket("b", exists=True, owner="vision"))
-    monkeypatch.setattr(Named, "aws", lambda *_: nullcontext())
-    monkeypatch.setattr(Named, "terraform", prepared)
+    monkeypatch.setattr(ManagedCluster, "aws", lambda *_: nullcontext())
+    monkeypatch.setattr(ManagedCluster, "terraform", prepared)
     monkeypatch.setattr("windlass.clusters.storage.bucket.look", refuse)
     for is_to_delete, error in ((True, AwsError), (False, Prepared)):
         with pytest.raises(error):

@@ -14,7 +14,7 @@ import pytest
 
 from windlass.clusters.aws import Aws, Identity, NotThere
 from windlass.clusters.down import down
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.clusters.reconcile import CLUSTER, recover, recovery_lines, require_account, require_known
 from windlass.clusters.recovery import Duplicate, Foreign, Imported, Orphan, RecoveryReport
 from windlass.clusters.status import status
@@ -27,7 +27,7 @@ from windlass.runs.context import Context
 from windlass.spec.parse import parse_cluster
 
 TEXT = "name: vision\nregion: us-west-2\n"
-NAMED = Named(parse_cluster(TEXT), TEXT, ClusterFolder.of(Path("/nowhere"), "vision"))
+NAMED = ManagedCluster(parse_cluster(TEXT), TEXT, ClusterFolder.of(Path("/nowhere"), "vision"))
 
 
 def clusters(*names: str) -> Aws:
@@ -103,7 +103,7 @@ def eks(url: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("backend", ["", "state: {bucket: states}\n"])
 def test_a_login_of_another_account_neither_plans_nor_removes_a_cluster(
-    named: Named, context: Context, monkeypatch: pytest.MonkeyPatch, backend: str
+    named: ManagedCluster, context: Context, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     """Nothing of it is found there: `up` would make all again, `down` would say that nothing is left."""
     text = f"name: vision\nregion: us-west-2\n{backend}"
@@ -114,8 +114,8 @@ def test_a_login_of_another_account_neither_plans_nor_removes_a_cluster(
     )
     terraform: Any = SimpleNamespace(state=lambda: made, init=lambda: None)
     aws: Any = SimpleNamespace(identity=Identity("222222222222", ""))
-    monkeypatch.setattr(Named, "aws", lambda *_: nullcontext(aws))
-    monkeypatch.setattr(Named, "terraform", lambda *_: terraform)
+    monkeypatch.setattr(ManagedCluster, "aws", lambda *_: nullcontext(aws))
+    monkeypatch.setattr(ManagedCluster, "terraform", lambda *_: terraform)
     monkeypatch.setattr("windlass.clusters.storage.bucket.look", lambda *_, **_more: Bucket("b", exists=False))
     said = "vision is in account 111111111111, and the login is of account 222222222222"
     for command in (

@@ -14,8 +14,8 @@ from tests.clusters.components.fakecluster import FakeCluster
 
 from windlass.clusters.aws import Aws
 from windlass.clusters.eks.contents import Contents, contents
-from windlass.clusters.find import Named
-from windlass.clusters.removal_checks import look, require_exported, require_idle, training_jobs
+from windlass.clusters.find import ManagedCluster
+from windlass.clusters.removal_checks import find_usage, require_exported, require_idle, training_jobs
 from windlass.clusters.terraform.folder import ClusterFolder
 from windlass.clusters.terraform.state import state_resources
 from windlass.engines.kubernetes.objects.layout import RUN_LABEL
@@ -24,7 +24,7 @@ from windlass.runs.context import Context
 from windlass.spec.parse import parse_cluster
 
 TEXT = "name: vision\nregion: us-west-2\n"
-NAMED = Named(parse_cluster(TEXT), TEXT, ClusterFolder.of(Path("/nowhere"), "vision"))
+NAMED = ManagedCluster(parse_cluster(TEXT), TEXT, ClusterFolder.of(Path("/nowhere"), "vision"))
 WITH_EFS = Contents(has_cluster=True, efs_ids=("fs-1",))
 LOGIN = """#!/bin/sh
 echo '{"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": {"token": "t"}}'
@@ -92,12 +92,14 @@ def eks(url: str) -> dict[str, Any]:
     return {"id": "vision", "endpoint": url, "certificate_authority": [{"data": "Q0E="}]}
 
 
-def test_runs_of_others_are_seen_from_a_home_without_outputs(named: Named, context: Context, api: FakeCluster) -> None:
+def test_runs_of_others_are_seen_from_a_home_without_outputs(
+    named: ManagedCluster, context: Context, api: FakeCluster
+) -> None:
     labels = {"labels": {RUN_LABEL: "digits-ab12"}}
     api.put("v1", "Pod", "digits-0", "training", metadata=labels, status={"phase": "Running"})
     api.put("v1", "Service", "web", "default", spec={"type": "LoadBalancer"})
     url = f"http://127.0.0.1:{api.port}"
-    found = look(named, contents(state(aws_eks_cluster=eks(url)), named.cluster), context)
+    found = find_usage(named, contents(state(aws_eks_cluster=eks(url)), named.cluster), context)
     assert found.active == ("training/digits-0 of run digits-ab12",)
     assert [str(one.ref) for one in found.holdings] == ["Service web in default"]
     assert found.not_looked == ""
@@ -112,14 +114,14 @@ def test_runs_of_others_are_seen_from_a_home_without_outputs(named: Named, conte
 )
 @pytest.mark.usefixtures("api")
 def test_a_cluster_that_cannot_be_looked_at_is_not_taken_for_empty(
-    named: Named, context: Context, made: dict[str, Any], why: str
+    named: ManagedCluster, context: Context, made: dict[str, Any], why: str
 ) -> None:
-    found = look(named, contents(state(aws_eks_cluster=made), named.cluster), context)
+    found = find_usage(named, contents(state(aws_eks_cluster=made), named.cluster), context)
     assert why in found.not_looked
 
 
-def test_where_the_state_has_no_cluster_there_is_nothing_to_look_at(named: Named, context: Context) -> None:
-    assert look(named, Contents(efs_ids=("fs-1",)), context).not_looked == ""
+def test_where_the_state_has_no_cluster_there_is_nothing_to_look_at(named: ManagedCluster, context: Context) -> None:
+    assert find_usage(named, Contents(efs_ids=("fs-1",)), context).not_looked == ""
 
 
 def test_training_jobs_of_others_with_the_role_of_the_cluster_are_active() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.clusters.eks.test_outputs import VALUES
 
 from windlass.clusters.eks.outputs import Outputs
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.clusters.status import summary
 from windlass.clusters.terraform.state import state_resources
 from windlass.clusters.working_folder import take_outputs
@@ -24,7 +24,7 @@ def state(**types: dict[str, Any]) -> list[Any]:
     return state_resources(json.dumps({"version": 4, "resources": made}))
 
 
-def test_a_complete_cluster_of_another_machine_is_up_here(named: Named) -> None:
+def test_a_complete_cluster_of_another_machine_is_up_here(named: ManagedCluster) -> None:
     assert summary(named).state == "unknown", "its state was not read"
     terraform: Any = SimpleNamespace(outputs=lambda: VALUES)
     assert take_outputs(named, terraform) == Outputs.of(VALUES)

@@ -10,7 +10,7 @@ import pytest
 from tests.clusters.eks.test_outputs import VALUES
 
 from windlass.clusters.eks.outputs import Outputs
-from windlass.clusters.find import FILE, Named
+from windlass.clusters.find import FILE, ManagedCluster
 from windlass.clusters.status import summary
 from windlass.clusters.terraform.folder import STATE, VARIABLES, ClusterFolder, FolderError
 from windlass.clusters.terraform.process import RECORD
@@ -29,9 +29,9 @@ def context(tmp_path: Path) -> Context:
     return Context(environ={"WINDLASS_HOME": str(tmp_path / "home")}, cwd=tmp_path)
 
 
-def named(context: Context, region: str, more: str = "") -> Named:
+def named(context: Context, region: str, more: str = "") -> ManagedCluster:
     text = f"name: vision\nregion: {region}\n{more}"
-    return Named(parse_cluster(text), text, ClusterFolder.of(context.home, "vision"))
+    return ManagedCluster(parse_cluster(text), text, ClusterFolder.of(context.home, "vision"))
 
 
 def test_a_cluster_that_exists_does_not_move_to_another_region(context: Context) -> None:
@@ -60,7 +60,7 @@ def test_the_region_of_what_was_only_planned_may_change(context: Context) -> Non
 
 def test_the_copied_folder_of_another_cluster_is_not_taken_for_that_of_this_one(context: Context) -> None:
     text = "name: other\nregion: us-west-2\n"
-    other = Named(parse_cluster(text), text, ClusterFolder.of(context.home, "other"))
+    other = ManagedCluster(parse_cluster(text), text, ClusterFolder.of(context.home, "other"))
     write_folder(other, context)
     here = named(context, "us-west-2")
     other.folder.path.rename(here.folder.path)

@@ -12,7 +12,7 @@ from windlass.engines import engine_class
 from windlass.runs.context import Context
 
 if TYPE_CHECKING:
-    from windlass.clusters.find import Named, OnEvent
+    from windlass.clusters.find import ManagedCluster, OnEvent
     from windlass.clusters.plan import ClusterPlan
     from windlass.clusters.terraform import StopRequests
     from windlass.clusters.up import ClusterMade
@@ -37,7 +37,7 @@ class TargetSetup:
 
 
 def up(
-    named: Named,
+    named: ManagedCluster,
     context: Context,
     on_event: OnEvent,
     confirm: Callable[[ClusterPlan], bool],

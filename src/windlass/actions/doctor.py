@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.actions.jobs import JOB_FILES, read_job
 from windlass.clusters.aws import Aws
-from windlass.clusters.find import FILE, Named, find
+from windlass.clusters.find import FILE, ManagedCluster, find
 from windlass.clusters.preflight.finding import Finding, Offer, unknown
 from windlass.clusters.preflight.identity import NAME as POD_IDENTITY
 from windlass.clusters.preflight.identity import PodsOf, association_finding, command
@@ -31,7 +31,7 @@ SERVICE_ACCOUNT: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class OfferedCheck:
     """A check, and what Windlass can do about it where the user agrees."""
 
     check: Check
@@ -42,7 +42,7 @@ class Diagnosis:
 class Subject:
     """What is checked: a cluster with a file, a target, or both."""
 
-    named: Named | None
+    named: ManagedCluster | None
     target: KubernetesTarget | None
 
 
@@ -81,7 +81,7 @@ def names(context: Context) -> list[str]:
     return sorted(found)
 
 
-def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterator[Diagnosis]:
+def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterator[OfferedCheck]:
     """All checks, each as soon as it is known; `told` takes what is being waited for.
 
     `pod_role` is the ARN of the role that pods should have, for a cluster that Windlass did not make.
@@ -92,7 +92,7 @@ def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterato
         yield from _account(found.named, context, on)
         outputs = found.named.outputs()
         if outputs is None or found.target is None:
-            yield Diagnosis(
+            yield OfferedCheck(
                 Check("cluster", "ok", f"{found.named.cluster.name} is not made yet", "windlass cluster up")
             )
             return
@@ -108,7 +108,7 @@ def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterato
 # -- the account ------------------------------------------------------------------------------------------------------
 
 
-def _account(named: Named, context: Context, on: str) -> Iterator[Diagnosis]:
+def _account(named: ManagedCluster, context: Context, on: str) -> Iterator[OfferedCheck]:
     from windlass.clusters.policies import Purpose, as_statements
     from windlass.clusters.preflight.account import account_findings
     from windlass.clusters.preflight.programs import program_findings
@@ -119,17 +119,17 @@ def _account(named: Named, context: Context, on: str) -> Iterator[Diagnosis]:
     try:
         aws = named.aws(context)
     except WindlassError as error:
-        yield Diagnosis(Check("identity", "fail", error.message, error.hint))
+        yield OfferedCheck(Check("identity", "fail", error.message, error.hint))
         return
     # The connections stay open: offers are taken up after the last check.
     for finding in account_findings(aws, cluster, lambda account: as_statements(cluster, account, Purpose.UP)):
         yield diagnosis(finding, on)
 
 
-def diagnosis(finding: Finding, on: str = "") -> Diagnosis:
+def diagnosis(finding: Finding, on: str = "") -> OfferedCheck:
     """A finding of AWS as a check."""
     fix = finding.fix.replace("--on … --request", f"--on {on} --request") if on else finding.fix
-    return Diagnosis(Check(finding.name, finding.level, finding.found, fix), finding.offer)
+    return OfferedCheck(Check(finding.name, finding.level, finding.found, fix), finding.offer)
 
 
 def taken_up(offer: Offer) -> Check:
@@ -143,18 +143,18 @@ def taken_up(offer: Offer) -> Check:
 # -- the cluster ------------------------------------------------------------------------------------------------------
 
 
-def _components(named: Named, outputs: Outputs, context: Context) -> Iterator[Diagnosis]:
+def _components(named: ManagedCluster, outputs: Outputs, context: Context) -> Iterator[OfferedCheck]:
     """A check for each operator."""
-    from windlass.clusters.kubernetes import managed, wanted
+    from windlass.clusters.kubernetes import component_manager, wanted_components
 
     try:
-        with managed(named, outputs, context) as manager:
-            states = manager.status(wanted(named))
+        with component_manager(named, outputs, context) as manager:
+            states = manager.status(wanted_components(named))
     except WindlassError as error:
-        yield Diagnosis(Check("operators", "fail", f"their state cannot be read: {error.message}", error.hint))
+        yield OfferedCheck(Check("operators", "fail", f"their state cannot be read: {error.message}", error.hint))
         return
     for one in states:
-        yield Diagnosis(component_check(one, f"windlass cluster up {named.cluster.name}"))
+        yield OfferedCheck(component_check(one, f"windlass cluster up {named.cluster.name}"))
 
 
 def component_check(one: ComponentStatus, fix: str) -> Check:
@@ -173,14 +173,14 @@ def _version(one: ComponentStatus) -> str:
     return f"version {one.installed}" if one.installed else "one that was not installed by Windlass"
 
 
-def _cluster(target: KubernetesTarget, context: Context, expected: Expected, told: Told) -> Iterator[Diagnosis]:
+def _cluster(target: KubernetesTarget, context: Context, expected: Expected, told: Told) -> Iterator[OfferedCheck]:
     from windlass.engines.kubernetes.reading.preflight.platform import platform
 
     try:
         for check in platform(target, context.environ, replace(expected, images=_images(context)), told):
-            yield Diagnosis(check)
+            yield OfferedCheck(check)
     except WindlassError as error:  # of a login program, or of a kubeconfig
-        yield Diagnosis(Check("login", "fail", error.message, error.hint))
+        yield OfferedCheck(Check("login", "fail", error.message, error.hint))
 
 
 def _images(context: Context) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def _images(context: Context) -> tuple[str, ...]:
     return ()
 
 
-def _expected(named: Named, outputs: Outputs) -> Expected:
+def _expected(named: ManagedCluster, outputs: Outputs) -> Expected:
     """What a cluster that Windlass has made should have."""
     from windlass.clusters.eks.outputs import EFS_CLAIM, FSX_CLAIM
     from windlass.engines.kubernetes.reading.preflight.platform import Expected
@@ -209,7 +209,7 @@ def _expected(named: Named, outputs: Outputs) -> Expected:
     )
 
 
-def _of_aws(name: str, region: str, context: Context, finding: Callable[[Aws], Finding]) -> Diagnosis:
+def _of_aws(name: str, region: str, context: Context, finding: Callable[[Aws], Finding]) -> OfferedCheck:
     """A check that asks AWS; `name` is its title where AWS cannot be asked."""
     try:
         return diagnosis(finding(Aws(region, environ=context.environ)))
@@ -217,7 +217,7 @@ def _of_aws(name: str, region: str, context: Context, finding: Callable[[Aws], F
         return diagnosis(unknown(name, error))
 
 
-def _foreign(target: KubernetesTarget, context: Context, told: Told, pod_role: str) -> Iterator[Diagnosis]:
+def _foreign(target: KubernetesTarget, context: Context, told: Told, pod_role: str) -> Iterator[OfferedCheck]:
     """A cluster that Windlass did not make: of EKS, or another one."""
     from windlass.clusters.preflight.programs import identity_finding, program_findings
     from windlass.engines.kubernetes.reading.preflight.platform import Expected, eks_cluster

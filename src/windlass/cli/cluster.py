@@ -15,7 +15,7 @@ from windlass.cli.render import emit, print_data
 if TYPE_CHECKING:
     from windlass.clusters.draft import Answers
     from windlass.clusters.plan import ClusterPlan
-    from windlass.clusters.removal_checks import Look
+    from windlass.clusters.removal_checks import ClusterUsage
 
 REFUSED: Final = 1
 """Exit code where the user says no."""
@@ -327,11 +327,11 @@ def down(
     return 0 if done.audit.is_clean and not done.left else LEFT
 
 
-def _agree_to_remove(found: ClusterPlan, seen: Look, *, yes: bool) -> bool:
-    from windlass.cli.clustertext import look_lines
+def _agree_to_remove(found: ClusterPlan, seen: ClusterUsage, *, yes: bool) -> bool:
+    from windlass.cli.clustertext import usage_lines
     from windlass.cli.formatting import painter
 
-    emit([*look_lines(seen, painter(sys.stderr)), f"{found.name}: {found.summary}"], sys.stderr)
+    emit([*usage_lines(seen, painter(sys.stderr)), f"{found.name}: {found.summary}"], sys.stderr)
     if yes:
         return True
     _can_ask("removal")

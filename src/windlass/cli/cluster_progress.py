@@ -90,7 +90,7 @@ class Progress:
 
     # -- events: one method for each, by the name of its class --------------------------------------------------------
 
-    def _Stage(self, event: Any) -> None:  # noqa: N802
+    def _StageStarted(self, event: Any) -> None:  # noqa: N802
         self._named_at = self._clock()
         self._line(self._paint(visible(event.text), bold=True))
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from windlass.clusters.components.manager import ComponentStatus
     from windlass.clusters.down import ClusterRemoved
     from windlass.clusters.plan import ClusterPlan
-    from windlass.clusters.removal_checks import Look
+    from windlass.clusters.removal_checks import ClusterUsage
     from windlass.clusters.status import ClusterStatus, ClusterSummary
     from windlass.clusters.terraform import Change
     from windlass.clusters.up import ClusterMade
@@ -154,7 +154,7 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
     return lines
 
 
-def look_lines(seen: Look, paint: Paint) -> list[str]:
+def usage_lines(seen: ClusterUsage, paint: Paint) -> list[str]:
     """Runs and holdings of a cluster, shown before its removal is confirmed."""
     lines = [paint(f"active: {visible(one)}", "yellow") for one in seen.active]
     if seen.not_looked:

@@ -13,7 +13,7 @@ from windlass.cli.formatting import Paint, count, painter, visible
 from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
-    from windlass.actions.doctor import Diagnosis
+    from windlass.actions.doctor import OfferedCheck
     from windlass.clusters.preflight.finding import Offer
     from windlass.engines.checks import Check
 
@@ -107,7 +107,7 @@ def _of_machine() -> Iterable[Check]:
     return engine_class(DEFAULT).check(find_target(DEFAULT, context), context).checks
 
 
-def _of_cluster(on: str, pod_role: str) -> Iterator[Diagnosis]:
+def _of_cluster(on: str, pod_role: str) -> Iterator[OfferedCheck]:
     from windlass.actions.doctor import doctor as examine
     from windlass.runs.context import here
 

@@ -11,12 +11,19 @@ from windlass.clusters.audit.named import audit
 from windlass.clusters.audit.report import AuditReport
 from windlass.clusters.drain import Drained
 from windlass.clusters.eks.contents import contents
-from windlass.clusters.find import Named, OnEvent, Stage
+from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted
 from windlass.clusters.holdings import Holding
-from windlass.clusters.kubernetes import connected
-from windlass.clusters.plan import ClusterPlan, described
+from windlass.clusters.kubernetes import api_client
+from windlass.clusters.plan import ClusterPlan, cluster_plan
 from windlass.clusters.reconcile import recover, require_account, require_known
-from windlass.clusters.removal_checks import Look, look, recorded_runs, require_exported, require_idle, training_jobs
+from windlass.clusters.removal_checks import (
+    ClusterUsage,
+    find_usage,
+    recorded_runs,
+    require_exported,
+    require_idle,
+    training_jobs,
+)
 from windlass.clusters.storage.fsx import export
 from windlass.clusters.storage.kept_bucket import keep_or_empty
 from windlass.clusters.storage.volumes import of_cluster, remember, remembered
@@ -46,10 +53,10 @@ class ClusterRemoved:
 
 
 def down(
-    named: Named,
+    named: ManagedCluster,
     context: Context,
     on_event: OnEvent,
-    confirm: Callable[[ClusterPlan, Look], bool],
+    confirm: Callable[[ClusterPlan, ClusterUsage], bool],
     stop: StopRequests,
     *,
     force: bool = False,
@@ -69,28 +76,28 @@ def down(
         bucket = look_now(named, context)
         write_folder(named, context, bucket=bucket, delete_bucket=delete_bucket)
         terraform = named.terraform(context, on_event, stop)
-        on_event(Stage("preparing Terraform"))
+        on_event(StageStarted("preparing Terraform"))
         terraform.init()
         require_account(named, terraform, context)
         recover(named, terraform, context, on_event, bucket=bucket, break_lock=break_lock, is_asked=with_recovery)
         state = terraform.state()  # what another machine has made is in no file of this home
-        found = look(named, contents(state, named.cluster), context)
+        found = find_usage(named, contents(state, named.cluster), context)
         if not force:
             with named.aws(context) as aws:
                 require_idle(named, (*found.active, *training_jobs(found.contents, aws)), found.not_looked)
                 require_known(named, {one.address for one in state}, aws)
                 require_exported(found.contents, aws)
         plan = terraform.plan(destroy=True)
-        if not confirm(described(named, plan, context), found):
+        if not confirm(cluster_plan(named, plan, context), found):
             return None
         with named.aws(context) as aws:
             lost = export(named, found.contents, aws, on_event, force=force)
             drained = drain_cluster(named, found, on_event, force=force)
             if keep_or_empty(terraform, aws, on_event, bucket, is_to_delete=delete_bucket):
                 plan = terraform.plan(destroy=True)  # the state is another one now
-            on_event(Stage("destroying"))
+            on_event(StageStarted("destroying"))
             destroyed = 0 if plan.summary.is_empty else terraform.apply(plan).destroyed
-            on_event(Stage("auditing"))
+            on_event(StageStarted("auditing"))
             outputs = named.outputs()
             vpc_id = found.contents.vpc_id or (outputs.vpc_id if outputs is not None else None)
             name = named.cluster.storage.bucket or ""
@@ -118,7 +125,7 @@ def down(
     )
 
 
-def drain_cluster(named: Named, found: Look, on_event: OnEvent, *, force: bool) -> Drained:
+def drain_cluster(named: ManagedCluster, found: ClusterUsage, on_event: OnEvent, *, force: bool) -> Drained:
     """Have controllers remove what they made in AWS; the volumes that were there are remembered.
 
     Raises EngineError where something is left, unless forced: Terraform would wait for it, and fail.
@@ -127,10 +134,10 @@ def drain_cluster(named: Named, found: Look, on_event: OnEvent, *, force: bool) 
 
     if found.contents.api is None or found.not_looked:
         if found.not_looked:
-            on_event(Stage(f"not draining: {found.not_looked}"))
+            on_event(StageStarted(f"not draining: {found.not_looked}"))
         return Drained()
-    on_event(Stage("draining: load balancers, volumes, nodes of Karpenter"))
-    with connected(named, found.contents.api) as client:
+    on_event(StageStarted("draining: load balancers, volumes, nodes of Karpenter"))
+    with api_client(named, found.contents.api) as client:
         remember(named, of_cluster(client))
         done = drain(client, on_event)
     if done.left and not force:

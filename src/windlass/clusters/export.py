@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from windlass.clusters.eks.variables import DISK_MIB_PER_SECOND, num_adapters
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.clusters.working_folder import write_folder
 from windlass.errors import UsageError
 from windlass.runs.context import Context
@@ -34,7 +34,7 @@ class ExportedCluster:
     """What the other tool cannot make."""
 
 
-def export_eksctl(named: Named, context: Context, *, force: bool) -> ExportedCluster:
+def export_eksctl(named: ManagedCluster, context: Context, *, force: bool) -> ExportedCluster:
     """Write an equivalent ClusterConfig of eksctl. Raises UsageError where the file is there already, unless forced."""
     from windlass.spec.yamlwriter import block_lines
 
@@ -46,7 +46,7 @@ def export_eksctl(named: Named, context: Context, *, force: bool) -> ExportedClu
     return ExportedCluster((path.name,), tuple(left_out))
 
 
-def export_terraform(named: Named, context: Context) -> ExportedCluster:
+def export_terraform(named: ManagedCluster, context: Context) -> ExportedCluster:
     """Write the Terraform configuration of a cluster into its working folder, to be read or run by hand."""
     with named.folder.locked("cluster export"):
         write_folder(named, context)

@@ -24,19 +24,19 @@ OUTPUTS: Final = "outputs.json"
 KUBECONFIG: Final = "kubeconfig"
 TARGETS: Final = "targets.yaml"
 OnEvent = Callable[[Any], None]
-"""Takes events of Terraform (`clusters.terraform.events`), steps of components and of the drain, and `Stage`s."""
+"""Takes events of Terraform (`clusters.terraform.events`), steps of components and of the drain, and `StageStarted`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A part of a command begins."""
+class StageStarted:
+    """A stage of a command begins."""
 
     text: str
     """What is done, as a heading: `installing operators`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class ManagedCluster:
     """A cluster as its file describes it, and its working folder, which may not exist yet."""
 
     cluster: Cluster
@@ -74,7 +74,7 @@ class Named:
             raise FolderError(f"{path} is damaged", "delete it; windlass cluster up writes it again") from error
 
 
-def find(named: str | None, context: Context) -> Named:
+def find(named: str | None, context: Context) -> ManagedCluster:
     """The cluster of a file, of a name, or of the cluster.yaml of the working folder.
 
     Raises UsageError where there is none, JobFileError for a file with problems, FolderError for a folder with them.
@@ -97,7 +97,7 @@ def all_of(context: Context) -> list[ClusterFolder]:
     return [one for one in ClusterFolder.all_in(context.home) if (one.path / FILE).is_file()]
 
 
-def of_folder(folder: ClusterFolder, context: Context) -> Named:
+def of_folder(folder: ClusterFolder, context: Context) -> ManagedCluster:
     """The cluster of a working folder. Raises JobFileError for a damaged cluster file, FolderError for another's."""
     path = folder.path / FILE
     found = _of_file(path, str(path), context)
@@ -109,11 +109,11 @@ def of_folder(folder: ClusterFolder, context: Context) -> Named:
     return found
 
 
-def _of_file(path: Path, shown: str, context: Context) -> Named:
+def _of_file(path: Path, shown: str, context: Context) -> ManagedCluster:
     from windlass.spec.parse import parse_cluster
 
     if not path.is_file():
         raise UsageError(f"there is no {path.name} in {path.parent}", "write one: windlass cluster init")
     text = read_text(path, shown)
     cluster = parse_cluster(text, shown)
-    return Named(cluster, text, ClusterFolder.of(context.home, cluster.name))
+    return ManagedCluster(cluster, text, ClusterFolder.of(context.home, cluster.name))

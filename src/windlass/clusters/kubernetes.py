@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.clusters.eks.outputs import ApiServer, Outputs
 from windlass.clusters.eks.variables import pool_variables
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.runs.context import Context
 from windlass.spec.cluster import GIB
 
@@ -26,7 +26,7 @@ USERS: Final = "windlass-users"
 
 
 @contextlib.contextmanager
-def connected(named: Named, outputs: ApiServer | Outputs) -> Iterator[Client]:
+def api_client(named: ManagedCluster, outputs: ApiServer | Outputs) -> Iterator[Client]:
     """A client of the cluster's API server, in the namespace of its runs."""
     from windlass.engines.kubernetes.access.client import Client
 
@@ -35,7 +35,7 @@ def connected(named: Named, outputs: ApiServer | Outputs) -> Iterator[Client]:
 
 
 @contextlib.contextmanager
-def managed(named: Named, outputs: Outputs, context: Context) -> Iterator[Manager]:
+def component_manager(named: ManagedCluster, outputs: Outputs, context: Context) -> Iterator[Manager]:
     """The components of a cluster."""
     from windlass.clusters.components.manager import Manager
     from windlass.clusters.components.source import FolderSource, NetworkSource
@@ -47,25 +47,25 @@ def managed(named: Named, outputs: Outputs, context: Context) -> Iterator[Manage
     fsx = named.cluster.storage.fsx
     size = {"fsx_size_gib": fsx.size // GIB} if fsx is not None else {}
     values = values_of(asdict(outputs), pools, tags=named.cluster.tags, **size)
-    with connected(named, outputs) as client:
+    with api_client(named, outputs) as client:
         yield Manager(client, str(named.kubeconfig), values, source)
 
 
-def create_namespace(named: Named, outputs: Outputs) -> None:
+def create_namespace(named: ManagedCluster, outputs: Outputs) -> None:
     """Create the namespace of the runs; one that is there stays as it is. Raises Refused, Unreachable."""
     from windlass.clusters.components.resources import Ref, Resources
 
     if outputs.namespace == "default":
         return
     labels = {"app.kubernetes.io/managed-by": "windlass", "windlass.dev/cluster": named.cluster.name}
-    with connected(named, outputs) as client:
+    with api_client(named, outputs) as client:
         resources, ref = Resources(client), Ref("v1", "Namespace", "", outputs.namespace)
         if resources.get(ref) is None:
             meta = {"name": outputs.namespace, "labels": labels}
             resources.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta}, ref)
 
 
-def grant_users(named: Named, outputs: Outputs, rights: Sequence[Mapping[str, Any]]) -> None:
+def grant_users(named: ManagedCluster, outputs: Outputs, rights: Sequence[Mapping[str, Any]]) -> None:
     """Let the users of the cluster file make runs: AWS's own policies of EKS know no JobSets and TrainJobs.
 
     `rights` are the objects that grant what runs need, a Role among them. Raises Refused, Unreachable.
@@ -82,14 +82,14 @@ def grant_users(named: Named, outputs: Outputs, rights: Sequence[Mapping[str, An
         "subjects": [{"kind": "Group", "name": USERS, "apiGroup": api}],
         "roleRef": {"kind": "Role", "name": name, "apiGroup": api},
     }
-    with connected(named, outputs) as client:
+    with api_client(named, outputs) as client:
         resources = Resources(client)
         for one in (role, binding):
             place = Ref(f"{api}/v1", str(one["kind"]), outputs.namespace, str(one["metadata"]["name"]))
             resources.apply(dict(one), place)
 
 
-def wanted(named: Named) -> list[str]:
+def wanted_components(named: ManagedCluster) -> list[str]:
     """The components that a cluster file asks for, with those that are made of the outputs of Terraform."""
     asked = list(named.cluster.components)
     return [*asked, "storage", *(["node-pools"] if named.cluster.karpenter_pools else [])]

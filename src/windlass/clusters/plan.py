@@ -8,7 +8,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from windlass.clusters.eks.variables import DISK_MIB_PER_SECOND
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.clusters.terraform.changes import Action, Change
 from windlass.errors import UsageError
 from windlass.pricing.cluster import Estimate, estimate
@@ -78,7 +78,7 @@ def minutes(types: Iterable[str], *, is_destroy: bool = False) -> float:
     return max(chain, beside)
 
 
-def described(named: Named, plan: Plan, context: Context, notes: Iterable[str] = ()) -> ClusterPlan:
+def cluster_plan(named: ManagedCluster, plan: Plan, context: Context, notes: Iterable[str] = ()) -> ClusterPlan:
     """What a plan would do in AWS, how long it takes, and what the cluster costs."""
     return ClusterPlan(
         named.cluster.name,
@@ -94,7 +94,7 @@ def described(named: Named, plan: Plan, context: Context, notes: Iterable[str] =
     )
 
 
-def cluster_notes(named: Named, aws: Aws, today: date) -> list[str]:
+def cluster_notes(named: ManagedCluster, aws: Aws, today: date) -> list[str]:
     """What to know of a cluster file before it is applied: support of Kubernetes, and zones without an instance type,
     which no node would start in. What AWS does not say is a note too.
     """

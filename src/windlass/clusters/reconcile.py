@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from windlass.clusters.find import Named, OnEvent, Stage
+from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted
 from windlass.clusters.recovery import needs_recovery
 from windlass.clusters.storage.kept_bucket import usable_key
 from windlass.clusters.terraform.folder import FolderError
@@ -22,7 +22,7 @@ CLUSTER: Final = "aws_eks_cluster.main"
 
 
 def recover(
-    named: Named,
+    named: ManagedCluster,
     terraform: Terraform,
     context: Context,
     on_event: OnEvent,
@@ -42,13 +42,13 @@ def recover(
 
     if not (is_asked or break_lock or needs_recovery(named.folder)):
         return
-    on_event(Stage("looking in AWS for what exists and Terraform does not know"))
+    on_event(StageStarted("looking in AWS for what exists and Terraform does not know"))
     with named.aws(context) as aws:
         if bucket is not None and bucket.is_managed and bucket.exists:
             usable_key(named.cluster.name, bucket.name, aws, on_event)
         report = recover_state(terraform, aws, break_lock=break_lock)
     for line in recovery_lines(report):
-        on_event(Stage(f"  {line}"))
+        on_event(StageStarted(f"  {line}"))
 
 
 def recovery_lines(report: RecoveryReport) -> list[str]:
@@ -68,7 +68,7 @@ def recovery_lines(report: RecoveryReport) -> list[str]:
     ]
 
 
-def require_known(named: Named, addresses: Collection[str], aws: Aws) -> None:
+def require_known(named: ManagedCluster, addresses: Collection[str], aws: Aws) -> None:
     """Raise UsageError where the cluster exists and the state lacks it: a second network and key would be made beside
     it, and file systems replaced that have the first key. Raises AwsError.
     """
@@ -88,7 +88,7 @@ def require_known(named: Named, addresses: Collection[str], aws: Aws) -> None:
     )
 
 
-def require_account(named: Named, terraform: Terraform, context: Context) -> None:
+def require_account(named: ManagedCluster, terraform: Terraform, context: Context) -> None:
     """Raise UsageError where the login is of another account than the cluster: Terraform would find nothing of it, and
     forget it, while AWS bills it. Raises TerraformError, AwsError.
     """

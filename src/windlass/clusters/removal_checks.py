@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.clusters.eks.contents import Contents
 from windlass.clusters.eks.outputs import kubeconfig
-from windlass.clusters.find import Named
-from windlass.clusters.kubernetes import connected
+from windlass.clusters.find import ManagedCluster
+from windlass.clusters.kubernetes import api_client
 from windlass.clusters.terraform.folder import write_private
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context
@@ -23,7 +23,7 @@ EMPTY_BYTES: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClusterUsage:
     """What is in a cluster before it is removed."""
 
     contents: Contents
@@ -35,25 +35,25 @@ class Look:
     """Why nothing is known of what runs in the cluster; empty where it was looked at, and where there is none."""
 
 
-def look(named: Named, found: Contents, context: Context) -> Look:
+def find_usage(named: ManagedCluster, found: Contents, context: Context) -> ClusterUsage:
     """What is in a cluster that the state of Terraform has. Changes nothing in it."""
     recorded = recorded_runs(named, context)
     if not found.has_cluster:
-        return Look(found, recorded)
+        return ClusterUsage(found, recorded)
     if found.api is None:
-        return Look(found, recorded, not_looked="the state of Terraform has no address of its API server")
+        return ClusterUsage(found, recorded, not_looked="the state of Terraform has no address of its API server")
     from windlass.clusters import drain
 
     # That of another machine's `up` is not in this home.
     write_private(named.kubeconfig, json.dumps(kubeconfig(found.api), indent=2).encode())
     try:
-        with connected(named, found.api) as client:
-            return Look(found, tuple(dict.fromkeys([*recorded, *drain.active(client)])), drain.holdings(client))
+        with api_client(named, found.api) as client:
+            return ClusterUsage(found, tuple(dict.fromkeys([*recorded, *drain.active(client)])), drain.holdings(client))
     except WindlassError as error:
-        return Look(found, recorded, not_looked=f"its API server does not answer: {error.message}")
+        return ClusterUsage(found, recorded, not_looked=f"its API server does not answer: {error.message}")
 
 
-def recorded_runs(named: Named, context: Context) -> tuple[str, ...]:
+def recorded_runs(named: ManagedCluster, context: Context) -> tuple[str, ...]:
     """Runs of this user on the cluster that have not ended."""
     names = {named.cluster.name, f"{named.cluster.name}-sagemaker"}
     with context.store() as store:
@@ -82,7 +82,7 @@ def training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:
     return tuple(active)
 
 
-def require_idle(named: Named, active: tuple[str, ...], not_looked: str = "") -> None:
+def require_idle(named: ManagedCluster, active: tuple[str, ...], not_looked: str = "") -> None:
     """Raise UsageError while runs are active, or where it is not known whether they are."""
     if active:
         listed = "; ".join(active[:5]) + (f"; and {len(active) - 5} more" if len(active) > 5 else "")

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from windlass.clusters.components.manager import ComponentStatus
-from windlass.clusters.find import Named, OnEvent, all_of, of_folder
-from windlass.clusters.kubernetes import connected, managed, wanted
+from windlass.clusters.find import ManagedCluster, OnEvent, all_of, of_folder
+from windlass.clusters.kubernetes import api_client, component_manager, wanted_components
 from windlass.clusters.reconcile import require_account
 from windlass.clusters.security_groups import AddedRule, added_rules
 from windlass.clusters.storage.volumes import of_cluster, remember
@@ -73,7 +73,7 @@ def _listed(folder: ClusterFolder, context: Context) -> ClusterSummary:
         return ClusterSummary(folder.name, "", "", "damaged", 0, str(folder.path))
 
 
-def summary(named: Named, in_bucket: int | None = None) -> ClusterSummary:
+def summary(named: ManagedCluster, in_bucket: int | None = None) -> ClusterSummary:
     """One cluster, by its folder; `in_bucket` is the number of resources of a state in a bucket, None where it was not
     asked for. Raises FolderError.
     """
@@ -95,7 +95,7 @@ def summary(named: Named, in_bucket: int | None = None) -> ClusterSummary:
     return ClusterSummary(cluster.name, cluster.region, cluster.kubernetes, word, resources, str(named.folder.path))
 
 
-def _resources(named: Named) -> int:
+def _resources(named: ManagedCluster) -> int:
     """How many resources the state in the folder names; 0 where Terraform is writing it. Raises FolderError."""
     from windlass.clusters.terraform.process import record_of
 
@@ -109,7 +109,7 @@ def _resources(named: Named) -> int:
         raise
 
 
-def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: bool = True) -> ClusterStatus:
+def status(named: ManagedCluster, context: Context, on_event: OnEvent, *, with_drift: bool = True) -> ClusterStatus:
     """One cluster: what differs in AWS, and how its operators are. Raises TerraformError."""
     drift: tuple[Change, ...] = ()
     in_bucket: int | None = None
@@ -134,9 +134,9 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
     if outputs is None:
         return ClusterStatus(found, drift, (), "", "", added, not_looked)
     try:
-        with managed(named, outputs, context) as manager:
-            components, unreachable = manager.status(wanted(named)), ""
-        with connected(named, outputs) as client:
+        with component_manager(named, outputs, context) as manager:
+            components, unreachable = manager.status(wanted_components(named)), ""
+        with api_client(named, outputs) as client:
             remember(named, of_cluster(client))
     except WindlassError as error:
         components, unreachable = (), error.message
@@ -145,7 +145,7 @@ def status(named: Named, context: Context, on_event: OnEvent, *, with_drift: boo
 
 
 def _added(
-    named: Named, context: Context, state: Sequence[StateResource]
+    named: ManagedCluster, context: Context, state: Sequence[StateResource]
 ) -> tuple[tuple[AddedRule, ...], tuple[str, ...]]:
     """Rules that others have added to the groups of the cluster, and what AWS did not answer."""
     try:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from windlass.clusters.components.manager import ComponentStatus
 from windlass.clusters.eks.outputs import Outputs
-from windlass.clusters.find import Named, OnEvent, Stage
-from windlass.clusters.kubernetes import connected, create_namespace, grant_users, managed, wanted
-from windlass.clusters.plan import ClusterPlan, cluster_notes, described, require_kept
+from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted
+from windlass.clusters.kubernetes import api_client, component_manager, create_namespace, grant_users, wanted_components
+from windlass.clusters.plan import ClusterPlan, cluster_notes, cluster_plan, require_kept
 from windlass.clusters.reconcile import CLUSTER, recover, require_account, require_known
 from windlass.clusters.recovery import needs_recovery
 from windlass.clusters.storage.bucket import ADDRESS
@@ -69,7 +69,7 @@ class ClusterMade:
 
 
 def plan_up(
-    named: Named,
+    named: ManagedCluster,
     terraform: Terraform,
     context: Context,
     on_event: OnEvent,
@@ -88,7 +88,7 @@ def plan_up(
     bucket = look_at_bucket(named, context)
     require_usable(bucket, named.cluster)
     write_folder(named, context, bucket=bucket)
-    on_event(Stage("preparing Terraform"))
+    on_event(StageStarted("preparing Terraform"))
     terraform.init()
     require_account(named, terraform, context)
     must_recover = needs_recovery(named.folder)
@@ -104,12 +104,12 @@ def plan_up(
             require_known(named, state, aws)
         kept, of_kept = adoption(named.cluster.name, bucket, state, aws, on_event, is_dry=is_dry)
         notes += [*of_kept, *foreign_notes(bucket), *cluster_notes(named, aws, datetime.now(UTC).date())]
-    on_event(Stage("planning"))
+    on_event(StageStarted("planning"))
     plan = terraform.plan(adopt=kept, is_locked=not is_dry)
-    return plan, described(named, plan, context, notes)
+    return plan, cluster_plan(named, plan, context, notes)
 
 
-def in_state(named: Named, context: Context, bucket: Bucket, state: Mapping[str, str]) -> Bucket:
+def in_state(named: ManagedCluster, context: Context, bucket: Bucket, state: Mapping[str, str]) -> Bucket:
     """The bucket, as Terraform has to take it: what it has made is its own, also where the tag was removed since.
 
     Raises UsageError where the tag names another cluster.
@@ -137,7 +137,7 @@ def foreign_notes(bucket: Bucket) -> list[str]:
 
 
 def up(
-    named: Named,
+    named: ManagedCluster,
     context: Context,
     on_event: OnEvent,
     confirm: Callable[[ClusterPlan], bool],
@@ -172,7 +172,7 @@ def up(
         if with_components and has_cluster and (before := named.outputs()) is not None:
             retire(named, before, context, on_event)
         if is_change:
-            on_event(Stage(f"applying: {plan.summary.text}"))
+            on_event(StageStarted(f"applying: {plan.summary.text}"))
             done = terraform.apply(plan)
         outputs = Outputs.of(terraform.outputs())
         (named.folder.path / EXPORTED).unlink(missing_ok=True)
@@ -202,35 +202,35 @@ def require_programs(context: Context) -> None:
             )
 
 
-def retire(named: Named, outputs: Outputs, context: Context, on_event: OnEvent) -> None:
+def retire(named: ManagedCluster, outputs: Outputs, context: Context, on_event: OnEvent) -> None:
     """Uninstall the operators that the cluster file has no more, while the roles and queues that they use are there.
 
     Raises EngineError where something of theirs is in use.
     """
-    names = wanted(named)
-    with managed(named, outputs, context) as manager:
+    names = wanted_components(named)
+    with component_manager(named, outputs, context) as manager:
         gone = [one.name for one in manager.status() if one.installed and one.name not in names]
         if gone:
-            on_event(Stage(f"uninstalling {', '.join(gone)}"))
+            on_event(StageStarted(f"uninstalling {', '.join(gone)}"))
             manager.uninstall(gone, on_event)
 
 
 def install(
-    named: Named, outputs: Outputs, context: Context, on_event: OnEvent, runs: RunSetup
+    named: ManagedCluster, outputs: Outputs, context: Context, on_event: OnEvent, runs: RunSetup
 ) -> tuple[ComponentStatus, ...]:
     """Install the operators of the cluster file, and set the namespace up for supervisors.
 
     Raises EngineError, MissingPart.
     """
-    on_event(Stage("installing operators"))
+    on_event(StageStarted("installing operators"))
     create_namespace(named, outputs)
-    with managed(named, outputs, context) as manager:
-        names = wanted(named)
+    with component_manager(named, outputs, context) as manager:
+        names = wanted_components(named)
         manager.install(names, on_event)
         found = manager.status(names)
-    with connected(named, outputs) as client:
+    with api_client(named, outputs) as client:
         remember(named, of_cluster(client))
-    on_event(Stage("setting up supervisors"))
+    on_event(StageStarted("setting up supervisors"))
     runs.set_up()
     if named.cluster.access.users:
         grant_users(named, outputs, runs.rights())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.clusters.eks.outputs import Outputs, kubeconfig, sagemaker_target, target
 from windlass.clusters.eks.variables import variables
-from windlass.clusters.find import FILE, OUTPUTS, TARGETS, Named
+from windlass.clusters.find import FILE, OUTPUTS, TARGETS, ManagedCluster
 from windlass.clusters.terraform.folder import Backend, LocalBackend, S3Backend, write_private
 from windlass.errors import EngineError, UsageError
 from windlass.runs.context import Context
@@ -40,7 +40,7 @@ def backend_of(cluster: Cluster, context: Context) -> Backend:
     return S3Backend(state.bucket, key, state.region or cluster.region, endpoint=endpoints(context).get("s3", ""))
 
 
-def look_at_bucket(named: Named, context: Context) -> Bucket:
+def look_at_bucket(named: ManagedCluster, context: Context) -> Bucket:
     """The bucket of a cluster, and whether it is its own. Raises AwsError, FolderError."""
     from windlass.clusters.recovery import needs_recovery
     from windlass.clusters.storage import bucket
@@ -50,7 +50,7 @@ def look_at_bucket(named: Named, context: Context) -> Bucket:
         return bucket.look(aws, named.cluster, named.folder.variables(), is_unfinished=is_unfinished)
 
 
-def bucket_or_remembered(named: Named, context: Context) -> Bucket | None:
+def bucket_or_remembered(named: ManagedCluster, context: Context) -> Bucket | None:
     """The same for a removal; None where AWS does not say, and the last command knew it. Raises AwsError."""
     from windlass.clusters.aws import AwsError
 
@@ -62,7 +62,9 @@ def bucket_or_remembered(named: Named, context: Context) -> Bucket | None:
         raise
 
 
-def write_folder(named: Named, context: Context, *, bucket: Bucket | None = None, delete_bucket: bool = False) -> None:
+def write_folder(
+    named: ManagedCluster, context: Context, *, bucket: Bucket | None = None, delete_bucket: bool = False
+) -> None:
     """Write configuration, variables and backend into the working folder, and the cluster file itself. `bucket` as it
     was looked at; None where AWS was not asked, so that it counts as in the command before.
 
@@ -84,7 +86,7 @@ def write_folder(named: Named, context: Context, *, bucket: Bucket | None = None
     write_private(named.folder.path / FILE, named.text.encode())
 
 
-def _refuse_other_name(named: Named) -> None:
+def _refuse_other_name(named: ManagedCluster) -> None:
     """The state of a copied folder names the resources of the other cluster: they would be replaced, or destroyed."""
     before = named.folder.variables().get("name")
     if before not in (None, named.cluster.name):
@@ -94,7 +96,7 @@ def _refuse_other_name(named: Named) -> None:
         )
 
 
-def _refuse_other_region(named: Named) -> None:
+def _refuse_other_region(named: ManagedCluster) -> None:
     """In another region Terraform finds nothing of what it has made, and forgets it, while AWS bills it."""
     before = named.folder.variables().get("region")
     if before in (None, named.cluster.region) or not _may_have_resources(named):
@@ -105,20 +107,20 @@ def _refuse_other_region(named: Named) -> None:
     )
 
 
-def _may_have_resources(named: Named) -> bool:
+def _may_have_resources(named: ManagedCluster) -> bool:
     from windlass.clusters.recovery import needs_recovery
 
     is_local = named.cluster.state is None
     return not is_local or named.outputs() is not None or needs_recovery(named.folder) or local_resources(named) > 0
 
 
-def local_resources(named: Named) -> int:
+def local_resources(named: ManagedCluster) -> int:
     """How many resources a state in the working folder names; 0 where there is none. Raises FolderError."""
     found = (named.folder.local_state() or {}).get("resources", [])
     return sum(len(one.get("instances", ())) for one in found if one.get("mode") == "managed")
 
 
-def connect(named: Named, outputs: Outputs) -> None:
+def connect(named: ManagedCluster, outputs: Outputs) -> None:
     """Write the outputs, the kubeconfig and the target of the cluster into its folder."""
     from windlass.spec.yamlwriter import block_lines
 
@@ -131,7 +133,7 @@ def connect(named: Named, outputs: Outputs) -> None:
     write_private(folder / TARGETS, "\n".join([*block_lines(entries), ""]).encode())
 
 
-def take_outputs(named: Named, terraform: Terraform) -> Outputs | None:
+def take_outputs(named: ManagedCluster, terraform: Terraform) -> Outputs | None:
     """The outputs of Terraform's state, written into the folder as `connect` does where it lacks them: another machine
     may have made the cluster. None where no `up` has ended. Raises TerraformError, FolderError.
     """

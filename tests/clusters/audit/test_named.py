@@ -10,7 +10,7 @@ from tests.clusters.eks.test_outputs import VALUES
 from windlass.clusters.audit.named import audit_named
 from windlass.clusters.aws import Aws, Identity
 from windlass.clusters.eks.outputs import Outputs
-from windlass.clusters.find import FILE, OUTPUTS, Named
+from windlass.clusters.find import FILE, OUTPUTS, ManagedCluster
 from windlass.errors import UsageError
 from windlass.runs.context import Context
 
@@ -18,7 +18,7 @@ TEXT = "name: vision\nregion: us-west-2\nstate: {bucket: states}\n"
 
 
 def test_an_audit_by_a_login_of_another_account_is_refused(
-    named: Named, context: Context, monkeypatch: pytest.MonkeyPatch
+    named: ManagedCluster, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It finds nothing there."""
     (named.folder.path / FILE).write_text(TEXT)

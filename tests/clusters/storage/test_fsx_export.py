@@ -15,7 +15,7 @@ import windlass.clusters
 from windlass.clusters.aws import Aws, AwsError, NotThere
 from windlass.clusters.eks.contents import Contents
 from windlass.clusters.eks.outputs import FSX_PATH, Outputs, target
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.clusters.storage.fsx import EXPORTED, export
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.spec.parse import parse_cluster
@@ -62,17 +62,17 @@ class Fsx:
         return cast("Aws", made)
 
 
-def exported(named: Named, fsx: Fsx, *, force: bool = False) -> tuple[str, ...]:
+def exported(named: ManagedCluster, fsx: Fsx, *, force: bool = False) -> tuple[str, ...]:
     return export(named, WITH_FSX, fsx.aws(), lambda _event: None, force=force)
 
 
-def test_all_of_a_file_system_is_exported(named: Named) -> None:
+def test_all_of_a_file_system_is_exported(named: ManagedCluster) -> None:
     fsx = Fsx("/")
     assert exported(named, fsx) == ()
     assert fsx.tasks == [{"Type": "EXPORT_TO_REPOSITORY", "FileSystemId": SYSTEM, "Report": {"Enabled": False}}]
 
 
-def test_files_that_were_written_since_an_earlier_export_began_are_exported_too(named: Named) -> None:
+def test_files_that_were_written_since_an_earlier_export_began_are_exported_too(named: ManagedCluster) -> None:
     fsx = Fsx("/")
     fsx.earlier = [{"TaskId": "task-0", "Type": "EXPORT_TO_REPOSITORY", "Paths": [], "Lifecycle": "EXECUTING"}]
     assert exported(named, fsx) == ()
@@ -90,7 +90,7 @@ def test_files_that_were_written_since_an_earlier_export_began_are_exported_too(
     ],
 )
 def test_what_is_not_exported_is_not_deleted_but_by_force_which_says_so(
-    named: Named, fsx: Fsx, why: str, num_tasks: int
+    named: ManagedCluster, fsx: Fsx, why: str, num_tasks: int
 ) -> None:
     with pytest.raises((UsageError, EngineError), match=why):
         exported(named, fsx)
@@ -99,7 +99,7 @@ def test_what_is_not_exported_is_not_deleted_but_by_force_which_says_so(
     assert re.search(f"{SYSTEM} was not exported, and went with all its files: .*{why}", lost)
 
 
-def test_a_file_system_that_fsx_does_not_describe_is_not_taken_for_gone(named: Named) -> None:
+def test_a_file_system_that_fsx_does_not_describe_is_not_taken_for_gone(named: ManagedCluster) -> None:
     def refuse(**_: Any) -> Any:
         raise AwsError("no answer")
 
@@ -110,12 +110,12 @@ def test_a_file_system_that_fsx_does_not_describe_is_not_taken_for_gone(named: N
 
 
 @pytest.mark.parametrize("lifecycle", ["", "DELETING"])
-def test_a_file_system_that_an_earlier_down_has_deleted_is_not_exported(named: Named, lifecycle: str) -> None:
+def test_a_file_system_that_an_earlier_down_has_deleted_is_not_exported(named: ManagedCluster, lifecycle: str) -> None:
     fsx = Fsx(lifecycle=lifecycle)
     assert (exported(named, fsx), fsx.tasks) == ((), [])
 
 
-def test_a_down_that_was_killed_after_the_export_and_the_removal_of_the_link_goes_on(named: Named) -> None:
+def test_a_down_that_was_killed_after_the_export_and_the_removal_of_the_link_goes_on(named: ManagedCluster) -> None:
     exported(named, Fsx("/"))
     assert json.loads((named.folder.path / EXPORTED).read_bytes()) == [SYSTEM]
     assert exported(named, Fsx()) == ()

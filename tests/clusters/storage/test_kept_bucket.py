@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from windlass.clusters.find import Stage
+from windlass.clusters.find import StageStarted
 from windlass.clusters.reconcile import recover
 from windlass.clusters.recovery import RecoveryReport
 from windlass.clusters.storage.bucket import ADDRESS, Bucket
@@ -60,7 +60,7 @@ class World:
     def removed(self, bucket: Bucket | None, *, is_to_delete: bool) -> bool:
         world: Any = self
 
-        def told(event: Stage) -> None:
+        def told(event: StageStarted) -> None:
             self.told.append(event.text)
 
         return keep_or_empty(world, world, told, bucket, is_to_delete=is_to_delete)

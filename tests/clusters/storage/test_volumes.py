@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.clusters.components.fakecluster import FakeCluster
 
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.clusters.storage.volumes import FILE, Volumes, of_cluster, remember, remembered
 from windlass.clusters.terraform.folder import ClusterFolder, FolderError
 from windlass.spec.parse import parse_cluster
@@ -24,8 +24,8 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 @pytest.fixture
-def named(tmp_path: Path) -> Named:
-    found = Named(parse_cluster(TEXT), TEXT, ClusterFolder.of(tmp_path, "vision"))
+def named(tmp_path: Path) -> ManagedCluster:
+    found = ManagedCluster(parse_cluster(TEXT), TEXT, ClusterFolder.of(tmp_path, "vision"))
     found.folder.path.mkdir(parents=True)
     return found
 
@@ -38,7 +38,7 @@ def test_names_and_ids_of_volumes_are_those_of_persistent_volumes(cluster: FakeC
     assert found == Volumes(frozenset({"pvc-1", "efs", "local"}), frozenset({"vol-1"}))
 
 
-def test_a_volume_is_remembered_after_the_cluster_has_deleted_it(named: Named) -> None:
+def test_a_volume_is_remembered_after_the_cluster_has_deleted_it(named: ManagedCluster) -> None:
     assert remembered(named) == Volumes()
     remember(named, Volumes(frozenset({"pvc-1"}), frozenset({"vol-1"})))
     together = remember(named, Volumes(frozenset({"pvc-2"}), frozenset({"vol-2"})))
@@ -46,7 +46,7 @@ def test_a_volume_is_remembered_after_the_cluster_has_deleted_it(named: Named) -
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"names": 7}'])
-def test_a_damaged_record_is_not_taken_for_an_empty_one(named: Named, text: str) -> None:
+def test_a_damaged_record_is_not_taken_for_an_empty_one(named: ManagedCluster, text: str) -> None:
     (named.folder.path / FILE).write_text(text)
     with pytest.raises(FolderError, match=r"volumes\.json is damaged"):
         remembered(named)

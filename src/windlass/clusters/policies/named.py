@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.clusters.policies import Document, Purpose
 from windlass.clusters.policies import policies as documents
 from windlass.errors import UsageError, WindlassError
@@ -31,7 +31,7 @@ class ClusterPolicies:
 
 
 def policies(
-    named: Named, purpose: str, context: Context, *, account: str = "", into: Path | None = None
+    named: ManagedCluster, purpose: str, context: Context, *, account: str = "", into: Path | None = None
 ) -> ClusterPolicies:
     """The policies of a purpose (a key of `TOGETHER`); `into` is a folder for one file each.
 
@@ -45,7 +45,7 @@ def policies(
     return ClusterPolicies(named.cluster.name, named.cluster.region, account, tuple(found), written)
 
 
-def _account(named: Named, context: Context) -> str:
+def _account(named: ManagedCluster, context: Context) -> str:
     try:
         with named.aws(context) as aws:
             return aws.identity.account_id

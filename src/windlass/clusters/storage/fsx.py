@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.clusters.aws import Aws, NotThere, aws_errors
 from windlass.clusters.eks.outputs import FSX_PATH
-from windlass.clusters.find import Named, OnEvent, Stage
+from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted
 from windlass.clusters.terraform.folder import write_private
 from windlass.errors import EngineError, UsageError, WindlassError
 
@@ -125,7 +125,7 @@ class Exporting:
     share: float | None
 
 
-def export(named: Named, found: Contents, aws: Aws, on_event: OnEvent, *, force: bool) -> tuple[str, ...]:
+def export(named: ManagedCluster, found: Contents, aws: Aws, on_event: OnEvent, *, force: bool) -> tuple[str, ...]:
     """Write what FSx has and the bucket lacks to the bucket, and wait for it; returns what was not exported.
 
     Raises UsageError for a file system that cannot be exported, EngineError and AwsError for an export that fails;
@@ -139,11 +139,11 @@ def export(named: Named, found: Contents, aws: Aws, on_event: OnEvent, *, force:
             if not force:
                 raise
             lost.append(f"the file system {system} was not exported, and went with all its files: {error.message}")
-            on_event(Stage(f"going on without the export of {system}: {error.message}"))
+            on_event(StageStarted(f"going on without the export of {system}: {error.message}"))
     return tuple(lost)
 
 
-def _export(named: Named, system: str, aws: Aws, on_event: OnEvent) -> None:
+def _export(named: ManagedCluster, system: str, aws: Aws, on_event: OnEvent) -> None:
     if not exists(aws, system):  # an earlier `down` has removed it already
         return
     folders, record = linked(aws, system), named.folder.path / EXPORTED
@@ -151,7 +151,7 @@ def _export(named: Named, system: str, aws: Aws, on_event: OnEvent) -> None:
     if not folders and system in before:
         return
     for folder in folders:
-        on_event(Stage(f"exporting what {system} has and the bucket lacks"))
+        on_event(StageStarted(f"exporting what {system} has and the bucket lacks"))
         if earlier := under_way(aws, system, folder):  # of a `down` that was stopped: runs may have written since
             wait(aws, earlier, lambda state, share: on_event(Exporting(state, share)))
         task = begin_export(aws, system, folder)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from windlass.clusters.aws import NotThere, aws_errors
-from windlass.clusters.find import OnEvent, Stage
+from windlass.clusters.find import OnEvent, StageStarted
 from windlass.clusters.storage import bucket_key
 from windlass.clusters.storage.bucket import ADDRESS, Bucket
 from windlass.clusters.storage.bucket_key import ALIAS, KEY
@@ -24,7 +24,7 @@ def keep_or_empty(
     """
     others = bucket.name if bucket is not None and not bucket.is_managed else ""
     if is_to_delete and others:
-        on_event(Stage(f"leaving s3://{others}, which is not of this cluster"))
+        on_event(StageStarted(f"leaving s3://{others}, which is not of this cluster"))
     if is_to_delete and not others:
         return empty_bucket(terraform, on_event)
     return keep_bucket(terraform, aws, on_event, others=others)
@@ -53,7 +53,7 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: st
                 or (one.type == "aws_kms_key" and one.id == key)
                 or one.values.get("target_key_id") == key
             ]
-            on_event(Stage(f"keeping s3://{bucket.id}{', which has objects,' * has_objects} and its KMS key"))
+            on_event(StageStarted(f"keeping s3://{bucket.id}{', which has objects,' * has_objects} and its KMS key"))
             terraform.forget(kept)
             return True
     return False
@@ -66,7 +66,7 @@ def empty_bucket(terraform: Terraform, on_event: OnEvent) -> bool:
     buckets = [one.address for one in terraform.state() if one.type == "aws_s3_bucket" and one.mode == "managed"]
     if not buckets or (plan := terraform.plan(targets=buckets)).summary.is_empty:
         return False
-    on_event(Stage("preparing the removal of the bucket with its objects"))
+    on_event(StageStarted("preparing the removal of the bucket with its objects"))
     terraform.apply(plan)
     return True
 
@@ -113,12 +113,14 @@ def usable_key(cluster: str, bucket: str, aws: Aws, on_event: OnEvent) -> str:
     try:
         key = bucket_key.key_of(aws, bucket)
     except NotThere as error:
-        on_event(Stage(f"the KMS key of s3://{bucket} is deleted, and objects that it encrypted are lost: {error}"))
+        on_event(
+            StageStarted(f"the KMS key of s3://{bucket} is deleted, and objects that it encrypted are lost: {error}")
+        )
         return ""
     if key is None or key.cluster != cluster:
         return ""
     if key.state == bucket_key.PENDING:
-        on_event(Stage(f"cancelling the deletion of the KMS key {key.id}, which encrypts s3://{bucket}"))
+        on_event(StageStarted(f"cancelling the deletion of the KMS key {key.id}, which encrypts s3://{bucket}"))
         bucket_key.restore(aws, key)
     return key.id
 

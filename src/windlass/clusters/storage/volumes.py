@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from windlass.clusters.find import Named
+from windlass.clusters.find import ManagedCluster
 from windlass.clusters.terraform.folder import FolderError, write_private
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def of_cluster(client: Client) -> Volumes:
     )
 
 
-def remember(named: Named, found: Volumes) -> Volumes:
+def remember(named: ManagedCluster, found: Volumes) -> Volumes:
     """Add volumes to those that are remembered in the folder; gives all. Raises FolderError."""
     before = remembered(named)
     together = Volumes(before.names | found.names, before.ids | found.ids)
@@ -47,7 +47,7 @@ def remember(named: Named, found: Volumes) -> Volumes:
     return together
 
 
-def remembered(named: Named) -> Volumes:
+def remembered(named: ManagedCluster) -> Volumes:
     """Those that earlier commands have seen. Raises FolderError for a file that is damaged."""
     path = named.folder.path / FILE
     try:
