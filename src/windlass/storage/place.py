@@ -145,7 +145,10 @@ class Place(ABC):
 
     async def find(self, name: str) -> Entry | None:
         """Entry of one file; None if it does not exist."""
-        return next((one for one in await self.listed() if one.name == name), None)
+        async for batch in self.entries():
+            if (found := next((one for one in batch if one.name == name), None)) is not None:
+                return found
+        return None
 
     @abstractmethod
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
