@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import grimp
+import pytest
 
 import windlass
+from windlass.engines import ENGINES
 
 
 def cycles(graph: grimp.ImportGraph) -> list[list[str]]:
@@ -41,3 +44,12 @@ def test_the_formatter_is_overruled_in_few_tables_alone() -> None:
     sources = (Path(windlass.__file__).parent).rglob("*.py")
     overruled = sum(source.read_text().count("# fmt: skip") for source in sources)
     assert overruled < 100
+
+
+@pytest.mark.parametrize("module", ["actions/cost.py", "actions/jobs.py", "actions/targets.py", "cli/cost.py"])
+def test_what_engines_differ_in_is_a_fact_of_an_engine(module: str) -> None:
+    """A comparison with the name of one engine would leave out the engines of other packages."""
+    tree = ast.parse((Path(windlass.__file__).parent / module).read_text())
+    compared = [one for node in ast.walk(tree) if isinstance(node, ast.Compare) for one in ast.walk(node)]
+    named = {one.value for one in compared if isinstance(one, ast.Constant) and one.value in ENGINES}
+    assert not named

@@ -72,12 +72,13 @@ def names(context: Context) -> list[str]:
     from windlass.actions.targets import target_files
     from windlass.engines import target_model
     from windlass.spec.parse import parse_targets
+    from windlass.spec.targets import KubernetesTarget
 
     found = {one.name for one in ClusterFolder.all_in(context.home)}
     for path in target_files(context):
         with contextlib.suppress(OSError, WindlassError):
             read = parse_targets(read_text(path, str(path)), str(path), target_model)
-            found |= {name for name, one in read.items() if one.kind == "kubernetes"}
+            found |= {name for name, one in read.items() if isinstance(one, KubernetesTarget)}
     return sorted(found)
 
 

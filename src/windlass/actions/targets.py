@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from windlass.actions.jobs import ReadyJob
-from windlass.engines import added_kinds, engine_class, target_model
+from windlass.engines import TARGETS, added_kinds, engine_class, target_model
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.runs.context import Context
 from windlass.spec.text_file import read_text
@@ -75,9 +75,7 @@ def remote_names(context: Context) -> list[str]:
         with contextlib.suppress(WindlassError):
             entries = read_yaml(read_text(path, str(path)), str(path), "")[0] if path.is_file() else {}
             for name, entry in entries.items():
-                found.setdefault(
-                    str(name), isinstance(entry, dict) and entry.get("kind") in ("kubernetes", "sagemaker")
-                )
+                found.setdefault(str(name), isinstance(entry, dict) and entry.get("kind") in TARGETS)
     return [name for name, is_remote in found.items() if is_remote]
 
 
