@@ -274,8 +274,8 @@ def test_a_restarted_run_says_why_from_which_step_and_what_is_left() -> None:
 
 
 def test_a_resumed_run_says_so() -> None:
-    resumed = training(attempts=(HUNG[0], replace(HUNG[1], is_resume=True)), ledger=RESTARTED)
-    assert "attempt     2 by a resume, from step 120" in shown(resumed)
+    resumed = training(attempts=(HUNG[0], replace(HUNG[1], is_resume=True)))
+    assert "attempt     2 by a resume, from step 120" in shown(resumed, ledger=RESTARTED)
 
 
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.LOST, Phase.FAILED])
