@@ -24,7 +24,7 @@ from windlass.engines.supervised import SupervisedEngine
 from windlass.engines.values import Manifests, ResultsLocation, RunState
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.plan.plan import Plan
-from windlass.plan.steps import ClusterStep, NodePool, NodePoolsStep, SupervisorStep
+from windlass.plan.steps import ClusterStep, CodeStep, NodePool, NodePoolsStep, SupervisorStep
 from windlass.runs.events import ConditionChanged
 from windlass.runs.phase import Phase
 from windlass.runs.record import CLUSTER, Status
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
     from windlass.worker.tarpipe import Received
 
-POOLS = "machines"
-"""Kind of the step of a plan that names the pools of nodes that would be provisioned."""
-INSTANCE_LABEL = "node.kubernetes.io/instance-type"
 CLEAN_AGAIN_SECONDS = 30.0
 """Between two tries to finish what an unreachable cluster has kept from being cleaned up."""
 
@@ -212,12 +209,11 @@ class KubernetesEngine(SupervisedEngine):
             raise UsageError(
                 f"{run_id} has not ended: it is {self.store.status(run_id).phase}", f"windlass logs -f {run_id}"
             )
-        from windlass.engines.kubernetes.objects.planned import is_imported
 
         with contextlib.closing(writer):
             require_resumable(writer.status)
             before = self.store.plan(run_id)
-            if plan is not None and is_imported(before):
+            if plan is not None and before.only(CodeStep).is_imported:
                 raise UsageError(
                     f"{run_id} was submitted on another machine, which has its code: change it there",
                     f"as it was: windlass resume {run_id}",

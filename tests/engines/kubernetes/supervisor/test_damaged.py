@@ -17,7 +17,6 @@ from tests.engines.kubernetes.planning.test_plan import planned
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout, pod_assignment
 from windlass.engines.kubernetes.objects.namespace import ClusterNamespace
-from windlass.engines.kubernetes.objects.planned import is_imported
 from windlass.engines.kubernetes.objects.pods import INDEX, by_id
 from windlass.engines.kubernetes.objects.supervisor_manifests import PLAN_FILE, with_digest
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
@@ -238,7 +237,7 @@ def test_a_plan_of_another_machine_is_carried_out_from_here() -> None:
     plan = imported(a_plan(), a_plan())
     cluster, code = plan.only(ClusterStep), plan.only(CodeStep)
     assert (cluster.context, cluster.namespace, cluster.kubeconfig) == PLACE
-    assert is_imported(plan)
+    assert code.is_imported
     assert code.folder == layout.CODE, "no folder of this machine"
 
 

@@ -9,17 +9,12 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.plan.plan import Plan
-from windlass.plan.steps import AttemptPartStep, AttemptStep, ClusterStep, CodeStep
+from windlass.plan.steps import AttemptPartStep, AttemptStep, ClusterStep
 
 
 def attempt_objects(plan: Plan) -> list[Mapping[str, Any]]:
     """The objects of the first attempt, the one that makes the pods last."""
     return plan.manifests(AttemptPartStep, AttemptStep)
-
-
-def is_imported(plan: Plan) -> bool:
-    """Whether another machine has made this plan."""
-    return plan.only(CodeStep).is_imported
 
 
 def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:

@@ -16,7 +16,7 @@ from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.lease import Lease, held_elsewhere, holder_of
 from windlass.engines.kubernetes.access.unavailable import is_passing, refuse, unavailable
 from windlass.engines.kubernetes.objects import layout, manifests, pod_assignment
-from windlass.engines.kubernetes.objects.planned import attempt_objects, is_imported
+from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
 from windlass.engines.kubernetes.objects.transfer_manifests import filled
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
@@ -196,10 +196,10 @@ class KubernetesBackend(Backend):
 
     def _of_submission(self) -> list[Mapping[str, Any]]:
         """Objects that are created from a user's machine alone; those that are of no run are made here."""
-        if not is_imported(self.plan):  # else the machine that submitted it has made and stored them
+        code = self.plan.only(CodeStep)
+        if not code.is_imported:  # else the machine that submitted it has made and stored them
             for made in self.plan.manifests(DataClaimStep, MountVolumeStep, MountClaimStep):
                 self.client.create_if_absent(made)
-            code = self.plan.only(CodeStep)
             if code.source:
                 code_store.send(code.source, code.bytes, lambda: code_store.packed(self.plan))
         return [*self.plan.manifests(NetworkPolicyStep), *map(filled, self.plan.manifests(TransferStep))]

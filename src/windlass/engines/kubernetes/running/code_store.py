@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Final
 
 from windlass.engines.kubernetes.objects.manifests import PIECE_BYTES
-from windlass.engines.kubernetes.objects.planned import is_imported
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.travel import planned_code
 from windlass.errors import EngineError
@@ -24,7 +23,7 @@ HINT: Final = "the store is storage: of the target; this machine writes to it, a
 
 def packed(plan: Plan) -> bytes:
     """The code as it was planned. Raises EngineError where the folder has changed since the plan, UsageError."""
-    if is_imported(plan):
+    if plan.only(CodeStep).is_imported:
         raise EngineError(f"the code of {plan.run_id} is no longer there", "resume it on the machine that submitted it")
     return planned_code(plan)
 
