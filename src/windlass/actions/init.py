@@ -148,8 +148,7 @@ def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
 
 def check(ready: ReadyJob, target: Target, context: Context) -> Plan:
     """The plan that a run would follow, with a placeholder for the run id. Raises what `make_plan` raises."""
-    from windlass.actions.runs import TOKEN_TO_LOOK
-    from windlass.actions.targets import plan_for
+    from windlass.actions.runs import TOKEN_TO_LOOK, plan_for
 
     return plan_for(ready, target, f"{ready.job.name}-{TOKEN_TO_LOOK}", context)
 

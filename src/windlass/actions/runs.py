@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.actions.targets import find_address, find_target, plan_for, plan_for_first
+from windlass.actions.targets import find_address, find_target
 from windlass.engines import engine_class, target_class
 from windlass.errors import EngineError, NoSuchRun, UsageError, WindlassError
 from windlass.runs.context import Context, here
@@ -18,11 +18,15 @@ from windlass.runs.record import Status
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from windlass.actions.jobs import ReadyJob
     from windlass.engines.base import Engine
     from windlass.engines.values import RunState
+    from windlass.plan.notes import Note
     from windlass.plan.plan import Plan
     from windlass.spec.job import Job
+    from windlass.spec.targets import Target
     from windlass.views.code_files import ChangedFiles
 
 STOP_SECONDS: Final = 60.0
@@ -50,8 +54,67 @@ def make_plan(ready: ReadyJob, on: str, context: Context, *, to_look: bool = Fal
 
     targets = [find_target(name.strip(), context) for name in on.split(",")]
     token = TOKEN_TO_LOOK if to_look else context.token()
-    made = plan_for_first(ready, targets, f"{ready.job.name}-{token}", context)
+    made = _plan_for_first(ready, targets, f"{ready.job.name}-{token}", context)
     return replace(made, revision=read_revision(ready.base / ready.job.code_path, context.environ))
+
+
+def _plan_for_first(ready: ReadyJob, targets: Sequence[Target], run_id: str, context: Context) -> Plan:
+    """The plan on the first of these targets that can run the job, with notes on why those before it cannot.
+
+    Where none can, it is that on the first, with notes on the others. Raises UsageError where there is but one target,
+    and it cannot be used at all.
+    """
+    from windlass.plan.notes import Note
+
+    if len(targets) == 1:
+        return plan_for(ready, targets[0], run_id, context)
+    plans: list[Plan] = []
+    notes: list[Note] = []
+    errors: list[WindlassError] = []
+    for target in targets:
+        try:
+            made = plan_for(ready, target, run_id, context)
+        except (UsageError, EngineError) as error:
+            errors.append(error)
+            notes.append(Note("target-passed-over", f"{target.name}: {error.message}", error.hint or ""))
+            continue
+        blocking = [note for note in made.notes if note.blocks]
+        if not blocking:
+            return replace(made, notes=(*notes, *made.notes))
+        plans.append(made)
+        why = "; ".join(note.message for note in blocking)
+        notes.append(Note("target-passed-over", f"{target.name} cannot run it: {why}", blocking[0].fix))
+    if not plans:
+        raise errors[0]
+    others = [note for note in notes if not note.message.startswith(f"{plans[0].target} cannot run it: ")]
+    return replace(plans[0], notes=(*plans[0].notes, *others))
+
+
+def plan_for(ready: ReadyJob, target: Target, run_id: str, context: Context) -> Plan:
+    """The plan of a run of `ready` on `target`; reads the facts of the target, changes nothing."""
+    from windlass.plan.notes import Note
+
+    engine = engine_class(target.kind, f"target {target.name}")
+    job, notes = _with_variables(ready.job if engine.is_remote else ready.local_job, ready.base)
+    made = engine.make_plan(job, target, run_id, ready.base, context)
+    if job.python != ready.job.python:  # of this machine alone: a later plan finds it in the node's request
+        made = replace(made, job={name: one for name, one in made.job.items() if name != "python"})
+    return replace(made, notes=(*(Note(*remark) for remark in ready.remarks), *notes, *made.notes))
+
+
+def _with_variables(job: Job, base: Path) -> tuple[Job, list[Note]]:
+    """The job with `launcher: torchrun`, and a note on it, where its only rank cannot run without those variables."""
+    from windlass.code.process_group import needs_variables
+    from windlass.plan.notes import Note
+
+    if "launcher" in job.model_fields_set or job.launcher != "plain" or job.script_kind == "program":
+        return job, []
+    need = needs_variables(job, base / job.code_path)
+    if need is None:
+        return job, []
+    text = f"{need.file} line {need.line} {need.what}: its one rank gets the variables of torchrun"
+    note = Note("torchrun-variables", text, "launcher: torchrun in the job says so; launcher: plain leaves them out")
+    return job.model_copy(update={"launcher": "torchrun"}), [note]
 
 
 def submit(engine: Engine, plan: Plan, context: Context) -> Status:

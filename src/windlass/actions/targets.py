@@ -1,24 +1,18 @@
-"""Finds a target by its name, and plans a job on it or on the first of several."""
+"""Finds a target by its name."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from windlass.actions.jobs import ReadyJob
-from windlass.engines import TARGETS, added_kinds, engine_class, target_model
-from windlass.errors import EngineError, UsageError, WindlassError
+from windlass.engines import TARGETS, added_kinds, target_model
+from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context
 from windlass.spec.text_file import read_text
 
 if TYPE_CHECKING:
-    from windlass.plan.notes import Note
-    from windlass.plan.plan import Plan
     from windlass.spec.address import ClusterAddress
-    from windlass.spec.job import Job
     from windlass.spec.targets import Target
 
 DEFAULT: Final = "local"
@@ -88,62 +82,3 @@ def find_address(name: str, context: Context) -> Target | ClusterAddress:
 
     files = ((read_text(path, str(path)), str(path)) for path in target_files(context) if path.is_file())
     return read_address(files, name) or find_target(name, context)
-
-
-def plan_for_first(ready: ReadyJob, targets: Sequence[Target], run_id: str, context: Context) -> Plan:
-    """The plan on the first of these targets that can run the job, with notes on why those before it cannot.
-
-    Where none can, it is that on the first, with notes on the others. Raises UsageError where there is but one target,
-    and it cannot be used at all.
-    """
-    from windlass.plan.notes import Note
-
-    if len(targets) == 1:
-        return plan_for(ready, targets[0], run_id, context)
-    plans: list[Plan] = []
-    notes: list[Note] = []
-    errors: list[WindlassError] = []
-    for target in targets:
-        try:
-            made = plan_for(ready, target, run_id, context)
-        except (UsageError, EngineError) as error:
-            errors.append(error)
-            notes.append(Note("target-passed-over", f"{target.name}: {error.message}", error.hint or ""))
-            continue
-        blocking = [note for note in made.notes if note.blocks]
-        if not blocking:
-            return dataclasses.replace(made, notes=(*notes, *made.notes))
-        plans.append(made)
-        why = "; ".join(note.message for note in blocking)
-        notes.append(Note("target-passed-over", f"{target.name} cannot run it: {why}", blocking[0].fix))
-    if not plans:
-        raise errors[0]
-    others = [note for note in notes if not note.message.startswith(f"{plans[0].target} cannot run it: ")]
-    return dataclasses.replace(plans[0], notes=(*plans[0].notes, *others))
-
-
-def plan_for(ready: ReadyJob, target: Target, run_id: str, context: Context) -> Plan:
-    """The plan of a run of `ready` on `target`; reads the facts of the target, changes nothing."""
-    from windlass.plan.notes import Note
-
-    engine = engine_class(target.kind, f"target {target.name}")
-    job, notes = _with_variables(ready.job if engine.is_remote else ready.local_job, ready.base)
-    made = engine.make_plan(job, target, run_id, ready.base, context)
-    if job.python != ready.job.python:  # of this machine alone: a later plan finds it in the node's request
-        made = dataclasses.replace(made, job={name: one for name, one in made.job.items() if name != "python"})
-    return dataclasses.replace(made, notes=(*(Note(*remark) for remark in ready.remarks), *notes, *made.notes))
-
-
-def _with_variables(job: Job, base: Path) -> tuple[Job, list[Note]]:
-    """The job with `launcher: torchrun`, and a note on it, where its only rank cannot run without those variables."""
-    from windlass.code.process_group import needs_variables
-    from windlass.plan.notes import Note
-
-    if "launcher" in job.model_fields_set or job.launcher != "plain" or job.script_kind == "program":
-        return job, []
-    need = needs_variables(job, base / job.code_path)
-    if need is None:
-        return job, []
-    text = f"{need.file} line {need.line} {need.what}: its one rank gets the variables of torchrun"
-    note = Note("torchrun-variables", text, "launcher: torchrun in the job says so; launcher: plain leaves them out")
-    return job.model_copy(update={"launcher": "torchrun"}), [note]

@@ -35,7 +35,7 @@ def import_ahead(parts: list[Part]) -> tuple[ForkReset, str]:
     from windlass.worker.fork_reset import ForkReset
 
     # What the forks need of us, while this folder can still be imported from.
-    for name in ("main", "rank_start"):
+    for name in ("node", "rank_start"):
         importlib.import_module(f"windlass.worker.{name}")
     rank = importlib.import_module("windlass.worker.rank")
     _without_own_folders()

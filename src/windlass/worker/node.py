@@ -46,6 +46,7 @@ from windlass.worker.protocol import (
     RanksAtWork,
     RankSpec,
     StacksTaken,
+    read_spec,
 )
 from windlass.worker.rank import DONE_VARIABLE
 from windlass.worker.rank_activity import Activity, activity_of
@@ -538,3 +539,13 @@ class Node:
 
     def _warn(self, message: str, code: str | None = None) -> None:
         self.events.add(NodeWarning(time.time(), message, code=code))
+
+
+def run_node(path: str, wake: int | None, start: Start) -> int:
+    """Run the node of the spec file at `path`, with or without an external launcher; 0 if all its ranks succeeded."""
+    spec = read_spec(path)
+    if spec.launch is not None:
+        from windlass.worker.external_launcher import LaunchedNode  # only where mpirun or torchrun starts the ranks
+
+        return LaunchedNode(spec, wake, start).run()
+    return Node(spec, wake, start).run()

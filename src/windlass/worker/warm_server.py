@@ -291,7 +291,7 @@ class WarmProcess:
     def become(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
         """In the fork: become the node worker that a new interpreter would have been, and run its ranks by forking."""
         from windlass.worker.fork_reset import inherit
-        from windlass.worker.main import run_node
+        from windlass.worker.node import run_node
         from windlass.worker.rank_start import WarmStart
 
         client.close()
