@@ -1,1 +1,1 @@
-"""The process that each node starts: standard library only, under the script's own interpreter (Python 3.9+)."""
+"""The process that each node starts. Standard library only: it runs under the script's own Python, 3.9 or later."""

@@ -1,12 +1,12 @@
-"""`python windlass/worker NODE_SPEC.json [WAKE_FD]`: makes the travelling folder importable and runs the node.
+"""`python windlass/worker NODE_SPEC.json [WAKE_FD]`: makes the copied `windlass` folder importable and runs the node.
 
-It writes a byte to descriptor WAKE_FD at each event.
+The node writes a byte to the descriptor WAKE_FD at each event.
 """
 
 import os
 import sys
 
-# The folder may lie anywhere and its interpreter may know nothing of Windlass.
+# The copied folder may be anywhere, and Windlass may not be installed in this interpreter.
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass.worker.node import run_node

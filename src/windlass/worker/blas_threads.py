@@ -1,4 +1,4 @@
-"""The threads of OpenBLAS, which NumPy brings: in a process that imports ahead, and in its forks."""
+"""Sets the number of OpenBLAS threads (NumPy) in a process that imports in advance, and in its forks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from windlass.worker import process
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-"""Where it takes their number from, the first that is set."""
+"""Variables from which OpenBLAS takes its number of threads; the first one that is set counts."""
 PREFIXES, SUFFIXES = ("scipy_openblas_", "openblas_"), ("num_threads64_", "num_threads")
 
 
 def set_threads(env: Mapping[str, str]) -> None:
-    """Give OpenBLAS as many threads as it would have taken in `env`; while it was imported, it was held to one.
+    """Gives OpenBLAS the number of threads that it would have had in `env`; it was imported with one thread.
 
-    It starts those that it does not have at once, and each waits for work on a core of its own for a twentieth of a
-    second. Those that a fork loses, it starts again when it first needs them.
+    OpenBLAS starts missing threads at once, and each of them polls for work on a core for a twentieth of a second.
+    Threads lost in a fork are started again when OpenBLAS first needs them.
     """
     wanted = [int(value) for value in map(env.get, VARIABLES) if value and value.isdigit() and int(value) > 0]
     threads = min([*wanted[:1], len(os.sched_getaffinity(0))])

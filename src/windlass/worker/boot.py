@@ -1,6 +1,7 @@
-"""Unpacks the code of a job, from pieces or from a store, and becomes the pod's own process (`pod.py`).
+"""Unpacks the code of a job from ConfigMap pieces or from a store, then executes the pod's main program (`pod.py`).
 
-The first thing that runs there, alone: the standard library of any Python from 3.9 on, and nothing of ours beside it.
+This file is the first program of the pod and runs alone: it uses only the standard library of Python 3.9 or later, and
+no other module of Windlass.
 """
 
 import hashlib
@@ -15,8 +16,8 @@ FETCHER = "/windlass/transfer/windlass.zip"
 
 
 def main() -> int:
-    """Check the digest, unpack, and hand over. Gives an exit code only where it cannot."""
-    # The first process of a container ignores what it has no handler for: the stop of a pod would wait for its grace.
+    """Checks the digest, unpacks the code and executes `pod.py`. Returns an exit code only on failure."""
+    # PID 1 of a container ignores signals without a handler: deleting the pod would take its whole grace period.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if os.path.exists(END):
         print("[w] the run has ended: this pod does not train", flush=True)
@@ -28,7 +29,7 @@ def main() -> int:
     archive = os.path.join(WORK, "code.tar.gz")
     source = os.environ.get("WINDLASS_CODE_SOURCE", "")
     if source:
-        import subprocess  # most pods need none
+        import subprocess  # most pods need no subprocess
 
         fetched = subprocess.run([sys.executable, "-I", "-S", FETCHER, source, archive], stderr=subprocess.PIPE)
         if fetched.returncode:
@@ -47,12 +48,12 @@ def main() -> int:
     os.chdir(os.path.join(WORK, "code"))
     program = os.path.join(WORK, "travel", "windlass", "worker", "pod.py")
     argv = [sys.executable, "-I", "-S", program, os.path.join(WORK, "attempt"), ATTEMPT]
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until pod.py handles it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # blocked until pod.py installs its handler
     return os.execv(sys.executable, argv)
 
 
 def _joined(archive: str) -> str:
-    """Join the pieces into a file; gives their digest."""
+    """Joins the pieces into one file and returns its SHA-256 digest in hex."""
     found = hashlib.sha256()
     with open(archive, "wb") as file:
         for name in sorted(name for name in os.listdir(PIECES) if not name.startswith(".")):
@@ -64,7 +65,7 @@ def _joined(archive: str) -> str:
 
 
 def digest_of(path: str) -> str:
-    """SHA-256 of a file, in hex. Raises OSError."""
+    """Returns the SHA-256 digest of a file in hex. Raises OSError."""
     found = hashlib.sha256()
     with open(path, "rb") as file:
         for data in iter(lambda: file.read(1 << 20), b""):
@@ -73,7 +74,7 @@ def digest_of(path: str) -> str:
 
 
 def _is_again() -> bool:
-    """Whether the cluster has restarted the container, or an operator has made the pods of an attempt anew."""
+    """Whether the kubelet restarted the container, or an operator recreated the pods of an attempt."""
     begun = os.path.join(WORK, "begun")
     if os.path.exists(begun) or os.environ.get("WINDLASS_REMADE", "0") not in ("", "0"):
         return True
@@ -82,7 +83,7 @@ def _is_again() -> bool:
 
 
 def unpack(tar: tarfile.TarFile, folder: str) -> None:
-    """Extract all entries, which the digest has verified. Raises OSError, tarfile.TarError."""
+    """Extracts all entries; the digest of the archive was checked before. Raises OSError, tarfile.TarError."""
     if hasattr(tarfile, "data_filter"):
         tar.extractall(folder, filter="data")
     else:

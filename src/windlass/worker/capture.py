@@ -1,4 +1,4 @@
-"""Carries what a rank writes from its pipe into its log, a fair share at a time."""
+"""Copies the output of a rank from its pipe to its log, in rounds of limited size so that every rank gets its turn."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from windlass.worker.masking import Mask, masked
 from windlass.worker.reserve import Reserve
 
 Echo = Callable[[str, bytes], None]
-"""Takes the tag of the writer, and the data."""
+"""Called with the tag of the writer and the data."""
 READ_BYTES = 1 << 20
 PIPE_BYTES = 1 << 20
-"""Room for what a rank writes between two rounds; the usual 64 KiB would make a talkative rank wait."""
+"""Capacity of a rank's pipe. With the default of 64 KiB, a rank that prints much would block between two rounds."""
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 ROUND_BYTES = 8 << 20
-"""How much one rank may write before the others get their turn."""
+"""Bytes read from one rank before the others are read."""
 
 
 class Capture(LogFile):
-    """The output of one rank: `drain` it whenever its pipe is readable."""
+    """Output of one rank. Call `drain` whenever its pipe is readable."""
 
     def __init__(
         self,
@@ -35,11 +35,10 @@ class Capture(LogFile):
         reserve: Reserve | None = None,
         secrets: tuple[bytes, ...] = (),
     ) -> None:
-        """`source` is the read end of the rank's pipe; made non-blocking. `echo` gets all that is read from it.
+        """Opens the logs of a rank. Raises OSError if they cannot be created.
 
-        `secrets` are values that are masked in it.
-
-        Raises OSError if the logs cannot be made.
+        `source` is the read end of the rank's pipe, which is made non-blocking. `echo` receives everything that is read
+        from it. `secrets` are values to mask in the output.
         """
         super().__init__(folder, rank, pattern, reserve)
         self._tag = str(rank)
@@ -48,11 +47,13 @@ class Capture(LogFile):
         self._mask = Mask(secrets) if secrets else None
         os.set_blocking(source, False)
         self.source = source
-        with contextlib.suppress(OSError):  # the user's share of pipe memory is used up, or this is no pipe of Linux
+        with contextlib.suppress(OSError):  # the user's pipe memory is used up, or the kernel is not Linux
             fcntl.fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
 
     def drain(self, now_ns: int) -> bool:
-        """Take what the pipe holds. Gives False once the rank and its children have closed it."""
+        """Reads the available output from the pipe. Returns False once the rank and its children have closed
+        the pipe.
+        """
         taken = 0
         try:
             while taken < ROUND_BYTES:
@@ -70,7 +71,7 @@ class Capture(LogFile):
         return True
 
     def add(self, data: bytes, now_ns: int) -> None:
-        """Take whole lines of a process that is no child of the rank."""
+        """Adds whole lines printed by a process that is not a child of the rank."""
         self._take(masked(data, self._secrets), now_ns)
         self.stamp(now_ns)
 
@@ -81,17 +82,17 @@ class Capture(LogFile):
                 self._echo(self._tag, data)
 
     def _end(self, now_ns: int) -> int:
-        """Take what the mask holds back; gives how much that was."""
+        """Writes the bytes that the mask has kept back, and returns their number."""
         held = b"" if self._mask is None else self._mask.end()
         self._take(held, now_ns)
         return len(held)
 
     def masked(self, text: str) -> str:
-        """A text of the rank that has not come by its output, with the same mask."""
+        """Masks a text of the rank that did not arrive through its output."""
         return masked(text.encode("utf-8", "replace"), self._secrets).decode("utf-8", "replace") if self._mask else text
 
     def close(self) -> None:
-        """Close the pipe and the files."""
+        """Closes the pipe and the log files."""
         if self._end(now_ns := time.time_ns()):
             self.stamp(now_ns)
         os.close(self.source)

@@ -1,6 +1,6 @@
-"""Prints what a folder of checkpoints holds, as JSON: `checkpoint_list.py FOLDER`. Reads manifests, and no other file.
+"""Prints the checkpoints of a folder as JSON: `checkpoint_list.py FOLDER`. Opens manifests and no other files.
 
-Runs in pods of any image, as text given to `python -c`: the standard library of Python 3.9, and nothing of ours.
+The text of this file is passed to `python -c` in pods of any image, so it uses only the standard library of Python 3.9.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 PREFIX = "step-"
-"""Begins the names of checkpoints."""
+"""Prefix of the names of checkpoints."""
 MANIFEST_BYTES = 16 << 20
-"""Of a longer manifest only so much is sent, which is then none that can be read."""
+"""Longer manifests are cut here, which makes them invalid."""
 
 
 def look(folder: str) -> dict[str, Any]:
-    """The checkpoints by name, each with its time, the sizes of its files and its manifest; and how many other things.
+    """Returns the checkpoints by name, with time, file sizes and manifest, and the number of other entries in the
+    folder.
 
-    Links are not followed. Raises OSError where the folder cannot be read; one that is not there is empty.
+    Links are not followed. A missing folder counts as empty. Raises OSError if the folder cannot be read.
     """
     found: dict[str, Any] = {}
     others = 0
@@ -50,7 +51,7 @@ def _checkpoint(path: str) -> dict[str, Any]:
             with open(os.path.join(path, MANIFEST), encoding="utf-8", errors="replace", newline="") as file:
                 seen["manifest"] = file.read(MANIFEST_BYTES)
     except FileNotFoundError:
-        pass  # it was removed meanwhile
+        pass  # the checkpoint was removed meanwhile
     except OSError as error:
         seen["error"] = str(error)
     return seen

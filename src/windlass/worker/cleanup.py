@@ -1,4 +1,4 @@
-"""Remembers what mpirun or a node removes as it ends, and removes it where that was killed: files, shared memory."""
+"""Records the files and shared memory that mpirun or a node creates, and removes them if the creator was killed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import shutil
 
 
 def note(path: str, environ: dict[str, str]) -> None:
-    """Write down at `path` what mpirun has made, as a rank's environment shows it: on each node, other files."""
+    """Records at `path` the files that mpirun has created on this node, found through the environment of a rank."""
     session, job = environ.get("PMIX_SERVER_TMPDIR", ""), environ.get("OMPI_MCA_ess_base_jobid", "")
     if os.path.isabs(session) and job.isdigit():
         add(path, {glob.escape(session), f"/dev/shm/vader_segment.*.{int(job):x}.*"})
 
 
 def add(path: str, patterns: set[str]) -> None:
-    """Add patterns of files to remove to those that are recorded at `path`. Raises OSError."""
+    """Adds patterns of files to remove to the ones recorded at `path`. Raises OSError."""
     known = set(_noted(path))
     if patterns - known:
         with open(path, "w") as file:
@@ -25,7 +25,7 @@ def add(path: str, patterns: set[str]) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove what was written down at `path`, once the node, the launcher and its ranks are dead."""
+    """Removes the files recorded at `path`. Call it after the node, the launcher and its ranks have ended."""
     for found in [name for pattern in _noted(path) for name in glob.glob(pattern)]:
         if os.path.isdir(found):
             shutil.rmtree(found, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""Copies new and changed files of the code folder that `outputs.collect` names to the run's output; lists the others.
+"""Copies new and changed files that match `outputs.collect` from the code folder to the outputs; lists the others.
 
-A script that was written without Windlass leaves its results in its own folder. On this machine the next run overwrites
-them there; in a container they are deleted with it. A file is new or changed if the kernel has changed it (`ctime`)
-since the run began: a copy that keeps the time of its original counts too. Another program, or another run in the same
-folder, may have written it as well.
+A script that was not written for Windlass saves its results in its own folder. On this machine the next run overwrites
+them; in a container they are deleted with the container. A file counts as new or changed if its `ctime` is later than
+the start of the run, so copies that preserve the modification time count too. Such a file may also have been written by
+another program, or by another run in the same folder.
 
-A link that leads out of the code folder is not followed. Standard library of Python 3.9 only.
+Links that lead out of the code folder are not followed. Standard library of Python 3.9 only.
 """
 
 from __future__ import annotations
@@ -26,62 +26,62 @@ from windlass.worker.protocol import OF_ANOTHER_NODE, CodeFiles, CollectSpec, Fi
 from windlass.worker.saved_states import is_saved_state, newest_saved, walk
 
 MOST = 10
-"""So many files are listed, the largest; all are counted."""
+"""Number of files that are listed, the largest first; all are counted."""
 SCAN_SECONDS = 2.0
-"""How long files are listed; what `collect` names is looked for and copied without a limit."""
+"""Time limit for listing files. Files that match `collect` are searched and copied without a limit."""
 PIECE_BYTES = 4 << 20
 CACHES = re.compile(r"\..*|__pycache__|venv|node_modules|.*\.egg-info|torchinductor_.*|(models|datasets|spaces)--.*")
-"""Names of folders that hold no results: hidden ones such as `.git` and `.cache`, caches and environments; the last are
-those of Hugging Face's hub."""
+"""Names of folders without results: hidden folders such as `.git` and `.cache`, other caches, virtual environments, and
+the snapshot folders of the Hugging Face hub."""
 MARKS = ("CACHEDIR.TAG", "pyvenv.cfg")
-"""Files by which a cache and a virtual environment are known whatever they are called."""
+"""Files that identify a cache or a virtual environment, whatever the name of its folder."""
 CACHE_VARIABLES = (
     "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "KERAS_HOME", "XDG_CACHE_HOME",
     "PIP_CACHE_DIR", "UV_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR",
 )  # fmt: skip
 KERNEL = ("/proc", "/sys", "/dev")
-"""No files on a disk: some of these are always new, some never end."""
+"""Kernel file systems: some of their files always look new, and some are endless."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""Errors of the whole output: the next file fails as well."""
+"""Errors that concern the whole output file system, so that copying the next file would fail too."""
 
 
 class File(NamedTuple):
     """A new or changed file."""
 
     path: str
-    """Below the code folder."""
+    """Path relative to the code folder."""
     status: os.stat_result
 
 
 class Stopped(Exception):
-    """A stop without a grace period was requested."""
+    """Raised when a stop without a grace period was requested."""
 
 
 class Collection:
-    """The new and changed files of one code folder, at the end of one node."""
+    """New and changed files of one code folder when a node ends."""
 
     def __init__(self, request: CollectSpec, code: str, output: str, env: Mapping[str, str]) -> None:
-        """`env` is that of the ranks: it names caches, which are passed over wherever they are."""
+        """`env` is the environment of the ranks; caches named by its variables are skipped wherever they are."""
         self.request = request
         self.code = os.path.realpath(code)
         self.output = output
         named = [env[name] for name in CACHE_VARIABLES if env.get(name)]
         folders = (output, env.get("WINDLASS_CHECKPOINT_DIR", ""), *request.skip, *named)
         self._own = [one for one in folders[:2] if one and "://" not in one]
-        """The folders of the run, where a script may save too."""
+        """Output and checkpoint folders of the run, where a script may also save."""
         self._skipped = {os.path.realpath(os.path.join(code, one)) for one in folders if one and "://" not in one}
         self._skipped |= {one for one in KERNEL if not _is_below(self.code, one)}
         self._problems: list[str] = []
         self._is_cut = False
         self.has_none = False
-        """Whether the patterns name no file."""
+        """Whether no file matches the patterns."""
         self.copied: list[File] = []
 
     # -- copies -------------------------------------------------------------------------------------------------------
 
     def wanted(self, is_to_stop: Callable[[], bool] = lambda: False) -> list[File]:
-        """The files that the patterns name, each once; none where the run is to end at once."""
-        found: dict[str, File] = {}  # of which several patterns may match
+        """Returns the files that match the patterns, each once; an empty list if an immediate stop was requested."""
+        found: dict[str, File] = {}  # several patterns may match one file
         try:
             for pattern in self.request.patterns:
                 for one in self._matching(pattern, is_to_stop):
@@ -93,7 +93,7 @@ class Collection:
         return list(found.values())
 
     def _matching(self, pattern: str, is_to_stop: Callable[[], bool]) -> Iterator[File]:
-        """Files that match one pattern; a folder that matches counts with all files in it."""
+        """Yields the files that match one pattern. A folder that matches stands for all files in it."""
         plain = re.match(r"(?:[^*?\[/]+/)*", pattern)
         start = plain[0].rstrip("/") if plain else ""
         if not self._is_inside(start):
@@ -104,17 +104,20 @@ class Collection:
         yield from (one for one in found if matches(one.path.split("/"), parts))
 
     def partial(self, node: int) -> str:
-        """Where a file is until it is complete; by number, since nodes in pods have the same process ids."""
+        """Returns the path of a file while it is copied. It contains the node's number because nodes in pods share
+        process ids.
+        """
         return os.path.join(self.output, f".windlass-partial-{node}")
 
     def copy(
         self, wanted: list[File], *, node: int, began: float = 0.0, is_first: bool, is_to_stop: Callable[[], bool]
     ) -> None:
-        """Copy them; what cannot be copied is a problem. Each is at its place once it is complete, with its time.
+        """Copies files and records a problem for each failure. A file appears under its name when complete, with its
+        mtime.
 
-        One that is there with the same size and time is not copied again. `began` is when the attempt did, in Unix
-        seconds, 0 for the first one: nodes that each have a code folder of their own may have one output, and of
-        different files of the same path that they copy in one attempt, that of the first node is kept.
+        A file that already exists with the same size and mtime is not copied again. `began` is the start of the attempt
+        in Unix seconds, 0 for the first attempt. Nodes with separate code folders may share one output folder: if they
+        copy different files of the same path in one attempt, the file of the first node is kept.
         """
         partial = self.partial(node)
         others_since = None if self.request.is_shared else began
@@ -135,7 +138,7 @@ class Collection:
     def _copy_one(
         self, one: File, partial: str, others_since: float | None, *, is_first: bool, is_to_stop: Callable[[], bool]
     ) -> None:
-        """Raises OSError, Stopped."""
+        """Copies one file unless the same file is already in the outputs. Raises OSError, Stopped."""
         target = os.path.join(self.output, one.path)
         there = _status(target)
         if there is not None and _mark(there) == _mark(one.status):
@@ -160,14 +163,17 @@ class Collection:
         self.copied.append(File(one.path, found))
 
     def _copied(self, one: File, partial: str, is_to_stop: Callable[[], bool]) -> os.stat_result:
-        """Copy it as it is now to `partial`; its size and time then. Raises OSError, Stopped."""
-        source = os.open(os.path.join(self.code, one.path), os.O_RDONLY | os.O_NONBLOCK)  # a pipe by now would block
+        """Copies the current content of a file to `partial` and returns the status of the source. Raises OSError,
+        Stopped.
+        """
+        # O_NONBLOCK: the file may have been replaced by a pipe meanwhile
+        source = os.open(os.path.join(self.code, one.path), os.O_RDONLY | os.O_NONBLOCK)
         with open(source, "rb") as read, open(partial, "wb") as write:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "it is no longer a regular file")
             _require_space(self.output, found.st_size)
-            left = found.st_size  # one that a process goes on to write would have no end
+            left = found.st_size  # copy the size of now: a file that is still being written would never end
             while left and (piece := read.read(min(left, PIECE_BYTES))):
                 if is_to_stop():
                     raise Stopped
@@ -179,9 +185,9 @@ class Collection:
     # -- the list -----------------------------------------------------------------------------------------------------
 
     def report(self, now: float, *, is_success: bool = True, seconds: float = SCAN_SECONDS) -> CodeFiles:
-        """Reports what was copied, and which other files are new or changed; these are listed for so many seconds.
+        """Reports the copied files, and lists other new or changed files for at most `seconds`.
 
-        Ranks that have failed may well have made no result.
+        If the ranks failed, patterns without a match are not reported: there may be no results.
         """
         found, copied = list(self._changed("", time.monotonic() + seconds)), {one.path for one in self.copied}
         left = [one for one in found if one.path not in copied]
@@ -201,19 +207,24 @@ class Collection:
         )
 
     def _newest_save(self, found: Sequence[File]) -> SavedState | None:
-        """The newest of these files, and of those in the folders of the run, that is a state by its name."""
+        """Returns the newest saved training state among these files and in the folders of the run, judged by file
+        names.
+        """
         saves = [
             SavedState(one.path, one.status.st_size, one.status.st_mtime) for one in found if is_saved_state(one.path)
         ]
         own = newest_saved(self._own, self.request.since)
-        return max([*saves, *([own] if own else [])], key=lambda one: one.at, default=None)  # of a copy, the original
+        # of a copy and its original, the original counts
+        return max([*saves, *([own] if own else [])], key=lambda one: one.at, default=None)
 
     # -- the folder ---------------------------------------------------------------------------------------------------
 
     def _changed(
         self, start: str, give_up: float = math.inf, is_to_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[File]:
-        """Regular files below `start`, and links to such in the code folder, as far as time allows. Raises Stopped."""
+        """Yields regular files below `start`, and links to regular files inside the code folder, until `give_up`
+        (monotonic seconds). Raises Stopped.
+        """
         real = self._real(start)
         if any(_is_below(real, one) for one in self._skipped):
             return
@@ -224,12 +235,12 @@ class Collection:
                 self._is_cut = True
                 return
             path = os.path.join(start, entry.path[len(os.path.join(real, "")) :])
-            with contextlib.suppress(OSError):  # a link to nowhere, or removed meanwhile
+            with contextlib.suppress(OSError):  # a dangling link, or the file was removed meanwhile
                 if (one := self._file(entry, path)) is not None:
                     yield one
 
     def _is_left_out(self, folder: os.DirEntry[str]) -> bool:
-        """Whether a folder is a cache, an environment, or one of Windlass."""
+        """Whether a folder is a cache, a virtual environment, or a folder of Windlass."""
         marks = (os.path.join(folder.path, name) for name in MARKS)
         return bool(CACHES.fullmatch(folder.name)) or folder.path in self._skipped or any(map(os.path.exists, marks))
 
@@ -260,12 +271,14 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _mark(status: os.stat_result) -> tuple[int, int]:
-    """By which a file is taken for unchanged."""
+    """Returns the size and mtime by which a file counts as unchanged."""
     return status.st_size, status.st_mtime_ns
 
 
 def _require_space(folder: str, num_bytes: int) -> None:
-    """Raises OSError before a disk is filled in vain. A file system that does not know its size has 0 blocks."""
+    """Raises OSError if the file system has too little space. Some file systems report 0 blocks; they are not
+    checked.
+    """
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     if found.f_blocks and num_bytes > free:
@@ -273,12 +286,12 @@ def _require_space(folder: str, num_bytes: int) -> None:
 
 
 def _is_linked(partial: str, target: str) -> bool:
-    """Put a file at a place unless another one is there; returns whether it was put there. Raises OSError."""
+    """Moves a file to `target` unless that exists. Returns whether the file was moved. Raises OSError."""
     try:
         os.link(partial, target)
     except FileExistsError:
         return False
-    except OSError:  # of a file system without hard links
+    except OSError:  # the file system has no hard links
         if os.path.lexists(target):
             return False
         os.replace(partial, target)
@@ -286,9 +299,10 @@ def _is_linked(partial: str, target: str) -> bool:
 
 
 def matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the parts of a path match those of a pattern, or lie in a folder that does; `**` is any number of
-    folders."""
-    places = {0}  # in the pattern, for the parts of the path so far
+    """Whether a path matches a pattern or is below a folder that matches. Both are given as parts; `**` matches any
+    number of folders.
+    """
+    places = {0}  # positions in the pattern that the path so far can have reached
     for part in path:
         for at in range(len(pattern)):
             if at in places and pattern[at] == "**":

@@ -1,7 +1,7 @@
-"""Finds the files that are cut short where a rank failed while it loaded one: a script may pick its checkpoint itself.
+"""Finds truncated files after a rank failed to load one. Scripts may choose the checkpoint to load themselves.
 
-The errors of torch, safetensors and numpy do not name the file. Only beginnings and ends of files are read, and nothing
-is unpickled: damage in the middle of a file is not found.
+The errors of torch, safetensors and numpy do not name the file. Only the first and last bytes of files are read, and
+nothing is unpickled, so damage in the middle of a file is not found.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _LOADERS = (
     (r"\bJSONDecodeError\b", (".json",)),
     (r"pickle data was truncated|Ran out of input", (".pkl", ".pickle", ".joblib", *ZIPPED)),
 )
-"""Signs in a traceback of the library that loads a file, and endings of its files; the first match counts."""
+"""Patterns that identify the loading library in a traceback, with the suffixes of its files; the first match counts."""
 _SAVES = re.compile(r'/torch/serialization\.py", line \d+, in (?:_?save|_legacy_save)$', re.MULTILINE)
-"""A file that could not be saved is damaged by that, and is no cause."""
+"""Matches errors while saving: the incomplete file is then a consequence of the failure and not its cause."""
 _PICKLED = (".metadata", ".pkl", ".pickle", ".joblib")
 _PATH = re.compile(r"/[\w.,=+@%/-]+")
 _END_OF_ZIP = b"PK\x05\x06"
 _END_OF_ZIP_BYTES = 22
-"""Without a comment, which neither torch nor numpy writes."""
+"""Bytes of the end record of a zip archive without a comment; torch and numpy write no comments."""
 MOST_JSON_BYTES = 4 << 20
 MOST_FILES, MOST_FOUND, MOST_SECONDS = 5000, 8, 2.0
 
 
 def damaged_files(tail: str, folders: Iterable[str]) -> list[DamagedFile]:
-    """Each damaged file, those first that the output names, or their folders; then the newest.
+    """Returns the damaged files: first those whose name or folder is in the output, then the newest.
 
-    `tail` is the output of the rank. It is empty where that failed in another way than by loading a file. `folders` are
-    where the run writes; those that the output names are searched too.
+    `tail` is the output of the rank. The result is empty if the rank did not fail while loading a file. `folders` are
+    the folders that the run writes to; folders named in the output are searched too.
     """
     trace = traceback_of(tail)
     endings = next((names for loader, names in _LOADERS if re.search(loader, trace)), ())
@@ -66,7 +66,7 @@ def damaged_files(tail: str, folders: Iterable[str]) -> list[DamagedFile]:
 
 
 def _files(paths: Iterable[str], endings: tuple[str, ...], until: float) -> Iterator[str]:
-    """The files with these endings among the paths and below them, as far as the time and `MOST_FILES` allow."""
+    """Yields files with these suffixes among the paths and below them, within the time limit and `MOST_FILES`."""
     paths = list(paths)
     below = itertools.chain.from_iterable(walk(path, _is_left_out) for path in paths)
     for path in itertools.chain(paths, (entry.path for entry in itertools.islice(below, MOST_FILES))):
@@ -81,7 +81,7 @@ def _is_left_out(folder: os.DirEntry[str]) -> bool:
 
 
 def problem_of_end(path: str) -> str:
-    """How the size or the end of a file shows that it was cut short; empty where it does not. Raises OSError."""
+    """Describes how the size or the end of a file shows that it is truncated; empty if it does not. Raises OSError."""
     size = os.path.getsize(path)
     if not size:
         return "it is empty"
@@ -103,7 +103,7 @@ def problem_of_end(path: str) -> str:
 
 
 def _problem_of_json(path: str) -> str:
-    """Whether a file of JSON was cut short; other text that is none may be meant so. Raises OSError."""
+    """Describes how a JSON file is truncated; empty for complete files and for other text. Raises OSError."""
     with open(path, "rb") as file:
         text = file.read().decode("utf-8", "replace").strip("\0 \r\n\t")
     is_cut = not text or (text[0] in "{[" and text[-1] not in "}]")

@@ -1,4 +1,4 @@
-"""Counts the GPUs that a process sees, and assigns those of a node to its ranks of JAX."""
+"""Counts the GPUs visible to a process, and divides the GPUs of a node among its JAX ranks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def of_jax(env: Mapping[str, str], folder: str = "/dev") -> dict[str, str]:
-    """The share of a rank with this environment: all GPUs where it is alone on its node, which JAX, as it finds several
-    processes, would not give it. Nothing where there are none, or the user has chosen."""
+    """Returns the variable with the GPUs of a JAX rank. A rank alone on its node gets all GPUs, because JAX would
+    assign it only one in a job of several processes. Empty if the node has no GPUs, or the user has set the variable.
+    """
     if "JAX_PROCESS_ID" not in env or env.get(IDS):
         return {}
     procs, local_rank = int(env["WINDLASS_LOCAL_WORLD_SIZE"]), int(env["WINDLASS_LOCAL_RANK"])
@@ -23,7 +24,7 @@ def of_jax(env: Mapping[str, str], folder: str = "/dev") -> dict[str, str]:
 
 
 def _num_gpus(env: Mapping[str, str], folder: str) -> int:
-    """GPUs that a process of this environment sees."""
+    """Returns the number of GPUs visible to a process with this environment."""
     if VISIBLE in env:
         return num_visible(env[VISIBLE])
     try:
@@ -33,10 +34,10 @@ def _num_gpus(env: Mapping[str, str], folder: str) -> int:
 
 
 def num_visible(named: str) -> int:
-    """GPUs that a value of `CUDA_VISIBLE_DEVICES` names."""
+    """Returns the number of GPUs listed in a value of `CUDA_VISIBLE_DEVICES`."""
     found = []
     for one in named.split(","):
-        if one.strip() in ("", "-1", "NoDevFiles"):  # CUDA reads no further
+        if one.strip() in ("", "-1", "NoDevFiles"):  # CUDA ignores the rest of the list
             break
         found.append(one.strip())
-    return len(found) if len(set(found)) == len(found) else 0  # with one of them twice, none is visible
+    return len(found) if len(set(found)) == len(found) else 0  # CUDA hides all GPUs if one is listed twice

@@ -1,7 +1,7 @@
-"""Records which variables imports read, so that a process which has imported serves every environment alike in these.
+"""Records which environment variables imports read, to know which environments the importing process can serve.
 
-Python code is watched while it imports. Native libraries read variables unseen: those of `NATIVE` count as read. What
-code at the start of the interpreter names (`.pth` files, `sitecustomize`) counts too.
+Python code is watched while it imports. Native libraries read variables unobserved, so the variables in `NATIVE` count
+as read. Variables named in start-up code of the interpreter (`.pth` files, `sitecustomize`) count too.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ PER_RANK = frozenset({
     "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES",
 })  # fmt: skip
 PER_RANK_PREFIXES = ("WINDLASS_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
-"""Variables of one rank, or of one run: a module that reads one while it is imported cannot be shared."""
+"""Variables of one rank or one run. If a module reads one at import, the importing process cannot be shared."""
 OF_GROUPS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_FR_", "TORCH_NCCL_")
-"""Read when a process group is made, which no import does; some differ from run to run."""
+"""Variables that are read when a process group is created and never at import; some differ from run to run."""
 PER_TERMINAL = frozenset({
     "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "WINDOWID", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY",
     "TMUX", "TMUX_PANE", "VSCODE_IPC_HOOK_CLI", "VSCODE_GIT_IPC_HANDLE",
 })  # fmt: skip
-"""Variables that do not count where an import has copied the whole environment; else no two terminals were alike."""
+"""Variables that are ignored when an import copies the whole environment; otherwise no two terminals would be alike."""
 NATIVE = (
-    # the loader, the C library and its memory, the interpreter
+    # dynamic loader, C library, memory allocators, interpreter
     "LD_", "GLIBC_", "MALLOC_", "TCMALLOC_", "JEMALLOC_", "MIMALLOC_", "PYTHON", "LC_", "LANG", "LOCPATH", "NLSPATH",
     "TZ", "HOME", "TMPDIR", "OPENSSL_", "SSL_",
     # threads and linear algebra
@@ -42,47 +42,51 @@ NATIVE = (
     # frameworks
     "TORCH", "PYTORCH_", "ATEN_", "C10_", "KINETO_", "TRITON_", "TF_", "XLA_", "JAX_", "ARROW_", "RUST_", "SETUPTOOLS_",
 )  # fmt: skip
-"""How the names begin that native libraries, or the interpreter before any module of ours, may have read."""
+"""Prefixes of variables that native libraries may read, or the interpreter before any module of Windlass is loaded."""
 FILTERED = {
     ("tqdm.utils", "envwrap"): ("TQDM_",),
     ("fsspec.config", "set_conf_env"): ("FSSPEC_",),
     ("ctypes.util", "_findLib_gcc"): ("PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_", "CPATH"),
     ("platform", "from_subprocess"): ("PATH",),  # `uname -p`
 }
-"""Functions that go through all variables, or give all to a child, and how those begin on which they depend."""
+"""Functions that iterate over all variables or pass all to a child process, and the prefixes that affect their
+result."""
 _MAPPINGS = ("os", "_collections_abc", "collections.abc", "subprocess", __name__)
 _ITERATIONS = (
     *(view.__iter__.__code__ for view in (ItemsView, ValuesView)),
     *(getattr(type(os.environ), name).__code__ for name in ("copy", "__or__", "__ror__")),
     os.get_exec_path.__code__,
 )
-"""Functions that read values one by one after an iteration, or the start of a child, has been noted."""
+"""Functions that read single values after an iteration, or the start of a child, has already been recorded."""
 NOTED = ("", "")
 _QUOTED = re.compile(r"""['"]([A-Z][A-Z0-9_]{2,})['"]""")
 
 
 def lasting(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are the same for every rank of a run."""
+    """Returns the variables that are the same for every rank of a run."""
     return {name: value for name, value in env.items() if not (_is_per_rank(name) or name.startswith(OF_GROUPS))}
 
 
 class EnvironWatch:
-    """What is read of the environment from `open` to `close`."""
+    """Records reads of the environment between `open` and `close`."""
 
     def __init__(self, initial: dict[str, str]) -> None:
-        """`initial` is the environment of the process before anything has changed it."""
+        """`initial` is the environment of the process before any code has changed it."""
         self.initial = initial
         self.names: set[str] = set()
         self.prefixes: set[str] = set()
         self.commands: dict[str, str | None] = {}
-        """Programs that were looked for in PATH, and where they were found: PATH counts by these alone."""
+        """Paths of the programs searched for in PATH, by name. Only a change of these makes another PATH count as
+        different."""
         self.whole = ""
-        """What has read all of it; empty where nothing has."""
+        """Function that read the whole environment; empty if none did."""
         self.of_rank = ""
-        """The first variable of one rank that was read."""
+        """First variable of a single rank that was read."""
 
     def open(self) -> None:
-        """Begin to watch `os.environ`, `os.environb`, `posix.environ`, and child processes, which inherit all of it."""
+        """Starts to watch `os.environ`, `os.environb`, `posix.environ`, and child processes, which inherit all
+        variables.
+        """
         posix: Any = sys.modules["posix"]
         self._plain, self._raw, self._execute = type(os.environ), posix.environ, subprocess.Popen._execute_child  # type: ignore[attr-defined]
         self._children, self._num_children = _faults_of_children(), 0
@@ -92,16 +96,18 @@ class EnvironWatch:
         subprocess.Popen._execute_child = _watched_start(self._execute, self)  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Watch no further."""
+        """Stops watching."""
         plain: Any = self._plain
         os.environ.__class__ = os.environb.__class__ = plain
         sys.modules["posix"].environ = self._raw  # type: ignore[attr-defined]
         subprocess.Popen._execute_child = self._execute  # type: ignore[attr-defined]
         if not self._num_children and _faults_of_children() > self._children:
-            self.whole = self.whole or "a child process"  # started by other means
+            self.whole = self.whole or "a child process"  # a child that was not started through subprocess
 
     def differs(self, env: Mapping[str, str]) -> str:
-        """The first variable for which imports with `env` might end otherwise; empty where there is none."""
+        """Returns the first variable because of which imports under `env` could have another result; empty if there is
+        none.
+        """
         mine, other = lasting(self.initial), lasting(env)
         for name in sorted({*mine, *other}):
             if mine.get(name) != other.get(name) and self._counts(name):
@@ -119,7 +125,7 @@ class EnvironWatch:
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def note(self, key: object) -> None:
-        """A variable is read by the caller of the caller."""
+        """Records that the caller's caller reads a variable."""
         name = os.fsdecode(key) if isinstance(key, (str, bytes)) else ""
         reader, frame = self._reader()
         if not name or reader == NOTED:
@@ -135,7 +141,7 @@ class EnvironWatch:
             self.names.add(name)
 
     def note_all(self) -> None:
-        """The whole environment is read by the caller of the caller."""
+        """Records that the caller's caller reads the whole environment."""
         reader, _ = self._reader(is_noted=False)
         if reader in FILTERED:
             self.prefixes.update(FILTERED[reader])
@@ -143,24 +149,28 @@ class EnvironWatch:
             self.whole = self.whole or ".".join(reader)
 
     def note_child(self, env: object) -> None:
-        """A child process is started, which inherits the environment unless it is given another."""
+        """Records the start of a child process, which inherits the environment unless `env` is given."""
         self._num_children += 1
         if env is None:
             self.note_all()
 
     def _reader(self, *, is_noted: bool = True) -> tuple[tuple[str, str], Any]:
-        """The module and the function that asked, and its frame; `NOTED` where that has been noted in another way."""
+        """Returns module and function of the reader, and its frame; `NOTED` if the read was already recorded another
+        way.
+        """
         frame: Any = sys._getframe(3)
         while frame.f_back is not None and frame.f_globals.get("__name__") in _MAPPINGS:
             if is_noted and frame.f_code in _ITERATIONS:
                 return NOTED, frame
             frame = frame.f_back
         while frame.f_back is not None and frame.f_code.co_name.startswith("<") and frame.f_code.co_name != "<module>":
-            frame = frame.f_back  # out of a comprehension, into its function
+            frame = frame.f_back  # leave a comprehension for its function
         return (str(frame.f_globals.get("__name__")), frame.f_code.co_name), frame
 
     def note_start(self) -> None:
-        """Take note of what code has read that ran before this: the lines of `.pth` files, and customizations."""
+        """Records the variables read by code that ran earlier: lines of `.pth` files, `sitecustomize` and
+        `usercustomize`.
+        """
         texts = list(_start_lines())
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
@@ -181,7 +191,7 @@ def _watched(plain: type, watch: EnvironWatch) -> type:
             return super().__getitem__(name)
 
         def __delitem__(self, name: Any) -> None:
-            watch.note(name)  # it fails where there is none
+            watch.note(name)  # deleting a missing variable raises KeyError, so this is a read
             super().__delitem__(name)
 
         def __iter__(self) -> Any:
@@ -201,19 +211,19 @@ def _watched(plain: type, watch: EnvironWatch) -> type:
 
 def _watched_start(execute: Any, watch: EnvironWatch) -> Any:
     def _execute_child(popen: Any, *args: Any) -> Any:
-        watch.note_child(args[6])  # `env`, in every version since 3.9
+        watch.note_child(args[6])  # argument `env` in every Python version since 3.9
         return execute(popen, *args)
 
     return _execute_child
 
 
 def _faults_of_children() -> int:
-    """Grows with each child that has run and was collected."""
+    """Returns a counter that grows with each child process that has ended and was waited for."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
 def _watched_dict(watch: EnvironWatch) -> type:
-    """A dict that takes each access as one to all of it."""
+    """Creates a dict type that records each access as a read of the whole environment."""
 
     def noted(name: str) -> Any:
         def method(self: Any, *args: Any, **more: Any) -> Any:
@@ -243,7 +253,7 @@ def _is_of_start(name: str, path: str) -> bool:
 
 
 def _start_lines() -> Iterator[tuple[str, str]]:
-    """The lines of `.pth` files that the interpreter executes when it starts."""
+    """Yields the lines of `.pth` files that the interpreter executes at start-up, with the name of the file."""
     for folder in sys.path:
         if os.path.basename(folder) not in ("site-packages", "dist-packages"):
             continue

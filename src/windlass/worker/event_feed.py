@@ -1,13 +1,13 @@
-r"""Event feed: what a pod keeps for its order client to send to the supervisor, as files in the pod's work folder.
+r"""Event feed: files in the pod's work folder from which the pod's order client sends events to the supervisor.
 
 | file | content |
 |---|---|
 | `events-N` | attempt N: a line with the token of its events, its events as in the pod's log, and `over` or `end` |
-| `printed` | for each rank, in 40 bytes, its number and how many bytes it has printed in the attempt |
-| `wake` | a FIFO; a byte in it: there are new events, or a rank has printed something |
+| `printed` | for each rank a record of 40 bytes: its number, and how many bytes it has printed in the attempt |
+| `wake` | a FIFO; a byte in it means that there are new events, or that a rank has printed something |
 
-`over`: the attempt has ended, and the pod waits for the next; `end`: the pod ends. The pod's log has the same events:
-a file that cannot be written is removed, and the supervisor reads the log.
+`over` means that the attempt has ended and the pod waits for the next one; `end` means that the pod ends. The pod's log
+has the same events: a feed file that cannot be written is removed, and the supervisor reads the log instead.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import time
 EVENTS, PRINTED, WAKE = "events-", "printed", "wake"
 OVER, END = b"over\n", b"end\n"
 CHUNK_BYTES = 16 << 10
-"""What is sent in one message."""
+"""Maximum size of one message in bytes."""
 TOKEN_BYTES = 64
-"""The longest first line."""
+"""Maximum length of the first line in bytes."""
 PRINTED_PAUSE_SECONDS = 1.0
-"""Between two bytes in `wake` for what ranks print."""
+"""Minimum seconds between two wake-ups for output of ranks."""
 _RECORD_BYTES = 40
 _MAX_RANKS = 1024
 
 
 class FeedWriter:
-    """Writes the feed of one attempt. An error of the file system never reaches its caller."""
+    """Writes the feed of one attempt. File system errors are not raised: the feed is removed instead."""
 
     def __init__(self, folder: str, attempt: int, token: str) -> None:
-        """Remove the feeds of earlier attempts."""
+        """Removes the feeds of earlier attempts and creates the new one."""
         self._folder = folder
         self._path = os.path.join(folder, f"{EVENTS}{attempt}")
         self._events = self._printed = -1
@@ -50,7 +50,7 @@ class FeedWriter:
             self._give_up()
 
     def add(self, lines: bytes) -> None:
-        """Append whole lines."""
+        """Appends whole lines."""
         if self._events < 0:
             return
         try:
@@ -62,12 +62,12 @@ class FeedWriter:
             self._give_up()
 
     def count(self, rank: str, num_bytes: int) -> None:
-        """A rank has printed so many more bytes."""
+        """Adds to the number of bytes that a rank has printed."""
         if self._printed < 0 or (rank not in self._sizes and len(self._sizes) >= _MAX_RANKS):
             return
         self._sizes[rank] = self._sizes.get(rank, 0) + num_bytes
         at = list(self._sizes).index(rank) * _RECORD_BYTES
-        try:  # in place: that also succeeds on a full disk
+        try:  # overwriting in place also succeeds on a full disk
             os.pwrite(self._printed, b"%-19s%20d\n" % (rank.encode(), self._sizes[rank]), at)
         except OSError:
             pass
@@ -77,7 +77,7 @@ class FeedWriter:
             self._wake()
 
     def close(self, last: bytes) -> None:
-        """Nothing more follows; `last` is OVER or END."""
+        """Ends the feed with `last`, which is OVER or END."""
         self.add(last)
         for one in (self._events, self._printed):
             if one >= 0:
@@ -88,11 +88,11 @@ class FeedWriter:
         try:
             wake = os.open(os.path.join(self._folder, WAKE), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return  # there is no reader
+            return  # no process reads the FIFO
         try:
             os.write(wake, b".")
         except OSError:
-            pass  # full: it is awake
+            pass  # the FIFO is full, so its reader has bytes to wake it
         finally:
             os.close(wake)
 
@@ -108,30 +108,30 @@ class FeedWriter:
 
 
 class FeedReader:
-    """Reads the feed of one attempt from an offset. Its methods raise OSError for one that was removed meanwhile."""
+    """Reads the feed of one attempt from an offset. Methods raise OSError if the feed was removed meanwhile."""
 
     def __init__(self, folder: str, attempt: int, offset: int) -> None:
         self._folder = folder
         self._path = os.path.join(folder, f"{EVENTS}{attempt}")
         self.attempt = attempt
         self.offset = offset
-        """In the events, their first line left out."""
+        """Offset in the events in bytes, not counting the first line."""
         self.token = ""
-        """Empty until the feed is there."""
+        """Token of the events; empty until the feed exists."""
         self._file = -1
         self._begin = 0
         self._printed: dict[str, int] = {}
         self._last = b"\n"
-        """The last bytes that were read."""
+        """Last bytes that were read."""
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file of the events."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def is_there(self) -> bool:
-        """Whether the feed has begun."""
+        """Whether the feed exists."""
         if self._file < 0:
             try:
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -144,7 +144,7 @@ class FeedReader:
         return True
 
     def read(self) -> bytes:
-        """The next events, at most CHUNK_BYTES; empty where there are none now."""
+        """Returns the next events, at most CHUNK_BYTES; empty if there are no new ones."""
         data = os.pread(self._file, CHUNK_BYTES, self._begin + self.offset)
         self.offset += len(data)
         self._last = (self._last + data)[-len(OVER) - 1 :]
@@ -156,7 +156,7 @@ class FeedReader:
         return self._last.endswith(b"\n" + END)
 
     def printed(self) -> dict[str, int]:
-        """How much each rank has printed; empty where that has not changed since it was last read."""
+        """Returns the bytes printed by each rank; empty if nothing has changed since the last call."""
         try:
             with open(os.path.join(self._folder, PRINTED), "rb") as file:
                 data = file.read(_MAX_RANKS * _RECORD_BYTES)
@@ -171,7 +171,7 @@ class FeedReader:
 
 
 def open_wake(folder: str) -> int | None:
-    """The FIFO that has something to read once there are new events; None where it cannot be made."""
+    """Creates and opens the wake FIFO, which is readable when there are new events. None if it cannot be created."""
     path = os.path.join(folder, WAKE)
     try:
         try:
@@ -179,7 +179,8 @@ def open_wake(folder: str) -> int | None:
         except FileExistsError:
             pass
         if stat.S_ISFIFO(os.stat(path).st_mode):
-            return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # for writing too: it never ends
+            # opened for writing too, so that reads never reach end-of-file
+            return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         pass
     return None

@@ -1,4 +1,4 @@
-"""Writes the events of a node, as JSON lines, into its events file; a full disk only delays them."""
+"""Writes the events of a node to its events file as JSON lines. A full disk delays events and loses none."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ URGENT = (RankFailing, PreemptionNotice, PeersUnreachable, NodeEnded)
 
 
 class EventLog:
-    """The events file of a node."""
+    """Events file of a node."""
 
     def __init__(self, path: str, reserve: Reserve, wake: int | None, echo: Echo | None) -> None:
-        """`wake` gets a byte at each write, `echo` each line. Raises OSError if the file cannot be made."""
+        """Creates the file. `wake` receives a byte after each write, `echo` each line. Raises OSError if the file
+        cannot be created.
+        """
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._reserve = reserve
         self._wake = wake
         self._echo = echo
         self._unwritten: list[bytes] = []
         self._is_urgent = False
-        """Whether the reserve is released for an event among them."""
+        """Whether the reserve may be released for one of the unwritten events."""
 
     def add(self, event: NodeEvent) -> None:
-        """Write an event, or keep it until the disk has room."""
+        """Writes an event, or keeps it until the disk has space."""
         line = json.dumps(event.to_json()) + "\n"
         self._unwritten.append(line.encode())
         self._is_urgent |= is_urgent(event)
@@ -45,16 +47,16 @@ class EventLog:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether events wait until the disk has room."""
+        """Whether events wait for disk space."""
         return bool(self._unwritten)
 
     @property
     def is_held_up(self) -> bool:
-        """Whether they wait, and were not echoed either."""
+        """Whether events wait for disk space and were not echoed either."""
         return self.is_waiting and self._echo is None
 
     def write(self) -> None:
-        """Write what waits. While there is a reserve, an event that is not urgent does not use it."""
+        """Writes the waiting events. Events that are not urgent do not use the disk reserve."""
         if not self._unwritten or not (self._reserve.has_room() or self._is_urgent):
             return
         while self._unwritten:
@@ -74,11 +76,11 @@ class EventLog:
             try:
                 os.write(self._wake, b".")
             except OSError:
-                self._wake = None  # the supervisor is gone; its successor reads the file
+                self._wake = None  # the supervisor has ended; its successor reads the file
 
 
 def is_urgent(event: NodeEvent) -> bool:
-    """Whether the supervisor acts on an event, so that it must not wait for room on the disk."""
+    """Whether the supervisor acts on the event, so that it must not wait for disk space."""
     if isinstance(event, RankChanged):
         return event.exit_code is not None
     return isinstance(event, URGENT) or (isinstance(event, NodeWarning) and event.dropped is not None)

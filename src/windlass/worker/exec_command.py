@@ -1,8 +1,8 @@
-"""Becomes a command in the environment and working folder of a rank: `exec_command.py SPEC RANK PID COMMAND…`.
+"""Executes a command in the environment and working folder of a rank: `exec_command.py SPEC RANK PID COMMAND…`.
 
-SPEC is what the rank's node was asked for. RANK `-` stands for what all ranks of the node have alike, and `-1` for
-those of node 1, where one worker has the ranks of all nodes. The command joins the network of process PID, if that is
-not 0. Runs where the rank runs: the standard library of Python 3.9, and nothing of ours but what stands beside it.
+SPEC is the path of the node's spec. RANK `-` selects the environment that all ranks of the node share; `-1` selects
+that of node 1, if one worker runs the ranks of all nodes. The command joins the network namespace of process PID unless
+PID is 0. This program runs where the rank runs: it uses the standard library of Python 3.9 and the modules next to it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import os
 import signal
 import sys
 
-if __name__ == "__main__":  # as `python -I -S …/worker/exec_command.py`, from the folder that has travelled
+if __name__ == "__main__":  # run as `python -I -S …/worker/exec_command.py` in the copied folder
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 NOT_STARTED, CANNOT_RUN, NOT_FOUND = 125, 126, 127
-"""Exit codes as `docker exec` and shells have them."""
+"""Exit codes with the meaning that `docker exec` and shells give them."""
 
 
 def main(argv: list[str]) -> int:
-    """Become the command; gives an exit code only where it cannot."""
+    """Executes the command. Returns an exit code only on failure."""
     from windlass.worker.protocol import read_spec
 
     path, rank, beside, *words = argv
@@ -39,7 +39,8 @@ def main(argv: list[str]) -> int:
         os.chdir(spec.cwd)
     except OSError as error:
         return _complain(f"{spec.cwd}: {error.strerror}", CANNOT_RUN)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by an interpreter, and by all that it becomes
+    # Python ignores these signals, and an executed program would inherit that
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(words[0], words, env)

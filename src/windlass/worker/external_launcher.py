@@ -2,14 +2,15 @@
 
     node ── starts ──▶ launcher ── starts ──▶ proxy, one per rank ── requests ──▶ node ── starts ──▶ rank
 
-The launcher decides when a rank starts and what its environment holds (under MPI: how to reach its peers). The rank
-itself is a child of the node, started like any other, so its log, exit code, signals, grace period, progress and root
-cause are the same. A proxy exits as its rank did. The proxy of a failed rank exits only when all ranks of the node have
-ended: until then the launcher sees nothing to act upon, and a rank that saves a last checkpoint is not cut off by it.
+The launcher decides when a rank starts and sets its environment, which under MPI includes how to reach its peers. The
+rank itself is a child of the node and is started like any other rank, so its log, exit code, signals, grace period,
+progress and root cause are handled the same way. A proxy exits with the exit code of its rank. The proxy of a failed
+rank exits only when all ranks of the node have ended: if it exited earlier, the launcher would kill ranks that are
+saving a last checkpoint.
 
-The launcher's output goes into the node's own, `node-K.out`, and is quoted where it is the cause of a failure. While
-ranks run, what is no message of Open MPI goes into the log of the first of them too: processes that ranks have started
-by `MPI_Comm_spawn` print it, which are children of the launcher.
+The launcher's output is copied to the node's output, `node-K.out`, and is quoted if it explains a failure. While ranks
+run, lines that are not messages of Open MPI are also added to the log of the first rank, because processes created by
+`MPI_Comm_spawn` are children of the launcher and print through it.
 """
 
 from __future__ import annotations
@@ -35,38 +36,39 @@ from windlass.worker.ranks import TAIL_CHARS
 from windlass.worker.tracebacks import exception_line, traceback_of
 
 LAUNCHER_DELAY_SECONDS = 0.5
-"""A launcher that ends its ranks has seen one fail; the failed rank is reported here within this time, as the cause."""
+"""If the launcher kills its ranks because one failed, the node reports the failed rank as the cause within this
+time."""
 END_SECONDS = 3.0
-"""How long a launcher may take to end after its ranks failed or were stopped; less than the supervisor's patience."""
+"""Time limit for a launcher to end after its ranks failed or were stopped; shorter than the supervisor's own limit."""
 WORLD_SIZE = "OMPI_COMM_WORLD_SIZE"
-"""The variable in which Open MPI gives each process the number of all."""
+"""Variable in which Open MPI passes the number of ranks to each process."""
 OWN_FRAME, OWN_PREFIX = b"-" * 74, re.compile(rb"\[[\w.-]+:\d+\] ")
-"""How Open MPI marks its own messages among what it forwards of the processes."""
+"""How Open MPI marks its own messages in the output that it forwards."""
 QUOTED_BYTES = 16 << 10
 ERROR_CHARS = 300
 
 
 class RankProxy:
-    """One process that the launcher has started in place of a rank, and its connection."""
+    """Process that the launcher started in place of a rank, and its connection to the node."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.partial = b""
         self.pid = 0
         self.rank: int | None = None
-        """The rank that it requested."""
+        """Rank that the proxy has requested."""
         self.is_released = False
-        """Whether its rank's exit code was sent to it."""
+        """Whether the exit code of the rank was sent to the proxy."""
 
     def release(self, exit_code: int) -> None:
-        """Have it exit as its rank did."""
+        """Makes the proxy exit with the exit code of its rank."""
         self.is_released = True
-        with contextlib.suppress(OSError):  # the launcher has killed it
+        with contextlib.suppress(OSError):  # the launcher has killed the proxy
             self.connection.sendall(json.dumps({"exit_code": exit_code}).encode() + b"\n")
 
 
 class LaunchedNode(Node):
-    """Runs a launcher, and the ranks that it requests, until all have ended."""
+    """Node that runs a launcher and the ranks requested by it, until all have ended."""
 
     def __init__(self, spec: NodeSpec, wake: int | None, start: Start, echo: Echo | None = None) -> None:
         super().__init__(spec, wake, start, echo)
@@ -76,18 +78,18 @@ class LaunchedNode(Node):
         self.launcher_pid = 0
         self.launcher_code: int | None = None
         self.launcher_output = -1
-        """The read end of the launcher's pipe; -1 where it is closed."""
+        """Read end of the launcher's output pipe; -1 once closed."""
         self.launcher_line = b""
-        """The part of an unfinished line that the launcher has printed."""
+        """Unfinished last line of the launcher's output."""
         self.is_in_frame = False
-        """Whether the launcher is in the middle of a message of its own."""
+        """Whether the launcher is in the middle of one of its own messages."""
         self.proxies: list[RankProxy] = []
         self.starters: set[int] = set()
-        """Process ids of what has started proxies: a daemon of Open MPI, which leaves the session that started it."""
+        """Process ids of the parents of proxies: Open MPI daemons, which leave the session that started them."""
         self.fail_at = float("inf")
-        """When to fail the attempt since the launcher ends the ranks; infinity while it does not."""
+        """Monotonic time at which the attempt fails because the launcher ends the ranks; infinity if it does not."""
         self.are_released = False
-        """Whether the proxies were released."""
+        """Whether all proxies were released."""
         self.kill_launcher_at = float("inf")
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -110,7 +112,7 @@ class LaunchedNode(Node):
             self._fail_to_start(self.spec.ranks[0].rank, error, self.launch.argv[0])
 
     def _make_rsh_agent(self) -> str:
-        """Write `rsh_agent.SHELL`, which mpirun finds by its name on the PATH; give the folder."""
+        """Writes the script `rsh_agent.SHELL`, which mpirun finds by name in PATH, and returns its folder."""
         folder = self.spec.path("bin")
         os.makedirs(folder, exist_ok=True)
         words = [sys.executable, "-I", "-S", rsh_agent.__file__, self.spec.path("json")]
@@ -157,19 +159,19 @@ class LaunchedNode(Node):
             process.send_group(self.launcher_pid, signal.SIGKILL)
 
     def _is_idle_server(self) -> bool:
-        """Whether the launcher is a server, which only a signal ends, and mpirun on node 0 has no use for it any more.
+        """Whether the launcher is a server that only a signal ends, and mpirun on node 0 no longer uses it.
 
-        Where its daemon ends while ranks of other nodes run, mpirun ends them.
+        If the daemon of mpirun ended while ranks of other nodes run, mpirun would kill those ranks.
         """
         serves = self.launch.serves and self.are_released and self._launcher_lives()
         return serves and not process.children(self.launcher_pid) and not any(map(process.stat, self.starters))
 
     def _is_complete(self) -> bool:
-        """Whether all ranks have been asked for."""
+        """Whether the launcher has requested all ranks."""
         return len(self.ranks) == len(self.spec.ranks)
 
     def _outcome(self, proxy: RankProxy) -> int | None:
-        """The exit code of the proxy's rank; None while it has not ended, or never started."""
+        """Returns the exit code of the proxy's rank; None if the rank is running or was never started."""
         found = next((rank for rank in self.ranks if rank.number == proxy.rank), None)
         return None if found is None or found.is_live else found.outcome()
 
@@ -187,7 +189,9 @@ class LaunchedNode(Node):
     # -- the launcher -------------------------------------------------------------------------------------------------
 
     def _read_launcher(self) -> None:
-        """Carry what the launcher has printed into the node's output, and whole lines into the log of a rank."""
+        """Copies the launcher's output to the node's output, and whole lines of other processes to the log of the first
+        rank.
+        """
         data = b""
         if self.launcher_output >= 0:
             with contextlib.suppress(BlockingIOError):
@@ -204,7 +208,7 @@ class LaunchedNode(Node):
             min(self.ranks, key=lambda rank: rank.number).capture.add(of_children, time.time_ns())
 
     def _is_of_launcher(self, line: bytes) -> bool:
-        """Whether Open MPI itself prints this line: it puts its messages between lines of dashes, or has a prefix."""
+        """Whether Open MPI itself prints this line: it frames its messages with lines of dashes, or prefixes them."""
         if line.rstrip() == OWN_FRAME:
             self.is_in_frame = not self.is_in_frame
             return True
@@ -217,7 +221,7 @@ class LaunchedNode(Node):
             self._warn(f"all ranks ended well, but {self._how_launcher_ended()}")
 
     def _fail_by_launcher(self) -> None:
-        """The launcher ends the ranks, or has ended before them, and no rank has failed: then that is the failure."""
+        """Fails the attempt because the launcher killed the ranks or ended before them, unless a rank failed first."""
         if self.ranks.are_ending or self.are_released:
             return
         live = {rank.number for rank in self.ranks.live}
@@ -241,7 +245,7 @@ class LaunchedNode(Node):
         return f"{sentence}: {error[:ERROR_CHARS]}" if error else sentence
 
     def _quote(self) -> str:
-        """The end of what the launcher has printed."""
+        """Returns the end of the launcher's output."""
         self._read_launcher()
         try:
             with open(self.spec.path("out"), "rb") as file:
@@ -251,7 +255,7 @@ class LaunchedNode(Node):
             return ""
 
     def _release_all(self) -> None:
-        """All ranks have ended: release the proxies, and end the launcher after them."""
+        """Releases the proxies after all ranks have ended, and ends the launcher after them."""
         self.are_released = True
         for proxy in self.proxies:
             if not proxy.is_released:
@@ -261,7 +265,8 @@ class LaunchedNode(Node):
             if not self._is_complete():
                 process.send(self.launcher_pid, signal.SIGTERM)
             patience = END_SECONDS
-            if not self.ranks.are_ending:  # what a server runs ends with mpirun, once the ranks of all nodes have ended
+            # processes of a server end with mpirun, once the ranks of all nodes have ended
+            if not self.ranks.are_ending:
                 patience = float("inf") if self.launch.serves else self.launch.end_seconds
             self.kill_launcher_at = min(self.kill_launcher_at, time.monotonic() + patience)
 
@@ -271,7 +276,7 @@ class LaunchedNode(Node):
         folder, name = os.path.split(self.spec.path("sock"))
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.getcwd()
-        os.chdir(folder)  # see rank_proxy.py
+        os.chdir(folder)  # rank_proxy.py explains why
         try:
             self.listener.bind(name)
         finally:
@@ -316,24 +321,25 @@ class LaunchedNode(Node):
                 self._proxy_ended()
 
     def _proxy_ended(self) -> None:
-        """A proxy got a signal, or is gone, while its rank is alive: the launcher ends the ranks."""
+        """Handles a proxy that ended or got a signal while its rank is running: the launcher is ending the ranks."""
         if not self.ranks.are_ending and not self.are_released:
             self.fail_at = min(self.fail_at, time.monotonic() + LAUNCHER_DELAY_SECONDS)
 
     def _start_for(self, proxy: RankProxy, environ: dict[str, str]) -> None:
-        """Start the rank of this proxy, unless ranks are being ended."""
+        """Starts the rank of a proxy, unless ranks are being ended."""
         if self.ranks.are_ending:
             return
         size = environ.get(WORLD_SIZE, "")
-        if size.isdigit() and int(size) != self.spec.world_size:  # ranks of a smaller world would train, and succeed
+        if size.isdigit() and int(size) != self.spec.world_size:  # ranks of a smaller world would train and succeed
             words = f"{self.launch.name} started a world of {size} ranks, and the job has {self.spec.world_size}"
             self.fail(RankFailure(self.spec.ranks[0].rank, 1, time.time(), words, of_launcher=True))
             return
         spec = self.spec.ranks[int(environ[self.launch.index])]
-        if self.launch.serves:  # a session knows what the launcher has put into it, and nothing of this pod's
+        if self.launch.serves:  # a remote session has only the launcher's variables and none of this pod's
             environ = {**environ, **os.environ}
         cleanup.note(self.cleanup_path, environ)
-        for name in (*self.launch.env, "PWD", *(("PATH",) if self.launch.networks else ())):  # the launcher's own
+        # these were set for the launcher only
+        for name in (*self.launch.env, "PWD", *(("PATH",) if self.launch.networks else ())):
             if name in os.environ:
                 environ[name] = os.environ[name]
             else:

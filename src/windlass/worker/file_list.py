@@ -1,6 +1,6 @@
-"""Prints the files below a folder with their sizes, as JSON: `file_list.py FOLDER`. Opens none of them.
+"""Prints the files below a folder with their sizes as JSON: `file_list.py FOLDER`. Opens no files.
 
-Runs in pods of any image, as text given to `python -c`: the standard library of Python 3.9, and nothing of ours.
+The text of this file is passed to `python -c` in pods of any image, so it uses only the standard library of Python 3.9.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import sys
 from typing import Any
 
 MOST = 10_000
-"""So many files are named; all are counted."""
+"""Maximum number of files that are listed; all files are counted."""
 EMPTY: dict[str, Any] = {"files": 0, "bytes": 0, "named": []}
 
 
 def look(folder: str) -> dict[str, Any]:
-    """The number of files, their bytes, and the first names by the alphabet with their sizes.
+    """Returns the number of files, their total bytes, and the first names in alphabetical order with their sizes.
 
-    Links are not followed, and are no files. Raises OSError where the folder cannot be read, FileNotFoundError where
-    it is not there; a folder below it that cannot be read is passed over.
+    Links are not followed and not counted. Raises OSError if the folder cannot be read and FileNotFoundError if it does
+    not exist; subfolders that cannot be read are skipped.
     """
     os.scandir(folder).close()
     num_files, num_bytes = 0, 0
@@ -31,7 +31,7 @@ def look(folder: str) -> dict[str, Any]:
             try:
                 size = os.lstat(path).st_size
             except FileNotFoundError:
-                continue  # it was removed meanwhile
+                continue  # the file was removed meanwhile
             if not os.path.isfile(path) or os.path.islink(path):
                 continue
             num_files, num_bytes = num_files + 1, num_bytes + size

@@ -1,6 +1,6 @@
-"""Finds the file system on which no space was left, by the path in the error of a rank, else by what is full.
+"""Finds the file system that has no space left, from the path in a rank's error or else by checking all mounts.
 
-Standard library only, and Linux: without /proc nothing is found.
+Standard library only. Needs Linux: without /proc, no file system is found.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from windlass.worker.protocol import FileSystem
 
 _NO_SPACE = r"\[Errno (?:28|122)\]|No space left on device|Disk quota exceeded"
 _WRITE_FAILED = r"file write failed|PytorchStreamWriter failed|(?s:inline_container.*unexpected pos)"
-"""Errors of torch.save, which do not have the reason."""
+"""Errors of torch.save that do not include the reason."""
 _LEFT_OUT = ("autofs", "squashfs", "iso9660", "nfs", "cifs", "smb", "fuse", "lustre", "ceph", "9p", "gluster", "proc",
              "sysfs", "cgroup", "devpts", "devtmpfs", "mqueue")  # fmt: skip
-"""Beginnings of the types that are full by nature, or on a server, which may not answer."""
+"""Prefixes of file system types that are always full, or are on a server that may not respond."""
 FULL_BYTES = 32 << 20
-"""A file system with less than this left, and less than a tenth of its size, counts as full."""
+"""A file system counts as full if fewer bytes than this and less than a tenth of its size are free."""
 
 
 def without_space(tail: str, folder: str) -> list[FileSystem]:
-    """The file system of the file that could not be written, or those that are full; empty for other failures.
+    """Returns the file system of the file that could not be written, or else all full ones; empty for other failures.
 
-    `tail` is the last output of the rank that failed, `folder` where relative paths of it begin.
+    `tail` is the last output of the failed rank, and `folder` its working folder, to which relative paths refer.
     """
     if not is_of_space(tail):
         return []
@@ -38,19 +38,19 @@ def without_space(tail: str, folder: str) -> list[FileSystem]:
         if len(mount) > 3 and not mount[2].startswith(_LEFT_OUT) and "ro" not in mount[3].split(",")
     ]
     full: dict[int, FileSystem] = {}
-    for point in sorted(filter(os.path.isdir, points), key=len):  # one may be mounted at several places
+    for point in sorted(filter(os.path.isdir, points), key=len):  # a file system may be mounted several times
         if (one := _read(point)) and _is_full(one):
             full.setdefault(os.stat(point).st_dev, one)
     return list(full.values())[:8]
 
 
 def is_of_space(tail: str) -> bool:
-    """Whether the last output of a rank is that a file could not be written for lack of space."""
+    """Whether the last output of a rank shows that a file could not be written because the disk was full."""
     return re.search(f"{_NO_SPACE}|{_WRITE_FAILED}", tail) is not None
 
 
 def _mount_of(path: str) -> str:
-    """Where the file system of a path is mounted, be the path there or not."""
+    """Returns the mount point of a path, which need not exist."""
     path = os.path.realpath(path)
     while path != "/" and not (os.path.isdir(path) and os.path.ismount(path)):
         path = os.path.dirname(path)

@@ -1,17 +1,17 @@
-"""Reads torch's flight recorder in a rank: its last collectives, as a small JSON file, when they hang or fail.
+"""Reads torch's flight recorder in a rank and writes its last collectives to a JSON file when they hang or fail.
 
-A rank that waits in a collective is in native code and can do nothing, so a second thread waits for a request: it opens
-a FIFO to read, which lasts until the node opens it to write. Until then it holds no descriptor and takes no time. It
-begins with the script's first process group, for a fork would lose it.
+A rank that waits in a collective runs native code and cannot respond, so a second thread waits for requests: it opens a
+FIFO for reading, which blocks until the node opens the FIFO for writing. Until then the thread holds no descriptor and
+uses no CPU time. It is started with the script's first process group, because a fork would lose an earlier thread.
 
-| file | what |
+| file | content |
 |---|---|
-| `rank-N.ask` | the FIFO; a process that opens it to write, and closes it, has asked; by `s`, for all stacks too |
-| `rank-N.work.json` | the answer to `w`: `waits`, whether the script waits for other ranks |
+| `rank-N.ask` | the FIFO; opening it for writing and closing it is a request; `s` also requests the stacks |
+| `rank-N.work.json` | the response to `w`: `waits`, whether the script waits for other ranks |
 | `rank-N.flight.json` | `at`, `why` (`asked`, `failed`, `ended`), and for each process group its last collectives |
 
-The recorder is torch's own: since 2.5 of what goes through NCCL, and in newer ones of gloo too. Where there is none,
-nothing is written. Standard library only, for it runs under the script's interpreter.
+The recorder is part of torch: since 2.5 for NCCL, in newer versions also for gloo. Without a recorder nothing is
+written. Standard library only, because this module runs under the script's interpreter.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from typing import Any, Callable  # noqa: UP035 - ranks may run on Python 3.9
 
 ASK, ANSWER, STATE, STACKS, WORK = ".ask", ".flight.json", ".work.json", b"s", b"w"
 MAX_CALLS = 32
-"""Newest collectives that are kept of a process group."""
+"""Number of newest collectives that are written for each process group."""
 MAX_GROUPS = 16
-"""Process groups that are kept, the last used first."""
+"""Maximum number of process groups that are written, the last used first."""
 MAX_SIZES = 8
-"""Shapes that are kept of one collective: one that is coalesced has many."""
+"""Maximum number of shapes written for one collective; a coalesced collective has many."""
 
 
 class Flight:
-    """Writes down the collectives of this rank."""
+    """Writes the recorded collectives of this rank to a file."""
 
     def __init__(self, base: str, module: Any) -> None:
-        """`base` is where the rank's files lie, `…/rank-N`; `module` is torch.distributed.distributed_c10d."""
+        """`base` is the prefix of the rank's files, `…/rank-N`; `module` is torch.distributed.distributed_c10d."""
         self.base = base
         self.module = module
         self.pid = os.getpid()
         self.thread = 0
-        """The one that made the first process group."""
+        """Id of the thread that created the first process group."""
 
     def listen(self, write_stacks: Callable[[], object]) -> None:
-        """Answer requests from now on. Raises OSError where there can be no FIFO."""
-        import _thread  # not `threading`: the script is not to find one thread more than it has started
+        """Starts the thread that responds to requests. Raises OSError if the FIFO cannot be created."""
+        import _thread  # not `threading`: the script must not see an additional thread
 
         self.thread = _thread.get_ident()
         try:
@@ -56,7 +56,7 @@ class Flight:
 
     def _answer(self, write_stacks: Callable[[], object]) -> None:
         try:
-            # Signals are for the threads of the script.
+            # Signals must be handled by the threads of the script.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             while True:
                 asked = os.open(self.base + ASK, os.O_RDONLY | os.O_CLOEXEC)
@@ -71,17 +71,18 @@ class Flight:
                 else:
                     self.write("asked")
         except BaseException:
-            return  # the rank must not notice
+            return  # errors here must not disturb the rank
 
     def write(self, why: str, failed_in: str = "") -> None:
-        """Write the file anew; on any error there is none, and the rank continues."""
+        """Writes the file with the collectives. On any error the file is missing, and the rank continues."""
         try:
             if os.getpid() != self.pid:
-                return  # a child of the script's, which has inherited us
+                return  # a child process of the script, which inherited this object
             found = self._ended() if why == "ended" else self._groups(failed_in)
             if found:
                 data = {"at": time.time(), "why": why, "failed_in": failed_in, "groups": found}
-                self._put(f"flight.{why}", ANSWER, data)  # two threads may write at once
+                # separate temporary names, because two threads may write at once
+                self._put(f"flight.{why}", ANSWER, data)
         except BaseException:
             return
 
@@ -92,9 +93,10 @@ class Flight:
         os.replace(path, self.base + kind)
 
     def _waits(self) -> bool:
-        """Whether the script is in a collective, or has begun one that has not ended."""
+        """Whether the script is in a collective, or has started one that has not finished."""
         frame = sys._current_frames().get(self.thread)
-        while frame is not None and "/torch/" in (file := frame.f_code.co_filename):  # up to the script, or its handler
+        # frames of torch, up to the first frame of the script or its handler
+        while frame is not None and "/torch/" in (file := frame.f_code.co_filename):
             if "/torch/distributed/checkpoint/" not in file and "/torch/distributed/" in file:
                 return True
             if frame.f_code.co_name == "_engine_run_backward":
@@ -103,7 +105,9 @@ class Flight:
         return any(call["state"] != "ended" for group in self._groups("") for call in group["calls"])
 
     def _ended(self) -> list[dict[str, Any]]:
-        """How far a rank came that has ended well: its counts alone, which cost a tenth of a millisecond."""
+        """Returns the counts of a rank that ended successfully, without collectives, which takes a tenth of a
+        millisecond.
+        """
         status = json.loads(self._recorder("_dump_fr_trace_json")(includeCollectives=False)).get("pg_status", {})
         return [{"id": int(number), "enqueued": _enqueued(line), "calls": []} for number, line in status.items()]
 
@@ -119,7 +123,7 @@ class Flight:
         return newest(found)
 
     def _dumps(self, backends: set[str]) -> list[bytes]:
-        """What each recorder holds. NCCL had one of its own first; newer ones keep one for each backend."""
+        """Returns the dump of each recorder. NCCL has a recorder of its own; newer torch has one for each backend."""
         dumps = []
         common, nccl = self._recorder("_dump_fr_trace_json"), self._recorder("_dump_nccl_trace_json")
         if common is not None:
@@ -133,7 +137,7 @@ class Flight:
                     try:
                         dumps.append(common(backend=name))
                     except (TypeError, RuntimeError):
-                        pass  # an older one, or a backend that is not recorded
+                        pass  # an older recorder, or a backend that is not recorded
         return dumps
 
     def _recorder(self, name: str) -> Any:
@@ -141,9 +145,10 @@ class Flight:
 
 
 def condense(dump: dict[str, Any], ranks: dict[str, list[int]]) -> list[dict[str, Any]]:
-    """Of a recorder's dump, each process group with its newest collectives. `ranks` are those of each group, by name.
+    """Returns each process group of a recorder's dump with its newest collectives. `ranks` maps group names to their
+    ranks.
 
-    The dump is that of FlightRecorder.hpp, version 2, as JSON or as unpickled.
+    The dump has the format of FlightRecorder.hpp, version 2, as JSON or unpickled.
     """
     groups: dict[int, dict[str, Any]] = {}
     status = {int(number): line for number, line in (dump.get("pg_status") or {}).items()}
@@ -161,14 +166,14 @@ def condense(dump: dict[str, Any], ranks: dict[str, list[int]]) -> list[dict[str
 
 
 def newest(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups that were used last."""
+    """Returns the groups that were used last."""
     used = [group for group in groups if group["calls"]]
     return sorted(used, key=lambda group: -group["calls"][-1]["at"])[:MAX_GROUPS]
 
 
 def _call(entry: dict[str, Any]) -> dict[str, Any]:
     is_p2p = bool(entry.get("is_p2p"))
-    # gloo knows `scheduled` alone, and takes an entry off its list when it has ended.
+    # gloo only has the state `scheduled`, and removes an entry from its list when the collective has ended.
     ended = entry.get("state") == "completed" or bool(entry.get("retired"))
     return {
         "number": int(entry["p2p_seq_id" if is_p2p else "collective_seq_id"]),
@@ -182,12 +187,15 @@ def _call(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _enqueued(status: dict[str, Any]) -> int:
-    """Number of the last collective of a group, from 1; −1 where nothing is known."""
+    """Returns the number of the last collective of a group, counted from 1; −1 if unknown."""
     return int(status.get("last_enqueued_collective", -1))
 
 
 def _mark_failed(groups: list[dict[str, Any]]) -> None:
-    """One that failed is off the list too; it is the newest, for its exception has ended the script."""
+    """Marks the newest collective as failed.
+
+    A failed collective is removed from gloo's list too; it is the newest, because its exception ended the script.
+    """
     calls = [call for group in groups for call in group["calls"]]
     if calls:
         max(calls, key=lambda call: call["at"])["state"] = "failed"

@@ -1,6 +1,7 @@
-"""Resets a fork of a warm process to the state of a new interpreter: inheritance, streams, randomness, threads.
+"""Resets a fork of a warm process to the state of a new interpreter: inherited settings, streams, randomness, threads.
 
-`inherit` runs in the node worker, and sets what a new process inherits from its parent. `ForkReset` runs in a rank.
+`inherit` runs in the node worker and sets everything that a new process would inherit from its parent. `ForkReset` runs
+in a rank.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from windlass.worker import blas_threads
 from windlass.worker.fork_safety import OVERWRITTEN_SIGNALS, Imports, process_state
 
 _CHOSEN_SEEDS = 1 << 32
-"""Below are seeds that people choose; torch draws its own from 53 bits."""
+"""Smaller seeds were chosen by the user; torch draws its own seed from 53 bits."""
 _UNCHANGEABLE = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def inheritance() -> dict[str, Any]:
-    """What a process started by this one would inherit from it, as JSON data for `inherit`."""
+    """Returns the settings that a child of this process would inherit, as JSON data for `inherit`."""
     numbers = [int(number) for number in signal.valid_signals() if number not in _UNCHANGEABLE]
-    # SIGPIPE and SIGXFSZ are ignored by every interpreter for itself, and given back to what it starts.
+    # Every interpreter ignores SIGPIPE and SIGXFSZ, and resets them in the processes that it starts.
     own = (signal.SIGPIPE, signal.SIGXFSZ)
     ignored = [number for number in numbers if number not in own and signal.getsignal(number) is signal.SIG_IGN]
     return {**process_state(), "environ": dict(os.environ), "ignored": ignored}
 
 
 def inherit(given: dict[str, Any]) -> None:
-    """Set what a new process would have inherited from the process that `given` is of. Raises OSError, ValueError."""
+    """Applies `given`, the inheritable settings of another process. Raises OSError, ValueError."""
     os.environ.clear()
     os.environ.update(given["environ"])
     os.umask(given["umask"])
@@ -50,20 +51,21 @@ def inherit(given: dict[str, Any]) -> None:
 
 
 class ForkReset:
-    """What a rank undoes and redoes, since it was not started but forked."""
+    """Changes with which a forked rank becomes like a newly started one."""
 
     def __init__(self, imports: Imports) -> None:
-        """In the warm process, when the imports are done."""
+        """Call this in the warm process after its imports."""
         self.watch = imports.watch
         self._variables = imports.variables_changed()
         self._handlers = {number: signal.getsignal(number) for number in OVERWRITTEN_SIGNALS}
         self._kept: list[object] = []
         self._own = [name for name in sys.modules if _is_own(name)]
         self._last = next(reversed(sys.modules))
-        """What was imported last: a fork that looked at the names before it, too, would copy the page of each."""
+        """Last imported module. If a fork checked the names of earlier modules too, it would copy their memory
+        pages."""
 
     def __call__(self, argv: list[str]) -> None:
-        """In a rank that was forked to be `argv`: interpreter, script, arguments."""
+        """Resets this fork, which becomes the rank with the command line `argv`: interpreter, script, arguments."""
         for number, handler in self._handlers.items():
             if handler is not None:
                 signal.signal(number, handler)
@@ -80,7 +82,8 @@ class ForkReset:
         _own_thread()
         _own_clock()
         blas_threads.set_threads(os.environ)
-        # The script may bring a Windlass of its own; ours runs on without being found.
+        # The script may import another version of Windlass, so the loaded modules are removed from `sys.modules` but
+        # kept.
         since = itertools.takewhile(lambda name: name != self._last, reversed(sys.modules))
         for name in [*self._own, *filter(_is_own, since)]:
             self._kept.append(sys.modules.pop(name, None))
@@ -91,10 +94,10 @@ def _is_own(module: str) -> bool:
 
 
 def _reopen(stream: Any, name: str, number: int, mode: str) -> None:
-    """Open a standard stream anew, in the same object: a module may have kept it when it was imported.
+    """Reopens a standard stream in the same object, because a module may have stored that object at import.
 
-    A stream remembers of its file whether it can seek and how large its blocks are. The steps are those of
-    `create_stdio` in CPython's `pylifecycle.c`.
+    A stream caches whether its file is seekable and the size of its blocks. The steps are those of `create_stdio` in
+    CPython's `pylifecycle.c`.
     """
     if type(stream) is not io.TextIOWrapper:
         return
@@ -115,28 +118,28 @@ def _reopen(stream: Any, name: str, number: int, mode: str) -> None:
 
 
 def _own_randomness() -> None:
-    """Python reseeds `random` in a fork; these it does not."""
+    """Reseeds the random sources that Python does not reseed in a fork (`random` is reseeded by Python)."""
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None:
         multiprocessing.current_process().authkey = os.urandom(32)
     random = sys.modules.get("numpy.random")
     if random is not None:
-        random.seed()  # the legacy global generator starts from entropy in every new interpreter
+        random.seed()  # a new interpreter seeds the legacy global generator from entropy
     torch = sys.modules.get("torch")
     generator = getattr(torch, "default_generator", None)
     if generator is not None and generator.initial_seed() >= _CHOSEN_SEEDS:
-        generator.seed()  # so does torch's for the CPU, unless an import has seeded it
+        generator.seed()  # torch does the same for its CPU generator, unless an import has seeded it
 
 
 def _own_thread() -> None:
-    """A fork keeps the kernel's number for the thread that it came from."""
+    """Updates the native id of the main thread: a fork keeps the id of the thread that forked."""
     threading = sys.modules.get("threading")
     if threading is not None and hasattr(threading.main_thread(), "_set_native_id"):
         threading.main_thread()._set_native_id()
 
 
 def _own_clock() -> None:
-    """Log records hold the time since the process began."""
+    """Resets the start time of `logging`: log records contain the time since the process began."""
     logging = sys.modules.get("logging")
     began = getattr(logging, "_startTime", None)
     if began is not None:

@@ -1,7 +1,7 @@
-"""Checks that this process is safe to fork: a fork must equal a new interpreter that has done its imports.
+"""Checks that this process is safe to fork: a fork must be like a new interpreter that has done the same imports.
 
-It looks for what would make a difference: threads, child processes, open files, shared memory, native
-signal handlers, a GPU, variables that belong to one rank, packages that changed on disk. A trial fork then computes.
+Checks for threads, child processes, open files, shared memory, native signal handlers, GPU contexts, variables of a
+single rank, and packages that changed on disk. Finally, a trial fork computes with the imported libraries.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from windlass.worker import blas_threads, process
 from windlass.worker.environ_watch import EnvironWatch
 
 OVERWRITTEN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGPIPE)
-"""Signals that a node worker takes for itself, before its ranks get back what the imports had set."""
+"""Signals that a node worker handles itself; in ranks the handlers set by imports are restored."""
 THREAD_PATIENCE_SECONDS = 0.5
-"""How long a thread that an import has started may take to end."""
+"""Time limit for threads started by an import to end."""
 TRIAL_SECONDS = 10
 LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
 class Imports:
-    """What importing did to this process besides the importing. Made before it, closed after it."""
+    """Side effects of imports on this process. Create it before the imports, and close it after them."""
 
     def __init__(self, initial: dict[str, str]) -> None:
-        """`initial` is the environment that this process was started with."""
+        """`initial` is the environment with which this process was started."""
         self.environ = dict(os.environ)
         self.state = process_state()
         self.descriptors = _descriptors()
@@ -41,22 +41,22 @@ class Imports:
         self.watch.open()
 
     def close(self) -> None:
-        """Look no further."""
+        """Stops watching the environment."""
         self.watch.close()
 
     def variables_changed(self) -> dict[str, str | None]:
-        """What the imports set in the environment, and None for what they took out of it."""
+        """Returns the environment variables set by the imports, and None for variables that they removed."""
         now = dict(os.environ)
         gone: dict[str, str | None] = {name: None for name in self.environ if name not in now}
         return {**gone, **{name: value for name, value in now.items() if self.environ.get(name) != value}}
 
     def why_unsafe(self) -> str:
-        """What makes a fork differ from a new interpreter; empty where nothing does."""
+        """Returns why a fork would differ from a new interpreter; empty if it would not."""
         if self.watch.of_rank:
             return f"an import reads {self.watch.of_rank}, which every rank has of its own"
         if reason := why_unsafe(THREAD_PATIENCE_SECONDS):
             return reason
-        if children() - self.children:  # asked before the first fork: later, the nodes of runs are children too
+        if children() - self.children:  # before the first fork: later, the nodes of runs are children too
             return "the imports left a process running, which is not the ranks' child"
         if changed := [name for name, value in process_state().items() if value != self.state[name]]:
             return f"the imports changed the {changed[0]} of their process"
@@ -66,12 +66,12 @@ class Imports:
             return f"the imports made shared memory ({min(shared)}), which ranks would share"
         if any(signal.getsignal(number) is None for number in OVERWRITTEN_SIGNALS):
             return "the imports set a native signal handler"
-        blas_threads.set_threads(self.watch.initial)  # a fork ends them here too
+        blas_threads.set_threads(self.watch.initial)  # a fork ends the threads in this process too
         return _trial() or why_unsafe(THREAD_PATIENCE_SECONDS)
 
 
 def why_unsafe(patience_seconds: float = 0.0) -> str:
-    """Of all that, what may change at any time."""
+    """Checks only what may change at any time: threads, CUDA, tracers. Returns the reason, empty if a fork is safe."""
     give_up = time.monotonic() + patience_seconds
     while (threads := _threads()) > 1 and time.monotonic() < give_up:
         time.sleep(0.01)
@@ -89,7 +89,9 @@ def why_unsafe(patience_seconds: float = 0.0) -> str:
 
 
 def _trial() -> str:
-    """Fork once and compute a little: what a library cannot do after a fork, it cannot do in this child either."""
+    """Forks once and computes a little in the child, to find libraries that do not work after a fork. Returns the
+    reason.
+    """
     pid = os.fork()
     if pid == 0:
         try:
@@ -119,7 +121,7 @@ def _computes() -> bool:
 
 
 def process_state() -> dict[str, Any]:
-    """What a process inherits from its parent and can change, as JSON data; `fork_reset.inherit` sets it."""
+    """Returns the settings that a process inherits and can change, as JSON data; `fork_reset.inherit` applies them."""
     mask = os.umask(0o077)
     os.umask(mask)
     return {
@@ -137,25 +139,25 @@ def _threads() -> int:
 
 
 def children() -> set[str]:
-    """Pids of this process's children."""
+    """Returns the process ids of this process's children."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return set(file.read().split())
     except OSError:
-        return set()  # a kernel without this file
+        return set()  # the kernel does not have this file
 
 
 def _descriptors() -> dict[int, str]:
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is already closed
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
     return found
 
 
 def _shared_memory() -> set[str]:
-    """Memory that a fork would share with its parent instead of copying it."""
-    with open("/proc/self/maps", "rb") as file:  # paths may be any bytes
+    """Returns the mappings that a fork would share with its parent instead of copying."""
+    with open("/proc/self/maps", "rb") as file:  # paths may contain any bytes
         lines = [os.fsdecode(line).split(None, 5) for line in file]
     return {(line[5].strip() if len(line) > 5 else "anonymous") for line in lines if line[1].startswith("rw-s")}
 
@@ -164,9 +166,9 @@ def _shared_memory() -> set[str]:
 
 
 def package_fingerprint(known: dict[str, tuple[int, int]] | None = None) -> dict[str, tuple[int, int]]:
-    """Change time and size of all that was imported or loaded, and of the folders where packages are installed.
+    """Returns mtime and size of all imported or loaded files, and of the folders where packages are installed.
 
-    With `known`, of the same paths as there.
+    If `known` is given, its paths are used instead.
     """
     paths = set(known) if known is not None else {*_imported_files(), *process.mapped("/"), *package_folders()}
     found = {}
@@ -185,9 +187,9 @@ def _imported_files() -> set[str]:
 
 
 def package_folders() -> list[str]:
-    """Those of the interpreter: an installation, an upgrade and a removal each change one of them.
+    """Returns the package folders of this interpreter. Installing, upgrading or removing a package changes one of them.
 
-    A command in `bin` has that folder in its path too, which holds no packages.
+    Programs in `bin` also have that folder in `sys.path`; it contains no packages and is left out.
     """
     found = [path for path in sys.path if os.path.isdir(path) and _is_installed(path)]
     return [path for path in found if os.path.basename(path) != "bin"]
@@ -202,7 +204,7 @@ def _is_installed(path: str) -> bool:
 
 
 def shadowed(script: str) -> str:
-    """The file beside the script, or in `PYTHONPATH`, that would be imported in place of an imported module."""
+    """Returns the file next to the script or in `PYTHONPATH` that would be imported in place of an imported module."""
     folders = [] if getattr(sys.flags, "safe_path", False) else [os.path.dirname(os.path.realpath(script))]
     for path in sys.path:
         if os.path.isdir(path):
@@ -214,7 +216,7 @@ def shadowed(script: str) -> str:
             names = {name.split(".")[0] for name in os.listdir(folder)}
         except OSError:
             continue
-        for name in sorted(names - {"__main__"}):  # to go through all modules would copy the page of each
+        for name in sorted(names - {"__main__"}):  # iterating over all modules would copy their memory pages
             if name in sys.modules and (found := _would_be_found(name, folder, folders[: number + 1])):
                 return found
     return ""
@@ -223,7 +225,7 @@ def shadowed(script: str) -> str:
 def _would_be_found(name: str, folder: str, earlier: list[str]) -> str:
     own = getattr(sys.modules[name], "__spec__", None)
     if own is None or own.origin in ("built-in", "frozen"):
-        return ""  # these are found before any folder is looked into
+        return ""  # found before any folder is searched
     importlib.machinery.PathFinder.invalidate_caches()
     found = importlib.machinery.PathFinder.find_spec(name, [folder])
     if found is None or found.loader is None or found.origin is None:

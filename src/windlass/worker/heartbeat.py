@@ -1,8 +1,8 @@
-"""Sends heartbeats to the other nodes of an attempt, and reports those whose heartbeat does not arrive.
+"""Sends heartbeats to the other nodes of an attempt, and reports nodes whose heartbeats do not arrive.
 
-A lost link resets no connection: a rank would wait for its peer until the collective's own timeout, 30 minutes by
-default. So every node sends every other a datagram twice a second. A node that is silent for some seconds is reported
-as unreachable; the supervisor, which receives the reports of all nodes, decides which side of a cut is lost.
+A lost link resets no connection: a rank would wait for its peer until the timeout of the collective, 30 minutes by
+default. Therefore every node sends a datagram to every other node twice a second. A node that was silent for some
+seconds is reported as unreachable. The supervisor receives the reports of all nodes and decides which nodes are lost.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MAX_BYTES = 512
 
 
 class Heartbeat:
-    """The beats of one node. Call `turn` whenever its socket is readable, or a beat is due."""
+    """Heartbeats of one node. Call `turn` whenever the socket is readable or a heartbeat is due."""
 
     def __init__(self, spec: HeartbeatSpec, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin to listen at the node's own address. Raises OSError."""
+        """Binds a socket to the node's own address. Raises OSError."""
         self._clock = clock
         self._interval: float = spec.interval_seconds
         self._patience: float = spec.patience_seconds
@@ -42,25 +42,25 @@ class Heartbeat:
             raise
 
     def due(self) -> float:
-        """Seconds until the next call of `turn` is wanted."""
+        """Returns the seconds until `turn` should be called next."""
         return max(0.0, self._next - self._clock())
 
     def turn(self) -> bool:
-        """Take what has come, send what is due; gives whether `silent` has changed."""
+        """Receives the heartbeats that have arrived and sends its own if due. Returns whether `silent` has changed."""
         self._receive()
         now = self._clock()
         if now < self._next:
             return False
         self._next = now + self._interval
         for address in self._peers.values():
-            with contextlib.suppress(OSError):  # a link that is down: the others notice it
+            with contextlib.suppress(OSError):  # the link is down: the other nodes notice it
                 self.socket.sendto(self._beat, address)
         silent = tuple(sorted(node for node, until in self._until.items() if now > until))
         changed, self.silent = silent != self.silent, silent
         return changed
 
     def close(self) -> None:
-        """Send no more beats."""
+        """Closes the socket."""
         self.socket.close()
 
     def _receive(self) -> None:
@@ -70,13 +70,13 @@ class Heartbeat:
             except BlockingIOError:
                 return
             except OSError:
-                continue  # the error of an earlier send, which is reported once
+                continue  # error of an earlier send, which the kernel reports once
             node = self._sender(data)
             if node is not None and self._peers[node][0] == address:
                 self._until[node] = self._clock() + self._patience
 
     def _sender(self, data: bytes) -> int | None:
-        """The peer that a datagram claims to come from; None for any other datagram."""
+        """Returns the peer named in a datagram; None if the datagram is not a heartbeat of this attempt."""
         try:
             beat = json.loads(data)
             node = beat["node"] if beat["id"] == self._id else None

@@ -1,4 +1,4 @@
-"""What a node sees of its machine when ranks have failed: memory that ran out, full disks, limits (Linux)."""
+"""Collects facts about the host after ranks have failed: OOM kills, full disks, limits, occupied ports (Linux)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KILLED = re.compile(r"Killed process (\d+) \([^)]*\)[^\n]*")
 
 
 class HostFacts:
-    """Counts before the ranks start, and looks again when they have failed."""
+    """Reads kernel counters before the ranks start, and again after they have failed."""
 
     def __init__(self) -> None:
         self._group, self._machine = _oom_kills_of_group(), _oom_kills_of_machine()
@@ -23,29 +23,31 @@ class HostFacts:
         self._tail = ""
 
     def see_listeners(self, tail: str, groups: set[int]) -> None:
-        """Note who listens, if the first rank that failed found its port in use: it may be a rank that ends next, or a
-        process that the rank has started, which ends with it.
+        """Records which processes listen on the port, if the first failed rank found it in use.
 
-        `tail` is its output, `groups` are the process groups of all ranks.
+        The listener may be another rank that ends next, or a process started by the rank that ends with it. `tail` is
+        the output of the failed rank; `groups` are the process groups of all ranks.
         """
         if not self._listeners and IN_USE.search(tail):
             self._listeners = tuple(listeners(groups))
 
     def see_failure(self, tail: str, folder: str) -> None:
-        """Note which file system is full, if the first rank that failed found no space: files may be removed next.
+        """Records which file system is full, if the first failed rank had no disk space: files may be removed soon
+        after.
 
-        `tail` is its output, and `folder` is the rank's.
+        `tail` is the output of the rank, and `folder` its working folder.
         """
-        from windlass.worker.file_systems import without_space  # few nodes fail
+        from windlass.worker.file_systems import without_space  # imported here because few nodes fail
 
         self._tail, self._without_space = tail, tuple(without_space(tail, folder))
 
     def report(
         self, pids: list[int], folders: list[str], saved_in: list[str], held_port: int | None = None
     ) -> HostReport:
-        """What may explain the end of ranks with these pids. Counts are those since this object was made.
+        """Returns facts that may explain why ranks with these process ids ended. Counters start when this object is
+        created.
 
-        `folders` are where the ranks write, `saved_in` where they may have saved what they load.
+        `folders` are the folders that the ranks write to, `saved_in` those that may contain the files that they load.
         """
         group, machine = _grown(self._group, _oom_kills_of_group()), _grown(self._machine, _oom_kills_of_machine())
         shm = _statvfs(SHM)
@@ -67,13 +69,14 @@ class HostFacts:
     def _damaged(self, saved_in: list[str]) -> tuple[DamagedFile, ...]:
         if "Traceback" not in self._tail:
             return ()
-        from windlass.worker.damaged_files import damaged_files  # it reads archives: nodes start without that
+        # this module imports zipfile, which would slow the start of nodes
+        from windlass.worker.damaged_files import damaged_files
 
         return tuple(damaged_files(self._tail, saved_in))
 
 
 def _grown(before: int | None, now: int | None) -> int | None:
-    """By how much a counter has grown; None where it could not be read."""
+    """Returns by how much a counter has grown; None if it could not be read."""
     return None if before is None or now is None else now - before
 
 
@@ -85,7 +88,9 @@ def _statvfs(folder: str) -> os.statvfs_result | None:
 
 
 def _oom_kills_of_group() -> int | None:
-    """OOM kills in the control group of this process: version 2, and of version 1 its memory controller."""
+    """Returns the number of OOM kills in the control group of this process (cgroup v2, or the memory controller
+    of v1).
+    """
     for file in ("memory.events", "memory.oom_control"):
         for folder in _group_folders():
             found = _field(os.path.join(folder, file), "oom_kill")
@@ -108,7 +113,7 @@ def _memory_limit() -> int | None:
 
 
 def _group_folders() -> list[str]:
-    """Where the control group of this process may lie; inside a container its own path is not to be seen."""
+    """Returns the possible folders of this process's control group; inside a container its real path is hidden."""
     folders = []
     for line in read_text("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -120,7 +125,7 @@ def _group_folders() -> list[str]:
 
 
 def _kernel_record(pids: list[int]) -> str:
-    """The kernel's own line about one of these processes, where it may be read."""
+    """Returns the kernel's log line about the OOM kill of one of these processes, if the log is readable."""
     try:
         log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -131,7 +136,7 @@ def _kernel_record(pids: list[int]) -> str:
             try:
                 line = os.read(log, 8192).decode("utf-8", "replace")
             except BrokenPipeError:
-                continue  # it was overwritten while we read
+                continue  # the record was overwritten while it was read
             match = _KILLED.search(line)
             if match and int(match[1]) in pids:
                 found = match[0][:300]

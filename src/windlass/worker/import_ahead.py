@@ -1,4 +1,4 @@
-"""Imports what scripts import in a process that has done nothing else, and finds out whether it may then be forked."""
+"""Imports the modules that scripts import, in a fresh process, and checks whether that process is safe to fork."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ if TYPE_CHECKING:
     from windlass.worker.fork_safety import Imports
 
 SURE = frozenset({"numpy", "torch"})
-"""Imported without a trial: no version of them has been found to be unsafe."""
+"""Modules imported without a trial: no version of them is known to make a fork unsafe."""
 DEFAULT_MODULES = {
-    # DDP and the first optimizer import torch._dynamo, which takes as long as torch itself.
-    # Loads its parts when they are first asked for; the Trainer's take as long as torch itself.
+    # DDP and the first optimizer import torch._dynamo, which takes as long as torch itself. transformers loads its
+    # parts on first use; those of the Trainer take as long as torch itself.
     "transformers": ("transformers", "torch._dynamo", "transformers.trainer"),
     "torch": ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch.optim"),
 }
-"""What is imported with a module, since nearly every script that imports it comes to need it."""
+"""Modules that are imported together with a module because nearly every script that imports it needs them."""
 Part = tuple[str, str]
-"""A module of the list, and one that is imported for it."""
+"""A module of the list, and a module that is imported for it."""
 
 
 def import_ahead(parts: list[Part]) -> tuple[ForkReset, str]:
-    """Import as a script would that has not begun, in a process that has done nothing else.
+    """Imports modules as a script would at its start. Call it in a process that has done nothing else.
 
-    Gives what forks have to undo, and why none may be made, which is empty where all is well. What there is then is
-    left out of every later garbage collection: one in a fork would touch, and so copy, each page of the imports.
+    Returns the resetter for forks, and why no fork may be made (empty if forks are safe). All objects that exist then
+    are excluded from later garbage collections: a collection in a fork would touch, and so copy, every page of the
+    imports.
     """
     from windlass.worker.fork_reset import ForkReset
 
-    # What the forks need of us, while this folder can still be imported from.
+    # The forks need these modules of Windlass; import them while their folder is still in `sys.path`.
     for name in ("node", "rank_start"):
         importlib.import_module(f"windlass.worker.{name}")
     rank = importlib.import_module("windlass.worker.rank")
     _without_own_folders()
     sys.argv = [""]
-    # A module that keeps `__main__` must keep the one that will be the script's.
+    # Modules that store a reference to `__main__` must store the module that will run the script.
     rank.prepare_main(rank.NOWHERE)
     held = os.environ.get("OPENBLAS_NUM_THREADS")
     try:
         imports, broken = _watched(parts)
         sys.stdout.flush()
-        sys.stderr.flush()  # or every fork would write what is left in it
+        sys.stderr.flush()  # otherwise every fork would write the buffered output
         _flush_c_streams()
         reset, why_unsafe = ForkReset(imports), broken or imports.why_unsafe()
         gc.freeze()
@@ -59,12 +60,14 @@ def import_ahead(parts: list[Part]) -> tuple[ForkReset, str]:
 
 
 def parts_of(modules: list[str]) -> list[Part]:
-    """What is imported for each module of a list, in order."""
+    """Returns the modules that are imported for each module of a list, in order."""
     return [(name, part) for name in modules for part in DEFAULT_MODULES.get(name, (name,))]
 
 
 def import_all(parts: list[Part]) -> str:
-    """Import them; gives which one failed. One that is not installed is left to the script's own import error."""
+    """Imports modules and describes the one that failed. Modules that are not installed are skipped: the script reports
+    them.
+    """
     missing: set[str] = set()
     for name, part in parts:
         if name in missing:
@@ -79,22 +82,22 @@ def import_all(parts: list[Part]) -> str:
         except BaseException as error:
             if part == name or set(sys.modules) != before:
                 return f"{part} could not be imported ahead ({type(error).__name__}: {error})"
-            missing.add(name)  # a part that this build does not have
+            missing.add(name)  # this build does not include the module
     return ""
 
 
 def attempt(parts: list[Part]) -> str:
-    """In the child that tries them: import, and give why a fork would then be unsafe."""
+    """Imports in the trial's child process, and returns why a fork would then be unsafe."""
     imports, broken = _watched(parts)
     return broken or imports.why_unsafe()
 
 
 def _watched(parts: list[Part]) -> tuple[Imports, str]:
-    """Import them; gives what that did to this process, and which one failed."""
+    """Imports modules; returns the side effects on this process, and a description of the import that failed."""
     from windlass.worker.fork_safety import Imports
 
     initial = dict(os.environ)
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else the import of NumPy starts a thread
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # otherwise the import of NumPy starts threads
     imports = Imports(initial)
     with _no_collections():
         broken = import_all(parts)
@@ -103,19 +106,21 @@ def _watched(parts: list[Part]) -> tuple[Imports, str]:
 
 
 def is_sure(part: str) -> bool:
-    """Whether it is imported without a trial."""
+    """Whether a module is imported without a trial."""
     return part.split(".")[0] in SURE
 
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Leave out those while torch is imported: they take a sixth of the time, and find 10,000 of 350,000 objects."""
+    """Disables garbage collection during imports. For torch it takes a sixth of the time and frees 10,000 of 350,000
+    objects.
+    """
     thresholds = gc.get_threshold()
     gc.set_threshold(0)
     try:
         yield
     finally:
-        if gc.get_threshold()[0] == 0:  # else what was imported has set its own
+        if gc.get_threshold()[0] == 0:  # otherwise an imported module has set its own threshold
             gc.set_threshold(*thresholds)
 
 
@@ -126,9 +131,11 @@ def _flush_c_streams() -> None:
 
 
 def _without_own_folders() -> None:
-    """Leave in `sys.path` what a rank will have, and for its script's folder a place that is nowhere."""
+    """Reduces `sys.path` to the entries that a rank will have, with a non-existent path in place of its script's
+    folder.
+    """
     from windlass.worker.rank import NOWHERE
 
-    del sys.path[0]  # the package's; what follows it is this file's, unless the interpreter adds none (`-P`)
+    del sys.path[0]  # the folder of the package; the next entry is this file's folder, which `-P` omits
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = NOWHERE

@@ -1,4 +1,4 @@
-"""Imports modules in a child process of the lowest priority, to find which of them leave it safe to fork."""
+"""Imports modules in a child process with the lowest priority, to find which of them leave a process safe to fork."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from windlass.worker.fork_safety import package_fingerprint, package_folders
 
 LOWEST_NICENESS = 19
 MAX_EXTENSIONS = 10
-"""How often a trial that still computes gets the time of one more: beside a training it has little of the cores."""
+"""Maximum number of extensions for a trial that is still computing: next to a training it gets little CPU time."""
 
 
 class Verdicts:
-    """Which parts can be imported before a fork: the file NAME.tried, for one interpreter and one list of modules.
+    """Results of import trials for one interpreter and one list of modules, stored in the file NAME.tried.
 
-    They hold for every environment, and until a package is installed or removed.
+    The results are valid in every environment, until a package is installed or removed.
     """
 
     def __init__(self, path: str) -> None:
@@ -28,20 +28,20 @@ class Verdicts:
         found = package_fingerprint(dict.fromkeys(package_folders(), (0, 0)))
         self._folders = {folder: list(about) for folder, about in found.items()}
         self.reasons: dict[str, str] = {}
-        """By part: why it cannot be imported before a fork; empty where it can."""
+        """Why a module cannot be imported before a fork, by module; empty if it can."""
         try:
             with open(path) as file:
                 known = json.load(file)
             if known["folders"] == self._folders:
                 self.reasons = {str(part): str(reason) for part, reason in known["parts"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # tried anew
+            pass  # the trials are repeated
 
     def add(self, reasons: dict[str, str]) -> None:
-        """Keep these too. An error of the file system means that they are found again."""
+        """Adds results and saves them. On a file system error they are not saved, and the trials are repeated later."""
         self.reasons.update(reasons)
         try:
-            new = f"{self._path}.{os.getpid()}"  # processes with other numbers of threads share the file
+            new = f"{self._path}.{os.getpid()}"  # processes with different numbers of threads share the file
             with open(new, "w") as file:
                 json.dump({"folders": self._folders, "parts": self.reasons}, file)
             os.replace(new, self._path)
@@ -49,17 +49,18 @@ class Verdicts:
             pass
 
     def forget(self) -> None:
-        """Remove them: one was wrong."""
+        """Removes all results because one was wrong."""
         self.reasons.clear()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
 
 
 class Trial:
-    """Imports in a child, and finds whether a fork would then equal a new interpreter."""
+    """Trial import in a child process, which finds whether a fork would then be like a new interpreter."""
 
     def __init__(self, attempt: Callable[[], str], limit_seconds: float, keep_out: int) -> None:
-        """`attempt` imports, and gives why a fork would be unsafe then. The child does not hold descriptor `keep_out`.
+        """Starts the child. `attempt` imports, and returns why a fork would be unsafe. The child closes descriptor
+        `keep_out`.
 
         SIGCHLD must not be ignored.
         """
@@ -79,10 +80,10 @@ class Trial:
         os.close(told)
 
     def verdict(self) -> str | None:
-        """Why what was imported is unsafe to fork, empty where it is safe; None while it is tried.
+        """Returns why a fork would be unsafe, empty if it is safe; None while the trial runs.
 
-        Raises InterruptedError where the child was killed from outside, as it is where memory is short. Collects all
-        children of this process that have ended.
+        Raises InterruptedError if the child was killed by another process or the OOM killer. Waits for all children of
+        this process that have ended.
         """
         status = _collect().get(self._pid)
         if status is None:
@@ -90,7 +91,7 @@ class Trial:
                 return None
             self.stop()
             return f"did not finish its imports within {self._limit_seconds:g} s"
-        process.kill_session(self._pid)  # what the imports have started
+        process.kill_session(self._pid)  # processes started by the imports
         with open(self._said, "rb") as file:
             said = file.read()
         if said:
@@ -100,7 +101,7 @@ class Trial:
         return "ended while it imported"
 
     def stop(self) -> None:
-        """End it."""
+        """Kills the trial's processes."""
         process.kill_session(self._pid)
         os.close(self._said)
 
@@ -115,7 +116,9 @@ class Trial:
 
 
 def _lower() -> None:
-    """Leave the cores to the run: the lowest priority, in a session of its own, by which kernels may group."""
+    """Lowers the priority of this process, and creates a session, because kernels with autogroups schedule by
+    session.
+    """
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.nice(LOWEST_NICENESS)
@@ -123,7 +126,7 @@ def _lower() -> None:
         with open("/proc/self/autogroup", "w") as file:
             file.write(str(LOWEST_NICENESS))
     except OSError:
-        pass  # a kernel without autogroups
+        pass  # the kernel has no autogroups
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
@@ -131,7 +134,7 @@ def _lower() -> None:
 
 
 def _collect() -> dict[int, int]:
-    """The children that have ended, with their wait status."""
+    """Returns the wait status of the children that have ended, by process id."""
     found: dict[int, int] = {}
     try:
         while True:

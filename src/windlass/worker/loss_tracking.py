@@ -1,4 +1,4 @@
-"""Follows the loss of one rank: the last finite one, and where it became NaN or infinite."""
+"""Tracks the loss of one rank: its last finite value, and the step where it became NaN or infinite."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Final
 from windlass.worker.trainlogs import Progress
 
 NOT_FINITE: Final = ("nan", "inf", "-inf")
-"""As progress has them, which is JSON."""
+"""Values of a loss that is not finite, as progress contains them (JSON has no such numbers)."""
 MAX_REPORTED: Final = 32
-"""A loss that turns infinite again and again is reported no more often."""
+"""Maximum number of reports for a loss that repeatedly becomes infinite."""
 
 
 class Losses:
-    """Takes what a rank reports, in order; gives each change from a finite loss to one that is not."""
+    """Finds each change from a finite loss to NaN or infinity in the progress of a rank."""
 
     def __init__(self) -> None:
         self._step: int | None = None
@@ -21,14 +21,15 @@ class Losses:
         self._is_finite = True
         self._num_reported = 0
         self.changes: list[dict[str, Any]] = []
-        """`loss` and `step` where it was no longer finite, and `last`, the finite loss before with its step."""
+        """Each change: `loss` and `step` of the first value that is not finite, and `last`, the finite loss
+        before it."""
 
     def is_change(self, progress: Progress) -> bool:
-        """Whether the loss is no longer finite here."""
+        """Whether this progress has the first loss that is not finite."""
         return self._is_finite and progress.get("loss") in NOT_FINITE
 
     def take(self, progress: Progress) -> None:
-        """Take the progress of one line, or what was reported in another way."""
+        """Adds the progress of one line, or progress reported by other means."""
         if isinstance(progress.get("step"), int):
             self._step = progress["step"]
         loss = progress.get("loss")

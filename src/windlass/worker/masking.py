@@ -1,7 +1,7 @@
-"""Masks the values of the job's secrets in what ranks print, before it is kept, sent or searched.
+"""Masks the values of the job's secrets in the output of ranks before it is stored, sent or searched.
 
-Exact values of at least 8 characters. A value that two reads share is masked too: what may be the beginning of one is
-held back at the end of a read, until more of the output has come.
+Exact values of at least 8 characters are masked. A value may be split between two reads, so output that may be the
+beginning of a value is kept back until the next read.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import os
 from collections.abc import Iterator, Mapping
 
 VARIABLES = "WINDLASS_SECRET_VARIABLES"
-"""Variable: the names of the variables that have secrets, parted by commas."""
+"""Environment variable that contains the names of secret variables, separated by commas."""
 FOLDER = "WINDLASS_SECRET_FOLDER"
-"""Variable: a folder with a file of the name of each such variable. What is in the files is not read."""
+"""Environment variable that contains a folder with one file per secret variable. Only the file names are read."""
 MIN_CHARS = 8
-"""Shorter values are parts of ordinary words and numbers."""
+"""Minimum length of masked values; shorter ones also occur in ordinary words and numbers."""
 MARK = b"***"
 
 
 def secret_values(environ: Mapping[str, str]) -> tuple[bytes, ...]:
-    """The values of secrets in an environment, the longest first; without the white space around them."""
+    """Returns the values of the secrets in an environment, stripped of white space, the longest first."""
     names = environ.get(VARIABLES, "").split(",")
     if FOLDER in environ:
         with contextlib.suppress(OSError):
@@ -30,7 +30,7 @@ def secret_values(environ: Mapping[str, str]) -> tuple[bytes, ...]:
 
 
 def masked(data: bytes, values: tuple[bytes, ...]) -> bytes:
-    """The data with a mark in place of each value; values that overlap have one mark."""
+    """Replaces each value in the data by a mark; overlapping values are replaced by a single mark."""
     return _marked(data, _found(data, values))
 
 
@@ -43,7 +43,7 @@ def _marked(data: bytes, found: list[tuple[int, int]]) -> bytes:
 
 
 def _found(data: bytes, values: tuple[bytes, ...]) -> list[tuple[int, int]]:
-    """Where values begin and end in the data, in order; those that overlap are joined."""
+    """Returns the start and end of each value in the data, in order; overlapping ranges are joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted((at, at + len(value)) for value in values for at in _places(data, value)):
         if joined and start < joined[-1][1]:
@@ -54,7 +54,7 @@ def _found(data: bytes, values: tuple[bytes, ...]) -> list[tuple[int, int]]:
 
 
 class Mask:
-    """Masks values in a stream."""
+    """Masks values in a stream of output."""
 
     def __init__(self, values: tuple[bytes, ...]) -> None:
         self._values = values
@@ -62,24 +62,24 @@ class Mask:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be passed on by now of all that was fed."""
+        """Adds output, and returns the masked part that is ready to be forwarded."""
         data = self._held + data
         found, end = _found(data, self._values), len(data)
         if self._have_newlines or not data.endswith(b"\n"):
             end -= max(_beginning_at_end(data, value) for value in self._values)
-        # Another value may end behind what is held back, or be the beginning of it: then it is held back too.
+        # The bytes kept back may overlap another value, which then must be kept back completely.
         end = min((start for start, stop in found if start < end < stop), default=end)
         self._held = data[end:]
         return _marked(data[:end], [one for one in found if one[1] <= end])
 
     def end(self) -> bytes:
-        """What was held back: the stream has ended."""
+        """Returns the bytes kept back, masked. Call it at the end of the stream."""
         data, self._held = masked(self._held, self._values), b""
         return data
 
 
 def _beginning_at_end(data: bytes, value: bytes) -> int:
-    """How many of the last bytes of the data are the beginning of a value, which may go on in the next read."""
+    """Returns how many of the last bytes of the data are the beginning of a value that the next read may complete."""
     tail = data[max(0, len(data) - len(value) + 1) :]
     return next((len(tail) - at for at in _places(tail, value[:1]) if value.startswith(tail[at:])), 0)
 

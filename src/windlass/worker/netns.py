@@ -1,7 +1,7 @@
-"""Moves a node worker into namespaces of its own: network namespace, host name, `/etc/hosts`, `/sys/class/net`.
+"""Moves a node worker into separate namespaces: network, host name, `/etc/hosts` and `/sys/class/net`.
 
-The supervisor has made the namespace. The other parts are created here, in namespaces that end with the worker's
-processes. Ranks started afterwards inherit them.
+The supervisor creates the network namespace. The other namespaces are created here and end with the worker's processes.
+Ranks that are started later inherit them.
 """
 
 from __future__ import annotations
@@ -25,38 +25,42 @@ MS_SLAVE = 0x80000
 MNT_DETACH = 2
 HOSTS = "/etc/hosts"
 SYS_FOLDERS = ("class/net", "devices/virtual/net")
-"""What under `/sys` belongs to a network: a sysfs shows that of the process which mounted it."""
+"""Folders of `/sys` that depend on the network namespace: sysfs shows the namespace of the process that mounted it."""
 
 
 def enter(network: NetworkSpec, scratch: str) -> None:
-    """Enter a network as its host. `scratch` is a folder for files of the node. Raises OSError, whose text names the
-    step that failed.
+    """Enters the network namespace as one of its hosts. `scratch` is a folder for files of the node.
+
+    Raises OSError with the name of the failed step in its text.
     """
     with open(network.namespace) as file:
         call("setns", ctypes.c_int(file.fileno()), ctypes.c_int(CLONE_NEWNET), what="enter the network namespace")
     call("unshare", ctypes.c_int(CLONE_NEWUTS | CLONE_NEWNS), what="have a host name and mounts of its own")
-    mount(None, "/", None, MS_REC | MS_SLAVE)  # from here on, no mount of ours is seen outside
+    mount(None, "/", None, MS_REC | MS_SLAVE)  # later mounts of this process must not be visible outside
     socket.sethostname(network.host)
     _show_hosts(network.hosts, os.path.join(scratch, network.host + ".hosts"))
     _show_devices(os.path.join(scratch, network.host + ".sys"))
 
 
 def join(pid: int) -> None:
-    """Enter the network, host name and mounts of process `pid`; the working folder keeps its name. Raises OSError."""
+    """Enters the network, host name and mount namespaces of process `pid`, in the same working folder. Raises
+    OSError.
+    """
     here = os.getcwd()
     kinds = {"net": CLONE_NEWNET, "uts": CLONE_NEWUTS, "mnt": CLONE_NEWNS}
     files = [(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in kinds.items()]
     for file, kind in files:
         call("setns", ctypes.c_int(file), ctypes.c_int(kind), what=f"join process {pid}")
         os.close(file)
-    os.chdir(here)  # with its mounts, the process was given their root
+    os.chdir(here)  # entering a mount namespace changes the working folder to its root
 
 
 def _show_hosts(hosts: Mapping[str, str], path: str) -> None:
-    """Nodes resolve each other by name."""
+    """Mounts an `/etc/hosts` with which nodes resolve each other by name."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     for name, address in hosts.items():
-        lines += [f"{address} {name}", f"::ffff:{address} {name}"]  # the second is what an IPv6 socket sees of it
+        # the second line is the IPv4-mapped address, used by IPv6 sockets
+        lines += [f"{address} {name}", f"::ffff:{address} {name}"]
     with open(path, "w") as file:
         file.write("\n".join(lines) + "\n")
     os.chmod(path, 0o644)
@@ -65,7 +69,7 @@ def _show_hosts(hosts: Mapping[str, str], path: str) -> None:
 
 
 def _show_devices(folder: str) -> None:
-    """`/sys/class/net` lists this network's devices; the rest of `/sys` (GPUs, cgroups) stays as it is."""
+    """Makes `/sys/class/net` list the devices of this network; the rest of `/sys` (GPUs, cgroups) is unchanged."""
     os.makedirs(folder, exist_ok=True)
     mount("sysfs", folder, "sysfs", 0)
     try:
@@ -77,13 +81,16 @@ def _show_devices(folder: str) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
-    """A mount(2) in the namespace of this process. Raises OSError."""
+    """Calls mount(2) in the mount namespace of this process. Raises OSError."""
     words = [None if word is None else word.encode() for word in (source, target, kind)]
     call("mount", *words, ctypes.c_ulong(flags), None, what=f"mount {source or target} on {target}")
 
 
 def call(function: str, *arguments: object, what: str) -> None:
-    """Call the C library, or raise OSError: `os.setns` and `os.unshare` came with Python 3.12, `mount` never did."""
+    """Calls a C library function and raises OSError if it fails.
+
+    `os.setns` and `os.unshare` need Python 3.12, and `mount` is missing in every version.
+    """
     if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot {what}: {os.strerror(number)}")

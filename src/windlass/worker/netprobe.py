@@ -1,7 +1,8 @@
 """Network checks between two pods: `netprobe.py serve`, and `names`, `reach`, `speed`, `reduce`.
 
-One process of each pod serves at the ports where ranks meet; the other words run beside it and print one line of JSON.
-The standard library of Python 3.9 and nothing of ours: it runs in pods of any image. Only `reduce` needs torch.
+One process in each pod serves at the ports that ranks use for rendezvous. The other commands run next to it and print
+one line of JSON. This file runs in pods of any image and uses only the standard library of Python 3.9, except that
+`reduce` needs torch.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import time
 from typing import Any
 
 PORTS = (29500, 29400)
-"""Where ranks meet, and one that still answers when torch listens at the first."""
+"""Rendezvous port of ranks, and a second port that is still served when torch listens on the first."""
 CONNECT_SECONDS = 5.0
 NAME_SECONDS = 40.0
-"""How long a name may take to be known, for it is made when a pod has an address."""
+"""Time limit for resolving a name. The name of a pod exists only after the pod has an address."""
 NAME_PAUSE_SECONDS = 0.5
 ROUNDS = 200
 SPEED_SECONDS = 2.0
@@ -27,12 +28,12 @@ CHUNK_BYTES = 1 << 20
 REDUCED_FLOATS = 4 << 20
 REDUCTIONS = 5
 HELLO = struct.Struct("!cI")
-"""What is asked of the other side: `e` echo so many letters, `d` discard all, `p` the port that the kernel chose, `q`
-serve no more at this port."""
+"""A request: its command, and a number. `e` echoes that many bytes, `d` discards everything, `p` returns the port that
+the kernel chose, `q` closes the listener of this port."""
 
 
 def serve(seconds: float) -> int:
-    """Serve at all ports for so long."""
+    """Serves at all ports for the given number of seconds."""
     for port in (*PORTS, 0):
         listener = _listen(port)
         if port == 0:
@@ -43,14 +44,14 @@ def serve(seconds: float) -> int:
     return 0
 
 
-_chosen: list[int] = []  # the port that the kernel has chosen, once there is one
+_chosen: list[int] = []  # the port that the kernel chose, after the socket is bound
 
 
 def _listen(port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
         return socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6)
-    except OSError:  # a kernel without IPv6
+    except OSError:  # the kernel has no IPv6
         return socket.create_server(("", port))
 
 
@@ -58,7 +59,7 @@ def _accept(listener: socket.socket) -> None:
     while True:
         try:
             connection, _ = listener.accept()
-        except OSError:  # it serves no more
+        except OSError:  # the listener was closed by `q`
             return
         threading.Thread(target=_answer, args=(listener, connection), daemon=True).start()
 
@@ -109,7 +110,9 @@ def _ask(address: str, port: int, word: bytes, number: int = 0) -> socket.socket
 
 
 def names(hosts: list[str]) -> dict[str, Any]:
-    """The addresses of names, the full ones made with the cluster's own domain; how long it took, or why not."""
+    """Resolves names, with `{domain}` replaced by the cluster's domain; returns address and seconds, or the error, by
+    name.
+    """
     domain = _domain()
     wanted = [host.replace("{domain}", domain) for host in hosts]
     found: dict[str, Any] = {}
@@ -117,7 +120,7 @@ def names(hosts: list[str]) -> dict[str, Any]:
     give_up = time.monotonic() + NAME_SECONDS + CONNECT_SECONDS
     for thread in threads:
         thread.start()
-    for thread in threads:  # a resolver without an answer may take a minute to fail
+    for thread in threads:  # a resolver that does not respond may take a minute to fail
         thread.join(max(0.0, give_up - time.monotonic()))
     return {host: found.get(host, {"error": f"no answer in {NAME_SECONDS:g} s"}) for host in wanted}
 
@@ -137,7 +140,7 @@ def _look_up(host: str, found: dict[str, Any]) -> None:
 
 
 def _domain() -> str:
-    """What all names of this cluster end with, from the way in which short names are looked up."""
+    """Returns the DNS domain of the cluster, taken from the search list in `/etc/resolv.conf`."""
     try:
         with open("/etc/resolv.conf") as file:
             for line in file:
@@ -151,7 +154,10 @@ def _domain() -> str:
 
 
 def reach(address: str) -> dict[str, Any]:
-    """Whether each port of the other pod can be reached, and one that its kernel has chosen, as ranks use them."""
+    """Checks that each port of the other pod can be reached, and a port chosen by its kernel, as ranks use them.
+
+    Returns an error text by port, empty if the port can be reached.
+    """
     found = {}
     chosen = 0
     for port in PORTS:
@@ -171,7 +177,7 @@ def reach(address: str) -> dict[str, Any]:
 
 
 def speed(address: str) -> dict[str, Any]:
-    """Latency there and back (the median), and bytes per second to the other pod."""
+    """Measures the median round-trip latency and the bytes per second to the other pod."""
     with _ask(address, PORTS[1], b"e", ROUNDS) as connection:
         times = []
         for _ in range(ROUNDS):
@@ -192,7 +198,7 @@ def speed(address: str) -> dict[str, Any]:
 
 
 def reduce(rank: int, master: str) -> dict[str, Any]:
-    """Sum a tensor over both pods by gloo, as ranks on processors do."""
+    """Sums a tensor over both pods with gloo, as CPU ranks do, and measures the bytes per second."""
     try:
         import torch
         import torch.distributed as dist
@@ -200,7 +206,7 @@ def reduce(rank: int, master: str) -> dict[str, Any]:
         return {"missing": "torch"}
     import datetime
 
-    if rank == 0:  # ours makes room for torch's store
+    if rank == 0:  # free the port for torch's store
         with _ask("127.0.0.1", PORTS[0], b"q") as connection:
             _exactly(connection, 1)
     url = f"tcp://{master}:{PORTS[0]}"
@@ -215,7 +221,7 @@ def reduce(rank: int, master: str) -> dict[str, Any]:
     seconds = (time.perf_counter() - begun) / REDUCTIONS
     dist.barrier()
     print(json.dumps({"right": right, "bytes_per_second": 4 * REDUCED_FLOATS / seconds}), flush=True)
-    os._exit(0)  # what torch tears down is of no interest, and may take long where a network is bad
+    os._exit(0)  # skip the teardown of torch, which may take long on a bad network
 
 
 def _words(error: BaseException) -> str:
@@ -225,7 +231,7 @@ def _words(error: BaseException) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command in the first argument."""
+    """Runs the command named by the first argument."""
     what, words = argv[0], argv[1:]
     if what == "serve":
         return serve(float(words[0]))
@@ -239,7 +245,7 @@ def main(argv: list[str]) -> int:
     except (OSError, EOFError, RuntimeError, ValueError) as error:
         found = {"error": _words(error).splitlines()[0] if _words(error) else type(error).__name__}
     print(json.dumps(found), flush=True)
-    os._exit(0)  # a look-up may not have come back
+    os._exit(0)  # a name lookup may still be running in a thread
 
 
 if __name__ == "__main__":

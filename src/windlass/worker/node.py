@@ -1,6 +1,6 @@
-"""One node of one attempt: starts the ranks of a node spec, forwards their output and signals, reports how each ended.
+"""One node of one attempt: starts the ranks of a node spec, forwards output and signals, and reports how ranks ended.
 
-What it reports goes as JSON lines into its events file; `protocol.py` has the kinds of events.
+Reports are written to the events file as JSON lines; `protocol.py` defines the kinds of events.
 """
 
 from __future__ import annotations
@@ -61,18 +61,19 @@ if TYPE_CHECKING:
     from windlass.worker.statusserver import StatusServer
 
 ROUND_SECONDS = 0.004
-"""Pause between rounds of reading: lines that arrive within it share one index record and one wake-up."""
+"""Pause between rounds of reading: lines that arrive during it share one index record and one wake-up."""
 MAX_ROUND_SECONDS = 600.0
 FULL_DISK_PATIENCE_SECONDS = 600.0
 RESERVE_BYTES_PER_RANK = 32 << 10
-"""Kept back for the node's last events: a failure is reported with the last 16 KiB of the rank's output."""
+"""Disk reserve for the node's last events: a failure is reported with the last 16 KiB of the rank's output."""
 MAX_RESERVE_BYTES = 1 << 20
 MARK_SECONDS = 0.25
-"""How often the marks of live ranks are read: one that has failed may hang in its exit handlers."""
+"""Seconds between two checks for failure marks of live ranks: a failed rank may hang in its exit handlers."""
 EXIT_SECONDS = 3.0
-"""How long a rank that has marked its failure may take to exit before the other ranks are ended."""
+"""Time limit for a rank that has marked its failure to exit; then the other ranks are ended."""
 FIRST_CHECK_SECONDS = FAILURE_GRACE_SECONDS - 1.0
-"""From SIGTERM until the node looks which ranks work: a supervisor that ends it after a failure knows it in time."""
+"""Seconds from SIGTERM until the node checks which ranks still work; early enough for a supervisor that ends the node
+after a failure."""
 CHECK_SECONDS = 1.0
 STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 
@@ -81,12 +82,14 @@ class Node:
     """Runs the ranks of one node until all have ended."""
 
     def __init__(self, spec: NodeSpec, wake: int | None, start: Start, echo: Echo | None = None) -> None:
-        """`wake` gets a byte at each event; `echo` all that is written to files, where no other process reads these."""
+        """`wake` receives a byte at each event. `echo` receives everything that is written to files; it is used if no
+        other process reads the files.
+        """
         self.spec = spec
         self.start = start
         self.echo = echo
         self.secrets = secret_values({**os.environ, **spec.env})
-        """Values that are masked in what is printed."""
+        """Values that are masked in printed output."""
         size = min(MAX_RESERVE_BYTES, RESERVE_BYTES_PER_RANK * (1 + len(spec.ranks)))
         self.reserve = Reserve(spec.path("reserve"), size, is_shared=False)
         self.events = EventLog(spec.path("events"), self.reserve, wake, echo)
@@ -96,24 +99,24 @@ class Node:
         self.status_server: StatusServer | None = None
         self.rendezvous_check = RendezvousCheck(spec.world_size)
         self.marks_at = 0.0
-        """When to read the ranks' marks next, by the monotonic clock."""
+        """Monotonic time of the next check for failure marks."""
         self.check_at = 0.0
-        """When to check next which ranks work, by the monotonic clock."""
+        """Monotonic time of the next check of which ranks still work."""
         self.activity = Activity((), ())
-        """Which ranks worked and which waited at the last check."""
+        """Ranks that worked and ranks that waited at the last check."""
         self.host_facts = HostFacts()
         self.heartbeat: Heartbeat | None = None
         self._helpers: set[int] = set()
-        """Processes that no rank has started: what polls for notices, and what the setup script has left."""
+        """Processes not started by a rank: the poller of preemption notices, and processes left by the setup script."""
         self._began = time.time() if spec.attempt > 1 else 0.0
-        """Of files in the output, what is older is of an earlier attempt."""
+        """Start of this attempt: older files in the output folder are from earlier attempts."""
         self.own_failures: list[RankFailure] = []
-        """Those of ranks that could not be started, and of an external launcher."""
+        """Failures of ranks that could not be started, and of an external launcher."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Start, watch and end the ranks; 0 if all succeeded."""
+        """Starts, watches and ends the ranks. Returns 0 if all succeeded."""
         process.adopt_orphans()
         if not self.reserve.make():
             self.reserve.make(margin_bytes=0)
@@ -123,8 +126,8 @@ class Node:
         self.events.add(NodeStarted(time.time(), os.getpid(), ticks, process.boot_id(), self.start.name))
         for found in self.spec.found:
             self.output.report_checkpoint(self.spec.ranks[0].rank, found)
-        # It delays the start of ranks; but a network namespace has no route to the metadata, and a setup script may
-        # take minutes.
+        # Polling is started after the ranks, to not delay them. It is started first in two cases: a network namespace
+        # has no route to the metadata service, and a setup script may take minutes.
         watch_first = self.spec.network is not None or bool(self.spec.setup)
         if watch_first:
             self._watch_for_notices()
@@ -137,7 +140,9 @@ class Node:
         return self._finish()
 
     def _prepare(self) -> bool:
-        """Enter the node's network and run the job's setup script, if there are any; gives whether ranks can start."""
+        """Enters the node's network namespace and runs the job's setup script, if any. Returns whether ranks
+        can start.
+        """
         try:
             if self.spec.network is not None:
                 netns.enter(self.spec.network, self.spec.folder)
@@ -152,7 +157,7 @@ class Node:
             return False
 
     def _finish(self) -> int:
-        """All ranks have ended: report what is left, and how; 0 if all succeeded."""
+        """Reports the results after all ranks have ended. Returns 0 if all succeeded."""
         self.output.warnings.ended(self.ranks, self._helpers)
         process.end_descendants()
         if self.status_server is not None:
@@ -173,10 +178,10 @@ class Node:
         return 1 if failures else 0
 
     def _collect(self, *, is_success: bool) -> CodeFiles | None:
-        """Copy the results of an unchanged script to the output, and report those that stay where they are."""
+        """Copies the results of an unmodified script to the outputs, and reports the results that were not copied."""
         if (request := self.spec.collect) is None:
             return None
-        from windlass.worker.collect import Collection  # failures are reported without waiting for this import
+        from windlass.worker.collect import Collection  # imported here so that failures are reported without this delay
 
         def is_to_stop() -> bool:
             return self._is_to_end_now(0.0)
@@ -186,25 +191,28 @@ class Node:
         found = Collection(request, self.spec.cwd, env["WINDLASS_OUTPUT_DIR"], env)
         try:
             if request.patterns:
-                self.events.add(CollectionBegan(time.time(), 0, 0))  # to look for them may take long, too
+                self.events.add(CollectionBegan(time.time(), 0, 0))  # the search itself may take long
             if wanted := found.wanted(is_to_stop):
                 self.events.add(CollectionBegan(time.time(), len(wanted), sum(one.status.st_size for one in wanted)))
                 cleanup.add(self.spec.path("leftovers"), {glob.escape(found.partial(self.spec.node))})
                 is_first = self.spec.ranks[0].rank == 0
                 found.copy(wanted, node=self.spec.node, began=self._began, is_first=is_first, is_to_stop=is_to_stop)
             report = found.report(time.time(), is_success=is_success)
-        except (OSError, ValueError, RuntimeError) as error:  # such as folders too deep: the run is not lost for it
+        # for example too many nested folders, which must not fail the run
+        except (OSError, ValueError, RuntimeError) as error:
             report = CodeFiles(time.time(), self.spec.cwd, problems=(f"{type(error).__name__}: {error}",))
         self.events.add(report)
         return report
 
     def _is_to_end_now(self, seconds: float) -> bool:
-        """Whether a stop without grace is requested; waits for the request at most so long."""
+        """Whether a stop without a grace period was requested; waits for the request for at most `seconds`."""
         has_signals = select.select([self.signals], [], [], seconds)[0]
         return bool(has_signals) and STOP_NOW_SIGNAL in os.read(self.signals, 4096)
 
     def _kept_outputs(self) -> int:
-        """The bytes of outputs that are kept for the supervisor; 0 for none, and with a warning for too many."""
+        """Returns the bytes of outputs that the pod keeps for the supervisor. Returns 0 if there are none, and also
+        with a warning if there are too many.
+        """
         if not (most := self.spec.outputs_max):
             return 0
         found = output_size.measure(self.spec.env["WINDLASS_OUTPUT_DIR"])
@@ -220,7 +228,9 @@ class Node:
         return 0
 
     def _write_end(self) -> None:
-        """Wait until the end is written, or the run would be taken for lost; unless the node must end at once."""
+        """Waits until the end event is written, without which the run would count as lost, or an immediate stop is
+        requested.
+        """
         give_up = time.monotonic() + FULL_DISK_PATIENCE_SECONDS
         while self.events.is_held_up and time.monotonic() < give_up:
             if self._is_to_end_now(0.5):
@@ -230,16 +240,16 @@ class Node:
     # -- starts -------------------------------------------------------------------------------------------------------
 
     def _start_ranks(self) -> None:
-        """Start all ranks, up to the first that cannot be started."""
+        """Starts all ranks, up to the first that cannot be started."""
         for spec in self.spec.ranks:
             if not self._start_rank(spec):
                 return
 
     def _start_rank(self, spec: RankSpec, environ: Mapping[str, str] = os.environ, beside: int = 0) -> bool:
-        """Start one rank, or report that it could not be started; gives whether it was.
+        """Starts one rank, or reports why it could not be started. Returns whether the rank was started.
 
-        `environ` is what it inherits from the node or an external launcher; `beside` is the process whose network it
-        shares, where that is not the node's own.
+        `environ` is inherited from the node or an external launcher. `beside` is the id of a process whose network
+        namespace the rank joins; 0 for the node's own.
         """
         number = spec.rank
         done = os.path.join(self.spec.folder, f"rank-{number}.done")
@@ -262,16 +272,16 @@ class Node:
         return True
 
     def _status_environment(self, rank: int, env: Mapping[str, str]) -> dict[str, str]:
-        """Where this rank may post its progress, if the spec has these variables."""
+        """Returns the variables with which this rank can post its progress, if the job's spec includes them."""
         if STATUS_URL not in self.spec.known_at_start:
             return {}
         if self.status_server is None:
-            from windlass.worker.statusserver import StatusServer  # for Python scripts alone
+            from windlass.worker.statusserver import StatusServer  # imported here because only Python scripts need it
 
             try:
                 self.status_server = StatusServer(self.selector, self.spec.path("token"), self._take_post)
             except OSError:
-                return {}  # progress is then read from the output alone
+                return {}  # progress is then only read from the output
         return self.status_server.environment(rank, env)
 
     def _take_post(self, number: int, progress: dict[str, Any]) -> None:
@@ -280,7 +290,9 @@ class Node:
                 rank.capture.report(progress)
 
     def _watch_for_notices(self) -> None:
-        """Start the process that polls this machine's metadata for preemption notices, if the spec has them."""
+        """Starts the process that polls this machine's metadata service for preemption notices, if the spec requests
+        it.
+        """
         if self.spec.notices is None:
             return
         read, write = os.pipe()
@@ -293,7 +305,7 @@ class Node:
                 preexec_fn=process.Birth(),
             )
             self._helpers.add(popen.pid)
-            popen.returncode = 0  # it ends with the node, and is collected by its pid
+            popen.returncode = 0  # the process ends with the node and is reaped by its pid
             self.selector.register(read, selectors.EVENT_READ, lambda: self._take_notices(read))
         except OSError as error:
             os.close(read)
@@ -302,7 +314,7 @@ class Node:
             os.close(write)
 
     def _take_notices(self, source: int) -> None:
-        """Report what the polling process has written: a line at a time, each in one piece."""
+        """Reports the notices written by the polling process; each is one line, written at once."""
         data = os.read(source, 65536)
         if not data:
             self.selector.unregister(source)
@@ -316,7 +328,9 @@ class Node:
         return bool(self.ranks.live)
 
     def _round(self) -> None:
-        """Wait for output, a signal, a death or a moment that is due; take all there is; then let more gather."""
+        """Waits for output, a signal, an exited rank or the next due time, and handles it; then pauses so that output
+        gathers.
+        """
         has_output = self.wait(min([MAX_ROUND_SECONDS, *self._due()]))
         self._reap()
         self._read_marks()
@@ -329,7 +343,9 @@ class Node:
             time.sleep(ROUND_SECONDS)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for output, a signal or a beat, at most so long, and take what there is; gives whether ranks wrote."""
+        """Waits at most `seconds` for output, a signal or a heartbeat, and handles it. Returns whether ranks wrote
+        output.
+        """
         ready = self.selector.select(max(0.0, seconds))
         now_ns = time.time_ns()
         for key, _ in ready:
@@ -342,7 +358,9 @@ class Node:
         return any(isinstance(key.data, Rank) for key, _ in ready)
 
     def _due(self) -> list[float]:
-        """Seconds until the grace period ends, held-back progress is due, and the like."""
+        """Returns the seconds until each due time: the end of the grace period, delayed progress, heartbeats,
+        checks.
+        """
         now = time.monotonic()
         due = [self.output.progress_due()]
         if self.ranks.kill_at is not None:
@@ -358,18 +376,18 @@ class Node:
         return due
 
     def _beat(self) -> None:
-        """Send and read heartbeats, and report which nodes are silent."""
+        """Sends and receives heartbeats, and reports which nodes are silent."""
         if self.heartbeat is not None and self.heartbeat.turn():
             self.events.add(PeersUnreachable(time.time(), self.heartbeat.silent))
 
     def _check_rendezvous(self) -> None:
-        """Report, once, that the ranks make progress and have never met."""
+        """Reports, once, that the ranks make progress but never connected to each other."""
         own = (self.status_server.port,) if self.status_server is not None else ()
         if self.output.progress and self.rendezvous_check.finds_alone(self.ranks, own):
             self.events.add(RanksAlone(time.time(), tuple(rank.number for rank in self.ranks)))
 
     def drain_pipe(self, capture: Capture, now_ns: int) -> None:
-        """Take what a pipe holds, and leave it alone once its writers have closed it."""
+        """Reads the available output of a pipe, and stops watching the pipe once its writers have closed it."""
         if capture.source in self.selector.get_map() and not capture.drain(now_ns):
             self.selector.unregister(capture.source)
 
@@ -378,7 +396,7 @@ class Node:
         self.output.take(rank)
 
     def _drain_to_the_end(self) -> None:
-        """All ranks have ended: read the rest of their pipes."""
+        """Reads the rest of the pipes after all ranks have ended."""
         for rank in self.ranks:
             self._drain(rank, time.time_ns())
             self.output.take(rank, at_end=True)
@@ -398,7 +416,9 @@ class Node:
         self.selector.register(read, selectors.EVENT_READ, self._take_signals)
 
     def _take_signals(self) -> None:
-        """Act on the signals that have arrived: a stop ends the ranks, or what runs before them."""
+        """Handles the signals that have arrived. A stop signal ends the ranks, or the setup script that runs before
+        them.
+        """
         numbers = os.read(self.signals, 4096)
         if STACKS_SIGNAL in numbers:
             self._dump_stacks()
@@ -406,7 +426,7 @@ class Node:
             self.ranks.ended_by = "stop"
             self._kill_all()
         elif any(number in numbers for number in STOP_SIGNALS):
-            if not self.ranks.are_ending:  # the supervisor knows whether it sent this, or the machine shuts down
+            if not self.ranks.are_ending:  # a supervisor can distinguish its own SIGTERM from a node shutdown
                 now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 self.events.add(PreemptionNotice(time.time(), "sigterm", "terminate", time=now))
             self.ranks.end(by="stop")
@@ -415,10 +435,10 @@ class Node:
         self.ranks.kill()
 
     def _check_activity(self) -> None:
-        """Report which ranks save, or do other work of their own, while they are being ended.
+        """Reports which ranks still save or do other work while they are being ended.
 
-        After a failure the others are killed once `FAILURE_GRACE_SECONDS` are over: here, where a rank of this node has
-        failed, else by the supervisor.
+        After a failure, the other ranks are killed when `FAILURE_GRACE_SECONDS` have passed: by this node if one of its
+        ranks failed, else by the supervisor.
         """
         now, begun = time.monotonic(), self.ranks.ended_at
         if begun is None or self.ranks.kill_at is None or now < max(self.check_at, begun + FIRST_CHECK_SECONDS):
@@ -432,7 +452,7 @@ class Node:
             self.ranks.kill_others(self.activity.working)
 
     def _end_grace(self) -> None:
-        """Kill the ranks that have not exited since SIGTERM, and report which were still at work."""
+        """Kills the ranks that have not exited after SIGTERM, and reports which of them were still working."""
         waiting = self.activity.waiting
         left = tuple(rank.number for rank in self.ranks.live if rank.failed_at() is None and rank not in waiting)
         ignored = all(ignores(rank.pid, signal.SIGTERM) for rank in self.ranks.live if rank.number in left)
@@ -446,7 +466,7 @@ class Node:
             self.events.add(NodeWarning(time.time(), message, code=GRACE_OVER, fix=fix, ranks=left))
 
     def _dump_stacks(self) -> None:
-        """Take the stacks of the live ranks. What they print then is no sign of life."""
+        """Collects the stacks of the live ranks. Output printed by the dump does not count as output of the script."""
         before = {rank: rank.capture.has_output for rank in self.ranks.live}
         found = take_stacks(list(before), lambda rank: rank.capture.drain(time.time_ns()))
         for rank, had_output in before.items():
@@ -457,9 +477,9 @@ class Node:
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def fail(self, found: RankFailure) -> None:
-        """Report a failure that is not that of a started rank, and end the ranks."""
+        """Reports a failure that does not belong to a started rank, and ends the ranks."""
         self.own_failures.append(found)
-        self.events.add(RankFailing(time.time(), found.rank))  # the ranks of the other nodes would wait for it
+        self.events.add(RankFailing(time.time(), found.rank))  # ranks of other nodes would wait for this rank
         self.ranks.end(by="failure")
 
     def _fail_to_start(self, rank: int, error: OSError, *program: str) -> None:
@@ -467,7 +487,7 @@ class Node:
         self.fail(RankFailure(rank, 127, time.time(), f"could not start: {reason}"))
 
     def _reap(self) -> None:
-        """Reap ended ranks and adopted orphans. The first failure ends the other ranks."""
+        """Reaps ended ranks and adopted orphans. The first failure ends the other ranks."""
         dead = [rank for rank in self.ranks.live if rank.reap()]
         for rank in dead:
             if rank.outcome() == 0 and not self.ranks.are_ending:
@@ -475,7 +495,7 @@ class Node:
             elif not self.ranks.are_ending:
                 self._drain(rank, time.time_ns())
                 self._see_listeners(rank)
-            process.send_group(rank.pid, signal.SIGKILL)  # what the rank has started ends with it
+            process.send_group(rank.pid, signal.SIGKILL)  # processes started by the rank end with it
             self._drain(rank, time.time_ns())
             self.events.add(RankChanged(time.time(), rank.number, exit_code=rank.outcome()))
         failed = [rank for rank in dead if rank.outcome() != 0]
@@ -484,14 +504,14 @@ class Node:
         process.reap_orphans(self._children())
 
     def _children(self) -> set[int]:
-        """Pids of the processes that we wait for by name."""
+        """Returns the process ids of the children that are reaped elsewhere."""
         return {rank.pid for rank in self.ranks}
 
     def _read_marks(self) -> None:
-        """A rank that has marked its failure and does not exit has failed all the same.
+        """Treats a rank as failed if it has marked its failure but does not exit in time.
 
-        Its exit handlers may wait for the other ranks (the shutdown barrier of JAX does so for five minutes), and these
-        wait for it. A rank that is alone has the job's grace period for what it does on its way out.
+        Exit handlers may wait for the other ranks, which wait for this one (the shutdown barrier of JAX does so for
+        five minutes). A rank without peers gets the job's whole grace period for its exit handlers.
         """
         now = time.monotonic()
         if self.ranks.are_ending or now < self.marks_at:
@@ -511,7 +531,9 @@ class Node:
         self.host_facts.see_listeners(failed.capture.tail, {rank.pid for rank in self.ranks})
 
     def _fail_by(self, failed: Rank) -> None:
-        """The first rank of this node has failed: take what explains it, report it, and end the others."""
+        """Handles the first failed rank of this node: collects evidence, reports the failure, and ends the
+        other ranks.
+        """
         self._see_listeners(failed)
         self.host_facts.see_failure(failed.capture.tail, self.spec.cwd)
         waited = waited_in_vain(failed.capture.tail)
@@ -523,7 +545,7 @@ class Node:
         self.ranks.end(by="failure")
 
     def failures(self) -> list[RankFailure]:
-        """How its ranks have failed, those that have not succeeded."""
+        """Returns the failures of all ranks that have not succeeded."""
         known = {found.rank for found in self.own_failures}
         failed = [rank for rank in self.ranks if rank.outcome() != 0 and rank.number not in known]
         return [*self.own_failures, *(rank.failure() for rank in failed)]

@@ -1,12 +1,12 @@
-"""Order client of a pod: connects to its run's supervisor, carries out its requests, and sends it the node's events.
+"""Order client of a pod: connects to the run's supervisor, executes its requests, and sends it the node's events.
 
-A process of its own, started by `pod.py`, whose node processes have no thread. It ends with the first process of the
-pod.
+The order client is a separate process, because node processes must not have threads. `pod.py` starts it, and it ends
+with the main process of the pod.
 
     WINDLASS_SUPERVISOR=HOST:PORT python -I -S order_client.py FOLDER POD ATTEMPT
 
-FOLDER is that of `pod_reuse.py`; POD and ATTEMPT are the pod's name and the attempt for which it was made. The name of
-the host may not resolve yet, and stands for another address once the supervisor's pod was replaced.
+FOLDER is the folder of `pod_reuse.py`; POD is the pod's name and ATTEMPT the attempt for which the pod was created. The
+host name may not resolve yet, and resolves to another address after the supervisor's pod was replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-if __name__ == "__main__":  # as `pod.py`
+if __name__ == "__main__":  # run as a script, like `pod.py`
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass.worker import order_protocol as protocol
@@ -27,36 +27,36 @@ from windlass.worker import pod_reuse
 from windlass.worker.event_feed import FeedReader, open_wake
 
 ADDRESS, KEY_FILE = "WINDLASS_SUPERVISOR", "WINDLASS_KEY_FILE"
-"""Variables: where the supervisor listens, as HOST:PORT; the file of the run's key."""
+"""Environment variables for the address of the supervisor (HOST:PORT) and for the file with the run's key."""
 DEFAULT_KEY_FILE = "/windlass/key/key"
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 5.0
-"""Between two attempts to connect: the first and the longest."""
+"""Seconds between two attempts to connect: the first pause and the longest."""
 RECEIVE_BYTES = 64 << 10
 MIN_PRINTED_SECONDS, MAX_PRINTED_SECONDS = 0.2, 60.0
-"""Between two reports of how much the ranks have printed."""
+"""Limits of the seconds between two reports of how much the ranks have printed."""
 FAILED = 1
-"""Exit code of a request that raised an error, as that of a program would be."""
+"""Exit code of a request that raised an error, as of a failed program."""
 KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
-"""A peer whose node has died is noticed after 30 s."""
+"""TCP keepalive options with which a peer whose node has died is detected after 30 s."""
 
 
 class Connection:
-    """One connection to the supervisor. Its methods raise OSError, and ProtocolError for a peer that is none."""
+    """Connection to the supervisor. Methods raise OSError, and ProtocolError if the peer is not the supervisor."""
 
     def __init__(self, peer: socket.socket) -> None:
         self._socket = peer
         self._lines = protocol.Lines()
         self._received: Iterator[bytes] = iter(())
         self._feed: FeedReader | None = None
-        """Of the attempt whose events the supervisor has asked for."""
+        """Event feed of the attempt that the supervisor has requested."""
         self._is_announced = False
-        """Whether anything of it was sent."""
+        """Whether any message about this feed was sent."""
         self._printed_seconds = MAX_PRINTED_SECONDS
         self._printed_at = float("-inf")
-        """When the last report of what ranks have printed was sent, in monotonic seconds."""
+        """Monotonic seconds at which the printed bytes were last reported."""
 
     def authenticate(self, key: bytes, pod: str, attempt: int, role: str = protocol.POD) -> None:
-        """Prove to the supervisor that this is the pod, and have it prove that it is the supervisor."""
+        """Proves to the supervisor that this is the pod, and verifies that the peer is the supervisor."""
         self._socket.settimeout(protocol.HANDSHAKE_SECONDS)
         own = protocol.new_nonce()
         more = {} if role == protocol.POD else {"role": role}
@@ -69,9 +69,9 @@ class Connection:
         self._send(proof=protocol.proof(key, role, pod, attempt, nonces))
 
     def serve(self, folder: str, pid: int, wake: int | None) -> None:
-        """Carry out requests, one at a time, and send events, until the connection is lost.
+        """Executes requests, one at a time, and sends events, until the connection is lost.
 
-        `wake` is the FIFO of the feed. Returns once all events of a pod that ends are sent.
+        `wake` is the FIFO of the feed. Returns when the pod ends and all its events were sent.
         """
         self._socket.settimeout(None)
         self._lines.limit = protocol.REQUEST_BYTES
@@ -112,17 +112,18 @@ class Connection:
         self._send(id=number, code=code)
 
     def _until_due(self) -> float:
-        """How long to wait for something to be sent: what is printed after a silence is reported at once."""
+        """Returns how many seconds to wait for events. The first output after a quiet period is reported at once."""
         left = self._printed_at + self._printed_seconds - time.monotonic()
         return left if left > 0 else self._printed_seconds
 
     def _send_feed(self, feed: FeedReader) -> bool:
-        """Send what is new of it; returns whether the pod ends, and all is sent."""
+        """Sends new events of the feed. Returns whether the pod ends and everything was sent."""
         if not feed.is_there():
             return False
         while True:
             begin, data = feed.offset, feed.read()
-            if data or not self._is_announced:  # also that there is nothing yet: the supervisor need not read the log
+            # an empty message too: it shows the supervisor that it need not read the log
+            if data or not self._is_announced:
                 events = data.decode("latin-1")
                 self._send(**{"attempt": feed.attempt, "from": begin, "token": feed.token, "events": events})
                 self._is_announced = True
@@ -140,7 +141,7 @@ class Connection:
         self._socket.sendall(protocol.written(**message))
 
     def receive(self) -> dict[str, object]:
-        """The next message."""
+        """Returns the next message of the supervisor."""
         while (line := next(self._received, None)) is None:
             self._fill()
         return protocol.read(line)
@@ -153,9 +154,9 @@ class Connection:
 
 
 def connect(address: str) -> socket.socket:
-    """A connection to HOST:PORT, by the addresses that the name has now. Raises OSError, ValueError."""
+    """Connects to HOST:PORT, resolving the name now. Raises OSError, ValueError."""
     host, _, port = address.rpartition(":")
-    # As bytes: the codec for names that are no ASCII would be imported for a string.
+    # A host given as a string would import the IDNA codec; bytes do not.
     where = host.strip("[]").encode(), int(port)
     found = socket.create_connection(where, protocol.HANDSHAKE_SECONDS)  # type: ignore[arg-type]
     keep_alive(found)
@@ -163,7 +164,7 @@ def connect(address: str) -> socket.socket:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel end a connection whose peer does not answer any more, though nothing is sent. Raises OSError."""
+    """Enables keepalive, so that the kernel closes a connection whose peer no longer responds. Raises OSError."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE:
         if hasattr(socket, name):
@@ -171,7 +172,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def run(folder: str, pod: str, attempt: int, pid: int) -> None:
-    """Carry out the supervisor's requests until the pod ends; `pid` is the first process of the pod."""
+    """Executes the supervisor's requests until the pod ends; `pid` is the main process of the pod."""
     pause, wake = PAUSE_SECONDS, open_wake(folder)
     while True:
         try:
@@ -183,17 +184,18 @@ def run(folder: str, pod: str, attempt: int, pid: int) -> None:
                 connection.serve(folder, pid, wake)
                 return
         except (OSError, ValueError):
-            pass  # the supervisor is not there yet, or is being replaced
-        time.sleep(pause * (0.5 + os.urandom(1)[0] / 512))  # 1,000 pods lose their supervisor at the same moment
+            pass  # the supervisor is not running yet, or is being replaced
+        # random, because 1,000 pods may lose their supervisor at the same moment
+        time.sleep(pause * (0.5 + os.urandom(1)[0] / 512))
         pause = min(MAX_PAUSE_SECONDS, 2 * pause)
 
 
 def main(argv: list[str]) -> None:
-    """`FOLDER POD ATTEMPT`."""
+    """Runs the order client with the arguments `FOLDER POD ATTEMPT`."""
     folder, pod, attempt = argv
-    for number in (signal.SIGTERM, signal.SIGINT):  # while ranks save a last checkpoint, orders may come still
+    for number in (signal.SIGTERM, signal.SIGINT):  # requests may arrive while ranks save a last checkpoint
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes what has sent outputs
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the processes that send outputs
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     run(folder, pod, int(attempt), os.getppid())
 

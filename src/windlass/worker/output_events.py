@@ -1,4 +1,6 @@
-"""Turns what the ranks of a node write into node events: progress, first steps, checkpoints, losses, what logs lack."""
+"""Converts the output of a node's ranks to node events: progress, first steps, checkpoints, losses, dropped log
+lines.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ from windlass.worker.values import ShapeError
 
 PROGRESS_SECONDS = 0.2
 DROPPED_SECONDS = 30.0
-"""How often it is reported how much a log lacks, while that grows."""
+"""Minimum seconds between two reports of a log's dropped output while that grows."""
 
 
 class OutputEvents:
-    """What was reported of the output of one node's ranks, and what is new since."""
+    """Reports new output of one node's ranks, and remembers what was already reported."""
 
     def __init__(self, spec: NodeSpec, events: EventLog, ranks: Ranks, *, are_logs_read: bool) -> None:
-        """`are_logs_read` is False where readers get the output by an echo, which lacks nothing."""
+        """`are_logs_read` is False if readers receive the output through an echo, which drops nothing."""
         self._spec = spec
         self._events = events
         self._ranks = ranks
@@ -39,15 +41,15 @@ class OutputEvents:
         self.warnings = RunWarnings(spec, events)
         self._has_output = False
         self._first_step_of: int | None = None
-        """The rank whose first step was reported: one rank's is enough, as for progress."""
+        """Rank whose first step was reported. First steps and progress are reported for one rank only."""
         self.progress: dict[str, object] = {}
-        """The newest that was reported."""
+        """Progress that was last reported."""
         self._progress_at = 0.0
         self._dropped: dict[int, tuple[float, int]] = {}
-        """For each rank whose log lacks something: when that was last reported, and how many bytes it lacked."""
+        """For each rank with dropped output: the time of the last report, and the bytes dropped by then."""
 
     def take(self, rank: Rank, *, at_end: bool = False) -> None:
-        """Report what is new in the output of a rank. At its end nothing is held back until more is known."""
+        """Reports new output of a rank. With `at_end`, uncertain first steps are reported as well."""
         capture = rank.capture
         for found in capture.take_checkpoints():
             self.report_checkpoint(rank.number, found)
@@ -70,39 +72,43 @@ class OutputEvents:
             self._report_dropped(rank, at_once=at_end)
 
     def report_checkpoint(self, rank: int, found: Mapping[str, Any]) -> None:
-        """Report a rank's checkpoint, unless what the rank printed is no report of one."""
+        """Reports a rank's checkpoint, unless the printed line is not a valid report."""
         self.warnings.restored(found)
         with contextlib.suppress(ShapeError):
             self._events.add(CheckpointReported.from_json({"at": time.time(), "rank": rank, **found}))
 
     def report_nothing_saved(self, saved: str) -> None:
-        """Report that no file matches the job's pattern for checkpoints: a restart would begin anew.
+        """Reports that no file matches the job's pattern for checkpoints, so that a restart would start from the
+        beginning.
 
-        `saved` is what the script has saved by itself; empty for nothing.
+        `saved` is the path of a training state that the script saved itself, empty if there is none.
         """
         request, since = self._spec.resume, self._spec.since
         if request is None or self._spec.ranks[0].rank != 0:
             return
-        from windlass.worker import resume  # it reads archives: nodes start without that
+        from windlass.worker import resume  # this module imports zipfile, which would slow the start of nodes
 
         try:
             if resume.candidates(request, since):
                 return
             event = resume.missing(request, since)
-            if self._first_step_of is not None or event["entries"] or saved:  # else it may have failed before
+            # otherwise the rank may have failed before it could save
+            if self._first_step_of is not None or event["entries"] or saved:
                 elsewhere = {"saved": saved} if saved else {}
                 self.report_checkpoint(0, {**event, **elsewhere, "at_end": True})
         except OSError:
-            pass  # the folder can no longer be read, which the ranks have logged if it matters
+            pass  # the folder has become unreadable, which the ranks have logged if it matters
 
     def progress_due(self) -> float:
-        """Seconds until the node reports new progress; infinity where none is new, or the disk has no room for it."""
+        """Returns the seconds until new progress is reported; infinity if there is none or the disk has no space for
+        it.
+        """
         if self._newest_progress() == self.progress or self._events.is_held_up:
             return float("inf")
         return self._progress_at + PROGRESS_SECONDS - time.monotonic()
 
     def report_progress(self, *, at_once: bool = False) -> None:
-        """Report new progress, if that is due or `at_once`."""
+        """Reports new progress if it is due or `at_once`."""
         if not at_once and self.progress_due() > 0:
             return
         progress = self._newest_progress()
@@ -123,7 +129,9 @@ class OutputEvents:
         return progress
 
     def _report_dropped(self, rank: Rank, *, at_once: bool) -> None:
-        """Report how much the log of a rank lacks since the disk was full, if that is more than was reported."""
+        """Reports how much output of a rank was dropped because the disk was full, if that is more than was
+        reported.
+        """
         num_bytes, num_lines = rank.capture.dropped_bytes, rank.capture.dropped_lines
         at, known = self._dropped.get(rank.number, (float("-inf"), 0))
         if num_bytes > known and (at_once or time.monotonic() - at >= DROPPED_SECONDS):

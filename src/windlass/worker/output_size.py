@@ -1,4 +1,4 @@
-"""Measures the outputs of a node, which come home where they are not too large."""
+"""Measures the outputs of a node, which are fetched only if they are not too large."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import contextlib
 import os
 
 MAX_FILES = 20_000
-"""More files do not come home: each takes a block of a disk, and several system calls to move."""
+"""Maximum number of output files that are fetched: each takes a disk block and several system calls."""
 
 
 class Size:
-    """How much is in a folder: regular files and links."""
+    """Number and total bytes of the regular files and links in a folder."""
 
     def __init__(self) -> None:
         self.files = 0
         self.bytes = 0
 
     def is_within(self, max_bytes: int) -> bool:
-        """Whether there is anything, and not too much."""
+        """Whether there are files, and neither their number nor their bytes exceed the limits."""
         return 0 < self.files <= MAX_FILES and self.bytes <= max_bytes
 
 
 def measure(folder: str) -> Size:
-    """The size of what is in a folder; what cannot be read counts as nothing."""
+    """Measures the files in a folder; unreadable files are not counted."""
     found = Size()
     for path in entries(folder):
         with contextlib.suppress(OSError):
@@ -32,7 +32,7 @@ def measure(folder: str) -> Size:
 
 
 def entries(folder: str) -> list[str]:
-    """The paths in a folder, relative to it, of its regular files and links, in order."""
+    """Returns the sorted paths of regular files and links below a folder, relative to it."""
     found = []
     for base, folders, names in os.walk(folder):
         for name in [*names, *folders]:

@@ -1,11 +1,11 @@
-"""Outputs of a node: a digest of the folder, and their way from a pod to its run's supervisor.
+"""Outputs of a node: computes a digest of the folder, and sends the folder from a pod to its run's supervisor.
 
     python -I -S outputs.py digest FOLDER                     prints files, bytes and sha256 of a folder as JSON
     python -I -S outputs.py push WORK POD ATTEMPT FOLDER      sends it to the supervisor, see `order_protocol.py`
 
-What is sent is the stream of `tarpipe.py`, in pieces: 4 bytes, the length of the piece, and so many bytes. A piece of
-length 0 ends it; a line with the SHA-256 of the stream follows. The supervisor answers with a line of the same digest
-once it has kept all files. Standard library of Python 3.9 only.
+The stream of `tarpipe.py` is sent in pieces: 4 bytes with the length of the piece, then the piece. A piece of length 0
+ends the stream; a line with the SHA-256 digest of the stream follows. The supervisor responds with the same digest in a
+line once it has stored all files. Standard library of Python 3.9 only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-if __name__ == "__main__":  # as `pod.py`
+if __name__ == "__main__":  # run as a script, like `pod.py`
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass.worker import tarpipe
@@ -28,24 +28,24 @@ from windlass.worker.boot import digest_of
 from windlass.worker.output_size import entries
 
 SILENCE_SECONDS = 60.0
-"""How long the other side may take for one piece, or for its answer."""
+"""Time limit for the peer to accept one piece, or to respond."""
 HOLD_PAUSE_SECONDS = 10.0
 MAX_PIECE_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
 
 
 class PushError(Exception):
-    """The stream is none of `push`, is larger than it may be, or does not have its digest."""
+    """The stream is invalid, is larger than announced, or does not match its digest."""
 
 
 def digest(folder: str) -> dict[str, Any]:
-    """`files`, `bytes` and `sha256` of a folder: equal for equal names, contents and links. Raises OSError."""
+    """Returns `files`, `bytes` and `sha256` of a folder; equal for equal names, contents and links. Raises OSError."""
     whole, num_files, num_bytes = hashlib.sha256(), 0, 0
     for path in entries(folder):
         full = os.path.join(folder, path)
         if os.path.islink(full):
             if tarpipe.leads_out(path.count("/"), os.readlink(full)):
-                continue  # no receiver makes it
+                continue  # receivers do not create such links
             what = f"link {os.readlink(full)}"
         else:
             what = digest_of(full)
@@ -59,7 +59,7 @@ def digest(folder: str) -> dict[str, Any]:
 
 
 class Pieces:
-    """The stream as a file to write to. Its methods raise OSError."""
+    """Sending side of the stream, as a writable file. Methods raise OSError."""
 
     def __init__(self, peer: socket.socket, sent: Callable[[], object] = lambda: None) -> None:
         """`sent` is called after each piece."""
@@ -68,7 +68,7 @@ class Pieces:
         self._digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
-        """Send it."""
+        """Sends data in pieces."""
         for at in range(0, len(data), MAX_PIECE_BYTES):
             piece = bytes(data[at : at + MAX_PIECE_BYTES])
             self._digest.update(piece)
@@ -77,14 +77,14 @@ class Pieces:
         return len(data)
 
     def end(self) -> str:
-        """Send the end; gives the digest of all that was written."""
+        """Sends the end of the stream. Returns the digest of all data."""
         found = self._digest.hexdigest()
         self._peer.sendall(_LENGTH.pack(0) + found.encode() + b"\n")
         return found
 
 
 class PieceReader:
-    """The stream as a file to read from, of at most so many bytes. Raises PushError, OSError."""
+    """Receiving side of the stream, as a readable file of at most `max_bytes`. Methods raise PushError, OSError."""
 
     def __init__(self, peer: socket.socket, max_bytes: int) -> None:
         self._peer = peer.makefile("rb")
@@ -94,11 +94,11 @@ class PieceReader:
         self._digest = hashlib.sha256()
 
     def close(self) -> None:
-        """Read no more; the connection stays open."""
+        """Closes the file; the connection stays open."""
         self._peer.close()
 
     def read(self, size: int = -1) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Reads at most `size` bytes; empty at the end."""
         while not self._held and not self._is_over:
             self._next()
         size = len(self._held) if size < 0 else size
@@ -123,7 +123,7 @@ class PieceReader:
         return data
 
     def verify(self) -> str:
-        """Read to the end, and compare the digest; gives it."""
+        """Reads to the end, compares the digest with the sent one, and returns it. Raises PushError, OSError."""
         while self.read(MAX_PIECE_BYTES):
             pass
         found = self._digest.hexdigest()
@@ -136,7 +136,7 @@ class PieceReader:
 
 
 def push(work: str, pod: str, attempt: int, folder: str) -> None:
-    """Send a folder to the supervisor of the run; the pod is kept alive meanwhile. Raises OSError, ValueError."""
+    """Sends a folder to the run's supervisor, and keeps the pod alive meanwhile. Raises OSError, ValueError."""
     from windlass.worker import order_client, pod_reuse
     from windlass.worker import order_protocol as protocol
 
@@ -151,7 +151,7 @@ def push(work: str, pod: str, attempt: int, folder: str) -> None:
     with order_client.connect(os.environ[order_client.ADDRESS]) as peer:
         connection = order_client.Connection(peer)
         connection.authenticate(key, pod, attempt, protocol.OUTPUTS)
-        connection.receive()  # the supervisor is ready
+        connection.receive()  # the message that the supervisor is ready
         peer.settimeout(SILENCE_SECONDS)
         out = Pieces(peer, sent)
         tarpipe.send(folder, out)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def push(work: str, pod: str, attempt: int, folder: str) -> None:
 
 
 def push_alone(work: str, pod: str, attempt: int, folder: str) -> None:
-    """The same, unless another process of the pod is doing that: a request may come twice."""
+    """Sends a folder like `push`, unless another process of the pod is sending it: a request may arrive twice."""
     import fcntl
 
     lock = os.open(os.path.join(work, "outputs.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -173,7 +173,7 @@ def push_alone(work: str, pod: str, attempt: int, folder: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """See the module."""
+    """Runs the commands described in the docstring of the module."""
     if argv[:1] == ["digest"]:
         print(json.dumps(digest(argv[1])), flush=True)
         return 0
@@ -181,7 +181,7 @@ def main(argv: list[str]) -> int:
     try:
         push_alone(work, pod, int(attempt), folder)
     except (OSError, ValueError):
-        return 1  # the supervisor requests it again, or reports that it has not come
+        return 1  # the supervisor repeats the request, or reports that the outputs did not arrive
     return 0
 
 

@@ -1,12 +1,14 @@
-"""The first process of a pod: runs the node of each attempt in a child (`pod_node.py`), and waits between attempts.
+"""Main process of a pod: runs the node of each attempt in a child (`pod_node.py`), and waits between attempts.
 
-Where ranks have failed, the pod waits for the next attempt (`pod_reuse.py`), and where it has outputs that come home,
-until the supervisor has them (`outputs.py`). A pod that has no place in the attempt for
-which it was made is a spare: it waits for one from the start. Where the pod starts its ranks itself, this process first
-imports what they will: the ranks of every attempt are then forks, which need no import. Where the run's supervisor is
-in the cluster, another child takes its requests (`order_client.py`), for as long as the pod lives.
+After a failure, the pod waits for the next attempt (`pod_reuse.py`). If it has outputs to fetch, it waits until the
+supervisor has received them (`outputs.py`). A pod without a place in the attempt for which it was created is a spare
+and waits from the start.
 
-What the processes of a pod write is described in `pod_log.py`.
+If the pod starts its ranks itself, this process first imports the modules that the ranks will import: the ranks of
+every attempt are then forks that need no imports. If the run's supervisor is in the cluster, another child receives its
+requests (`order_client.py`) for as long as the pod exists.
+
+The output format of the pod's processes is described in `pod_log.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-if __name__ == "__main__":  # as `python -I -S …/worker/pod.py`, from the folder that has travelled
+if __name__ == "__main__":  # run as `python -I -S …/worker/pod.py` in the copied folder
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass.worker import environ_watch, event_feed, import_ahead, output_size, pod_node, pod_reuse, process
@@ -33,43 +35,48 @@ from windlass.worker.protocol import ATTEMPT, POD, STACKS_SIGNAL, NodeSpec, unpa
 
 TOKEN_BYTES = 8
 DELIVERY_SECONDS = 1.0
-"""How long a pod that ends waits until its last events are sent; else the supervisor reads them from its log."""
+"""Time limit for sending the last events when the pod ends; otherwise the supervisor reads them from the pod's log."""
 FOR_EVER = float("inf")
 PRELOAD = "WINDLASS_PRELOAD"
-"""Variable: several ranks are forks of this process in its only attempt too."""
+"""Environment variable: with several ranks, fork them from this process even if the pod runs a single attempt."""
 TOLD_BYTES = 1 << 20
 REAP_MS = 1000
-"""How often orphans are collected while a node runs."""
+"""Milliseconds between two checks for orphans while a node runs."""
 
 
 class Pod:
-    """Runs attempts, one at a time, until none follows."""
+    """Runs attempts, one at a time, until no further attempt follows."""
 
     def __init__(
         self, folder: str, log: PodLog, client: list[process.Identity], imports: pod_node.Imports | None
     ) -> None:
-        """`folder` is for files of an attempt; those of `pod_reuse.py` are beside it. `client` is the order client."""
+        """`folder` contains the files of an attempt; the files of `pod_reuse.py` are next to it. `client` is the order
+        client.
+        """
         self.folder = folder
         self.base = os.path.dirname(folder)
         self.log = log
         self.client = client
         self.imports = imports
         self._node: int | None = 0
-        """Pid of the node's process; 0 before an attempt has one, None between attempts."""
+        """Process id of the node; 0 before an attempt has one, None between attempts."""
         self._goes_away = False
-        """Whether the node of the attempt was signalled by another than the supervisor: the pod is being ended."""
+        """Whether the node was signalled by another sender than the supervisor, which means that the pod is being
+        deleted."""
         self._expected: set[int] = set()
-        """Those that the supervisor has marked, and that have not come yet."""
+        """Signals that the supervisor has announced and that have not arrived yet."""
         self._is_leaving = False
         self._keeps_outputs = False
         """Whether the pod waits until the supervisor has its outputs."""
         self._code_since = time.time()
-        """Files of the code folder that have changed since were not sent with the code."""
+        """Unix seconds at which the code was unpacked; files of the code folder changed later are results."""
         self._is_deleted = False
-        """Whether the pod is being deleted, and uses its grace period to wait for that."""
+        """Whether the pod is being deleted and uses its grace period to wait for the transfer of its outputs."""
 
     def run(self, nodes: str | None) -> int:
-        """Run the attempt of the file `nodes`, or wait for one, and those that follow; gives the exit code."""
+        """Runs the attempt described by the file `nodes`, or waits for one, and all that follow. Returns the
+        exit code.
+        """
         for number in pod_reuse.HANDLED_SIGNALS:
             signal.signal(number, self._take_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
@@ -84,12 +91,13 @@ class Pod:
         return code
 
     def _take_signal(self, number: int, _frame: object) -> None:
-        """Forward it to the node, or end the pod: an attempt that has no node yet is not begun.
+        """Forwards a signal to the node, or ends the pod; an attempt that has no node yet is not started.
 
-        Between attempts, one of the supervisor is for the attempt that has ended: it had not observed the end.
+        A signal of the supervisor that arrives between attempts was sent to the previous attempt, whose end the
+        supervisor had not seen yet.
         """
         if self._node:
-            # The supervisor marks each of its signals before it sends it.
+            # The supervisor writes a mark for each signal before it sends the signal.
             self._goes_away |= not pod_reuse.clear_mark(self.base, number) and number != STACKS_SIGNAL
             process.send(self._node, number)
         elif number != STACKS_SIGNAL:
@@ -98,7 +106,7 @@ class Pod:
             if pod_reuse.clear_mark(self.base, number) or number in self._expected:
                 self._expected.discard(number)
                 return
-            # Where one pod of a Job was lost, the others are deleted: the supervisor may still take their outputs.
+            # When one pod of a Job is lost, the others are deleted, but the supervisor may still fetch their outputs.
             if self._keeps_outputs and not pod_reuse.is_released(self.base):
                 self._is_deleted = True
                 pod_reuse.refuse_orders(self.base)
@@ -106,26 +114,26 @@ class Pod:
                 self._is_leaving = True
 
     def _take_marks(self) -> bool:
-        """Whether the pod goes away; marks that are left are of signals that have not come yet."""
+        """Returns whether the pod is being deleted. Remaining marks belong to signals that have not arrived yet."""
         pod_reuse.block()
         self._expected = pod_reuse.clear_marks(self.base)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
         return self._goes_away
 
     def _take_order(self, path: str) -> str:
-        """Take the next attempt as ours; gives the file of its nodes."""
+        """Accepts the next attempt, and returns the file of its nodes."""
         with gzip.open(path) as file:
             number = int(json.load(file)["attempt"])
         nodes = os.path.join(self.base, pod_reuse.taken(number))
         pod_reuse.clear_marks(self.base)
-        self._node = 0  # what is signalled from here on is for this attempt
+        self._node = 0  # later signals are meant for this attempt
         os.rename(path, nodes)
         self.log.put(ATTEMPT, b"%d\n" % number)
         return nodes
 
     def _run_attempt(self, nodes: str) -> tuple[int, float]:
-        """Run one attempt; gives its exit code, and for how long the pod then waits for the next."""
-        shutil.rmtree(self.folder, ignore_errors=True)  # of an attempt before
+        """Runs one attempt. Returns its exit code, and how many seconds the pod then waits for the next attempt."""
+        shutil.rmtree(self.folder, ignore_errors=True)  # files of the previous attempt
         spec = _spec(self.folder, nodes, _place(), self._code_since)
         log = self.log
         log.begin(spec.attempt, os.urandom(TOKEN_BYTES).hex())
@@ -140,10 +148,10 @@ class Pod:
         goes_away = self._take_marks()
         self._keeps_outputs = not goes_away and _has_outputs(spec)
         stay_seconds = spec.stay_seconds if code and not goes_away else 0.0
-        # When a pod of a Job fails, the Job's controller deletes the others, with the outputs that they have by then.
+        # If a pod of a Job fails, the Job controller deletes the other pods, with the outputs that they have by then.
         is_awaited = bool(code and spec.outputs_max and len(spec.ranks) < spec.world_size and not goes_away)
         if self._keeps_outputs or is_awaited:
-            others = spec.grace_seconds if is_awaited else 0.0  # so long may ranks of other nodes save
+            others = spec.grace_seconds if is_awaited else 0.0  # ranks of other nodes may need this long to save
             stay_seconds = max(stay_seconds, pod_reuse.OUTPUTS_SECONDS + others)
         if stay_seconds:
             log.put(ATTEMPT, b"over %s\n" % log.token.encode())
@@ -152,12 +160,13 @@ class Pod:
             log.feed = None
             if not stay_seconds:
                 self._await_delivery()
-        os.waitpid(pid, 0)  # its exit takes as long as a fork, and the supervisor begins the next attempt meanwhile
+        # waited for last: exiting takes as long as a fork, and the supervisor starts the next attempt meanwhile
+        os.waitpid(pid, 0)
         return code, stay_seconds
 
     def _run_node(self, spec: NodeSpec) -> tuple[int, int, dict[str, int] | None]:
-        """Run the node in a child until it has ended its ranks; gives its pid, its exit code, and how many lines were
-        written, None if it has not ended them.
+        """Runs the node in a child until it has ended its ranks. Returns its process id, its exit code, and the number
+        of lines written by tag; None if the node exited before its ranks.
         """
         read, write = os.pipe()
         self._goes_away = False
@@ -178,9 +187,9 @@ class Pod:
         return pid, found["code"], found["lines"]
 
     def _await_node(self, source: int) -> tuple[int, bytes]:
-        """Wait until the node has ended its ranks and has written that to this pipe; gives what it has written.
+        """Waits until the node reports on this pipe that it has ended its ranks. Returns 0 and the report.
 
-        Before it stands the exit code of a node that was killed.
+        If the node was killed, returns its exit code and no report.
         """
         told, poll = b"", select.poll()
         poll.register(source, select.POLLIN)
@@ -193,9 +202,9 @@ class Pod:
         return 0, told
 
     def _collect(self, *, wait: bool) -> int | None:
-        """Collect children that have exited, at least until that is the node where `wait`; gives the node's exit code.
+        """Reaps children that have exited, with `wait` until the node is among them. Returns the exit code of the node.
 
-        The first process of a container is the parent of all: the order client, and orphans too.
+        PID 1 of a container becomes the parent of all orphans; the order client is its child too.
         """
         while (found := os.waitpid(-1, 0 if wait else os.WNOHANG))[0]:
             if found[0] == self._node:
@@ -203,15 +212,14 @@ class Pod:
         return None
 
     def _await_delivery(self) -> None:
-        """Wait until the order client has sent the last events, which would be killed with this process; it then
-        exits."""
+        """Waits until the order client has sent the last events and exits; it would be killed with this process."""
         give_up = time.monotonic() + DELIVERY_SECONDS
         while time.monotonic() < give_up and any(_is_running(pid, ticks) for pid, ticks in self.client):
             time.sleep(pod_reuse.PAUSE_SECONDS)
 
 
 def _has_outputs(spec: NodeSpec) -> bool:
-    """Whether the node has outputs that come home."""
+    """Whether the node has outputs that the supervisor fetches."""
     most = spec.outputs_max
     return bool(most) and output_size.measure(spec.env["WINDLASS_OUTPUT_DIR"]).is_within(most)
 
@@ -225,9 +233,10 @@ def _is_running(pid: int, ticks: int) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """`FOLDER NODES`: run the node of this pod, whose spec is in the file NODES; 0 if all its ranks succeeded.
+    """Runs the pod with the arguments `FOLDER NODES`, where NODES is the file of node specs. Returns 0 if all ranks
+    succeeded.
 
-    `FOLDER NODES STATE`: the same once more, in an interpreter as STATE says, a descriptor of what `_execute` has
+    With `FOLDER NODES STATE`, the pod continues after `_execute`; STATE is a descriptor of the state that it has
     written.
     """
     log = PodLog(os.dup(1))
@@ -237,7 +246,7 @@ def main(argv: list[str]) -> int:
             with open(int(state[0])) as file:
                 return _begin_again(folder, nodes, json.load(file), log)
         signal.signal(signal.SIGTERM, _leave)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # one may have come before
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the signal may have arrived while it was blocked
         return _begin(folder, nodes, log)
     except SystemExit:
         pod_node.report_failure(log)
@@ -249,12 +258,12 @@ def main(argv: list[str]) -> int:
 
 
 def _leave(_number: int, _frame: object) -> None:
-    """The first process of a container ignores signals that it has no handler for."""
+    """Exits on SIGTERM, because PID 1 of a container ignores signals without a handler."""
     raise SystemExit(128 + signal.SIGTERM)
 
 
 def _begin(folder: str, nodes: str, log: PodLog) -> int:
-    """Begin with the attempt for which the pod was made."""
+    """Starts with the attempt for which the pod was created."""
     spec, is_spare = _first_spec(nodes)
     client = _start_order_client(folder, spec.attempt, log)
     if is_spare:
@@ -266,7 +275,7 @@ def _begin(folder: str, nodes: str, log: PodLog) -> int:
 
 
 def _begin_again(folder: str, nodes: str, state: dict[str, Any], log: PodLog) -> int:
-    """The same after `_execute`: in an interpreter that imports ahead, or in one that will not."""
+    """Continues after `_execute`, in an interpreter that imports modules in advance or in one that does not."""
     client = [(pid, ticks) for pid, ticks in state["client"]]
     imports = None
     if state["modules"]:
@@ -280,7 +289,9 @@ def _begin_again(folder: str, nodes: str, state: dict[str, Any], log: PodLog) ->
 def _execute(
     folder: str, nodes: str, log: PodLog, client: list[process.Identity], spec: NodeSpec | None = None
 ) -> NoReturn:
-    """Begin this process again, to import what the ranks of this node will; without one, to import nothing."""
+    """Restarts this process, to import the modules that the ranks of this node will import; without `spec`, to import
+    none.
+    """
     modules = spec.warm if spec is not None else ()
     env = {**os.environ, **(spec.env if spec is not None else {})}
     state = {"modules": modules, "client": client, "env": dict(os.environ)}
@@ -288,17 +299,17 @@ def _execute(
     os.write(file, json.dumps(state).encode())
     os.lseek(file, 0, os.SEEK_SET)
     os.set_inheritable(file, True)
-    pod_reuse.block()  # what is imported must not find handlers of ours
+    pod_reuse.block()  # imported modules must not find Windlass's signal handlers
     for descriptor in (1, 2):
         os.dup2(log.descriptor, descriptor)
     arguments = [os.path.abspath(__file__), folder, nodes, str(file)]
-    # An interpreter that imports ahead must find what those of the ranks find, and needs room for their names.
+    # An interpreter that imports in advance needs the module path of the ranks, and space for their command lines.
     options = [*arguments, process.PADDING] if modules else ["-I", "-S", *arguments]
     os.execve(sys.executable, [sys.executable, *options], environ_watch.lasting(env) if modules else env)
 
 
 def _import_ahead(base: str, state: dict[str, Any], log: PodLog) -> pod_node.Imports | None:
-    """Import; gives None where forks of this process would not be as good as new interpreters."""
+    """Imports the modules in advance. Returns None if forks of this process would differ from new interpreters."""
     with open(os.path.join(base, "imports.out"), "w+b", buffering=0) as said:
         for descriptor in (1, 2):
             os.dup2(said.fileno(), descriptor)
@@ -311,14 +322,15 @@ def _import_ahead(base: str, state: dict[str, Any], log: PodLog) -> pod_node.Imp
 
 
 def _start_order_client(folder: str, attempt: int, log: PodLog) -> list[process.Identity]:
-    """Start the process that takes requests of a supervisor in the cluster, if there is one. It ends with this one.
+    """Starts the process that receives requests of a supervisor in the cluster, if there is one. It ends with this
+    process.
 
-    Its variables are removed from the environment: ranks have no use for them.
+    The variables of the order client are removed from the environment, because ranks do not need them.
     """
     env = dict(os.environ)
     if not os.environ.pop("WINDLASS_SUPERVISOR", ""):
         return []
-    from windlass.worker import order_client  # only where it is needed
+    from windlass.worker import order_client  # imported here because most pods do not need it
 
     os.environ.pop(order_client.KEY_FILE, None)
     name = os.environ.get("WINDLASS_POD_NAME", "")
@@ -331,7 +343,7 @@ def _start_order_client(folder: str, attempt: int, log: PodLog) -> list[process.
     except (OSError, subprocess.SubprocessError) as error:
         log.line(f"requests of the supervisor cannot be received: {error}")
         return []
-    popen.returncode = 0  # it is collected by its pid
+    popen.returncode = 0  # the process is reaped by its pid
     found = process.stat(popen.pid)
     return [] if found is None else [(found.pid, found.start_ticks)]
 
@@ -340,17 +352,17 @@ def _start_order_client(folder: str, attempt: int, log: PodLog) -> list[process.
 
 
 def _place() -> int:
-    """Which of the attempt's pods this one is, as its owner object has numbered it."""
+    """Returns the index of this pod in the attempt, as assigned by its owner object."""
     index = os.environ.get("JOB_COMPLETION_INDEX")
     if index:
         return int(index)
-    first = os.environ.get("WINDLASS_FIRST_PLACE", "0")  # an operator may count each of several kinds of pods from 0
+    first = os.environ.get("WINDLASS_FIRST_PLACE", "0")  # an operator may number each of several replica types from 0
     number = os.environ.get("WINDLASS_POD_NAME", "").rpartition("-worker-")[2]
     return int(first) + (int(number) if number.isdigit() else 0)
 
 
 def _first_spec(nodes: str) -> tuple[NodeSpec, bool]:
-    """The spec of this pod's node; in a spare, which has none, that of the first place in the file, and True."""
+    """Returns the spec of this pod's node and False. For a spare, returns the first spec of the file and True."""
     try:
         return _read(nodes, _place()), False
     except KeyError:
@@ -360,13 +372,13 @@ def _first_spec(nodes: str) -> tuple[NodeSpec, bool]:
 
 
 def _read(nodes: str, place: int) -> NodeSpec:
-    """The spec of the node at this place of the attempt. Raises KeyError where there is none."""
+    """Reads the spec of the node with this index. Raises KeyError if there is none."""
     with open(nodes, "rb") as file:
         return _importing(unpack(file.read(), place)[1][place])
 
 
 def _importing(spec: NodeSpec) -> NodeSpec:
-    """The spec with our own modules behind the PYTHONPATH of the image, where the job sets none."""
+    """Appends Windlass's own modules to the image's PYTHONPATH, unless the job sets PYTHONPATH."""
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     of_image = os.environ.get("PYTHONPATH")
     if not of_image or spec.env.get("PYTHONPATH") != ours:
@@ -375,13 +387,15 @@ def _importing(spec: NodeSpec) -> NodeSpec:
 
 
 def _spec(folder: str, nodes: str, place: int, code_since: float) -> NodeSpec:
-    """The same, written with the files of the node in `folder`; the code is at its place since `code_since`."""
+    """Reads the spec of this node and writes it to `folder`, with the node's other files. `code_since` is the Unix time
+    at which the code was unpacked.
+    """
     spec = _read(nodes, place).replace(folder=folder)
     if spec.collect is not None:
         spec = spec.replace(collect=spec.collect.replace(since=code_since))
     os.makedirs(folder, exist_ok=True)
     if spec.launch is not None:
-        # What a launcher of several nodes is given is the same in each of their pods.
+        # A launcher of several nodes passes the same path to all pods, so the files need fixed names.
         spec = spec.replace(launch=spec.launch.replace(guest_of=os.path.join(folder, "node.json")))
         os.symlink(os.path.basename(spec.path("sock")), os.path.join(folder, "node.sock"))
     spec.write()

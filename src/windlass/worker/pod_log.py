@@ -1,19 +1,19 @@
-r"""The log of a pod: all that a node on its own machine writes to files, as lines of the pod's own output.
+r"""The log of a pod: everything that a local node writes to files, as tagged lines of the pod's output.
 
-A pod shares no folder with the supervisor; what it has is its log, which every cluster carries. One line of it:
+A pod shares no folder with the supervisor, but every cluster delivers the log of a pod. Lines of the log:
 
     [3] epoch 2 loss 0.41          a line of rank 3
-    [3]+ 45%|####5                 a part of one: the line continues in the next part of rank 3
-    [3]r 45%|####5\r.              a line, or a part, with a carriage return at its end, and a full stop to keep it
+    [3]+ 45%|####5                 part of a line: the line continues in the next part of rank 3
+    [3]r 45%|####5\r.              a line or part with a carriage return at its end; the full stop protects it
     [n] {"kind": "end", …}         an event of the node, see `protocol.py`
     [w] waiting for digits-0 …     output of the pod's own processes, and of its launcher
-    [a] 2                          attempt 2 begins; `[a] over TOKEN`: it has ended, and the pod waits for the next
+    [a] 2                          attempt 2 starts; `[a] over TOKEN`: it has ended, and the pod waits for the next one
 
-so `kubectl logs` is readable, and the supervisor makes of it the same files that a node on its own machine writes.
+This keeps `kubectl logs` readable, and the supervisor reconstructs the files of a local node from the lines.
 
-Any process of the container may write to this output too. So each event of the node carries a token (`k`) that the pod
-makes up before any rank starts, and so does the line that ends an attempt. And as a node of the cluster may rotate a
-log away before it is read, an event `count` reports at intervals how many lines were written so far, by tag.
+Any process of the container may write to this output. Therefore each event of the node carries a token (`k`), which the
+pod generates before any rank starts; so does the line that ends an attempt. The kubelet may rotate a log before it is
+read, so the event `count` reports at intervals how many lines were written so far, by tag.
 """
 
 from __future__ import annotations
@@ -27,55 +27,55 @@ from windlass.worker import event_feed
 from windlass.worker.protocol import NODE_TAG, POD, LinesCounted
 
 PIECE_BYTES = 8 << 10
-"""Container runtimes cut lines at 16 KiB, and the API puts a time into the middle of a line that was cut."""
+"""Maximum bytes of a line. Container runtimes split lines at 16 KiB, and the API inserts a timestamp at the split."""
 COUNT_BYTES = 64 << 10
-"""How much is written between two of them: a thousandth of what is written, and 160 in a file of a usual log."""
+"""Bytes between two `count` events, which then take a thousandth of the log: 160 events in a log of the usual size."""
 FLOOD_BYTES = 4 << 20
-"""What may come at once."""
+"""Maximum burst in bytes; beyond it, the rate is limited."""
 FLOOD_BYTES_A_SECOND = 1 << 20
 MAX_TOKENS = 50
-"""Attempts whose marks a count has."""
+"""Maximum number of earlier attempts whose tokens are part of a count."""
 STAMP_BYTES = 45
-"""What a container runtime puts before each line in its file."""
+"""Bytes that a container runtime adds before each line in its log file."""
 
 
 class PodLog:
-    """Writes tagged lines to the output of the pod, and no faster than a reader can follow.
+    """Writes tagged lines to the output of the pod, at a rate that readers can follow.
 
-    A node of the cluster rotates the log of a container (by default at 10 MiB, checked each 10 seconds), and a reader
-    that is two rotations behind loses what is between. So a flood waits: ranks that print more than some 12,000 lines
-    a second are held up by their pipes.
+    The kubelet rotates container logs (by default at 10 MiB, checked every 10 seconds), and a reader that is two
+    rotations behind loses lines. Therefore the rate is limited: ranks that print more than about 12,000 lines a second
+    block on their pipes.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.attempt = 0
         self.token = ""
-        """What marks the events of this attempt's node; empty before there is one."""
+        """Token of the events of this attempt's node; empty before the first attempt."""
         self._before: tuple[str, ...] = ()
-        """The same of earlier attempts."""
+        """Tokens of earlier attempts."""
         self.lines: dict[str, int] = {}
-        """How many ends of lines were written, by tag: since the container began, whichever program it runs by now."""
+        """Complete lines written since the container started, by tag; the count survives `_execute`."""
         self.feed: event_feed.FeedWriter | None = None
-        """Where a supervisor in the cluster takes the events from."""
+        """Event feed for a supervisor in the cluster."""
         self._num_uncounted = 0
-        """Bytes since that was last reported."""
+        """Bytes written since the last count."""
         self._room = float(FLOOD_BYTES)
         self._looked_at = time.monotonic()
 
     def begin(self, attempt: int, token: str) -> None:
-        """What follows is of this attempt."""
+        """Starts an attempt: later lines belong to it."""
         if self.token:
             self._before = (*self._before, self.token)[-MAX_TOKENS:]
         self.attempt, self.token = attempt, token
 
     def put(self, tag: str, data: bytes) -> None:
-        """Write the output of `tag`: whole lines, and a part where the last one has no end yet."""
-        if tag == NODE_TAG and self.token and data.endswith(b"}\n"):  # an event: the last field of it is ours
+        """Writes output of `tag`: whole lines, and a part if the last line is unfinished."""
+        if tag == NODE_TAG and self.token and data.endswith(b"}\n"):  # an event: append the token as its last field
             data = data[:-2] + b', "k": "%s"}\n' % self.token.encode()
         out = bytearray()
         num_lines = 0
-        for line in io.BytesIO(data):  # by newlines alone: a carriage return ends no line
+        for line in io.BytesIO(data):  # split at newlines only: a carriage return does not end a line
             for at in range(0, len(line), PIECE_BYTES):
                 piece = line[at : at + PIECE_BYTES]
                 is_end = piece.endswith(b"\n")
@@ -95,13 +95,13 @@ class PodLog:
             self.count()
 
     def count(self) -> None:
-        """Write how many lines were written before this one."""
-        self._num_uncounted = 0  # first: this is written by `put` too
+        """Writes an event with the number of lines written before it."""
+        self._num_uncounted = 0  # reset first, because `put` counts the event too
         event = LinesCounted(time.time(), self.lines, self.attempt, self._before)
         self.put(NODE_TAG, json.dumps(event.to_json()).encode() + b"\n")
 
     def line(self, text: str) -> None:
-        """Write a line of this process's own."""
+        """Writes a line of the pod's own processes."""
         self.put(POD, text.encode(errors="replace") + b"\n")
 
     def _write(self, data: bytes | bytearray) -> None:

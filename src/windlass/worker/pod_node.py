@@ -1,4 +1,4 @@
-"""The node process of a pod: one attempt, in a child of the pod's first process (`pod.py`), which waits for its end."""
+"""Node process of a pod: runs one attempt in a child of the pod's main process (`pod.py`), which waits for its end."""
 
 from __future__ import annotations
 
@@ -27,28 +27,33 @@ if TYPE_CHECKING:
     from windlass.worker.fork_reset import ForkReset
 
 NAME_SECONDS = 600.0
-"""How long the name of the first pod may take to be known: until it has an address, which may wait for an image."""
+"""Time limit for resolving the name of the first pod, which exists once the pod has an address (after its image
+pull)."""
 NAME_PAUSE_SECONDS = 0.2
 STORE_SECONDS = 2.0
-"""How long forks of another node than the first wait for rank 0; a script may meet elsewhere, or later."""
+"""Time that forks on other nodes wait for rank 0 to listen; a script may use another address, or connect later."""
 STORE_PAUSES = (0.005, 0.1)
-"""Between two looks for it: first, and at most. A thousand pods may look at once."""
+"""Seconds between two connection attempts to the store: the first and the longest pause. 1,000 pods may poll at
+once."""
 LOG_SECONDS = 5.0
 OF_OPERATORS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that the operator of a PyTorchJob sets in the pod; ranks have those of their job's launcher, or none."""
+"""Variables set in the pod by the operator of a PyTorchJob; ranks get those of their job's launcher instead, or
+none."""
 QUOTED_BYTES = 64 << 10
 FAILURE_FILE = "WINDLASS_FAILURE_FILE"
-"""Variable: where the platform of this container reads why it has failed."""
+"""Environment variable with the file from which the platform of this container reads the reason of a failure."""
 
 
 class Imports:
-    """What the first process of the pod has imported for its ranks, which are then its forks."""
+    """Modules imported by the pod's main process, from which ranks are then forked."""
 
     def __init__(self, reset: ForkReset) -> None:
         self.reset = reset
 
     def start(self, spec: NodeSpec) -> Start:
-        """How this node starts its ranks: by forks where they are as good as new interpreters."""
+        """Returns how this node starts its ranks: as forks if these are like new interpreters, else as new
+        processes.
+        """
         other = self.reset.watch.differs({**os.environ, **spec.env})
         if other or spec.launch is not None or fork_safety.why_unsafe() or fork_safety.shadowed(spec.script):
             return ColdStart()
@@ -59,10 +64,10 @@ class Imports:
 
 
 def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, told: int) -> int:
-    """Start the node as a child of this process; gives its pid. Raises OSError.
+    """Starts the node as a child of this process, and returns its process id. Raises OSError.
 
-    Once it has ended its ranks, it writes a line of JSON to descriptor `told`: its exit code, 0 if all of them have
-    succeeded, and how many lines of the log were written. Then it exits. Signals must be blocked.
+    After the node has ended its ranks, it writes a line of JSON to descriptor `told`: its exit code, which is 0 if all
+    ranks succeeded, and the number of lines written to the log. Then it exits. Signals must be blocked.
     """
     birth = process.Birth()
     pid = os.fork()
@@ -72,7 +77,8 @@ def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, told:
     try:
         birth()
         for number in pod_reuse.HANDLED_SIGNALS:
-            signal.signal(number, signal.SIG_IGN if number == STACKS_SIGNAL else _leave)  # until there are ranks
+            # handlers until the node installs its own
+            signal.signal(number, signal.SIG_IGN if number == STACKS_SIGNAL else _leave)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
         code = _run(spec, base, log, imports)
         os.write(told, json.dumps({"code": code, "lines": log.lines}).encode() + b"\n")
@@ -90,9 +96,9 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int:
-    """Run the node; gives the exit code."""
+    """Runs the node and returns its exit code."""
     output = spec.path("out")
-    with open(output, "wb", buffering=0) as file:  # of a launcher, and tracebacks of this process
+    with open(output, "wb", buffering=0) as file:  # output of a launcher, and tracebacks of this process
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     for name in OF_OPERATORS:
@@ -116,7 +122,7 @@ def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int
 
 
 def _explain(path: str, node: Node) -> None:
-    """Write why the node has failed to the file that its platform shows to the user."""
+    """Writes why the node has failed to the file that the platform shows to the user."""
     found = first_cause(node.failures())
     if found is None:
         return
@@ -128,9 +134,9 @@ def _explain(path: str, node: Node) -> None:
 
 
 def report_failure(log: PodLog, message: str = "") -> None:
-    """Report that the worker ends without having ended its ranks, where its platform delivers the log seconds late.
+    """Reports that the worker exits before its ranks have ended, on platforms that deliver the log seconds late.
 
-    Without a `message`, it was told to end, or the reason is known otherwise.
+    Without a `message`, the worker was asked to end, or the reason is reported elsewhere.
     """
     path = os.environ.get(FAILURE_FILE)
     if not path:
@@ -143,10 +149,10 @@ def report_failure(log: PodLog, message: str = "") -> None:
 
 
 def make_folders(env: Mapping[str, str]) -> None:
-    """Make the folders of output and checkpoints. Raises OSError for that of output.
+    """Creates the output and checkpoint folders. Raises OSError for the output folder.
 
-    A network file system may fail for a while to look at the folder of checkpoints: the ranks repeat that themselves,
-    and name what stays.
+    Errors of the checkpoint folder are only printed, because a network file system may fail temporarily: ranks retry
+    and report persistent errors.
     """
     os.makedirs(env["WINDLASS_OUTPUT_DIR"], exist_ok=True)
     checkpoints = env["WINDLASS_CHECKPOINT_DIR"]
@@ -159,22 +165,24 @@ def make_folders(env: Mapping[str, str]) -> None:
 
 
 def _wait_for_name(spec: NodeSpec, base: str, log: PodLog) -> None:
-    """Wait until the first pod's name is known, which is made when the pod has an address. Raises OSError.
+    """Waits until the name of the first pod can be resolved, which requires that the pod has an address. Raises
+    OSError.
 
-    Its name goes with its end. Where it needed no rendezvous and has ended already, there is nothing to wait for.
+    The name disappears when the pod ends. If the first pod needed no rendezvous and has already ended, no waiting is
+    needed.
     """
     first = spec.env.get("MASTER_ADDR") or spec.env["WINDLASS_MASTER_ADDR"]
     first_ended = os.path.join(base, f"{pod_reuse.FIRST_ENDED}{spec.attempt}")
 
     def look() -> None:
         if not os.path.exists(first_ended):
-            socket.getaddrinfo(first.encode(), None)  # for a string, the codec of other names would be imported
+            socket.getaddrinfo(first.encode(), None)  # a string would import the IDNA codec
 
     _wait(look, f"the name {first}", "is not known", log)
 
 
 def _wait_for_port(name: str, port: int, log: PodLog) -> None:
-    """Wait until another pod lets the launcher of this one in. Raises OSError."""
+    """Waits until the launcher of this pod can connect to another pod. Raises OSError."""
 
     def look() -> None:
         socket.create_connection((name, port), LOG_SECONDS).close()
@@ -183,13 +191,14 @@ def _wait_for_port(name: str, port: int, log: PodLog) -> None:
 
 
 def _wait_for_store(host: str, port: int) -> None:
-    """Wait for a moment until rank 0 listens: torch that is refused tries again after a quarter of a second or more.
+    """Waits briefly until rank 0 listens: after a refused connection, torch pauses for at least a quarter of a second.
 
-    Forks have nothing to import, so those of different nodes come to that point within milliseconds of each other.
+    Forks need no imports, so ranks of different nodes reach the rendezvous within milliseconds of each other.
     """
     give_up, (pause, most) = time.monotonic() + STORE_SECONDS, STORE_PAUSES
     with contextlib.suppress(OSError):  # without an address the ranks fail by themselves
-        found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)  # once, for the sake of the DNS
+        # resolved once, to spare the DNS server
+        found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)
         address = str(found[0][4][0])
         while time.monotonic() < give_up:
             try:
@@ -201,7 +210,7 @@ def _wait_for_store(host: str, port: int) -> None:
 
 
 def _wait(look: Callable[[], object], what: str, trouble: str, log: PodLog) -> None:
-    """Wait until `look` raises no OSError any more, and log that at intervals. Raises OSError when it is too late."""
+    """Waits until `look` no longer raises OSError, and logs at intervals. Raises OSError after `NAME_SECONDS`."""
     begun = logged_at = time.monotonic()
     while True:
         try:

@@ -1,30 +1,30 @@
-"""Reuses a pod whose ranks have failed for the next attempt: by files in its work folder.
+"""Reuses a pod whose ranks have failed for the next attempt, through files in its work folder.
 
-| file | made by | means |
+| file | created by | meaning |
 |---|---|---|
 | `told-NUMBER` | the supervisor, before it sends this signal | the signal is its own, and not from a node shutdown |
-| `stays` | the pod | it waits for the next attempt; an order removes it, so that the pod does not go |
+| `stays` | the pod | the pod waits for the next attempt; an order removes the file, so that the pod does not exit |
 | `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
 | `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs its name any more |
-| `released` | the supervisor | the signal is its own, and ends the pod; another one may mean that its node goes |
-| `held` | the supervisor | until when the pod waits at least, in seconds of the machine's monotonic clock |
-| `going` | the pod | it is deleted, or its node shuts down: it gives its outputs away, and takes no order |
+| `released` | the supervisor | its next signal ends the pod; without this file, SIGTERM may mean a node shutdown |
+| `held` | the supervisor | until when the pod must wait, in seconds of the machine's monotonic clock |
+| `going` | the pod | the pod is being deleted: it sends its outputs and accepts no order |
 
-A pod with outputs that come home waits too, also after a success, until the supervisor has them and ends it.
+A pod with outputs to fetch waits too, even after a success, until the supervisor has received them and ends the pod.
 
-A supervisor makes requests of a pod (`carry_out`), by a command in the pod or over a connection (`order_client.py`):
+A supervisor sends requests to a pod (`carry_out`), by a command in the pod or over a connection (`order_client.py`):
 
-| request | does |
+| request | effect |
 |---|---|
-| `signal ATTEMPT NUMBER` | signals the first process, if the pod has got no later attempt |
+| `signal ATTEMPT NUMBER` | signals the pod's main process, unless the pod has a later attempt |
 | `first-ended ATTEMPT` | reports that the first pod of the attempt has succeeded |
-| `order BASE64 ATTEMPT` | gives the pod its next attempt, once it waits for it |
-| `leave` | ends a pod that waits |
-| `hold` | has a pod that waits do so for `OUTPUTS_SECONDS` from now on |
-| `push-outputs POD ATTEMPT FOLDER` | has a pod that waits send a folder to the supervisor (`outputs.py`) |
+| `order BASE64 ATTEMPT` | gives the pod its next attempt, once the pod waits for it |
+| `leave` | ends a waiting pod |
+| `hold` | makes a waiting pod wait for another `OUTPUTS_SECONDS` |
+| `push-outputs POD ATTEMPT FOLDER` | makes a waiting pod send a folder to the supervisor (`outputs.py`) |
 
-Each may be repeated, since its answer may be lost: a second `order` of an attempt is taken already, a late `signal` is
-for no later attempt, and a pod that does not wait leaves nothing.
+Requests are idempotent, because a response may be lost: a second `order` of an attempt has no effect, a late `signal`
+does not reach a later attempt, and `leave` does nothing to a pod that is not waiting.
 """
 
 from __future__ import annotations
@@ -41,22 +41,24 @@ STAYS, NEXT, HELD, RELEASED, GOING = "stays", "next.json.gz", "held", "released"
 TOLD, FIRST_ENDED = "told-", "first-ended-"
 PAUSE_SECONDS = 0.01
 STILL_ENDING_SECONDS = 5.0
-"""How long the process of a pod may take from the end of its node until it waits for the next attempt."""
+"""Time limit for a pod to wait for the next attempt after its node has ended."""
 OUTPUTS_SECONDS = 60.0
-"""How long a pod with outputs waits for a request of its supervisor: its GPUs cost money."""
+"""How long a pod with outputs waits for a request of its supervisor; short, because its GPUs cost money."""
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 TAKEN, NOT_TAKEN, UNKNOWN = 0, 3, 2
-"""Exit codes: whether the pod waited for the next attempt and has it now; UNKNOWN for a request that is none."""
+"""Exit codes of requests: the pod accepted it, the pod does not wait, the request is unknown."""
 
 
 def wait(folder: str, seconds: float, is_leaving: Callable[[], bool]) -> str | None:
-    """Wait in the pod for the next attempt; gives the file of its spec, or None where none came or the pod leaves."""
+    """Waits in the pod for the next attempt. Returns the file of its spec, or None if none arrives or the pod
+    is ended.
+    """
     path, stays = os.path.join(folder, NEXT), os.path.join(folder, STAYS)
     give_up = time.monotonic() + seconds
     _make(folder, STAYS)
     while not (is_leaving() or os.path.exists(path)) and time.monotonic() < max(give_up, _held_until(folder)):
         time.sleep(PAUSE_SECONDS)
-    if not _remove(stays):  # `order` has removed it, and brings the attempt
+    if not _remove(stays):  # `order` has removed the file and is about to write the attempt
         give_up = time.monotonic() + STILL_ENDING_SECONDS
         while not (is_leaving() or os.path.exists(path)) and time.monotonic() < give_up:
             time.sleep(PAUSE_SECONDS)
@@ -64,7 +66,7 @@ def wait(folder: str, seconds: float, is_leaving: Callable[[], bool]) -> str | N
 
 
 def hold(folder: str) -> int:
-    """Have a pod that waits do so for `OUTPUTS_SECONDS` from now on, at least; returns `TAKEN`."""
+    """Makes a waiting pod wait for at least `OUTPUTS_SECONDS` from now on. Returns `TAKEN`."""
     path = os.path.join(folder, HELD)
     part = f"{path}.{os.getpid()}"
     with open(part, "w") as file:
@@ -74,7 +76,7 @@ def hold(folder: str) -> int:
 
 
 def _held_until(folder: str) -> float:
-    """Until when the supervisor wants the pod to wait, in monotonic seconds; 0 where it has not said."""
+    """Returns until when the supervisor requires the pod to wait, in monotonic seconds; 0 without such a request."""
     try:
         with open(os.path.join(folder, HELD)) as file:
             return float(file.read())
@@ -83,7 +85,7 @@ def _held_until(folder: str) -> float:
 
 
 def push_outputs(folder: str, pod: str, attempt: int, path: str) -> int:
-    """Start to send a folder to the supervisor; returns `TAKEN`, or `NOT_TAKEN` where the pod does not wait."""
+    """Starts to send a folder to the supervisor. Returns `TAKEN`, or `NOT_TAKEN` if the pod does not wait."""
     if not _comes_to_wait(folder, STILL_ENDING_SECONDS):
         return NOT_TAKEN
     hold(folder)
@@ -94,29 +96,30 @@ def push_outputs(folder: str, pod: str, attempt: int, path: str) -> int:
 
 
 def block() -> None:
-    """Block signals, also in the program that this process may execute."""
+    """Blocks the handled signals, also in a program that this process executes."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
 
 
 def clear_mark(folder: str, number: int) -> bool:
-    """Whether this signal was the supervisor's; removes the mark that shows it.
+    """Removes the supervisor's mark for a signal. Returns whether there was one, so that the signal is the
+    supervisor's.
 
-    Each signal has its own: two that come at once are handled one after the other.
+    Each signal number has its own mark; two signals that arrive together are handled one after the other.
     """
     return _remove(os.path.join(folder, f"{TOLD}{int(number)}"))
 
 
 def clear_marks(folder: str) -> set[int]:
-    """Remove the marks of all signals; gives the signals that had one."""
+    """Removes the marks of all signals. Returns the signals that had one."""
     return {int(number) for number in HANDLED_SIGNALS if clear_mark(folder, number)}
 
 
 def refuse_orders(folder: str) -> None:
-    """Take no further attempt: the pod is ended from outside, as soon as it has given its outputs away.
+    """Stops accepting attempts: the pod is being deleted and ends as soon as it has sent its outputs.
 
-    Called by the handler of a signal, which must not raise an error.
+    Called from a signal handler, which must not raise errors.
     """
-    with contextlib.suppress(OSError):  # the disk is full: an order is taken, and not carried out
+    with contextlib.suppress(OSError):  # the disk is full: an order would be accepted and not executed
         _make(folder, GOING)
 
 
@@ -126,7 +129,7 @@ def _make(folder: str, name: str) -> None:
 
 
 def _remove(path: str) -> bool:
-    """Remove a file; gives whether it was there."""
+    """Removes a file. Returns whether it existed."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -135,22 +138,23 @@ def _remove(path: str) -> bool:
 
 
 def taken(attempt: int) -> str:
-    """The file of the spec of an attempt that the pod runs, or has run."""
+    """Returns the file name for the spec of an attempt that the pod runs or has run."""
     return f"attempt-{attempt}.json.gz"
 
 
 def signal_first(
     folder: str, attempt: int, number: int, pid: int = 1, patience_seconds: float = STILL_ENDING_SECONDS
 ) -> int:
-    """Signal the first process of a pod, and mark the signal as the supervisor's. A late one is for no later attempt.
+    """Signals the pod's main process, with the supervisor's mark, unless the pod has a later attempt.
 
-    An order that the pod has not taken yet may be that of the attempt: only once it is taken can it be signalled.
-    Needs no other function: where the code was not unpacked in the pod yet, a supervisor sends the text of this one.
+    An order that the pod has not accepted yet may be of this attempt, which can be signalled only after it is accepted.
+    Uses no other function of this module: if the code is not yet unpacked in the pod, the supervisor sends the text of
+    this one.
     """
     give_up = time.monotonic() + patience_seconds
     while (is_ordered := NEXT in os.listdir(folder)) and time.monotonic() < give_up:
         time.sleep(PAUSE_SECONDS)
-    # Read afterwards: an order that was taken meanwhile is among them.
+    # Listed again, to include an order that was accepted meanwhile.
     orders = [name[8:-8] for name in os.listdir(folder) if name.startswith("attempt-")]
     if not is_ordered and all(int(order) <= attempt for order in orders):
         open(os.path.join(folder, f"{TOLD}{int(number)}"), "w").close()
@@ -159,9 +163,9 @@ def signal_first(
 
 
 def order(folder: str, data: bytes, attempt: int) -> int:
-    """Give a pod its next attempt; gives `TAKEN` or `NOT_TAKEN`.
+    """Gives a pod its next attempt. Returns `TAKEN` or `NOT_TAKEN`.
 
-    Either the pod removes `stays`, and goes, or this does, and the pod waits for the attempt that follows.
+    If the pod removes `stays` first, it exits. If this function removes `stays` first, the pod waits for the attempt.
     """
     path = os.path.join(folder, NEXT)
     if _is_ordered(folder, attempt):
@@ -174,17 +178,17 @@ def order(folder: str, data: bytes, attempt: int) -> int:
             os.rename(part, path)
             return TAKEN
         os.unlink(part)
-    return TAKEN if _is_ordered(folder, attempt) else NOT_TAKEN  # by the same order, given twice at once
+    return TAKEN if _is_ordered(folder, attempt) else NOT_TAKEN  # the same order may have been given twice at once
 
 
 def _is_ordered(folder: str, attempt: int) -> bool:
-    """Whether the pod has got its attempt: given twice, it would run twice."""
-    # In this order: the pod renames one to the other.
+    """Whether the pod has its next attempt already; an order given twice would run twice."""
+    # Checked in this order, because the pod renames the first file to the second.
     return os.path.exists(os.path.join(folder, NEXT)) or os.path.exists(os.path.join(folder, taken(attempt)))
 
 
 def leave(folder: str, pid: int = 1, patience_seconds: float = STILL_ENDING_SECONDS) -> int:
-    """End a pod that waits for the next attempt; returns `TAKEN`, or `NOT_TAKEN` where it does not wait."""
+    """Ends a pod that waits for the next attempt. Returns `TAKEN`, or `NOT_TAKEN` if the pod does not wait."""
     if not _comes_to_wait(folder, patience_seconds):
         return NOT_TAKEN
     clear_mark(folder, signal.SIGTERM)
@@ -199,7 +203,7 @@ def is_released(folder: str) -> bool:
 
 
 def _comes_to_wait(folder: str, seconds: float) -> bool:
-    """Whether the pod waits for the next attempt, or does within this time."""
+    """Waits at most `seconds` until the pod waits for the next attempt. Returns whether it does."""
     give_up = time.monotonic() + seconds
     while not os.path.exists(os.path.join(folder, STAYS)):
         if time.monotonic() > give_up:
@@ -209,7 +213,7 @@ def _comes_to_wait(folder: str, seconds: float) -> bool:
 
 
 def carry_out(folder: str, words: Sequence[str], pid: int = 1) -> int:
-    """Carry out a request in the pod whose first process is `pid`; gives an exit code. Raises OSError, ValueError."""
+    """Executes a request in the pod with the main process `pid`. Returns an exit code. Raises OSError, ValueError."""
     what, *of = words or [""]
     if what == "signal" and len(of) == 2:
         return signal_first(folder, int(of[0]), int(of[1]), pid)

@@ -1,4 +1,6 @@
-"""Finds which processes listen on which TCP ports of this network, for a rank that found its port in use (Linux)."""
+"""Finds the processes that listen on TCP ports of this network namespace, after a rank found its port in use
+(Linux).
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,15 @@ from windlass.worker import process
 from windlass.worker.protocol import Listener
 
 IN_USE = re.compile(r"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]|Binding port \d+ failed")
-"""What programs print that found a port in use."""
+"""Messages of programs that found a port in use."""
 MAX_LISTENERS = 64
 _LISTENS = "0A"
 
 
 def listeners(own: set[int]) -> list[Listener]:
-    """Every process that listens, those in the process groups `own` first.
+    """Returns the listening processes, first those in the process groups `own`.
 
-    Processes of other users have no pid here: their descriptors may not be read.
+    For processes of other users the process id is unknown, because their descriptors cannot be read.
     """
     ports = _listening()
     if not ports:
@@ -34,7 +36,7 @@ def listeners(own: set[int]) -> list[Listener]:
 
 
 def _listening() -> dict[str, int]:
-    """The inode and port of each socket that listens."""
+    """Returns the port of each listening socket by inode."""
     found = {}
     for name in ("tcp", "tcp6"):
         try:
@@ -49,7 +51,7 @@ def _listening() -> dict[str, int]:
 
 
 def _sockets(pid: int) -> set[str]:
-    """Inodes of the sockets that a process has open; empty where they may not be read."""
+    """Returns the inodes of the sockets that a process has open; empty if they cannot be read."""
     found = set()
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):

@@ -1,8 +1,8 @@
-"""Polls the metadata of an EC2 instance for preemption notices, and writes each as a line of JSON.
+"""Polls the metadata service of an EC2 instance for preemption notices, and prints each as a line of JSON.
 
-A small process of its own, beside the ranks: the node that starts it reads its pipe and has no thread (ranks are forked
-from it), and a metadata service that does not answer blocks nothing. It uses IMDSv2: a token is fetched by PUT and sent
-with each request. 404 means that there is no notice, 401 that the token has expired.
+The poller is a small separate process: the node that starts it reads its pipe and must not have threads, because ranks
+are forked from it; and a metadata service that does not respond then blocks nothing. It uses IMDSv2: a token is fetched
+by PUT and sent with each request. Status 404 means that there is no notice, 401 that the token has expired.
 
     python -I -S preemption_notice.py '{"endpoint": "http://169.254.169.254", "poll_seconds": 5, "known": []}'
 """
@@ -22,16 +22,17 @@ from urllib.parse import urlsplit
 TOKEN_PATH = "/latest/api/token"
 TOKEN_SECONDS = 21600
 INTERRUPTION = "/latest/meta-data/spot/instance-action"
-"""`{"action": "terminate", "time": "2026-09-18T08:22:00Z"}`, two minutes before."""
+"""Path of the interruption notice, `{"action": "terminate", "time": "2026-09-18T08:22:00Z"}`, given two minutes
+before."""
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
-"""`{"noticeTime": "2026-09-18T08:22:00Z"}`: the instance is at elevated risk."""
+"""Path of the rebalance recommendation, `{"noticeTime": "2026-09-18T08:22:00Z"}`: the instance is at elevated risk."""
 TIMEOUT_SECONDS = 1.0
 MAX_BYTES = 65536
 INTERRUPTIONS = ("terminate", "stop", "hibernate")
 
 
 class Metadata:
-    """The metadata service of this machine."""
+    """Metadata service of this machine."""
 
     def __init__(self, endpoint: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
@@ -43,7 +44,7 @@ class Metadata:
         self._token: str | None = None
 
     def get(self, path: str) -> Any:
-        """What stands there as JSON data; None where nothing does, or where the service does not answer."""
+        """Returns the JSON data at a path; None if there is none or the service does not respond."""
         for _ in range(2):
             if self._token is None:
                 self._token = self._fetch_token()
@@ -51,7 +52,7 @@ class Metadata:
                 return None
             status, body = self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
             if status == 401:
-                self._token = None  # it has run out, or the service was restarted
+                self._token = None  # the token has expired, or the service was restarted
                 continue
             return _json(body) if status == 200 else None
         return None
@@ -74,7 +75,7 @@ class Metadata:
 
 
 def notices(metadata: Metadata) -> Iterator[dict[str, str]]:
-    """The notices of the service: `action` (`terminate`, `stop` or `rebalance`) and `time`."""
+    """Yields the current notices: `action` (`terminate`, `stop` or `rebalance`) and `time`."""
     found = metadata.get(INTERRUPTION)
     if isinstance(found, dict) and found.get("action") in INTERRUPTIONS:
         action = "terminate" if found["action"] == "terminate" else "stop"
@@ -85,7 +86,7 @@ def notices(metadata: Metadata) -> Iterator[dict[str, str]]:
 
 
 def watch(spec: dict[str, Any], output: int, parent: int) -> None:
-    """Write each notice once, those in `known` never, until the parent ends.
+    """Writes each notice once, except those in `known`, until the parent process ends.
 
     `spec` has `endpoint`, `poll_seconds` and `known` (action and time of each).
     """
@@ -110,6 +111,6 @@ def _json(body: bytes) -> Any:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGINT):  # a machine that is shutting down may have notices still
+    for number in (signal.SIGTERM, signal.SIGINT):  # notices may still arrive while the machine shuts down
         signal.signal(number, signal.SIG_IGN)
     watch(json.loads(sys.argv[1]), 1, os.getppid())

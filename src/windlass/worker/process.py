@@ -1,4 +1,4 @@
-"""Processes of a node: their identity across pid reuse and reboots, and how to end all of them."""
+"""Processes of a node: identifies them across reuse of process ids and reboots, and ends all of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import time
 from typing import NamedTuple
 
 PADDING = "." * 4000
-"""Last argument of a process that forks ranks: room for their command lines; see `rename`."""
+"""Last argument of a process that forks ranks; it reserves space for their command lines, see `rename`."""
 Identity = tuple[int, int]
-"""Of a process in this boot: its pid, and the kernel ticks at which it started."""
+"""Identity of a process within a boot: its process id, and the kernel ticks at which it started."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_MM = 35
@@ -23,7 +23,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class ProcessStat(NamedTuple):
-    """A line of the process table."""
+    """Fields of `/proc/PID/stat`."""
 
     pid: int
     parent: int
@@ -31,22 +31,24 @@ class ProcessStat(NamedTuple):
     session: int
     state: str
     start_ticks: int
-    """Kernel ticks after boot at which it started: with the pid, and the boot, its identity."""
+    """Kernel ticks from boot to the start of the process. With process id and boot id, they identify the process."""
 
 
 def stat(pid: int) -> ProcessStat | None:
-    """The process table's line for `pid`; None where there is no such process (or no /proc)."""
+    """Reads `/proc/PID/stat`. Returns None if there is no such process, or no /proc."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode("ascii", "replace")
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name may hold spaces and brackets
+    fields = text[text.rindex(")") + 2 :].split()  # the name may contain spaces and parentheses
     return ProcessStat(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], int(fields[19]))
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a file of the system; empty where it cannot be read. Names in it may be any bytes, or cut off."""
+    """Returns the text of a system file, empty if it cannot be read. Invalid UTF-8 is replaced: names may be
+    any bytes.
+    """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -55,7 +57,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def boot_id() -> str:
-    """Names this boot of the machine: a pid and start time mean nothing after the next."""
+    """Returns the id of this boot of the machine. After a reboot, process ids and start times are no longer valid."""
     return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
@@ -66,13 +68,13 @@ def is_same(pid: int, start_ticks: int, boot: str) -> bool:
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """Memory of a process that is in RAM, shared pages included. Raises OSError."""
+    """Returns the resident memory of a process in bytes, shared pages included. Raises OSError."""
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def every() -> list[ProcessStat]:
-    """The process table; empty without /proc."""
+    """Returns all processes; empty without /proc."""
     try:
         found = [stat(int(name)) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -81,18 +83,18 @@ def every() -> list[ProcessStat]:
 
 
 def of_session(session: int) -> list[int]:
-    """Pids of the live processes in a session, whatever their parents are now."""
+    """Returns the process ids of the live processes in a session, whatever their current parents are."""
     return [line.pid for line in every() if line.session == session and line.state != "Z"]
 
 
 def kill_session(session: int) -> None:
-    """SIGKILL all of a session."""
+    """Sends SIGKILL to all processes of a session."""
     for pid in of_session(session):
         send(pid, signal.SIGKILL)
 
 
 def send(pid: int, number: int) -> bool:
-    """Signal a process that may be gone already, or another user's: what a script starts by `sudo` is root's."""
+    """Signals a process. Returns False if it has ended or belongs to another user (such as root, after `sudo`)."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -101,16 +103,16 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(group: int, number: int) -> None:
-    """Signal a process group that may be gone already."""
+    """Signals a process group, which may have ended already."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def rename(argv: list[str]) -> None:
-    """Show `argv` as this process's command line, as far as the room of the old one goes (Linux).
+    """Shows `argv` as this process's command line, if it fits in the space of the old one (Linux).
 
-    The kernel shows what lies between two addresses of the process's own memory (proc_pid_stat(5), arg_start and
-    arg_end); a process that was started with a long command line has room for another.
+    The kernel shows the memory between two addresses of the process (proc_pid_stat(5), arg_start and arg_end). A
+    process that was started with a long command line has space for another.
     """
     try:
         with open("/proc/self/stat", "rb") as file:
@@ -122,18 +124,20 @@ def rename(argv: list[str]) -> None:
     if start and stop - start > len(text):
         ctypes.memset(start, 0, stop - start)
         ctypes.memmove(start, text, len(text))
-        _prctl(_PR_SET_MM, _PR_SET_MM_ARG_END, start + len(text))  # needs a capability; without it zeros are shown too
-    name = ctypes.create_string_buffer(os.path.basename(argv[0]).encode()[:15])  # lives until the kernel has read it
+        # needs a capability; without it, trailing zeros are shown too
+        _prctl(_PR_SET_MM, _PR_SET_MM_ARG_END, start + len(text))
+    # must exist until the kernel has read it
+    name = ctypes.create_string_buffer(os.path.basename(argv[0]).encode()[:15])
     _prctl(_PR_SET_NAME, ctypes.addressof(name))
 
 
 def adopt_orphans() -> None:
-    """Become the parent of orphaned grandchildren, so that they can be found and ended (Linux)."""
+    """Makes this process the parent of orphaned descendants, so that they can be found and ended (Linux)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def reap_orphans(known: set[int]) -> None:
-    """Reap dead children other than those in `known`, for which another part waits."""
+    """Reaps exited children, except those in `known`, which other code waits for."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -145,13 +149,13 @@ def reap_orphans(known: set[int]) -> None:
 
 
 def end_descendants(patience_seconds: float = 5.0) -> None:
-    """SIGKILL and collect whatever our dead children have left, in whatever session it hides (Linux).
+    """Kills and reaps all remaining descendants, whatever their session (Linux).
 
-    It is ours by `adopt_orphans`; what it has started becomes ours as it dies.
+    After `adopt_orphans`, this process is their parent; when one of them dies, its children are adopted as well.
     """
     me = os.getpid()
     give_up = time.monotonic() + patience_seconds
-    while time.monotonic() < give_up:  # a process that the kernel holds cannot be killed
+    while time.monotonic() < give_up:  # limited in time: a process in uninterruptible sleep cannot be killed
         try:
             if os.waitpid(-1, os.WNOHANG)[0]:
                 continue
@@ -159,26 +163,26 @@ def end_descendants(patience_seconds: float = 5.0) -> None:
             return
         signalled = [send(pid, signal.SIGKILL) for pid in children(me)]
         if not any(signalled):
-            return  # only processes of other users are left
+            return  # only processes of other users remain
         time.sleep(0.002)
 
 
 def mapped(part: str) -> list[str]:
-    """Files in the memory of this process with `part` in their path."""
-    with open("/proc/self/maps", "rb") as file:  # paths may be any bytes
+    """Returns the files mapped into the memory of this process that have `part` in their path."""
+    with open("/proc/self/maps", "rb") as file:  # paths may contain any bytes
         paths = {os.fsdecode(line.split(None, 5)[-1].strip()) for line in file if b"/" in line}
     return sorted(path for path in paths if part in path)
 
 
 def children(parent: int) -> list[int]:
-    """The processes that have this one as their parent."""
+    """Returns the process ids of the children of a process."""
     return [line.pid for line in every() if line.parent == parent]
 
 
 class Birth:
-    """What a rank does between fork and exec: a process group of its own, and death with its node.
+    """Runs in a rank between fork and exec: creates its process group, and makes it die with its node.
 
-    An object rather than a closure, since the C library must be looked up before the fork.
+    An object rather than a closure, because the C library must be loaded before the fork.
     """
 
     def __init__(self) -> None:
@@ -186,7 +190,7 @@ class Birth:
         self._libc = _libc()
 
     def __call__(self) -> None:
-        """Runs in the child."""
+        """Runs in the child process."""
         os.setpgid(0, 0)
         if self._libc is not None:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -195,12 +199,12 @@ class Birth:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends (Linux)."""
+    """Makes the kernel kill this process when its parent ends (Linux)."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def is_locked(path: str) -> bool:
-    """Whether another process holds the lock of a file, which need not exist. Raises OSError."""
+    """Whether another process holds the lock of a file. False if the file does not exist. Raises OSError."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

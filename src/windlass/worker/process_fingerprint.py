@@ -1,4 +1,6 @@
-"""The state of a process that a fork cannot change: only forks of a process with the same equal a new process."""
+"""Fingerprint of the process state that a fork cannot change: only forks of a process with the same one equal a new
+one.
+"""
 
 from __future__ import annotations
 
@@ -27,34 +29,37 @@ CGROUP_LIMITS = {
     "cpuset.cpus": "",
     "cpuset.mems": "",
 }
-"""Files of a control group that limit what its processes can use, with what they hold where there is no limit.
+"""Files of a control group that limit its processes, with their content if there is no limit.
 
-`pids.max` is not among them: systemd sets the same high one for each of its groups."""
+`pids.max` is left out: systemd sets the same high limit for each of its groups.
+"""
 
 
 def process_fingerprint() -> dict[str, Any]:
-    """Rights, limits, namespaces and scheduling of this process, as JSON data. Raises OSError without `/proc`."""
+    """Returns rights, limits, namespaces and scheduling of this process as JSON data. Raises OSError without
+    `/proc`.
+    """
     limits = {number: resource.getrlimit(number) for number in LIMITS}
     return {
         "user": [os.getuid(), os.getgid()],
         "rights": [line for line in _read("status").splitlines() if line.split(":", 1)[0] in RIGHTS],
-        # A limit can be lowered but not raised again, and the stack's is looked at when a program starts.
+        # A hard limit can only be lowered, and the stack limit is applied when a program starts.
         "limits": {str(number): hard for number, (_, hard) in limits.items()},
         "stack": limits[resource.RLIMIT_STACK],
         "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
         "spaces": [os.readlink(f"/proc/self/ns/{name}") for name in SPACES],
         "root": os.readlink("/proc/self/root"),
         "cgroup": cgroup_limits(_read("cgroup")),
-        "boot": boot_id(),  # a home may be shared by machines that are alike
+        "boot": boot_id(),  # several machines with equal settings may share a home folder
         "oom": _read("oom_score_adj"),
     }
 
 
 def cgroup_limits(lines: str, mount: str = "/sys/fs/cgroup") -> object:
-    """The limits under which this process is, each with the control group that sets it; `lines` are its `cgroup` file.
+    """Returns the limits of this process, each with the control group that sets it; `lines` is its `cgroup` file.
 
-    Each login, and each tab of some terminals, has a control group of its own, mostly without limits: a fork of one
-    can serve another. Where limits cannot be read, as with version 1 of control groups, the groups themselves count.
+    Each login, and in some terminals each tab, has its own control group, mostly without limits: a fork made in one can
+    serve another. If limits cannot be read, as with cgroup v1, the names of the groups are returned instead.
     """
     if not lines.startswith("0::/") or lines.count("\n") > 1 or "/.." in lines:
         return lines
@@ -67,7 +72,7 @@ def cgroup_limits(lines: str, mount: str = "/sys/fs/cgroup") -> object:
                 with open(f"{mount}{folder}/{name}") as file:
                     value = file.read().strip()
             except OSError:
-                continue  # not controlled here, or the root
+                continue  # the controller is not enabled here, or this is the root group
             if value != default:
                 found.append([folder, name, value])
         if not folder:
@@ -76,7 +81,7 @@ def cgroup_limits(lines: str, mount: str = "/sys/fs/cgroup") -> object:
 
 
 def name_of(identity: dict[str, Any]) -> str:
-    """Twelve letters that stand for all of it."""
+    """Returns twelve hexadecimal digits that identify the fingerprint."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
