@@ -40,7 +40,7 @@ class OfferedCheck:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is checked: a cluster with a file, a target, or both."""
+    """The subject of a check: a cluster with a file, a target, or both."""
 
     named: ManagedCluster | None
     target: KubernetesTarget | None
@@ -134,7 +134,7 @@ def diagnosis(finding: Finding, on: str = "") -> OfferedCheck:
 
 
 def taken_up(offer: Offer) -> Check:
-    """What has come of an offer that the user agreed to."""
+    """Carry out an offer that the user agreed to; returns its result as a check."""
     try:
         return diagnosis(offer.act()).check
     except WindlassError as error:
@@ -194,7 +194,7 @@ def _images(context: Context) -> tuple[str, ...]:
 
 
 def _expected(named: ManagedCluster, outputs: Outputs) -> Expected:
-    """What a cluster that Windlass has made should have."""
+    """The expected state of a cluster that Windlass has made."""
     from windlass.clusters.eks.outputs import EFS_CLAIM, FSX_CLAIM
     from windlass.engines.kubernetes.reading.preflight.platform import Expected
     from windlass.engines.kubernetes.reading.preflight.pod_findings import Association

@@ -20,7 +20,7 @@ class Answers:
     name: str
     region: str
     gpus: tuple[tuple[str, int], ...]
-    """Instance types, each with the most nodes of it."""
+    """Instance types, each with its largest number of nodes."""
     spot: bool
     efs: bool
     public_access: tuple[str, ...] = ()

@@ -31,10 +31,10 @@ class Drained:
     """The result of `drain`."""
 
     drained: tuple[Holding, ...] = ()
-    """That are gone, in order."""
+    """Removed objects, in the order of their removal."""
     left: tuple[Holding, ...] = ()
-    """That their controllers should have removed: each with the finalizer that holds it and whether its controller
-    runs, or why its deletion was refused."""
+    """Objects that their controllers have not removed: each with the finalizer that holds it and whether its
+    controller runs, or why its deletion was refused."""
     kept: tuple[Holding, ...] = ()
     """Claims and volumes whose reclaim policy is Retain: they were not deleted, and their volumes cost money."""
 

@@ -31,7 +31,7 @@ class ExportedCluster:
 
     files: tuple[str, ...]
     left_out: tuple[str, ...]
-    """What the other tool cannot make."""
+    """Parts of the cluster that the other tool cannot make."""
 
 
 def export_eksctl(named: ManagedCluster, context: Context, *, force: bool) -> ExportedCluster:

@@ -1,4 +1,4 @@
-"""Finds the cluster that a command means: by a cluster file, or by the name of one that was made."""
+"""Finds the cluster that a command names, by a cluster file or by the name of a cluster that was made."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class StageStarted:
     """A stage of a command begins."""
 
     text: str
-    """What is done, as a heading: `installing operators`."""
+    """The heading of the stage: `installing operators`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedCluster:
-    """A cluster as its file describes it, and its working folder, which may not exist yet."""
+    """A cluster that Windlass manages: its cluster file and its working folder, which may not exist yet."""
 
     cluster: Cluster
     text: str
-    """Of the cluster file."""
+    """Text of the cluster file."""
     folder: ClusterFolder
 
     @property
@@ -50,7 +50,7 @@ class ManagedCluster:
         return self.folder.path / KUBECONFIG
 
     def aws(self, context: Context) -> Aws:
-        """The account in the region of the cluster. Raises MissingPart, AwsError."""
+        """AWS clients in the region of the cluster. Raises MissingPart, AwsError."""
         from windlass.clusters.aws import Aws
 
         return Aws(self.cluster.region, environ=context.environ)
@@ -62,7 +62,7 @@ class ManagedCluster:
         return Terraform(find_program(context.environ), self.folder, context.environ, on_event=on_event, stop=stop)
 
     def outputs(self) -> Outputs | None:
-        """What the last `up` has made; None before it has ended. Raises FolderError for outputs that are damaged."""
+        """Outputs of the last `up`; None before one has ended. Raises FolderError for damaged outputs."""
         import json
 
         from windlass.clusters.eks.outputs import Outputs

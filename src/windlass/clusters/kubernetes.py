@@ -36,7 +36,7 @@ def api_client(named: ManagedCluster, outputs: ApiServer | Outputs) -> Iterator[
 
 @contextlib.contextmanager
 def component_manager(named: ManagedCluster, outputs: Outputs, context: Context) -> Iterator[Manager]:
-    """The components of a cluster."""
+    """The manager of the operators in a cluster."""
     from windlass.clusters.components.manager import Manager
     from windlass.clusters.components.source import FolderSource, NetworkSource
     from windlass.clusters.components.values import gpu_pool, values_of
@@ -52,7 +52,7 @@ def component_manager(named: ManagedCluster, outputs: Outputs, context: Context)
 
 
 def create_namespace(named: ManagedCluster, outputs: Outputs) -> None:
-    """Create the namespace of the runs; one that is there stays as it is. Raises Refused, Unreachable."""
+    """Create the namespace of the runs unless it exists. Raises Refused, Unreachable."""
     from windlass.clusters.components.resources import Ref, Resources
 
     if outputs.namespace == "default":

@@ -1,4 +1,4 @@
-"""What a Terraform plan does to a cluster: its changes, how long AWS takes, what the cluster costs, and notes."""
+"""The plan of a cluster: Terraform's changes, the minutes that AWS takes, the price of the cluster, and notes."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ class ClusterPlan:
     summary: str
     """`Plan: 99 to add, 0 to change, 0 to destroy.`"""
     minutes: float
-    """That AWS usually takes, by its own and eksctl's figures; shown beforehand, and nothing is decided by it."""
+    """Usual duration in AWS, by figures of AWS and eksctl; for display only."""
     price: Estimate
     path: str
-    """Of the working folder, in which `terraform` runs by hand too."""
+    """Path of the working folder, in which `terraform` can be run by hand too."""
     is_private: bool
     """Whether the API server is reached from the VPC alone."""
     notes: tuple[str, ...] = ()
-    """What a person should know before agreeing: a bucket of others, dates of support, zones without an instance type,
-    and what could not be looked at."""
+    """Notes to read before confirming: a bucket of others, end of support, zones without an instance type, and checks
+    that could not be made."""
 
 
 def minutes(types: Iterable[str], *, is_destroy: bool = False) -> float:
@@ -79,7 +79,7 @@ def minutes(types: Iterable[str], *, is_destroy: bool = False) -> float:
 
 
 def cluster_plan(named: ManagedCluster, plan: Plan, context: Context, notes: Iterable[str] = ()) -> ClusterPlan:
-    """What a plan would do in AWS, how long it takes, and what the cluster costs."""
+    """A plan of Terraform with its duration in AWS and the price of the cluster."""
     return ClusterPlan(
         named.cluster.name,
         named.cluster.region,
@@ -95,8 +95,8 @@ def cluster_plan(named: ManagedCluster, plan: Plan, context: Context, notes: Ite
 
 
 def cluster_notes(named: ManagedCluster, aws: Aws, today: date) -> list[str]:
-    """What to know of a cluster file before it is applied: support of Kubernetes, and zones without an instance type,
-    which no node would start in. What AWS does not say is a note too.
+    """Notes on a cluster file before it is applied: end of support of its Kubernetes version, and zones that lack an
+    instance type, in which no node would start. A question that AWS does not answer is a note too.
     """
     from windlass.clusters.preflight.offerings import offering_findings, zones_of
     from windlass.errors import WindlassError
@@ -125,7 +125,7 @@ def require_kept(summary: PlanSummary) -> None:
 
 
 def price(cluster: Cluster, context: Context) -> Estimate:
-    """What a cluster costs by list prices: those that come with Windlass, or that `prices update` has fetched."""
+    """The price of a cluster by list prices, which come with Windlass or were fetched by `prices update`."""
     from windlass.pricing.items import items_of
     from windlass.pricing.refreshed import load
 

@@ -52,7 +52,7 @@ def recover(
 
 
 def recovery_lines(report: RecoveryReport) -> list[str]:
-    """What a recovery has done, and what a person has to look at."""
+    """Lines that describe a recovery: changes to the state, and resources that the user should check."""
     lock = [f"released the lock of {report.lock.who}"] if report.lock is not None else []
     return [
         *lock,

@@ -24,7 +24,7 @@ EMPTY_BYTES: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ClusterUsage:
-    """What is in a cluster before it is removed."""
+    """Runs and cloud resources of a cluster before its removal."""
 
     contents: Contents
     active: tuple[str, ...] = ()
@@ -32,11 +32,11 @@ class ClusterUsage:
     holdings: tuple[Holding, ...] = ()
     """What holds objects in AWS."""
     not_looked: str = ""
-    """Why nothing is known of what runs in the cluster; empty where it was looked at, and where there is none."""
+    """Why the API server could not be queried; empty if it was, or if no cluster exists."""
 
 
 def find_usage(named: ManagedCluster, found: Contents, context: Context) -> ClusterUsage:
-    """What is in a cluster that the state of Terraform has. Changes nothing in it."""
+    """Runs and cloud resources of the cluster in the state of Terraform, without changing any."""
     recorded = recorded_runs(named, context)
     if not found.has_cluster:
         return ClusterUsage(found, recorded)
@@ -44,7 +44,7 @@ def find_usage(named: ManagedCluster, found: Contents, context: Context) -> Clus
         return ClusterUsage(found, recorded, not_looked="the state of Terraform has no address of its API server")
     from windlass.clusters import drain
 
-    # That of another machine's `up` is not in this home.
+    # A kubeconfig that another machine has written is not in this home.
     write_private(named.kubeconfig, json.dumps(kubeconfig(found.api), indent=2).encode())
     try:
         with api_client(named, found.api) as client:
@@ -83,7 +83,7 @@ def training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:
 
 
 def require_idle(named: ManagedCluster, active: tuple[str, ...], not_looked: str = "") -> None:
-    """Raise UsageError while runs are active, or where it is not known whether they are."""
+    """Raise UsageError if runs are active, or if the cluster could not be queried."""
     if active:
         listed = "; ".join(active[:5]) + (f"; and {len(active) - 5} more" if len(active) > 5 else "")
         raise UsageError(

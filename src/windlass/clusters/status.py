@@ -36,13 +36,13 @@ class ClusterSummary:
     `unknown` where the state is in a bucket and was not read, or `damaged` where a file of its folder cannot be read.
     """
     resources: int
-    """That Terraform has made."""
+    """Number of resources in the state of Terraform."""
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """One cluster: what Terraform and the cluster report."""
+    """The status of a cluster, by Terraform, AWS and its API server."""
 
     summary: ClusterSummary
     drift: tuple[Change, ...]
@@ -57,7 +57,7 @@ class ClusterStatus:
     not_looked: tuple[str, ...] = ()
     """What AWS was asked for comparison and did not answer."""
     notes: tuple[str, ...] = ()
-    """What a person should know: dates of support."""
+    """Notes, such as the end of support of the Kubernetes version."""
 
 
 def summaries(context: Context) -> Sequence[ClusterSummary]:
@@ -66,7 +66,7 @@ def summaries(context: Context) -> Sequence[ClusterSummary]:
 
 
 def _listed(folder: ClusterFolder, context: Context) -> ClusterSummary:
-    """One row of the list: a damaged folder does not end the list."""
+    """Summary of one cluster; a damaged folder is listed as `damaged`."""
     try:
         return summary(of_folder(folder, context))
     except WindlassError:
@@ -74,8 +74,8 @@ def _listed(folder: ClusterFolder, context: Context) -> ClusterSummary:
 
 
 def summary(named: ManagedCluster, in_bucket: int | None = None) -> ClusterSummary:
-    """One cluster, by its folder; `in_bucket` is the number of resources of a state in a bucket, None where it was not
-    asked for. Raises FolderError.
+    """Summary of a cluster by its folder; `in_bucket` is the number of resources of a state in a bucket, None if the
+    bucket was not read. Raises FolderError.
     """
     from windlass.clusters.recovery import needs_recovery
 
@@ -110,7 +110,7 @@ def _resources(named: ManagedCluster) -> int:
 
 
 def status(named: ManagedCluster, context: Context, on_event: OnEvent, *, with_drift: bool = True) -> ClusterStatus:
-    """One cluster: what differs in AWS, and how its operators are. Raises TerraformError."""
+    """The status of a cluster: differences in AWS, and the state of its operators. Raises TerraformError."""
     drift: tuple[Change, ...] = ()
     in_bucket: int | None = None
     added: tuple[AddedRule, ...] = ()

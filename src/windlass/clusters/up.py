@@ -29,7 +29,7 @@ PROGRAMS: Final = {
     "helm": "https://helm.sh/docs/intro/install/",
     "aws": "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html",
 }
-"""What `up` needs beside Terraform, by where it is had."""
+"""Programs that `up` needs beside Terraform, with their download pages."""
 UNFINISHED: Final = (
     "an earlier command did not end: `up` first takes up again what it left, and this plan may show that as missing"
 )
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class RunSetup(Protocol):
-    """What the engine of the cluster's target does once, so that runs can be made there."""
+    """One-time setup of a target by its engine, before runs."""
 
     def set_up(self) -> None:
         """Create what supervisors need. Raises UsageError, EngineError."""
@@ -127,7 +127,7 @@ def in_state(named: ManagedCluster, context: Context, bucket: Bucket, state: Map
 
 
 def foreign_notes(bucket: Bucket) -> list[str]:
-    """What to know of a bucket of others."""
+    """Notes on a bucket that is not managed by the cluster."""
     from windlass.clusters.storage.bucket import whose
 
     if bucket.is_managed:

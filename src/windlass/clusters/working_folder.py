@@ -27,7 +27,7 @@ SERVICES: Final = (
 
 
 def endpoints(context: Context) -> dict[str, str]:
-    """Of an emulator that `$AWS_ENDPOINT_URL` names, by service; none for AWS."""
+    """Endpoints of the emulator in `$AWS_ENDPOINT_URL`, by service; empty for AWS."""
     url = context.environ.get("AWS_ENDPOINT_URL")
     return dict.fromkeys(SERVICES, url) if url else {}
 
@@ -97,7 +97,7 @@ def _refuse_other_name(named: ManagedCluster) -> None:
 
 
 def _refuse_other_region(named: ManagedCluster) -> None:
-    """In another region Terraform finds nothing of what it has made, and forgets it, while AWS bills it."""
+    """Terraform would not find its resources in another region and drop them from the state, while AWS bills them."""
     before = named.folder.variables().get("region")
     if before in (None, named.cluster.region) or not _may_have_resources(named):
         return
@@ -115,7 +115,7 @@ def _may_have_resources(named: ManagedCluster) -> bool:
 
 
 def local_resources(named: ManagedCluster) -> int:
-    """How many resources a state in the working folder names; 0 where there is none. Raises FolderError."""
+    """Number of resources in the local state; 0 without a state. Raises FolderError."""
     found = (named.folder.local_state() or {}).get("resources", [])
     return sum(len(one.get("instances", ())) for one in found if one.get("mode") == "managed")
 

@@ -9,7 +9,7 @@ from windlass.runs.phase import Phase
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One thing that a run has made."""
+    """A result of a run."""
 
     kind: str
     """`outputs`, `checkpoints`, `uploaded`: outputs in a store, or `code`: what a script has left in its own folder."""
@@ -18,23 +18,23 @@ class Artifact:
     where: str
     """A path, in a claim relative to it, or an address."""
     claim: str = ""
-    """Its name; empty elsewhere."""
+    """Name of the claim; empty for other places."""
     files: int | None = None
     """Null where they were not counted, and for checkpoints."""
     bytes: int | None = None
     """Of complete checkpoints together, or of the newest one where the others were not read; null where not known."""
     digest: str = ""
-    """Of the set that was uploaded."""
+    """Digest of the uploaded set."""
     steps: tuple[int, ...] | None = None
     """Of complete checkpoints, the newest first; null where they were not read."""
     newest_step: int | None = None
-    """Of the newest checkpoint."""
+    """Step of the newest checkpoint."""
     others: int = 0
     """Entries of the folder that are no checkpoints of windlass.train."""
     copy: str = ""
     """The command that copies it to this machine; empty where there is nothing to be copied."""
     note: str = ""
-    """What a user has to know of it, such as that it is deleted with the pods."""
+    """A remark for the user, such as: deleted with the pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactList:
-    """What a run has made."""
+    """The results of a run."""
 
     id: str
     phase: Phase
     artifacts: tuple[Artifact, ...]
     files: tuple[OutputFile, ...] | None
-    """Of the outputs, the first 10,000 by name; null without --files."""
+    """The first 10,000 output files by name; null without --files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class RunOnCluster:
     supervisor: str
     """`cluster` where its supervisor is a pod of the cluster, and with it the record; else empty."""
     labels: Mapping[str, str]
-    """Those of its job."""
+    """Labels of the job."""
     note: str
     """What users have written about it, where its record is in the cluster or here."""
     warnings: tuple[RunWarning, ...]
@@ -60,7 +60,7 @@ def on_cluster(state: RunState) -> RunOnCluster:
 
 
 def placed(state: RunState) -> dict[str, Any]:
-    """What a view has of where a run is."""
+    """Fields of a run's location and pods."""
     placement = state.placement
     assert placement is not None
     return {
@@ -93,7 +93,7 @@ class RunOnClusterWithPods(RunOnCluster):
     """The same, alone."""
 
     pods: tuple[Pod, ...]
-    """Those of the newest attempt."""
+    """Pods of the newest attempt."""
     progress: Mapping[str, Any]
     """What its first node has last reported."""
 

@@ -1,4 +1,4 @@
-"""What a run has cost: what `windlass cost` prints."""
+"""The cost of a run, as `windlass cost` prints it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.runs.phase import Phase
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """What a run has cost."""
+    """The cost of a run."""
 
     id: str
     phase: Phase

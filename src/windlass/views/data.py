@@ -34,7 +34,7 @@ class DataCopyPreview:
     source: str
     destination: str
     files: tuple[DataFile, ...]
-    """That would be copied, by name; without digests, for none is read."""
+    """Files that would be copied, by name; without digests, since no file is read."""
     bytes: int
     """Of these files."""
     unchanged_files: int
@@ -92,7 +92,7 @@ class DataList:
 
     address: str
     digest: str
-    """Of the set; empty where its manifest cannot be read, or has other files or versions."""
+    """Digest of the set; empty if the manifest cannot be read or does not match the files."""
     files: tuple[DataFile, ...]
     problem: str
-    """Why its manifest cannot be read, or how the files differ from it; empty where neither is so, or there is none."""
+    """Why the manifest cannot be read, or how the files differ from it; empty without a problem or a manifest."""

@@ -10,7 +10,7 @@ from windlass.runs.phase import Phase
 
 @dataclass(frozen=True, slots=True)
 class RunDisk:
-    """What a run takes on the disk of this machine."""
+    """Disk space of a run on this machine."""
 
     id: str
     phase: Phase
@@ -20,17 +20,17 @@ class RunDisk:
     """Files of its results, where those are in its folder."""
     result_bytes: int
     checkpoint_bytes: int
-    """Of the checkpoints in its folder."""
+    """Bytes of the checkpoints in its folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What the records of this machine take on its disk."""
+    """Disk space of all records on this machine."""
 
     home: str
     """The folder, `$WINDLASS_HOME`."""
     bytes: int
-    """Of all of it."""
+    """Total of the folder."""
     runs: tuple[RunDisk, ...]
     """The largest first."""
     others: Mapping[str, int]
@@ -59,7 +59,7 @@ class PrunedRuns:
 
     removed: tuple[PrunedRun, ...]
     kept: tuple[PrunedRun, ...]
-    """Those that `--force` would have removed too."""
+    """Runs that `--force` would also have removed."""
     is_dry: bool
     """Whether nothing was removed."""
 

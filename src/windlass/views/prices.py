@@ -20,7 +20,7 @@ class InstancePrice:
     spot: SpotRange | None
     """Null before `windlass prices update`."""
     unknown: str
-    """Why `on_demand` is null; empty where it is not."""
+    """Why `on_demand` is null; empty if there is a price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ChargeView:
     price: Price | None
     """Null where no source states it."""
     unknown: str
-    """Why `price` is null; empty where it is not."""
+    """Why `price` is null; empty if there is a price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class PriceList:
     instances: tuple[InstancePrice, ...]
     """The types that were asked for; else those with an accelerator that have a price."""
     charges: tuple[ChargeView, ...]
-    """What is billed besides; empty where types were asked for."""
+    """Prices of other services; empty if instance types were requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionUpdated:
-    """What was fetched for a region."""
+    """Prices that were fetched for a region."""
 
     region: str
     date: str

@@ -1,7 +1,7 @@
-"""Which attributes of domain values `-o json` prints, and under which names; a dataclass that is not here prints all.
+"""The attributes of domain values that `-o json` prints, with their names; other dataclasses print all fields.
 
-A row is the class and what is printed of it, in order: an attribute or a property, also of another attribute
-(`ref.kind`), by its last name or by a NAME= before it; `:2` behind it rounds an amount to cents.
+A row has a class and its printed attributes in order: fields and properties, also of another attribute (`ref.kind`).
+The JSON name is the last name of the path, or NAME in NAME=PATH; `:2` after a path rounds an amount to cents.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ PROJECTIONS: Final[Mapping[str, str]] = {
 
 
 class Printed(NamedTuple):
-    """One field of a projection."""
+    """A field of a projection."""
 
     name: str
     path: str
-    """Of the attribute, with a dot before each further one."""
+    """Attribute path, such as `ref.kind`."""
     read: Callable[[Any], Any]
 
 
@@ -64,7 +64,7 @@ _read: Final[dict[type, tuple[Printed, ...]]] = {}
 
 
 def projection(kind: type) -> tuple[Printed, ...]:
-    """What is printed of a class; nothing for one that prints all of its fields."""
+    """The printed fields of a class; empty for a class that prints all of its fields."""
     found = _read.get(kind)
     if found is None:
         row = PROJECTIONS.get(f"{kind.__module__}.{kind.__qualname__}", "")

@@ -63,22 +63,22 @@ class RunSummary:
     supervisor: str
     """`cluster` where its supervisor is a pod of the cluster; empty where it is a process of `host`."""
     labels: Mapping[str, str]
-    """Those of its job."""
+    """Labels of the job."""
     note: str
     """What its user has written about it."""
     phase: Phase
     exit_code: int | None
-    """The exit code of the rank that failed first; null while the run goes on."""
+    """The exit code of the rank that failed first; null while the run is active."""
     created_at: float
     """Unix seconds."""
     ended_at: float | None
-    """Unix seconds; null while the run goes on."""
+    """Unix seconds; null while the run is active."""
     attempts: tuple[Attempt, ...]
     """Oldest first."""
     phases: Mapping[Phase, float]
     """Seconds in each phase; they sum to the wall clock."""
     ranks: tuple[RankState, ...]
-    """Those of the newest attempt."""
+    """Ranks of the newest attempt."""
     progress: events.Progress
     """The newest report of the script."""
     cause: events.RootCause | None
@@ -98,9 +98,9 @@ class RunSummary:
     output_dir: str
     """Where the script writes its results."""
     as_of: float | None
-    """When the state that is shown was true, in Unix seconds; null where it is as of now."""
+    """When the state was read, in Unix seconds; null if it is current."""
     stale: str | None
-    """Why the state may be another by now; null where it is as of now."""
+    """Why the state may have changed since; null if it is current."""
 
     def elapsed(self, now: float) -> float:
         """Seconds from the run's beginning to its end, or to `now`."""

@@ -32,7 +32,7 @@ class Bucket:
     """Where it is, for a bucket of a cluster of the same name in another region."""
 
     def variables(self) -> dict[str, Any]:
-        """Its part of the variables of the Terraform configuration."""
+        """Variables of the Terraform configuration that describe the bucket."""
         return {"bucket_managed": self.is_managed, "bucket_key_arn": self.key_arn}
 
 

@@ -26,7 +26,7 @@ class Volumes:
 
 
 def of_cluster(client: Client) -> Volumes:
-    """Those that the cluster has now. Raises Refused, Unreachable."""
+    """The volumes that exist in the cluster. Raises Refused, Unreachable."""
     from windlass.clusters.components.resources import Resources
 
     found = list(Resources(client).list("v1", "PersistentVolume"))
@@ -48,7 +48,7 @@ def remember(named: ManagedCluster, found: Volumes) -> Volumes:
 
 
 def remembered(named: ManagedCluster) -> Volumes:
-    """Those that earlier commands have seen. Raises FolderError for a file that is damaged."""
+    """The volumes that earlier commands have recorded. Raises FolderError for a damaged record."""
     path = named.folder.path / FILE
     try:
         found = json.loads(path.read_bytes()) if path.exists() else {}
