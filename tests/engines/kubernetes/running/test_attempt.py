@@ -183,10 +183,10 @@ def test_only_what_the_cluster_itself_reports_absent_for_some_seconds_was_delete
     html, absent = without_job(reply(b"<html>404</html>", 404)), without_job(not_found("jobs", "r-1-1"))
     began = time.monotonic()
     with attempt_of(html, tmp_path / "a") as (kept, _), attempt_of(absent, tmp_path / "b") as (deleted, _):
-        until(lambda: deleted.pods.is_over is not None)
+        until(lambda: deleted.pods.owner.over is not None)
         assert time.monotonic() - began > ABSENT_SECONDS - 0.1
-        assert deleted.pods.is_over == "Job r-1-1 was deleted"
-        assert kept.pods.is_over is None
+        assert deleted.pods.owner.over == "Job r-1-1 was deleted"
+        assert kept.pods.owner.over is None
 
 
 class Full(ClusterOfOneRun):

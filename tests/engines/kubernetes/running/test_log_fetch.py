@@ -111,7 +111,7 @@ def test_the_end_of_a_reader_deletes_nothing_that_a_queue_has_suspended(server: 
             until(lambda: attempt.pods.are_made)
             put_job(server, suspend=True)
             server.remove("Pod", f"{RUN}-1-0-abcde")
-            until(lambda: attempt.pods.taken_back)
+            until(lambda: attempt.pods.owner.taken_back)
         assert server.names("Job") == [f"{RUN}-1"]
 
 

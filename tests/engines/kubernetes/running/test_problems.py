@@ -39,7 +39,7 @@ class Waiting:
         self.now = 1_767_225_700.0
         monkeypatch.setattr(background, "start", lambda *_args: None)
         monkeypatch.setattr(problems, "time", types.SimpleNamespace(time=lambda: self.now))
-        self.pods = types.SimpleNamespace(pod=lambda _place: POD, ends=[], taken_back=None)
+        self.pods = types.SimpleNamespace(pod=lambda _place: POD, owner=types.SimpleNamespace(ends=[], taken_back=None))
         self.queue = types.SimpleNamespace(holds=False)
         client = cast("Client", types.SimpleNamespace(health=None))
         self.problems = PodProblems(

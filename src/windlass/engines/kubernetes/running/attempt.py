@@ -210,7 +210,7 @@ class PodNode(Node):
         if pod is not None:
             return why_it_ended(pod)
         is_refused = self.place in problems.without_capacity() or not pods.is_gone(self.place)
-        return pods.is_over or (problems.why_not_created() if is_refused else "its pod is gone")
+        return pods.owner.over or (problems.why_not_created() if is_refused else "its pod is gone")
 
     def why_lost(self) -> str:
         """See `Node`: a pod that was deleted, or whose node does not answer, has no exit code of its own."""
@@ -369,7 +369,7 @@ class PodAttempt(Attempt):
     @property
     def is_taken_back(self) -> bool:
         """Whether a queue has suspended the owner object of the pods."""
-        return self.pods.taken_back is not None
+        return self.pods.owner.taken_back is not None
 
     @property
     def ended_by_target(self) -> str | None:  # type: ignore[override]
@@ -377,7 +377,7 @@ class PodAttempt(Attempt):
         pods = [pod for node in self.nodes if (pod := node.pod) is not None]
         if any(pod.get("status", {}).get("reason") == DEADLINE for pod in pods):
             return "timeout"
-        if self.pods.taken_back is not None and is_deactivated(self.pods.taken_back):
+        if self.pods.owner.taken_back is not None and is_deactivated(self.pods.owner.taken_back):
             return "stop"
         return "preemption" if self.is_taken_back else None
 
@@ -392,7 +392,7 @@ class PodAttempt(Attempt):
 
         A new attempt would get a new Workload, which is active: it would undo what an administrator has decided.
         """
-        if not self._is_noticed and (seen := self.pods.taken_back) is not None:
+        if not self._is_noticed and (seen := self.pods.owner.taken_back) is not None:
             self._is_noticed = True
             if is_deactivated(seen):
                 yield Reported(time.time(), StopRequested(QUEUE))

@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from windlass.engines.kubernetes.access import background
-from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS, Absence
+from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.object_reports import ends_of, finished_indexes, why_over
-from windlass.engines.kubernetes.objects.observations import ObjectReport, QueueStatus
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
 from windlass.engines.kubernetes.objects.pod_status import (
     has_ended,
@@ -23,8 +21,7 @@ from windlass.engines.kubernetes.objects.pod_status import (
 )
 from windlass.engines.kubernetes.objects.pods import Pod, pod_id
 from windlass.engines.kubernetes.reading import eviction
-from windlass.engines.kubernetes.reading.admission import is_suspended
-from windlass.engines.kubernetes.reading.kueue import evicted
+from windlass.engines.kubernetes.running.owner_object import OwnerObject
 
 WATCH_SECONDS: Final = 20
 """How long one watch lasts: then the object that makes the pods is read, and all is listed anew where it is due."""
@@ -56,17 +53,14 @@ class PodWatch:
         self._assignment = assignment
         self._places = {one: place for place, one in enumerate(assignment.pods)}
         self._selector = assignment.selector(run_id)
-        self._name = layout.attempt_name(run_id, assignment.newest)
-        self._owner = owner
+        self.owner = OwnerObject(client, *owner, layout.attempt_name(run_id, assignment.newest), listen)
+        """The newest one, the only one that may still create pods."""
         self._changed = changed
-        self._listen = listen
         self._pods: dict[int, Pod] = {}
         self._gone: set[int] = set()
         self._num_asked = 0
         """How often it was asked why a pod was evicted."""
         self._is_listed = False
-        self._finished: frozenset[int] = frozenset()
-        """Indexes for which the newest owner object creates no pod any more."""
         self._closed = threading.Event()
         self._version = ""
         """Of the last list or change."""
@@ -74,19 +68,7 @@ class PodWatch:
         """Monotonic seconds."""
         self._is_unbroken = False
         """Whether the last watch ended as it should."""
-        self._is_ended = False
-        self._absence = Absence()
-        self._is_absent = False
-        """Whether the owner object was reported absent when it was last read."""
-        self.is_over: str | None = None
-        """Why it will create no more pods, once that is known."""
-        self.ends: list[ObjectReport] = []
-        """The same for a record."""
-        self.is_suspended = False
-        """Whether the owner object was suspended when it was last read."""
-        self.taken_back: QueueStatus | None = None
-        """Why it was suspended after it had made pods, which then are deleted; None where it was not."""
-        background.start(f"pods of {self._name}", self._turn, self._closed, client.health)
+        background.start(f"pods of {self.owner.name}", self._turn, self._closed, client.health)
 
     def close(self) -> None:
         """Stop watching."""
@@ -107,8 +89,8 @@ class PodWatch:
         if pod is None:
             made = self._assignment.pods[place]
             # Pods of older owner objects were there when they got their order.
-            is_past = made.made_for != self._assignment.newest or made.index in self._finished
-            return self.is_over is not None or (is_past and self._is_listed)
+            is_past = made.made_for != self._assignment.newest or made.index in self.owner.finished
+            return self.owner.over is not None or (is_past and self._is_listed)
         return place in self._gone or is_lost(pod)
 
     def is_lost(self, place: int) -> bool:
@@ -125,8 +107,8 @@ class PodWatch:
         try:
             self._read_owner() if is_known else self._list()
             self._changed()
-            seconds = math.ceil(ABSENT_SECONDS) if self._is_absent and self.is_over is None else WATCH_SECONDS
-            self._client.health.well(f"pods of {self._name}")
+            seconds = math.ceil(ABSENT_SECONDS) if self.owner.is_absent and self.owner.over is None else WATCH_SECONDS
+            self._client.health.well(f"pods of {self.owner.name}")
             for event in self._client.watch("v1", "Pod", self._selector, self._version, seconds):
                 self._take(event)
                 if self._closed.is_set():
@@ -155,7 +137,7 @@ class PodWatch:
         if place is None:
             return
         is_deleted = event["type"] == "DELETED" or pod["metadata"].get("deletionTimestamp")
-        if is_deleted and self.is_over is None:
+        if is_deleted and self.owner.over is None:
             self._read_owner()  # where all pods are deleted, mostly their owner was deleted or suspended
         pod = self._named(pod)
         if self._put(place, pod) and event["type"] == "DELETED":
@@ -166,8 +148,8 @@ class PodWatch:
         """The pod with Karpenter's reason to evict it, which is asked for once it has ended."""
         if (
             not has_ended(pod)
-            or self.taken_back is not None
-            or self.is_over is not None
+            or self.owner.taken_back is not None
+            or self.owner.over is not None
             or self._num_asked >= MAX_ASKED
         ):
             return pod
@@ -186,41 +168,11 @@ class PodWatch:
 
     def end(self) -> None:
         """Delete the owner object, which never created all pods. Raises EngineError."""
-        api, kind = self._owner
-        self._is_ended = True
-        self._client.delete(api, kind, self._name)
-        self.is_over = f"{kind} {self._name} was deleted before it had made all pods"
+        self.owner.end()
         self._changed()
 
     def _read_owner(self) -> None:
-        self._listen()
-        api, kind = self._owner
-        if self._is_ended:
-            return
-        try:
-            owner = self._client.get(api, kind, self._name)
-        except Refused as error:
-            self._take_absence(kind, is_absent=error.is_absent(self._name, kind))
-            return
-        self._take_absence(kind, is_absent=False)
-        self.ends = list(ends_of(owner, kind, self._name))
-        self._finished = finished_indexes(owner)
-        self.is_suspended = is_suspended(owner)
-        if self.is_suspended and self._pods and self.taken_back is None:
-            self.taken_back = evicted(self._client, owner)
-        if why := why_over(owner):
-            self.is_over = f"{kind} {self._name} is {why}"
-
-    def _take_absence(self, kind: str, *, is_absent: bool) -> None:
-        """Whether the owner object is gone: it is once it was absent for some seconds, or its pods are deleted too."""
-        is_removed = self._absence.is_confirmed(is_absent=is_absent)
-        self._is_absent = is_absent
-        if not is_absent:
-            return
-        if is_removed:
-            self.is_over = f"{kind} {self._name} was deleted"
-        if is_removed or any("deletionTimestamp" in pod["metadata"] for pod in self._pods.values()):
-            self.ends = list(ends_of(None, kind, self._name))
+        self.owner.read(self._pods.values())
 
 
 def _slim(pod: Pod) -> Pod:

@@ -123,7 +123,7 @@ class PodProblems:
 
     def _is_expected(self, place: int) -> bool:
         """Whether a pod is deleted by us, by a queue, or because another failed: its owner then deletes the rest."""
-        if self._pods.taken_back is not None:
+        if self._pods.owner.taken_back is not None:
             return True
         others = (pod_status(0, self._pods.pod(other)) for other in range(self._num_nodes) if other != place)
         return place in self.ours or any(pod.state == "ended" and pod.exit_code != 0 for pod in others)
@@ -155,7 +155,7 @@ class PodProblems:
         of_objects = () if self._queue.holds else self._objects
         for report in (*of_objects, *self._provisioning.reports):
             yield from self._warned(report, now, OBJECTS)
-        for report in self._pods.ends:
+        for report in self._pods.owner.ends:
             yield from self._warned(report, now, ENDS)
         yield from self._provisioning.news()
 

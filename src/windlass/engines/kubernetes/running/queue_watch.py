@@ -31,7 +31,7 @@ class QueueWatch:
 
     def read(self) -> None:
         """Read its status, where a queue has to do with it. Raises EngineError."""
-        if not (self._is_named or self._pods.is_suspended):
+        if not (self._is_named or self._pods.owner.is_suspended):
             return  # no extra request for attempts that no queue holds back
         self._seen = kueue.read(self._client, self._client.get(*self._owner))
         self.is_open = self._seen is not None and self._seen.state in WAITS
@@ -43,7 +43,7 @@ class QueueWatch:
 
     def news(self) -> Iterator[Reported]:
         """What is new."""
-        seen = self._pods.taken_back or self._seen
+        seen = self._pods.owner.taken_back or self._seen
         if seen is None or (seen.state == "admitted" and not seen.workload):
             return
         if seen.state in WAITS and self._pods.are_made:  # it may have trained and ended before it is read again

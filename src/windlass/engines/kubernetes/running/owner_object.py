@@ -1,0 +1,75 @@
+"""Reads the owner object of the pods of an attempt: whether it still creates pods, and why it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from windlass.engines.kubernetes.access.absence import Absence
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.errors import Refused
+from windlass.engines.kubernetes.objects.object_reports import ends_of, finished_indexes, why_over
+from windlass.engines.kubernetes.objects.observations import ObjectReport, QueueStatus
+from windlass.engines.kubernetes.objects.pods import Pod
+from windlass.engines.kubernetes.reading.admission import is_suspended
+from windlass.engines.kubernetes.reading.kueue import evicted
+
+
+class OwnerObject:
+    """The Job, JobSet or other object that creates the pods of an attempt, as it was when it was last read."""
+
+    def __init__(self, client: Client, api: str, kind: str, name: str, listen: Callable[[], None]) -> None:
+        """`listen` is called before each read."""
+        self._client = client
+        self._api, self._kind = api, kind
+        self.name = name
+        self._listen = listen
+        self._absence = Absence()
+        self._is_deleted = False
+        """Whether it was deleted by `end`."""
+        self.is_absent = False
+        """Whether it was reported absent."""
+        self.over: str | None = None
+        """Why it will create no more pods, once that is known."""
+        self.ends: list[ObjectReport] = []
+        """The same for a record."""
+        self.finished: frozenset[int] = frozenset()
+        """Indexes for which it creates no pod any more."""
+        self.is_suspended = False
+        self.taken_back: QueueStatus | None = None
+        """Why it was suspended after it had created pods, which then are deleted; None where it was not."""
+
+    def read(self, pods: Collection[Pod]) -> None:
+        """Read it; `pods` are those that it has created, as far as they were seen. Raises EngineError."""
+        self._listen()
+        if self._is_deleted:
+            return
+        try:
+            found = self._client.get(self._api, self._kind, self.name)
+        except Refused as error:
+            self._take_absence(pods, is_absent=error.is_absent(self.name, self._kind))
+            return
+        self._take_absence(pods, is_absent=False)
+        self.ends = list(ends_of(found, self._kind, self.name))
+        self.finished = finished_indexes(found)
+        self.is_suspended = is_suspended(found)
+        if self.is_suspended and pods and self.taken_back is None:
+            self.taken_back = evicted(self._client, found)
+        if why := why_over(found):
+            self.over = f"{self._kind} {self.name} is {why}"
+
+    def end(self) -> None:
+        """Delete it before it has created all pods. Raises EngineError."""
+        self._is_deleted = True
+        self._client.delete(self._api, self._kind, self.name)
+        self.over = f"{self._kind} {self.name} was deleted before it had made all pods"
+
+    def _take_absence(self, pods: Collection[Pod], *, is_absent: bool) -> None:
+        """Whether it is removed: it is once it was absent for some seconds, or its pods are deleted too."""
+        is_removed = self._absence.is_confirmed(is_absent=is_absent)
+        self.is_absent = is_absent
+        if not is_absent:
+            return
+        if is_removed:
+            self.over = f"{self._kind} {self.name} was deleted"
+        if is_removed or any("deletionTimestamp" in pod["metadata"] for pod in pods):
+            self.ends = list(ends_of(None, self._kind, self.name))
