@@ -28,8 +28,7 @@ from windlass.engines.kubernetes.objects.pods import Pod
 from windlass.engines.kubernetes.objects.quantity import is_true
 from windlass.engines.kubernetes.reading import eviction
 from windlass.engines.kubernetes.reading.admission import is_deactivated
-from windlass.engines.kubernetes.reading.logs.feed import NodeFeed, NodeFiles, Readers
-from windlass.engines.kubernetes.reading.logs.follower import Connections, Follower, raise_file_limit
+from windlass.engines.kubernetes.running.attempt_logs import AttemptLogs
 from windlass.engines.kubernetes.running.collection import HOLD_SECONDS
 from windlass.engines.kubernetes.running.pod_watch import PodWatch
 from windlass.engines.kubernetes.running.problems import PodProblems
@@ -43,12 +42,9 @@ from windlass.runs.events import StopRequested
 from windlass.runs.node_events import RankSeen, Reported
 from windlass.runs.stop_request import QUEUE
 from windlass.supervise.backend import Attempt, Intent, Node
-from windlass.supervise.log_tail import LogTail, last_line_at
+from windlass.supervise.log_tail import last_line_at
 from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, PreemptionNotice, RankFailure
 
-WAKE_SECONDS_A_NODE: Final = 0.0003
-"""Between two times that the monitor is woken for events, in attempts of many nodes: a look at all takes that long."""
-MANY_NODES: Final = 64
 EXEC_LAG_SECONDS: Final = 3.0
 """How long a command in a pod, and the log of what it changes, may take for a supervisor outside of the cluster."""
 AGAIN_SECONDS: Final = 5.0
@@ -82,7 +78,7 @@ class PodNode(Node):
         """When each signal was last sent: a shutdown repeats it every turn."""
         self._ended_first_at = float("-inf")
         """When the end of the first node was last reported to it."""
-        self.log = attempt.make_log(number, place, ranks)
+        self.log = attempt.logs.open(number, place, ranks)
 
     @property
     def pod(self) -> Pod | None:
@@ -278,32 +274,28 @@ class PodAttempt(Attempt):
         each has run. What ranks print is written to the files of the attempt where its logs are followed.
         """
         super().__init__(folder, ())
-        raise_file_limit()
         self.client = client
         self.run_id = plan.run_id
         self.number = number
         self.assignment = assignment or PodAssignment.of(folder, number, len(specs))
         has_spares = plan.num_spares > 0
-        own = [one.made_for for one in self.assignment.pods]
-        self._firsts = firsts or (self.assignment.first_attempts(folder) if has_spares else own)
         newest = self.assignment.newest
         self.wake = wake
         self.signals = Signals(control, number, client.health)
-        self._wake_pause = WAKE_SECONDS_A_NODE * len(specs) if len(specs) >= MANY_NODES else 0.0
-        self._woken_at = 0.0
-        self._events = control.events
-        self._connections = Connections(len(specs))
-        self._readers = Readers(len(specs), plan.policy.hang_seconds)
-        if self._events is not None:  # how much is printed is reported by the pods
-            self.output_lag_seconds = self._readers.printed_seconds
-        else:
-            self.report_lag_seconds = EXEC_LAG_SECONDS
         self.is_seen_alive = False
         """Whether this supervisor has seen a pod of it run."""
         made = plan.only(AttemptStep).manifest
         self.ear = Ear(client, plan.run_id, folder.parent)
         owner = (made["apiVersion"], made["kind"])
         self.pods = PodWatch(client, plan.run_id, self.assignment, owner, self._pods_changed, self.ear.listen)
+        own = [one.made_for for one in self.assignment.pods]
+        firsts = firsts or (self.assignment.first_attempts(folder) if has_spares else own)
+        hang_seconds = plan.policy.hang_seconds
+        self.logs = AttemptLogs(client, self.pods, self.assignment, firsts, folder, control.events, hang_seconds, wake)
+        if (seconds := self.logs.printed_seconds) is not None:
+            self.output_lag_seconds = seconds
+        else:
+            self.report_lag_seconds = EXEC_LAG_SECONDS
         claims = claims_of([*plan.manifests(AttemptPartStep), made])
         name = layout.attempt_name(plan.run_id, newest)
         self.queue = QueueWatch(client, made, name, newest, self.pods)
@@ -329,23 +321,6 @@ class PodAttempt(Attempt):
         for node in self.nodes:
             node.log.look()
         self.wake()
-
-    def _wake_for_events(self) -> None:
-        """Of many nodes, one has always something new; the monitor also looks by itself, each half second."""
-        now = time.monotonic()
-        if now - self._woken_at >= self._wake_pause:
-            self._woken_at = now
-            self.wake()
-
-    def make_log(self, node: int, place: int, ranks: tuple[int, ...]) -> NodeFeed | Follower:
-        """What reads the events of a node: they are sent, or its pod's log is followed."""
-        first = self._firsts[place]
-        waited = first != self.assignment.pods[place].made_for
-        what, of = f"log of node {node}", (self.folder, node, ranks, self.number, first, waited)
-        if self._events is not None:
-            files, wake = NodeFiles(*of), self._wake_for_events
-            return NodeFeed(what, self.client, self.pods, place, files, self._events, self._readers, wake)
-        return Follower(what, self.client, self.pods, place, lambda: LogTail(*of), self._connections, self.wake)
 
     @property
     def has_first_done(self) -> bool:
@@ -421,4 +396,4 @@ class PodAttempt(Attempt):
         for node in self.nodes:
             node.log.close()
         self.signals.close()
-        self._readers.close()
+        self.logs.close()

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from windlass.engines.kubernetes.running.attempt_start import AttemptStart
 from windlass.engines.kubernetes.running.collection import ExecFetch, Fetch, OutputsCollection, lost_words
 from windlass.engines.kubernetes.running.job_transfer import JobTransfer
 from windlass.engines.kubernetes.running.spares import Spares
+from windlass.engines.kubernetes.running.transfers import RunTransfers
 from windlass.errors import EngineError
 from windlass.plan.compose import compose
 from windlass.plan.plan import Plan
@@ -45,10 +45,7 @@ from windlass.plan.steps import (
     NetworkPolicyStep,
     ObjectStep,
     StageJobStep,
-    StageStep,
     TransferStep,
-    UploadJobStep,
-    UploadStep,
 )
 from windlass.runs import node_events
 from windlass.runs.events import PodsReused, RunEnding, Warned, entries, of_newest_attempt
@@ -57,7 +54,6 @@ from windlass.runs.store import Store
 from windlass.supervise.backend import Backend, TargetUnavailable
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
-from windlass.supervise.transfers import CheckpointUploads, DataStaging, OutputsCheck, OutputsUpload
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE, NodeEnded, NodeStarted
 
 SENDERS: Final = 8
@@ -95,19 +91,12 @@ class KubernetesBackend(Backend):
         self.room = Room(self.client, plan)
         self._home = run_dir.parent.parent
         self.lease = Lease(self.client, plan.run_id, holder_of(self._home))
-        sources = {one.name: one.source for one in plan.every(StageStep)}
-        self._staging = DataStaging(self._transfer(StageJobStep), sources)
-        upload = plan.first(UploadStep)
-        destination = "" if upload is None else upload.destination
-        self._upload = OutputsUpload(self._transfer(UploadJobStep), destination)
-        is_early = upload is not None and upload.at == "checkpoint"
-        self._uploads = CheckpointUploads(partial(self._transfer, UploadJobStep) if is_early else None, destination)
-        self._check = OutputsCheck(self._transfer(CheckJobStep))
-        self.uploads_outputs = self._upload.is_wanted
         self._outputs_max = collect.max_bytes if (collect := plan.first(CollectStep)) is not None else 0
         """Bytes that outputs may have to be collected from the pods; 0: they are not."""
         fetch = fetch or ExecFetch(self.client, plan.nodes.worker_python)
-        self._collection = OutputsCollection(self.client, self.control, fetch, plan.run_id, run_dir, self._outputs_max)
+        collection = OutputsCollection(self.client, self.control, fetch, plan.run_id, run_dir, self._outputs_max)
+        self._transfers = RunTransfers.of(plan, self._transfer, collection)
+        self.uploads_outputs = self._transfers.outputs.is_wanted
         self._attempt: PodAttempt | None = None
         """The last one that this supervisor has observed."""
         self._is_kept_alive = False
@@ -244,24 +233,24 @@ class KubernetesBackend(Backend):
 
     def stage(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`."""
-        return self._staging.turn(record, clock)
+        return self._transfers.staging.turn(record, clock)
 
     def upload_at_checkpoint(self, record: Recorder, clock: Clock) -> None:
         """See `Backend`."""
-        self._uploads.turn(record, clock)
+        self._transfers.checkpoints.turn(record, clock)
 
     def check_outputs(self, record: Recorder, clock: Clock) -> None:
         """See `Backend`."""
-        self._check.turn(record, clock)
+        self._transfers.check.turn(record, clock)
 
     def upload(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`. Pods that wait for another attempt are ended first: others may want their resources."""
         if not self._is_released:
             self._is_released = True
-            self._uploads.end()
+            self._transfers.checkpoints.end()
             with contextlib.suppress(EngineError):  # `clean_up` does it again
                 self._release_pods(record)
-        return self._upload.turn(record, clock)
+        return self._transfers.outputs.turn(record, clock)
 
     def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
         """See `Backend`. As the nodes have reported at their end."""
@@ -287,7 +276,7 @@ class KubernetesBackend(Backend):
         pods = dict(zip(self._members(record), self._assignment(record).pods, strict=True))
         ids = {node: pods[node] for node in nodes if node in pods}
         seen = {} if self._attempt is None else self._attempt.running_pods(ids)
-        return self._collection.turn(record, ids, seen, clock.wake)
+        return self._transfers.collection.turn(record, ids, seen, clock.wake)
 
     def remove(self) -> None:
         """See `Backend`: all objects of the run, except a claim that the job keeps."""
@@ -412,11 +401,7 @@ class KubernetesBackend(Backend):
         else:  # nothing that was created with the run may begin
             self._delete_attempts()
         self.spares.end(status)
-        self._staging.end()
-        self._check.end()
-        self._uploads.end()
-        self._upload.end()
-        self._collection.end()
+        self._transfers.end()
         if names := shutdown.end_beside_sidecars(self.client, self.plan.run_id):
             message = f"the pods were deleted, with their logs: {', '.join(names)} ran on beside the ranks"
             record.note(Warned(message))

@@ -1,0 +1,81 @@
+"""Reads the events and the logs of the nodes of one attempt: over the connections of its pods, or by following logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from windlass.engines.kubernetes.access.client import Client
+from windlass.engines.kubernetes.access.order_server import OrderServer
+from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
+from windlass.engines.kubernetes.reading.logs.feed import NodeFeed, NodeFiles, Readers
+from windlass.engines.kubernetes.reading.logs.follower import Connections, Follower, raise_file_limit
+from windlass.engines.kubernetes.running.pod_watch import PodWatch
+from windlass.supervise.log_tail import LogTail
+
+WAKE_SECONDS_A_NODE: Final = 0.0003
+"""Between two times that the monitor is woken for events, in attempts of many nodes: a look at all takes that long."""
+MANY_NODES: Final = 64
+
+
+class AttemptLogs:
+    """The logs of all nodes of one attempt."""
+
+    def __init__(
+        self,
+        client: Client,
+        pods: PodWatch,
+        assignment: PodAssignment,
+        firsts: Sequence[int],
+        folder: Path,
+        events: OrderServer | None,
+        hang_seconds: float | None,
+        wake: Callable[[], None],
+    ) -> None:
+        """`firsts` are the first attempts that the pods have run, and `folder` is that of the attempt.
+
+        `events` receives what the pods send; None where their logs have to be followed. `wake` wakes the monitor.
+        """
+        raise_file_limit()
+        num_nodes = len(assignment.pods)
+        self._client = client
+        self._pods = pods
+        self._assignment = assignment
+        self._firsts = firsts
+        self._folder = folder
+        self._events = events
+        self._wake = wake
+        self._wake_pause = WAKE_SECONDS_A_NODE * num_nodes if num_nodes >= MANY_NODES else 0.0
+        self._woken_at = 0.0
+        self._connections = Connections(num_nodes)
+        self._readers = Readers(num_nodes, hang_seconds)
+
+    @property
+    def printed_seconds(self) -> float | None:
+        """Between two reports of the pods of how much is printed; None where their logs are followed."""
+        return None if self._events is None else self._readers.printed_seconds
+
+    def open(self, node: int, place: int, ranks: tuple[int, ...]) -> NodeFeed | Follower:
+        """What reads the events of a node: they are sent, or its pod's log is followed."""
+        first = self._firsts[place]
+        waited = first != self._assignment.pods[place].made_for
+        what, of = f"log of node {node}", (self._folder, node, ranks, self._assignment.attempt, first, waited)
+        if self._events is not None:
+            files = NodeFiles(*of)
+            return NodeFeed(
+                what, self._client, self._pods, place, files, self._events, self._readers, self._wake_for_events
+            )
+        return Follower(what, self._client, self._pods, place, lambda: LogTail(*of), self._connections, self._wake)
+
+    def close(self) -> None:
+        """Read nothing that is not being read."""
+        self._readers.close()
+
+    def _wake_for_events(self) -> None:
+        """Of many nodes, one has always something new; the monitor also looks by itself, each half second."""
+        now = time.monotonic()
+        if now - self._woken_at >= self._wake_pause:
+            self._woken_at = now
+            self._wake()
