@@ -41,8 +41,23 @@ LOOK_AGAIN_SECONDS: Final = 5.0
 """Between two polls of a target, by a command that follows a run which this machine cannot supervise now."""
 LEAVE_SECONDS: Final = 30.0
 """How long a supervisor may take to end once it has written the end of its run."""
+PROGRAM: Final = (
+    "import sys; from importlib import import_module; from operator import attrgetter; "
+    "sys.path.insert(0, sys.argv[1]); from windlass.supervise.process import main; "
+    "module, _, name = sys.argv[2].partition(':'); "
+    "sys.exit(main(sys.argv[3:], attrgetter(name)(import_module(module))))"
+)
+"""The program of a supervisor in an interpreter that may know nothing of Windlass: see `supervisor_program`."""
 _STARTED: Final[set[int]] = set()
 """Pids of the supervisors that this process has started, until it has collected them."""
+
+
+def supervisor_program(make_backend: str, *options: str) -> tuple[str, ...]:
+    """The words that start a supervisor in an interpreter with these options, before home, run id and lock descriptor.
+
+    `make_backend` is `package.module:function`, which makes the backend of a run from its plan and its folder.
+    """
+    return *options, "-c", PROGRAM, str(Path(__file__).absolute().parents[2]), make_backend
 
 
 class SupervisedEngine(Engine):

@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.access.optional import ANSWER_SECONDS, at_once
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.running import run_note
 from windlass.engines.resuming import RESUMABLE, require_resumable
-from windlass.engines.supervised import SupervisedEngine
+from windlass.engines.supervised import SupervisedEngine, supervisor_program
 from windlass.engines.values import Manifests, ResultsLocation, RunState
 from windlass.errors import EngineError, UsageError, WindlassError
 from windlass.plan.plan import Plan
@@ -51,7 +51,7 @@ class KubernetesEngine(SupervisedEngine):
     kind: ClassVar[str] = "kubernetes"
     is_remote: ClassVar[bool] = True
     has_list_prices: ClassVar[bool] = True
-    _supervisor = ("-I", str(Path(__file__).with_name("__main__.py")))
+    _supervisor = supervisor_program("windlass.engines.kubernetes.running.backend:KubernetesBackend", "-I")
     _supervised: ClusterSupervised | None = None
 
     # -- targets ------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from windlass.plan.plan import Plan
 from windlass.plan.steps import FolderStep, NetworkStep, QueueStep, StageStep, UploadStep
 from windlass.runs.events import NetworkCreated, NodeAddress, Warned
 from windlass.runs.stop_request import read_stop_request
+from windlass.runs.store import Store
 from windlass.supervise.backend import Backend
 from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
@@ -164,6 +165,17 @@ class LocalBackend(Backend):
                 record.note(NetworkCreated(network.interface, network.rate, nodes))
             addresses += [node.address for node in network.nodes]
         return addresses
+
+
+def of_supervisor(plan: Plan, run_dir: Path) -> LocalBackend:
+    """The backend of a supervisor, which updates the records of the runs that this one waits for."""
+
+    def look(store: Store, run_id: str) -> object:
+        from windlass.engines.local.engine import LocalEngine  # few runs wait for others
+
+        return LocalEngine(store).status(run_id)
+
+    return LocalBackend(plan, run_dir, look)
 
 
 def _importing(spec: NodeSpec, parts: str | None, environ: Mapping[str, str]) -> NodeSpec:

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from windlass.engines import travel
 from windlass.engines.checks import CheckReport
-from windlass.engines.supervised import SupervisedEngine
+from windlass.engines.supervised import SupervisedEngine, supervisor_program
 from windlass.errors import StoreError, UsageError
 from windlass.plan.plan import Plan
 from windlass.runs.private import refuse_foreign
@@ -32,7 +32,7 @@ class LocalEngine(SupervisedEngine):
     kind: ClassVar[str] = "local"
     can_follow: ClassVar[bool] = True
     # -I -S: it needs nothing but the standard library and this package, and starts in half the time.
-    _supervisor = ("-I", "-S", str(Path(__file__).with_name("__main__.py")))
+    _supervisor = supervisor_program("windlass.engines.local.backend:of_supervisor", "-I", "-S")
 
     @classmethod
     def make_plan(cls, job: Job, target: LocalTarget, run_id: str, base: Path, context: Context) -> Plan:

@@ -13,7 +13,7 @@ from windlass.engines.checks import CheckReport
 from windlass.engines.resuming import RESUMABLE
 from windlass.engines.sagemaker.late_logs import LATE
 from windlass.engines.sagemaker.unfinished import Left, Unfinished
-from windlass.engines.supervised import SupervisedEngine
+from windlass.engines.supervised import SupervisedEngine, supervisor_program
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import ModelStep, TrainingJobStep
@@ -41,7 +41,7 @@ class SageMakerEngine(SupervisedEngine):
     kind: ClassVar[str] = "sagemaker"
     left_words: ClassVar[str] = "training jobs that went on were stopped"
     is_remote: ClassVar[bool] = True
-    _supervisor = ("-I", str(Path(__file__).with_name("__main__.py")))
+    _supervisor = supervisor_program("windlass.engines.sagemaker.backend:SageMakerBackend.of_supervisor", "-I")
 
     @classmethod
     def make_plan(
