@@ -108,12 +108,11 @@ def _questions(client: Client) -> dict[str, Callable[[], Json]]:
 
 def _more(client: Client, found: Survey) -> dict[str, Callable[[], Json]]:
     """What depends on the first answers: objects of the operators that there are, pods where there are GPUs."""
-    more: dict[str, Callable[[], Json]] = {}
+    more: dict[str, Callable[[], Json]] = {"autoscaler": lambda: {"status": karpenter.autoscaler_status(client)}}
     if api := version_of(admission.GROUP, found.groups):
         more["queues"] = lambda: client.find(api, "LocalQueue")
     if pools := version_of(node_pools.GROUP, found.groups):
         more["pools"] = lambda: client.find(pools, "NodePool")
-    more["autoscaler"] = lambda: {"status": karpenter.autoscaler_status(client)}
     nodes = (found.get("nodes") or {}).get("items", ())
     if any(pod_template.GPU in node.get("status", {}).get("allocatable", {}) for node in nodes):
         alive = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
