@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from windlass.errors import StorageError
 from windlass.storage.digest import PART_BYTES, Parts, combined, from_s3, to_s3
-from windlass.storage.multipart import NoUpload, S3Upload, Stored, StoredPart
+from windlass.storage.multipart import S3Upload, stored_digest
 from windlass.storage.place import Throttled
-from windlass.storage.s3_store import Uploads
-from windlass.stores.s3.answer import Sent
+from windlass.stores.answer import Sent
+from windlass.stores.errors import Busy, Missing, StoreError
 from windlass.stores.s3.bucket import Bucket
+from windlass.stores.s3.uploads import Stored, StoredPart, Uploads
+from windlass.stores.store import Body
 
 DATA = [b"a" * PART_BYTES, b"b" * PART_BYTES, b"c"]
 PARTS = Parts.of(sum(map(len, DATA)))
@@ -31,7 +32,7 @@ class FakeUploads(Uploads):
         self.sent: list[tuple[str, int]] = []
         self.object: Stored | None = None
         self.loses_answer = False
-        self.refusal: type[StorageError] = NoUpload
+        self.refusal: type[StoreError] = Missing
         """Of what is asked of an object that is not there."""
 
     def create(self) -> str:
@@ -39,7 +40,7 @@ class FakeUploads(Uploads):
         self.begun[upload] = {}
         return upload
 
-    def send(self, upload: str, number: int, body: bytes, checksum: str, sent: Sent | None = None) -> str:
+    def send(self, upload: str, number: int, body: Body, checksum: str, sent: Sent | None = None) -> str:
         assert checksum == to_s3(hashlib.sha256(body).digest())
         self.sent.append((upload, number))
         self.begun[upload][number] = StoredPart(number, f'"{number}"', len(body), checksum)
@@ -47,17 +48,17 @@ class FakeUploads(Uploads):
 
     def parts(self, upload: str) -> list[StoredPart]:
         if upload not in self.begun:
-            raise NoUpload("no such upload")
+            raise Missing("no such upload", "key")
         return list(self.begun[upload].values())
 
-    def complete(self, upload: str, parts: list[StoredPart]) -> str:
-        if parts != sorted(self.parts(upload), key=lambda one: one.number):
-            raise StorageError("other parts")
+    def complete(self, upload: str, parts: Sequence[StoredPart]) -> str:
+        if list(parts) != sorted(self.parts(upload), key=lambda one: one.number):
+            raise StoreError("other parts", "key")
         del self.begun[upload]
         whole = hashlib.sha256(b"".join(bytes.fromhex(from_s3(one.checksum)[7:]) for one in parts)).digest()
         self.object = Stored('"whole"', sum(one.size for one in parts), f"{to_s3(whole)}-{len(parts)}")
         if self.loses_answer:
-            raise Throttled("the answer was lost")
+            raise Busy("the answer was lost", "key")
         return self.object.etag
 
     def end(self, upload: str) -> None:
@@ -65,7 +66,7 @@ class FakeUploads(Uploads):
 
     def stored(self) -> Stored:
         if self.object is None:
-            raise self.refusal("no such object")
+            raise self.refusal("no such object", "key")
         return self.object
 
 
@@ -91,7 +92,7 @@ def test_parts_that_the_store_has_are_not_sent_by_the_next_process(store: FakeUp
     assert again.done == {0: DIGESTS[0], 2: DIGESTS[2]}
     write(again, 1)
     assert asyncio.run(again.finish(DIGESTS)) == '"whole"'
-    assert store.stored().digest == combined(DIGESTS)
+    assert stored_digest(store.stored()) == combined(DIGESTS)
     again.forget()
     assert not list(tmp_path.iterdir())
 
@@ -134,9 +135,9 @@ def test_a_completion_whose_answer_was_lost_is_found_by_the_digest_of_the_object
     assert (again.done, asyncio.run(again.finish(DIGESTS)), len(store.sent)) == (dict(enumerate(DIGESTS)), '"whole"', 3)
 
 
-@pytest.mark.parametrize("refusal", [NoUpload, StorageError])
+@pytest.mark.parametrize("refusal", [Missing, StoreError])
 def test_an_object_that_is_another_or_hidden_is_sent_anew(
-    store: FakeUploads, tmp_path: Path, refusal: type[StorageError]
+    store: FakeUploads, tmp_path: Path, refusal: type[StoreError]
 ) -> None:
     """Without the right to list a bucket, what is not there is forbidden."""
     first = begin(store, tmp_path)
@@ -195,4 +196,4 @@ def test_a_note_that_is_damaged_is_none(store: FakeUploads, tmp_path: Path) -> N
     ],
 )
 def test_a_checksum_counts_where_its_parts_are_ours(checksum: str, size: int, is_ours: bool) -> None:
-    assert bool(Stored('"e"', size, checksum).digest) == is_ours
+    assert bool(stored_digest(Stored('"e"', size, checksum))) == is_ours

@@ -33,7 +33,7 @@ from tests.storage.test_s3_staging import run_id, windlass
 from windlass.errors import StorageError
 from windlass.storage.address import Address
 from windlass.storage.digest import PART_BYTES, combined
-from windlass.storage.objects import ObjectStore
+from windlass.storage.object_place import ObstorePlace
 from windlass.storage.place import SourceChanged
 
 pytestmark = pytest.mark.slow
@@ -352,11 +352,11 @@ def test_a_stream_that_fails_leaves_no_object(store: Store, monkeypatch: pytest.
     assert [(one.name, one.size) for one in asyncio.run(place.listed())] == [("a.bin", 6 << 20)]
 
 
-def opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+def opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> ObstorePlace:
     """The set, as the command opens it."""
     for name, value in store.server.environ().items():
         monkeypatch.setenv(name, value)
-    return ObjectStore(Address(store.kind, store.bucket, "set"))
+    return ObstorePlace(Address(store.kind, store.bucket, "set"))
 
 
 def test_a_file_that_is_truncated_while_it_is_uploaded_leaves_no_object(

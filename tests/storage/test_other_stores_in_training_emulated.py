@@ -130,7 +130,7 @@ def test_its_process_ends_with_a_script_that_is_killed_though_a_fork_lives_on(op
     opened.put("one", b"1")
     script = (
         "import os, signal, time\n"
-        "from windlass.train.stores import gs_az\n"
+        "from windlass.stores.gs_az import process as gs_az\n"
         f"gs_az.ProcessStore({opened._kind!r}, {opened._bucket!r}).get('one')\n"
         "child = os.fork()\n"
         "if not child:\n"

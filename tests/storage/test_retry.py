@@ -8,8 +8,9 @@ import pytest
 
 from windlass.errors import StorageError
 from windlass.storage.place import Throttled, Unreachable
-from windlass.storage.retry import TRIES, repeated
+from windlass.storage.retry import repeated
 from windlass.storage.window import Window
+from windlass.stores.retry import TRIES
 
 
 @pytest.fixture

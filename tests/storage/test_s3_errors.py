@@ -67,5 +67,5 @@ def test_a_wrong_key_and_none_at_all_are_told_apart(call: Call, bucket: str, tmp
 def test_a_server_that_is_not_there_is_named(call: Call, bucket: str) -> None:
     done = call("ls", f"s3://{bucket}/set", AWS_ENDPOINT_URL_S3=CLOSED)
     assert done.returncode == 1
-    assert f"{CLOSED.removeprefix('http://')}: it does not answer" in done.stderr
+    assert f"{CLOSED.removeprefix('http://')}: the server does not answer" in done.stderr
     assert "check the region, AWS_ENDPOINT_URL_S3 and the network" in done.stderr

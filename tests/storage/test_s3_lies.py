@@ -19,8 +19,9 @@ from tests.storage.test_s3_staging import run_id, windlass
 
 from windlass.stores.errors import StoreError
 from windlass.stores.s3 import bucket as bucket_module
-from windlass.stores.s3 import objects
 from windlass.stores.s3.bucket import Bucket
+from windlass.stores.s3.store import S3Store
+from windlass.stores.store import PART_BYTES
 
 pytestmark = pytest.mark.slow
 SET = Shape(12, 50_000, 1, 20_000_000)
@@ -79,15 +80,15 @@ def test_an_upload_that_is_answered_by_html_has_stored_nothing_and_says_so(
 def test_an_object_in_parts_that_was_never_put_together_is_no_checkpoint(
     server: S3Server, proxy: FaultProxy, bucket: str, lie: str
 ) -> None:
-    store = Bucket(bucket, server.environ(proxy.endpoint))
+    store = S3Store(bucket, server.environ(proxy.endpoint))
     proxy.fault = lambda request: (HTML if lie == "HTML" else Fault(status=200)) if request.method != "GET" else PASS
-    for parts in ([b"small"], [bytes(objects.PART_BYTES), b"last"]):
+    for parts in ([b"small"], [bytes(PART_BYTES), b"last"]):
         with pytest.raises(StoreError):
-            objects.write(store, "key", parts)
+            store.write("key", parts)
     proxy.reset()
-    assert not list(objects.listed(store, ""))
-    objects.write(store, "key", [bytes(objects.PART_BYTES), b"last"])
-    assert objects.opened(store, "key").read() == bytes(objects.PART_BYTES) + b"last"
+    assert not list(store.listed(""))
+    store.write("key", [bytes(PART_BYTES), b"last"])
+    assert store.open("key").read() == bytes(PART_BYTES) + b"last"
 
 
 @pytest.mark.parametrize("up", [True, False])
@@ -173,12 +174,12 @@ def test_an_answer_that_comes_late_is_no_second_object_and_no_loss(
     """The client has given each request up by then, and made it again."""
     monkeypatch.setattr(bucket_module, "SECONDS", 1)
     proxy.fault = first(1, Fault(delay_seconds=30), lambda request: request.method != "GET")
-    store = Bucket(bucket, server.environ(proxy.endpoint))
-    parts = [bytes(objects.PART_BYTES), b"last"]
+    store = S3Store(bucket, server.environ(proxy.endpoint))
+    parts = [bytes(PART_BYTES), b"last"]
     for key in ("large", "small"):
-        objects.write(store, key, parts if key == "large" else parts[1:])
-    assert [one.key for one in objects.listed(store, "") if not isinstance(one, str)] == ["large", "small"]
-    assert objects.opened(store, "large").read() == b"".join(parts)
+        store.write(key, parts if key == "large" else parts[1:])
+    assert [one.key for one in store.listed("") if not isinstance(one, str)] == ["large", "small"]
+    assert store.open("large").read() == b"".join(parts)
 
 
 def test_outputs_of_which_one_is_refused_are_uploaded_without_it_and_the_run_fails(
@@ -204,9 +205,10 @@ def test_outputs_of_which_one_is_refused_are_uploaded_without_it_and_the_run_fai
 
 def test_a_clock_that_is_an_hour_off_is_corrected(server: S3Server, bucket: str) -> None:
     for seconds in (-3600, 3600):
-        store = Bucket(bucket, server.environ(), clock=lambda seconds=seconds: time.time() + seconds)  # type: ignore[misc]
-        objects.write(store, f"key{seconds}", [b"data"])
-        assert objects.opened(store, f"key{seconds}").read() == b"data"
+        store = S3Store(bucket, server.environ())
+        store._bucket = Bucket(bucket, server.environ(), clock=lambda seconds=seconds: time.time() + seconds)  # type: ignore[misc]
+        store.write(f"key{seconds}", [b"data"])
+        assert store.open(f"key{seconds}").read() == b"data"
 
 
 def test_no_request_is_made_for_what_the_answers_confirm(

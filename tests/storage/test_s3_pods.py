@@ -15,7 +15,7 @@ from tests.storage.pods import Pods
 from tests.storage.sets import Data, Shape, assert_equal, names, write_set
 
 from windlass.storage.digest import PART_BYTES
-from windlass.storage.s3_store import PIECE_BYTES
+from windlass.stores.s3.store import PIECE_BYTES
 
 pytestmark = pytest.mark.slow
 SHAPE = Shape(40, 100_000, 1, 40_000_000)

@@ -51,7 +51,7 @@ class StreamDigest:
         self._part = hashlib.sha256()
         self._left = part_bytes
 
-    def update(self, data: bytes | memoryview) -> None:
+    def update(self, data: bytes | bytearray | memoryview) -> None:
         """Take the next bytes."""
         rest = memoryview(data)
         while rest:

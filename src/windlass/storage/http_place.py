@@ -6,7 +6,6 @@ import asyncio
 import re
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,18 +14,8 @@ from urllib.parse import quote
 
 from windlass.errors import StorageError, UsageError
 from windlass.storage.address import Address
-from windlass.storage.place import (
-    Buffer,
-    Entry,
-    Forbidden,
-    Place,
-    SourceChanged,
-    Throttled,
-    Unreachable,
-    system_errors,
-)
+from windlass.storage.place import Buffer, Entry, Place, SourceChanged, Unreachable, store_errors, system_errors
 from windlass.storage.retry import repeated
-from windlass.stores.errors import Busy, Changed, Denied, Missing, NoAnswer, StoreError
 from windlass.stores.http import Head, HttpClient
 from windlass.stores.url import Url
 
@@ -87,7 +76,7 @@ class HttpPlace(Place):
 
     def check(self) -> None:
         """See `Place`."""
-        with _errors(str(self.address)):
+        with store_errors(str(self.address)):
             self._client.head(self._url)
 
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
@@ -114,14 +103,14 @@ class HttpPlace(Place):
         yield found
 
     def _listed(self) -> list[Remote]:
-        with _errors(str(self.address)):
+        with store_errors(str(self.address)):
             data = self._client.read(self._url, MAX_LIST_BYTES)
         return parse_list(data, str(self.address), self._url)
 
     def _entry(self, one: Remote) -> Entry:
         """Entry of a file. Its version is the expected SHA-256 if one is given, else the ETag or Last-Modified."""
         what = one.name if self.is_list else str(self.address)
-        with _errors(what):
+        with store_errors(what):
             head = self._client.head(one.url)
         if head.is_page and not one.sha256 and not one.name.lower().endswith(HTML):
             raise StorageError(
@@ -153,7 +142,7 @@ class HttpPlace(Place):
                 f"{entry.name}: the connection broke, and the server sends neither an ETag nor Last-Modified, so the "
                 "download cannot be resumed"
             )
-        with _errors(entry.name):
+        with store_errors(entry.name):
             yield from self._client.stream(one.url, head, start, length, PIECE_BYTES)
 
     def put(self, name: str, data: Buffer) -> str:
@@ -232,23 +221,3 @@ def _remote(line: str, at: str, base: Url | None) -> Remote:
 def _word(version: str) -> str:
     """A version without spaces: journals separate address and version by a space."""
     return version.replace(" ", "_")
-
-
-@contextmanager
-def _errors(what: str) -> Iterator[None]:
-    """Convert errors of the HTTP client into errors of a place."""
-    try:
-        yield
-    except StoreError as error:
-        words = f"{what}: {error.strerror}"
-        if isinstance(error, NoAnswer):
-            raise Unreachable(words, "check the host name, the network and HTTPS_PROXY") from error
-        if isinstance(error, Busy):
-            raise Throttled(words) from error
-        if isinstance(error, Changed):
-            raise SourceChanged(words, "copy it again once it is written") from error
-        if isinstance(error, Missing):
-            raise StorageError(words, "check the URL") from error
-        if isinstance(error, Denied):
-            raise Forbidden(words, "check the login, or make a new presigned URL") from error
-        raise StorageError(words) from error

@@ -9,53 +9,24 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from windlass.errors import StorageError
 from windlass.storage.digest import Parts, combined, from_s3, to_s3
 from windlass.storage.files import write_whole
-from windlass.storage.place import Buffer, PartialFile, Throttled, joined, system_errors
-
-if TYPE_CHECKING:
-    from windlass.storage.s3_store import Uploads
+from windlass.storage.place import Buffer, PartialFile, joined, store_errors, system_errors
+from windlass.stores.errors import Busy, Missing, MissingBucket, StoreError
+from windlass.stores.s3.uploads import Stored, StoredPart, Uploads
 
 COMPLETING_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Seconds between looks for an object that may be being put together: VersityGW took 10 s for 1 GB under load."""
+"""Seconds between requests for an object that the store may still combine: VersityGW took 10 s for 1 GB under load."""
 
 
-class NoUpload(StorageError):
-    """There is no such upload, because it was completed or ended, or no such object."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPart:
-    """A part that S3 has of an upload."""
-
-    number: int
-    """From 1."""
-    etag: str
-    size: int
-    checksum: str
-    """Its SHA-256 in base64; empty where S3 keeps none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """An object that S3 has."""
-
-    etag: str
-    size: int
-    checksum: str
-    """`ChecksumSHA256`; empty where S3 keeps none."""
-
-    @property
-    def digest(self) -> str:
-        """Its digest as ours; empty where S3 keeps none, or one of other parts."""
-        digest, parts = from_s3(self.checksum), len(Parts.of(self.size))
-        is_ours = digest.startswith("sha256:" if parts == 1 else f"sha256-{parts}:")
-        return digest if is_ours else ""
+def stored_digest(stored: Stored) -> str:
+    """The digest of an object as ours; empty where S3 keeps none, or one of other parts."""
+    digest, parts = from_s3(stored.checksum), len(Parts.of(stored.size))
+    is_ours = digest.startswith("sha256:" if parts == 1 else f"sha256-{parts}:")
+    return digest if is_ours else ""
 
 
 def end_uploads(uploads_of: Callable[[str], Uploads], source: str, state: Path) -> None:
@@ -64,10 +35,10 @@ def end_uploads(uploads_of: Callable[[str], Uploads], source: str, state: Path) 
     `uploads_of` gives the uploads of a key.
     """
     for note in state.glob("*.upload"):
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, StorageError):
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             found = json.loads(note.read_bytes())
             if found["source"].rpartition(" ")[0] == source:
-                with suppress(NoUpload):
+                with suppress(Missing):
                     uploads_of(found["key"]).end(found["upload"])
                 note.unlink()
 
@@ -92,12 +63,13 @@ class S3Upload(PartialFile):
         self._head = {"bucket": bucket, "key": key, "size": parts.size, "source": source}
         self._completed = ""
         """ETag of the object, where an earlier copy has completed the upload."""
-        self._id, self.done = self._known()
-        if not self._id:
-            self._id = uploads.create()
-            with system_errors(key):
-                state.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._write_note()
+        with store_errors(key):
+            self._id, self.done = self._known()
+            if not self._id:
+                self._id = uploads.create()
+                with system_errors(key):
+                    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._write_note()
 
     def write(
         self, number: int, pieces: Iterable[Buffer], moved: Callable[[int], object] = lambda _num_bytes: None
@@ -105,7 +77,8 @@ class S3Upload(PartialFile):
         """See `PartialFile`."""
         body = bytes(joined(pieces))
         digest = hashlib.sha256(body).digest()
-        self._etags[number] = self._uploads.send(self._id, number + 1, body, to_s3(digest), moved)
+        with store_errors(self._uploads.key):
+            self._etags[number] = self._uploads.send(self._id, number + 1, body, to_s3(digest), moved)
         return digest
 
     async def finish(self, digests: list[bytes]) -> str:
@@ -119,13 +92,16 @@ class S3Upload(PartialFile):
 
         def complete() -> str:
             self._write_note(digests=[digest.hex() for digest in digests])
-            try:
-                return self._uploads.complete(self._id, parts)
-            except NoUpload:
-                # It was completed, and the answer was lost.
-                if etag := self._etag_of(combined(digests)):
-                    return etag
-                raise
+            with store_errors(self._uploads.key):
+                try:
+                    return self._uploads.complete(self._id, parts)
+                except MissingBucket:
+                    raise
+                except Missing:
+                    # It was completed, and the answer was lost.
+                    if etag := self._etag_of(combined(digests)):
+                        return etag
+                    raise
 
         return await asyncio.to_thread(complete)
 
@@ -136,7 +112,8 @@ class S3Upload(PartialFile):
 
     async def discard(self) -> None:
         """See `PartialFile`."""
-        await asyncio.to_thread(self._uploads.end, self._id)
+        with store_errors(self._uploads.key):
+            await asyncio.to_thread(self._uploads.end, self._id)
         self.forget()
 
     def _write_note(self, **more: object) -> None:
@@ -156,7 +133,9 @@ class S3Upload(PartialFile):
             return "", {}
         try:
             return upload, dict(self._listed(upload))
-        except NoUpload:
+        except MissingBucket:
+            raise
+        except Missing:
             if len(digests) == len(self._parts) and (etag := self._completed_etag(combined(digests))):
                 self._completed = etag
                 return upload, dict(enumerate(digests))
@@ -177,9 +156,9 @@ class S3Upload(PartialFile):
         """The ETag of the object, if S3 has its digest and it is this one; else empty."""
         try:
             found = self._uploads.stored()
-        except Throttled:
+        except Busy:
             raise
-        except StorageError:  # without the right to list a bucket, what is not there is forbidden
+        except StoreError:  # without the right to list a bucket, what is not there is forbidden
             return ""
         return found.etag if found.size == self._parts.size and from_s3(found.checksum) == digest else ""
 

@@ -17,9 +17,8 @@ from windlass.storage.journal import Journal, files_of
 from windlass.storage.manifest import File
 from windlass.storage.names import OWN
 from windlass.storage.note import Noted
-from windlass.storage.objects import ObjectStore
+from windlass.storage.object_place import ObstorePlace, S3Place
 from windlass.storage.place import Place, system_errors
-from windlass.storage.s3_store import S3Store
 from windlass.stores.s3.credentials import UNSIGNED
 
 LOCK: Final = "lock"
@@ -37,8 +36,8 @@ def open_place(address: Address, home: Path, *, sha256: str = "", is_signed: boo
     if address.is_http:
         return HttpPlace(address, sha256)
     if address.kind != "s3":
-        return ObjectStore(address)
-    return S3Store(address, _state(address, home), None if is_signed else {**os.environ, UNSIGNED: "1"})
+        return ObstorePlace(address)
+    return S3Place(address, _state(address, home), None if is_signed else {**os.environ, UNSIGNED: "1"})
 
 
 @contextmanager

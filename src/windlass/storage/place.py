@@ -13,8 +13,11 @@ from windlass.errors import StorageError
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts
 from windlass.storage.window import MOST
+from windlass.stores import errors
+from windlass.stores.errors import Altered, Busy, Changed, Denied, MissingBucket, NoAnswer, StoreError
+from windlass.stores.store import Body
 
-Buffer: TypeAlias = bytes | memoryview
+Buffer: TypeAlias = Body
 
 
 class Fatal(StorageError):
@@ -63,6 +66,28 @@ def system_errors(what: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise Fatal(words, "free some space, and copy again: what is there is kept") from error
         raise (Fatal if error.errno == errno.EROFS else StorageError)(words) from error
+
+
+@contextmanager
+def store_errors(what: str) -> Iterator[None]:
+    """Errors of an object store, or of a server, as ours."""
+    try:
+        yield
+    except StoreError as error:
+        words, hint = f"{what}: {error.strerror}", error.hint
+        if isinstance(error, Altered):
+            raise Damaged(words) from error
+        if isinstance(error, Busy):
+            if (where := str(error.filename)) != what:
+                words = f"{what}: {where}: {error.strerror}"
+            raise (Unreachable if isinstance(error, NoAnswer) else Throttled)(words, hint) from error
+        if isinstance(error, Denied):
+            kind = Forbidden if isinstance(error, errors.Forbidden) else Fatal
+            raise kind(words, hint or errors.CHECK_CREDENTIALS) from error
+        if isinstance(error, Changed):
+            then = "copy it again once it is written"
+            raise SourceChanged(f"{what} was changed while it was copied", then) from error
+        raise (Fatal if isinstance(error, MissingBucket) else StorageError)(words, hint) from error
 
 
 class Entry(NamedTuple):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from windlass.storage.place import Repeatable, Throttled
 from windlass.storage.window import Window
+from windlass.stores.retry import TRIES, pause_seconds
 
-TRIES: Final = Throttled.tries
-FIRST_PAUSE_SECONDS: Final = 0.1
-MAX_PAUSE_SECONDS: Final = 10.0
 Answer = TypeVar("Answer")
 
 
@@ -26,7 +23,7 @@ async def repeated(once: Callable[[], Awaitable[Answer]], window: Window | None 
                 window.throttled()
             if number + 1 >= error.tries:
                 raise
-            await asyncio.sleep(min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number) * (0.5 + random.random()))
+            await asyncio.sleep(pause_seconds(number))
         else:
             if window is not None:
                 window.answered()

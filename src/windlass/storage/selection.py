@@ -188,9 +188,9 @@ class Selected(Place):
             yield taken
         if not num_listed and self._alone is not None:
             alone, self._alone = self._alone, None
-            self._place, self.is_part, self.address = alone, True, alone.address
-            async for batch in alone.entries():
-                yield batch
+            if found := await alone.listed():
+                self._place, self.is_part, self.address = alone, True, alone.address
+                yield found
         elif num_listed and not num_taken:
             raise StorageError(f"{self.address}: none of its {num_listed:,} files is selected", "check the patterns")
 

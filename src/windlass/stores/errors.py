@@ -1,8 +1,12 @@
-"""Errors of a store, as errors of a file system: what reads checkpoints handles both alike."""
+"""Errors of all object stores, as errors of a file system: what reads checkpoints handles both alike.
+
+Each kind of store maps its own errors to these, once. Callers catch them by class.
+"""
 
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 CHECK_CREDENTIALS = "check the credentials, and what they may do"
 
@@ -10,14 +14,21 @@ CHECK_CREDENTIALS = "check the credentials, and what they may do"
 class StoreError(OSError):
     """A request to a store has failed."""
 
+    number = errno.EIO
+    """The `errno` of these errors."""
     is_final = False
     """Whether the same request will fail again."""
 
-    def __init__(self, number: int, text: str, what: str) -> None:
-        super().__init__(number, text, what)
+    def __init__(self, text: str, what: str, hint: str = "") -> None:
+        """`text` is what was found, `what` the address that was asked for, `hint` what to try."""
+        super().__init__(self.number, text, what)
+        self.hint = hint
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.strerror, self.filename, self.hint)
 
     def __str__(self) -> str:
-        return f"{self.filename}: {self.strerror}"
+        return f"{self.filename}: {self.strerror}{f'; {self.hint}' if self.hint else ''}"
 
 
 class Busy(StoreError):
@@ -26,13 +37,9 @@ class Busy(StoreError):
     tries = 8
     """How often the request is sent in all."""
 
-    def __init__(self, text: str, what: str) -> None:
-        super().__init__(errno.EIO, text, what)
-
 
 class NoAnswer(Busy):
-    """Nothing listens or answers at the address of a store, or its name has none, and it has never answered: it may be
-    wrong."""
+    """No server answers at the address of a store, and none has before: the address may be wrong."""
 
 
 class Altered(Busy):
@@ -44,15 +51,27 @@ class Altered(Busy):
 class Unconfirmed(StoreError):
     """The answer to a write is not that of a store which has the object: a login page or a proxy may have answered."""
 
-    def __init__(self, text: str, what: str) -> None:
-        super().__init__(errno.EIO, text, what)
+
+class NotCompleted(StoreError):
+    """The store could not combine the parts of an upload."""
+
+
+class TooLarge(StoreError):
+    """An object has more parts than one upload may have."""
+
+    number = errno.EFBIG
+
+
+class Misconfigured(StoreError):
+    """An endpoint, a proxy or a secret has a value that cannot be used."""
+
+    number = errno.EINVAL
 
 
 class Missing(StoreError, FileNotFoundError):
-    """There is no such object, or no such bucket."""
+    """There is no such object, no such upload, or no such bucket."""
 
-    def __init__(self, text: str, what: str) -> None:
-        super().__init__(errno.ENOENT, text, what)
+    number = errno.ENOENT
 
 
 class MissingBucket(Missing):
@@ -62,10 +81,8 @@ class MissingBucket(Missing):
 class Denied(StoreError, PermissionError):
     """The keys are missing, wrong, or do not allow it."""
 
+    number = errno.EACCES
     is_final = True
-
-    def __init__(self, text: str, what: str) -> None:
-        super().__init__(errno.EACCES, text, what)
 
 
 class Forbidden(Denied):
@@ -79,5 +96,4 @@ class NoLogin(Denied):
 class Changed(StoreError):
     """An object is not the one that was asked for: it was written meanwhile, or is there already."""
 
-    def __init__(self, text: str, what: str) -> None:
-        super().__init__(errno.ESTALE, text, what)
+    number = errno.ESTALE

@@ -6,28 +6,23 @@ and never appear in the text of a `Url` or of an error.
 
 from __future__ import annotations
 
-import email.utils
 import http.client
 import os
 import re
-import socket
-import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from windlass.stores.errors import Busy, Changed, Forbidden, Missing, NoAnswer, StoreError
-from windlass.stores.s3.answer import Answer, ask
-from windlass.stores.s3.proxy import Route, connect, proxy_of
+from windlass.stores.answer import Answer
+from windlass.stores.connection import Connections, Kept, words_of
+from windlass.stores.errors import Busy, Changed, Forbidden, Missing, StoreError, TooLarge
 from windlass.stores.url import Url
 
 SECONDS = 30
 """Socket timeout: without data for this time, a request fails and may be repeated."""
+CHECK_HOST = "check the host name, the network and HTTPS_PROXY"
 MAX_REDIRECTS = 10
-MAX_PAUSE_SECONDS = 300.0
-"""Upper limit for `Retry-After`."""
 PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Status codes of temporary errors."""
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
@@ -48,18 +43,6 @@ class Head:
     """Whether the content is HTML."""
 
 
-class _Kept:
-    """A connection that a thread reuses; closed when its last reference is dropped."""
-
-    def __init__(self, of: tuple[int, str, str], route: Route) -> None:
-        self.of = of
-        """The process that made it, the scheme and the host."""
-        self.route = route
-
-    def __del__(self) -> None:
-        self.route.connection.close()
-
-
 class HttpClient:
     """HTTP client for downloads; safe for threads. Uses the proxies and certificates of the environment.
 
@@ -73,14 +56,9 @@ class HttpClient:
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._environ = os.environ if environ is None else environ
-        self._sleep, self._clock = sleep, clock
-        self._context: ssl.SSLContext | None = None
-        """Made once: reading the certificates takes longer than a request."""
-        self._local = threading.local()
-        self._pause_until: dict[str, float] = {}
-        """Host → monotonic time before which no request is sent, from `Retry-After`."""
-        self._answered_hosts: set[str] = set()
+        environ = os.environ if environ is None else environ
+        self._connections = Connections(environ, CHECK_HOST, "SSL_CERT_FILE", sleep)
+        self._clock = clock
 
     def head(self, url: Url) -> Head:
         """Size and version of a file. Sends GET for the first byte, because presigned URLs often refuse HEAD."""
@@ -95,7 +73,7 @@ class HttpClient:
         with self._answered(url, {}) as answer:
             data: bytes = answer.read(max_bytes + 1)
         if len(data) > max_bytes:
-            raise StoreError(27, f"it has more than {max_bytes:,} bytes", str(url))
+            raise TooLarge(f"it has more than {max_bytes:,} bytes", str(url))
         return data
 
     def stream(self, url: Url, head: Head, start: int, length: int, piece_bytes: int) -> Iterator[bytes]:
@@ -131,7 +109,7 @@ class HttpClient:
             answer.close()
             at = _redirected(url, at, answer.fields.get("location", ""))
         else:
-            raise StoreError(5, f"the server redirects more than {MAX_REDIRECTS} times", str(url))
+            raise StoreError(f"the server redirects more than {MAX_REDIRECTS} times", str(url))
         try:
             with answer:
                 if answer.status >= 300 and not _is_empty(answer):
@@ -140,76 +118,34 @@ class HttpClient:
         except StoreError:
             raise
         except (OSError, http.client.HTTPException) as error:
-            raise Busy(f"the connection broke: {_words(error)}", str(url)) from error
+            raise Busy(f"the connection broke: {words_of(error)}", str(url)) from error
         if answer.length == 0 and not answer.will_close:
-            self._local.kept = kept
+            self._connections.keep(kept)
 
-    def _asked(self, url: Url, fields: Mapping[str, str]) -> tuple[Answer, _Kept]:
+    def _asked(self, url: Url, fields: Mapping[str, str]) -> tuple[Answer, Kept]:
         """Send one GET. Returns the response and its connection, which may be reused once the body was read."""
-        if (pause := self._pause_until.get(url.host, 0.0) - time.monotonic()) > 0:
-            self._sleep(pause)
+        self._connections.wait(url.host)
         sent = {"host": url.host, "user-agent": "windlass", "accept": "*/*", "accept-encoding": "identity", **fields}
         if url.authorization:
             sent["authorization"] = url.authorization
-        while True:
-            kept, is_fresh = self._connection(url)
-            route = kept.route
-            login = {"proxy-authorization": route.authorization} if route.authorization else {}
-            try:
-                answer = ask(route.connection, "GET", f"{route.base}{url.target}", {**sent, **login}, b"")
-            except ssl.SSLCertVerificationError as error:
-                words = f"the certificate of the server is not valid: {error.verify_message}"
-                raise StoreError(5, f"{words}; SSL_CERT_FILE names other authorities", str(url)) from error
-            except (OSError, http.client.HTTPException) as error:
-                if is_fresh:
-                    is_silent = isinstance(error, (ConnectionRefusedError, TimeoutError, socket.gaierror))
-                    kind = NoAnswer if is_silent and url.host not in self._answered_hosts else Busy
-                    raise kind(f"the server does not answer: {_words(error)}", str(url)) from error
-                # Otherwise the server has closed an idle connection: send the request again.
-            else:
-                self._answered_hosts.add(url.host)
-                return answer, kept
-
-    def _connection(self, url: Url) -> tuple[_Kept, bool]:
-        """This thread's connection to the host, and whether it is new."""
-        kept: _Kept | None = getattr(self._local, "kept", None)
-        self._local.kept = None
-        if kept is not None and kept.of == (os.getpid(), url.scheme, url.host):
-            return kept, False
-        secure = url.scheme == "https"
-        if secure and self._context is None:
-            self._context = ssl.create_default_context()
-        try:
-            route = connect(url.host, secure, SECONDS, self._context, proxy_of(self._environ, url.host, secure))
-        except ValueError as error:  # its words have no password
-            raise StoreError(22, f"the proxy of the environment cannot be used: {error}", str(url)) from None
-        return _Kept((os.getpid(), url.scheme, url.host), route), True
+        where = url.scheme == "https", url.host
+        return self._connections.ask(where, "GET", url.target, sent, what=str(url), seconds=SECONDS)
 
     def _refusal(self, url: Url, at: Url, answer: Answer) -> StoreError:
         status, what = answer.status, str(url)
         where = "" if at.host == url.host else f", after a redirect to {at.host}"
         said = f"the server answers {status} {http.client.responses.get(status, '')}".rstrip() + where
         if status in PASSING:
-            pause = min(MAX_PAUSE_SECONDS, self._asked_pause(answer.fields.get("retry-after", "")))
-            self._pause_until[at.host] = max(self._pause_until.get(at.host, 0.0), time.monotonic() + pause)
+            self._connections.pause(at.host, answer.fields.get("retry-after", ""), self._clock())
             return Busy(said, what)
         if status in (404, 410):
-            return Missing(said, what)
+            return Missing(said, what, "check the URL")
         if status in (401, 403, 407):
-            return Forbidden(f"{said}: it may need a login, or the URL may have expired", what)
+            words = f"{said}: it may need a login, or the URL may have expired"
+            return Forbidden(words, what, "check the login, or make a new presigned URL")
         if status == 412:
             return Changed(said, what)
-        return StoreError(5, said, what)
-
-    def _asked_pause(self, text: str) -> float:
-        """Seconds of a `Retry-After` header, which is a number or a date; 0 if it is missing."""
-        if text.isdecimal():
-            return float(text)
-        try:
-            found = email.utils.parsedate_tz(text)
-            return 0.0 if found is None else max(0.0, email.utils.mktime_tz(found) - self._clock())
-        except (ValueError, OverflowError):
-            return 0.0
+        return StoreError(said, what)
 
 
 def _redirected(first: Url, at: Url, location: str) -> Url:
@@ -217,9 +153,9 @@ def _redirected(first: Url, at: Url, location: str) -> Url:
     try:
         found = at.joined(location)
     except ValueError:
-        raise StoreError(5, "the server redirects to an address that is not http or https", str(first)) from None
+        raise StoreError("the server redirects to an address that is not http or https", str(first)) from None
     if not location or (at.scheme, found.scheme) == ("https", "http"):
-        raise StoreError(5, f"the server redirects from https to http, at {found.host}", str(first))
+        raise StoreError(f"the server redirects from https to http, at {found.host}", str(first))
     return found
 
 
@@ -234,7 +170,7 @@ def _head_of(answer: Answer, url: Url) -> Head:
     else:
         size = fields.get("content-length", "")
     if not size.isdecimal() or answer.chunked:
-        raise StoreError(5, "the server does not state the size of the file", str(url))
+        raise StoreError("the server does not state the size of the file", str(url))
     return Head(int(size), version, answer.status in (206, 416), is_page)
 
 
@@ -247,10 +183,3 @@ def _start_of(answer: Answer) -> int:
 def _is_empty(answer: Answer) -> bool:
     """Whether the response says that the file has 0 bytes, so that the range of its first byte is not satisfiable."""
     return answer.status == 416 and answer.fields.get("content-range", "").strip() == "bytes */0"
-
-
-def _words(error: BaseException) -> str:
-    """Description of a connection error without its arguments, which may contain parts of the URL."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.strerror or os.strerror(error.errno)
-    return type(error).__name__

@@ -1,8 +1,21 @@
-"""Files that are read by ranges."""
+"""Files that are read by ranges, objects of stores among them."""
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import io
+from typing import TYPE_CHECKING, Any
+
+from windlass.stores.retry import repeated
+
+if TYPE_CHECKING:
+    from windlass.stores.store import Object, Store
+
+BLOCK_BYTES = 8 << 20
+"""Of a file that is read from its beginning to its end."""
+AT_ONCE = 4
+"""Blocks that are fetched at once."""
 
 
 class RangedFile(io.RawIOBase):
@@ -31,3 +44,52 @@ class RangedFile(io.RawIOBase):
     def _end_of(self, length: int) -> int:
         """Where a read of `length` bytes ends; a negative `length` reads to the end of the file."""
         return self._size if length < 0 else min(self._size, self._at + length)
+
+
+class ObjectFile(RangedFile):
+    """An object as an unbuffered file: blocks are fetched ahead where it is read in order. Raises StoreError."""
+
+    def __init__(self, store: Store, one: Object) -> None:
+        super().__init__(one.size)
+        self.name = f"{store.address}/{one.key}"
+        self._store, self._one = store, one
+        self._block, self._block_at = memoryview(b""), 0
+        self._ahead: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
+        self._ahead_at = 0
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase`."""
+        target = memoryview(buffer).cast("B")
+        if not self._block_at <= self._at < self._block_at + len(self._block):
+            if self._at >= self._size or not len(target):
+                return 0
+            self._block, self._block_at = memoryview(self._next()), self._at
+        begin = self._at - self._block_at
+        count = min(len(target), len(self._block) - begin)
+        target[:count] = self._block[begin : begin + count]
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        """See `io.RawIOBase`."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        super().close()
+
+    def _next(self) -> bytes:
+        """The block that begins here; those behind it are fetched ahead."""
+        if self._pool is None and self._size - self._at > BLOCK_BYTES:
+            self._pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
+        if self._pool is None:
+            return self._block_from(self._at)
+        if not self._ahead or self._ahead_at - len(self._ahead) * BLOCK_BYTES != self._at:
+            self._ahead.clear()  # it is read elsewhere now
+            self._ahead_at = self._at
+        while len(self._ahead) < AT_ONCE and self._ahead_at < self._size:
+            self._ahead.append(self._pool.submit(self._block_from, self._ahead_at))
+            self._ahead_at += BLOCK_BYTES
+        return self._ahead.popleft().result()
+
+    def _block_from(self, start: int) -> bytes:
+        return repeated(lambda: self._store.read_once(self._one, start, min(BLOCK_BYTES, self._size - start)))

@@ -26,5 +26,10 @@ def repeated(
         except busy as error:
             if number + 1 >= getattr(error, "tries", TRIES):
                 raise
-            sleep(min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number) * (0.5 + random.random()))
+            sleep(pause_seconds(number))
     return once()
+
+
+def pause_seconds(number: int) -> float:
+    """The pause after a request has failed `number + 1` times: twice as long each time, and a random part."""
+    return min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0**number) * (0.5 + random.random())

@@ -12,10 +12,9 @@ import pytest
 
 from windlass.stores.s3.store import S3Store
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError
-from windlass.train.stream.in_store import StoreSource
 from windlass.train.stream.opening import open_source
 from windlass.train.stream.reader import Reader, Span
-from windlass.train.stream.source import Object
+from windlass.train.stream.source import Object, StoreSource
 
 ONE = Object("a.txt", 10, '"1"')
 

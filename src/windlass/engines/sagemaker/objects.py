@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
-import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +15,9 @@ from windlass.engines.sagemaker import layout
 from windlass.errors import EngineError, LoginFailed
 from windlass.plan.steps import ModelStep
 from windlass.storage.address import Address
-from windlass.storage.files import write_whole
-from windlass.stores.errors import NoLogin
+from windlass.stores.errors import Missing, MissingBucket, NoLogin
+from windlass.stores.folder import FolderStore
+from windlass.stores.store import Store
 
 HINT: Final = "the store is storage: of the target"
 LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
@@ -26,61 +25,28 @@ LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; see: aws sts
 
 def is_there(address: str, name: str, size: int, home: Path) -> bool:
     """Whether the store has a file of this size. Raises EngineError."""
-    found = Address.parse(address, home)
-    with _said(f"{address} cannot be read"):
-        if found.is_folder:
-            path = Path(found.path, name)
-            return path.is_file() and path.stat().st_size == size
-        from windlass.stores.s3 import objects as s3  # a store on this machine needs none of it
-        from windlass.stores.s3.bucket import Bucket
-
-        listed = s3.listed(Bucket(found.bucket), found.key(name))
-        return any(isinstance(one, s3.Object) and (one.key, one.size) == (found.key(name), size) for one in listed)
+    with _opened(address, home, "read") as (store, prefix):
+        return store.has(f"{prefix}{name}", size)
 
 
 def has_any(address: str, home: Path) -> bool:
     """Whether anything is below an address. Raises EngineError."""
-    found = Address.parse(address, home)
-    with _said(f"{address} cannot be read"):
-        if found.is_folder:
-            return Path(found.path).is_dir() and any(Path(found.path).iterdir())
-        from windlass.stores.errors import MissingBucket
-        from windlass.stores.s3 import objects as s3
-        from windlass.stores.s3.bucket import Bucket
-
-        with contextlib.suppress(MissingBucket):  # removed, with all that was in it
-            return any(isinstance(one, s3.Object) for one in s3.listed(Bucket(found.bucket), f"{found.path}/"))
+    with _opened(address, home, "read") as (store, prefix), contextlib.suppress(MissingBucket):
+        return next(store.listed(prefix), None) is not None
     return False
 
 
 def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
-    """Write small files below an address, by the standard library. Raises EngineError."""
-    found = Address.parse(address, home)
-    with _said(f"{address} cannot be written"):
-        if found.is_folder:
-            folder = Path(found.path)
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, data in files.items():
-                own = folder / f".{name}.{secrets.token_hex(4)}"  # several runs may send the same code at once
-                write_whole(own, data)
-                own.replace(folder / name)
-            return
-        from windlass.stores.s3 import objects as s3
-        from windlass.stores.s3.bucket import Bucket
-
-        bucket = Bucket(found.bucket)
+    """Write files below an address, by the standard library; several runs may do so at once. Raises EngineError."""
+    with _opened(address, home, "written") as (store, prefix):
         for name, data in files.items():
-            s3.write(bucket, found.key(name), [data])
+            store.write(f"{prefix}{name}", [data], is_new=False)
 
 
 def get(address: str, name: str, home: Path) -> bytes:
-    """A small file of S3 below an address. Raises EngineError."""
-    from windlass.stores.s3.bucket import Bucket
-    from windlass.stores.s3.objects import opened
-
-    found = Address.parse(address, home)
-    with _said(f"{address}{name} cannot be read"), opened(Bucket(found.bucket), found.key(name)) as file:
-        return file.read()
+    """A small file below an address. Raises EngineError."""
+    with _opened(address, home, "read") as (store, prefix):
+        return store.get(f"{prefix}{name}")
 
 
 def starters(nodes: bytes) -> dict[str, bytes]:
@@ -102,11 +68,16 @@ def fetch_model(address: str, into: Path, home: Path) -> list[str]:
     left_out: list[str] = []
     archive = into.parent / f".{into.name}.tar.gz"
     try:
-        with _said(f"the model in {address} cannot be read"):
-            if _bring(address, archive, home):
-                into.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with tarfile.open(archive) as tar:
-                    left_out = extract_good(tar, into)
+        with _opened(address, home, "read") as (store, prefix):
+            try:
+                store.fetch(f"{prefix}{layout.MODEL_ARCHIVE}", str(archive))
+            except MissingBucket:
+                raise
+            except Missing:
+                return left_out
+            into.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tarfile.open(archive) as tar:
+                left_out = extract_good(tar, into)
     except tarfile.TarError as error:
         raise EngineError(f"the model in {address} cannot be read: {error}", HINT) from error
     finally:
@@ -114,49 +85,24 @@ def fetch_model(address: str, into: Path, home: Path) -> list[str]:
     return left_out
 
 
-def _bring(address: str, archive: Path, home: Path) -> bool:
-    """Copy the model that is below an address; returns whether there is one. Raises OSError."""
-    found = Address.parse(address, home)
-    if found.is_folder:
-        model = Path(found.path, layout.MODEL_ARCHIVE)
-        if is_there := model.is_file():
-            shutil.copyfile(model, archive)
-        return is_there
-    from windlass.stores.errors import Missing, MissingBucket
-    from windlass.stores.s3.fetch import fetch
-
-    try:
-        fetch(f"{address}{layout.MODEL_ARCHIVE}", str(archive))
-    except MissingBucket:
-        raise
-    except Missing:
-        return False
-    return True
-
-
 def remove(address: str, home: Path) -> None:
     """Remove all that is below an address. Raises EngineError."""
-    found = Address.parse(address, home)
-    if found.is_folder:
-        shutil.rmtree(found.path, ignore_errors=True)
-        return
-    from windlass.stores.errors import MissingBucket
-    from windlass.stores.s3 import objects as s3
-    from windlass.stores.s3.bucket import Bucket
-
-    with _said(f"{address} cannot be removed"), contextlib.suppress(MissingBucket):  # removed, with all that was in it
-        bucket = Bucket(found.bucket)
-        for one in list(s3.listed(bucket, f"{found.path}/")):
-            if isinstance(one, s3.Object):
-                bucket.send("DELETE", one.key)
+    with _opened(address, home, "removed") as (store, prefix), contextlib.suppress(MissingBucket):
+        store.remove_below(prefix)
 
 
 @contextmanager
-def _said(what: str) -> Iterator[None]:
-    """Errors of a store as ours; those of S3 are errors of the system too."""
+def _opened(address: str, home: Path, use: str) -> Iterator[tuple[Store, str]]:
+    """The store of an address, and what the keys below it begin with; its errors as ours."""
+    found = Address.parse(address, home)
     try:
-        yield
+        if found.is_folder:
+            yield FolderStore(found.path), ""
+        else:
+            from windlass.stores.s3.store import S3Store  # a store on this machine needs none of it
+
+            yield S3Store(found.bucket), f"{found.path}/" if found.path else ""
     except NoLogin as error:
-        raise LoginFailed(f"{what}: {error.strerror}", LOGIN_HINT) from error
+        raise LoginFailed(f"{address} cannot be {use}: {error.strerror}", LOGIN_HINT) from error
     except OSError as error:
-        raise EngineError(f"{what}: {error.strerror or error}", HINT) from error
+        raise EngineError(f"{address} cannot be {use}: {error.strerror or error}", HINT) from error

@@ -1,7 +1,7 @@
 """Google Cloud Storage and Azure's blobs, by the library obstore.
 
-`opening` and `failure` are used in processes that only move files; a training script asks `program`, a process of its
-own. Python 3.9.
+`store` is used in processes that only move files; a training script forks, and asks a process of its own: `process`
+starts it, `program` is what it runs. Python 3.9.
 """
 
 KINDS = {"gs": "gs", "gcs": "gs", "az": "az", "azure": "az", "abfs": "az"}

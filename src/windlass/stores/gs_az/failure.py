@@ -1,10 +1,20 @@
-"""What an error of obstore means, by its type and its words. Python 3.9."""
+"""Errors of obstore as those of a store, by their type and their words. Python 3.9."""
 
 from __future__ import annotations
 
-import enum
 import re
-from typing import NamedTuple
+
+from windlass.stores.errors import (
+    CHECK_CREDENTIALS,
+    Busy,
+    Changed,
+    Denied,
+    Forbidden,
+    Missing,
+    MissingBucket,
+    NoAnswer,
+    StoreError,
+)
 
 BUSY = (
     "503", "SlowDown", "429", "500", "502", "504", "timed out", "timeout", "connection", "body error",
@@ -26,65 +36,35 @@ CHECK = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or give the machine an identity",
 }
 """What to try where there are no credentials."""
-CHECK_RIGHTS = "check the credentials, and what they may do"
 BUCKETS = {"gs": "bucket", "az": "container"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 
 
-class Kind(enum.Enum):
-    """What a caller does about a failure."""
-
-    BUSY = "busy"
-    """Asked again later, it may be answered."""
-    NO_ANSWER = "no-answer"
-    """No server answers: where it never has, its address may be wrong."""
-    MISSING = "missing"
-    """There is no such object."""
-    MISSING_BUCKET = "missing-bucket"
-    DENIED = "denied"
-    """Also where no credentials were found."""
-    FORBIDDEN = "forbidden"
-    """This request, by credentials that are valid."""
-    CHANGED = "changed"
-    """A condition does not hold: the object was written meanwhile, or is there already."""
-    OTHER = "other"
-
-
-class Failure(NamedTuple):
-    """Why a request failed."""
-
-    kind: Kind
-    words: str
-    """What was found."""
-    hint: str = ""
-    """What to try; empty where that is not known."""
-
-
-def failure_of(error: Exception, kind: str, bucket: str) -> Failure:
-    """What an error of obstore means, about a bucket of this kind of store."""
+def store_error(error: Exception, kind: str, bucket: str, key: str = "") -> StoreError:
+    """The error of a request to a bucket of this kind of store, about an object or about the whole bucket."""
     from obstore import exceptions
 
+    what = f"{kind}://{bucket}/{key}"
     if isinstance(error, (exceptions.PreconditionError, exceptions.AlreadyExistsError)):
-        return Failure(Kind.CHANGED, "the object is not the one that was asked for")
+        return Changed("the object is not the one that was asked for", what)
     # Its words have the address of the request, too.
     words = " ".join(str(error).partition("Debug source")[0].split())
     status, code = ((found[1] if found else "") for found in (_STATUS.search(words), _CODE.search(words)))
     answer = f"{status} {code}".strip()
     if code in NO_BUCKET:
-        return Failure(Kind.MISSING_BUCKET, f"there is no {BUCKETS[kind]} {bucket}", "check its name")
+        return MissingBucket(f"there is no {BUCKETS[kind]} {bucket}", what, "check its name")
     if NO_CLIENT in words:
         found = "no certificates of authorities were found, by which a store is known"
-        return Failure(Kind.DENIED, found, "install ca-certificates, or set SSL_CERT_FILE")
+        return Denied(found, what, "install ca-certificates, or set SSL_CERT_FILE")
     if TOKEN in words or (not status and any(mark in words.lower() for mark in NO_LOGIN)):
         why = words.partition(": Error performing GET")[0]
-        return Failure(Kind.DENIED, f"no credentials were found: {why[:400]}", CHECK[kind])
+        return Denied(f"no credentials were found: {why[:400]}", what, CHECK[kind])
     if isinstance(error, PermissionError) or status in DENIED or code in DENIED:
-        refused = Kind.FORBIDDEN if status == "403" and code not in NOT_KNOWN else Kind.DENIED
-        return Failure(refused, f"the store does not allow it ({answer})", CHECK_RIGHTS)
+        is_one = bool(key) and status == "403" and code not in NOT_KNOWN
+        return (Forbidden if is_one else Denied)(f"the store does not allow it ({answer})", what, CHECK_CREDENTIALS)
     if not status and NO_ANSWER in words:
-        return Failure(Kind.NO_ANSWER, "the store does not answer", "check its address, and the network")
+        return NoAnswer("the store does not answer", what, "check its address, and the network")
     if any(mark in (answer or words) for mark in BUSY):
-        return Failure(Kind.BUSY, answer or words[:400])
-    is_missing = isinstance(error, FileNotFoundError)
-    return Failure(Kind.MISSING if is_missing else Kind.OTHER, answer or words[:400])
+        return Busy(answer or words[:400], what)
+    return (Missing if isinstance(error, FileNotFoundError) else StoreError)(answer or words[:400], what)

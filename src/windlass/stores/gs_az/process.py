@@ -7,40 +7,25 @@ Standard library only, Python 3.9.
 from __future__ import annotations
 
 import atexit
-import errno
-import itertools
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from windlass.stores.errors import Busy, Changed, Denied, Forbidden, Missing, MissingBucket, NoAnswer, StoreError
+from windlass.stores.errors import Busy, StoreError, TooLarge
 from windlass.stores.gs_az import program
-from windlass.stores.gs_az.failure import Kind
-from windlass.stores.retry import repeated
-from windlass.stores.s3.answer import Body
-from windlass.stores.s3.objects import MAX_PARTS, PART_BYTES, Object, parts_of
-from windlass.stores.store import Store
+from windlass.stores.store import MAX_PARTS, PART_BYTES, Body, Object, Page, Store
 
 _CREDENTIALS = ("AZURE_", "GOOGLE_", "GCE_", "SSL_CERT_")
 """What the names of variables begin with that decide who asks, and whom."""
-_ERRORS: dict[Kind, Callable[[str, str], StoreError]] = {
-    Kind.BUSY: Busy,
-    Kind.NO_ANSWER: NoAnswer,
-    Kind.MISSING: Missing,
-    Kind.MISSING_BUCKET: MissingBucket,
-    Kind.DENIED: Denied,
-    Kind.FORBIDDEN: Forbidden,
-    Kind.CHANGED: Changed,
-}
 
 
 class Process:
@@ -144,116 +129,82 @@ class ProcessStore(Store):
     def __reduce__(self) -> Any:
         return ProcessStore, (self._kind, self._bucket)
 
-    def listed(self, prefix: str, delimiter: str = "") -> Iterator[Object | str]:
-        """See `Store`."""
-        return iter(repeated(lambda: self._listed(prefix, delimiter)))
+    def pages(self, prefix: str, delimiter: str = "", after: str = "") -> Iterator[Page]:
+        """See `Store`; all objects are one page."""
+        found: list[Page] = []
 
-    def _listed(self, prefix: str, delimiter: str) -> list[Object | str]:
-        found: list[Object | str] = []
-        try:
-            answer, _ = self._ask(prefix, "list", delimiter=delimiter)
-            while True:
-                found += [Object(*one) for one in answer["objects"]]
-                found += answer["prefixes"]
-                if not answer.get("more"):
-                    return found
-                answer, _ = self._answer(prefix, program.receive)
-        except BaseException:
-            _drop()  # the rest of the answer would be that of the next request
-            raise
+        def page() -> Page | None:
+            if found:
+                return None
+            found.append(self._ask(prefix, "listed", prefix, delimiter))
+            return [one for one in found[0] if isinstance(one, str) or one.key > after]
 
-    def head(self, key: str) -> Object:
+        return iter(page, None)
+
+    def head_once(self, key: str) -> Object:
         """See `Store`."""
-        return Object(*repeated(lambda: self._ask(key, "head"))[0]["object"])
+        found: Object = self._ask(key, "head_once", key)
+        return found
 
     def read_once(self, one: Object, start: int, length: int) -> bytes:
         """See `Store`."""
-        answer, data = self._read(one.key, start, length if length < one.size else None, one.etag)
-        if one.etag.startswith('"') and answer.etag != one.etag:
-            raise Changed("it was written meanwhile", f"{self.address}/{one.key}")
-        if len(data) != length:
-            raise Changed(f"{length} bytes were asked for, {len(data)} came", f"{self.address}/{one.key}")
+        data: bytes = self._ask(one.key, "read_once", one, start, length)
         return data
 
-    def get(self, key: str) -> bytes:
+    def get_once(self, key: str) -> bytes:
         """See `Store`."""
-        return repeated(lambda: self._read(key, 0, None, ""))[1]
+        data: bytes = self._ask(key, "get_once", key)
+        return data
 
-    def _read(self, key: str, start: int, length: int | None, version: str) -> tuple[Object, bytes]:
-        answer, data = self._ask(key, "read", start=start, length=length, version=version)
-        return Object(*answer["object"]), data
-
-    def put(self, key: str, body: Body) -> None:
+    def put_once(self, key: str, body: Body, is_new: bool = False) -> str:
         """See `Store`."""
+        return str(self._ask(key, "put_once", key, bytes(body), is_new))
+
+    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
+        """See `Store`."""
+        num_bytes = 0
         try:
-            repeated(lambda: self._ask(key, "put", body))
-        except Changed:
-            # The answer to an earlier try of this request may have been lost.
-            if self.get(key) != bytes(body):
-                raise
-
-    def write(self, key: str, pieces: Iterable[Body]) -> None:
-        """See `Store`."""
-        parts = parts_of(pieces)
-        first = next(parts, b"")
-        second = next(parts, None)
-        if second is None:
-            self.put(key, first)
-            return
-        try:
-            self._write(key, itertools.chain((first, second), parts))
+            self._ask(key, "begin", key, part_bytes)
+            for number, part in enumerate(parts, 1):
+                if number > MAX_PARTS:
+                    most = PART_BYTES * MAX_PARTS // 10**9
+                    raise TooLarge(f"it has more than the {most} GB of one upload", f"{self.address}/{key}")
+                self._ask(key, "piece", bytes(part))
+                num_bytes += len(part)
+            return self._end(key, num_bytes)
         except BaseException:
-            _drop()
+            _drop()  # what was begun is given up
             raise
 
-    def _write(self, key: str, parts: Iterable[bytes]) -> None:
-        self._ask(key, "begin")
-        num_bytes = 0
-        for number, part in enumerate(parts, 1):
-            if number > MAX_PARTS:
-                most = PART_BYTES * MAX_PARTS // 10**9
-                raise StoreError(errno.EFBIG, f"it has more than the {most} GB of one upload", f"{self.address}/{key}")
-            self._ask(key, "piece", part)
-            num_bytes += len(part)
+    def _end(self, key: str, num_bytes: int) -> str:
         try:
-            self._ask(key, "end")
+            return str(self._ask(key, "end"))
         except Busy:  # the answer to an earlier try may have been lost: then the object is there
-            if self.head(key).size != num_bytes:
+            found = self.head(key)
+            if found.size != num_bytes:
                 raise
+            return found.version
 
-    def remove(self, key: str) -> None:
+    def remove_once(self, key: str) -> None:
         """See `Store`."""
-        repeated(lambda: self._ask(key, "remove"))
+        self._ask(key, "remove_once", key)
 
-    def _ask(self, key: str, do: str, payload: Body = b"", **more: Any) -> tuple[dict[str, Any], bytes]:
-        """The answer to one request about an object, or a prefix. Raises StoreError."""
-        header = {"do": do, "key": key, "store": [self._kind, self._bucket], **more}
-
-        def asked(connection: Connection) -> tuple[dict[str, Any], bytes]:
-            program.send(connection, header, payload)
-            return program.receive(connection)
-
-        return self._answer(key, asked)
-
-    def _answer(
-        self, key: str, ask: Callable[[Connection], tuple[dict[str, Any], bytes]]
-    ) -> tuple[dict[str, Any], bytes]:
+    def _ask(self, key: str, do: str, *arguments: Any) -> Any:
+        """What the process answers to a request about an object, or a prefix. Raises StoreError."""
         what = f"{self.address}/{key}"
         try:
             process = _process()
         except OSError as error:
             raise Busy(f"the process that reads it cannot be started: {error.strerror}", what) from error
         try:
-            answer, data = ask(process.connection)
+            process.connection.send((self._kind, self._bucket, do, arguments))
+            answer = process.connection.recv()
         except (OSError, EOFError) as error:
             process.drop()
             raise Busy("the process that reads it has ended", what) from error
         except BaseException:
             process.drop()  # an answer that was not read would be that of the next request
             raise
-        if failure := answer.get("failure"):
-            kind, words, hint = failure
-            words = f"{words}; {hint}" if hint else words
-            made = _ERRORS.get(Kind(kind))
-            raise StoreError(errno.EIO, words, what) if made is None else made(words, what)
-        return answer, data
+        if isinstance(answer, StoreError):
+            raise type(answer)(str(answer.strerror), what, answer.hint)
+        return answer

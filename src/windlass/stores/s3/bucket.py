@@ -1,15 +1,11 @@
-"""Requests to one bucket of S3, or of a compatible store: signed, repeated while the store is busy."""
+"""Requests to one bucket of S3, or of a compatible store: signed, sent once."""
 
 from __future__ import annotations
 
-import email.utils
 import hashlib
 import http.client
 import os
 import re
-import socket
-import ssl
-import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +15,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+from windlass.stores import answer as answers
+from windlass.stores.answer import Sent
+from windlass.stores.connection import Connections, Kept, unix_seconds, words_of
 from windlass.stores.errors import (
     CHECK_CREDENTIALS,
     Altered,
@@ -26,19 +25,16 @@ from windlass.stores.errors import (
     Changed,
     Denied,
     Forbidden,
+    Misconfigured,
     Missing,
     MissingBucket,
-    NoAnswer,
     NoLogin,
     StoreError,
     Unconfirmed,
 )
-from windlass.stores.retry import repeated
-from windlass.stores.s3 import answer as answers
-from windlass.stores.s3.answer import Body, Sent, ask
 from windlass.stores.s3.credentials import Credentials
-from windlass.stores.s3.proxy import Route, connect, proxy_of
 from windlass.stores.s3.signature import path_of, query_of, signed
+from windlass.stores.store import Body
 
 SECONDS = 20
 """Without a byte, after which a request is repeated."""
@@ -52,10 +48,7 @@ OF_KEYS = frozenset(
 """Codes of errors of credentials, some of which S3 answers with 400."""
 ALTERED = frozenset(("BadDigest", "XAmzContentSHA256Mismatch"))
 """Codes of errors of bodies that are not the ones which were signed."""
-MAX_PAUSE_SECONDS = 300.0
-"""The longest pause that is made because a store asks for it."""
-MAX_UNIX_SECONDS = 2.0**36
-"""Of a date that is used: requests are signed with years of four digits."""
+CHECK_ENDPOINT = "check the region, AWS_ENDPOINT_URL_S3 and the network"
 SKEW_SECONDS = 60.0
 """Difference to the clock of the store from which a refused request is signed again by that clock."""
 REGION_HEADER = "x-amz-bucket-region"
@@ -75,22 +68,10 @@ class Answer:
     body: bytes
 
 
-class _Kept:
-    """A connection that a thread uses again; closed when the last reference to it is dropped."""
-
-    def __init__(self, of: tuple[int, bool, str], route: Route) -> None:
-        self.of = of
-        """The process that made it, whether it is by TLS, and the host."""
-        self.route = route
-
-    def __del__(self) -> None:
-        self.route.connection.close()
-
-
 class Bucket:
     """One bucket; safe for threads, forks and pickling. Endpoint, region and keys are those of the environment.
 
-    Its methods raise StoreError, which is an OSError.
+    Its methods send one request, and raise StoreError, which is an OSError: Busy where it may be repeated.
     """
 
     def __init__(
@@ -106,28 +87,19 @@ class Bucket:
         self._region = self._credentials.region
         self._endpoint = self._credentials.endpoint
         if self._endpoint and urlsplit(self._endpoint).scheme not in ("http", "https"):
-            raise StoreError(
-                22, "AWS_ENDPOINT_URL_S3 is no URL: write http://host:port or https://host", self._endpoint
-            )
-        self._cafile = environ.get("AWS_CA_BUNDLE") or None
-        self._context: ssl.SSLContext | None = None
-        """Made once: reading the certificates takes longer than a request."""
-        self._environ = environ
-        self._sleep, self._clock = sleep, clock
+            words = "AWS_ENDPOINT_URL_S3 is no URL: write http://host:port or https://host"
+            raise Misconfigured(words, self._endpoint)
+        self._connections = Connections(environ, CHECK_ENDPOINT, "AWS_CA_BUNDLE", sleep)
+        self._clock = clock
         self._skew = 0.0
         """Seconds by which the clock of the store is ahead of this machine's."""
-        self._pause_until = 0.0
-        """When requests may be sent again, in monotonic seconds, where the store has asked for a pause."""
-        self._local = threading.local()
-        self._has_answered = False
-        """Whether its store has, ever: then it is at this address."""
 
     def __reduce__(self) -> Any:
         return Bucket, (self.name,)
 
     def close(self) -> None:
         """Close the connection of this thread; the next request makes another one."""
-        self._local.kept = None
+        self._connections.keep(None)
 
     def send(
         self,
@@ -136,22 +108,10 @@ class Bucket:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: Body = b"",
-    ) -> Answer:
-        """The answer to a request about an object, or with an empty `key` about the bucket; repeated while the store is
-        busy. Raises Missing, Denied, Changed where a condition of the headers does not hold, Busy, and StoreError.
-        """
-        return repeated(lambda: self.send_once(method, key, query, headers, body), sleep=self._sleep)
-
-    def send_once(
-        self,
-        method: str,
-        key: str,
-        query: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        body: Body = b"",
         sent: Sent | None = None,
     ) -> Answer:
-        """The same without a second try: it goes to the region that the bucket names.
+        """The answer to a request about an object, or with an empty `key` about the bucket, in the region that the
+        bucket names. Raises Missing, Denied, Changed where a condition of the headers does not hold, Busy, StoreError.
 
         A PUT carries the SHA-256 of its body. Raises Unconfirmed where the store does not confirm it, and Altered where
         another body has arrived.
@@ -172,7 +132,7 @@ class Bucket:
         return made
 
     def stream(self, key: str, headers: Mapping[str, str], piece_bytes: int) -> Iterator[bytes]:
-        """The bytes of an object as they come, in pieces of this size, by one request that is not repeated.
+        """The bytes of an object as they come, in pieces of this size, by one request.
 
         Raises StoreError as `send` does, Busy also where the connection breaks in between.
         """
@@ -210,9 +170,9 @@ class Bucket:
                 else:
                     refusal = self._refusal(method, key, answer, answer.read())
         except (OSError, http.client.HTTPException) as error:
-            raise Busy(f"the connection broke: {type(error).__name__} {error}", f"s3://{self.name}/{key}") from error
+            raise Busy(f"the connection broke: {words_of(error)}", f"s3://{self.name}/{key}") from error
         if not answer.will_close:
-            self._local.kept = kept
+            self._connections.keep(kept)
         if refusal is not None and method == "HEAD" and answer.status in (400, 403):
             refusal = self._explained(key, refusal)
         if refusal is not None:
@@ -220,7 +180,7 @@ class Bucket:
 
     def _corrects_clock(self, date: str) -> bool:
         """Whether requests were signed by a clock that is wrong, by the `Date` of an answer; they no longer are."""
-        if (found := _unix_seconds(date)) is None:
+        if (found := unix_seconds(date)) is None:
             return False
         skew = found - self._clock()
         is_wrong = abs(skew - self._skew) > SKEW_SECONDS
@@ -230,7 +190,7 @@ class Bucket:
     def _explained(self, key: str, refusal: StoreError) -> StoreError:
         """The reason why HEAD was refused, whose answer has none: an expired token is a bare 400."""
         try:
-            self.send_once("GET", key, headers={"range": "bytes=0-0"})
+            self.send("GET", key, headers={"range": "bytes=0-0"})
         except Denied as error:
             return error
         except StoreError:
@@ -245,34 +205,17 @@ class Bucket:
         headers: Mapping[str, str],
         body: Body,
         sent: Sent | None,
-    ) -> tuple[answers.Answer, _Kept]:
+    ) -> tuple[answers.Answer, Kept]:
         """The head of an answer, and its connection, which is not this thread's again before the body is read."""
-        if (pause := self._pause_until - time.monotonic()) > 0:
-            self._sleep(pause)
         secure, host, base = self._where()
+        self._connections.wait(host)
         path, words = f"{base}/{path_of(key)}", query_of(query)
         # The store refuses a body that is not the one which was signed.
         payload = headers.get(PAYLOAD_HEADER) or hashlib.sha256(body).hexdigest()
         now = self._clock() + self._skew
         asked = signed(self._credentials.keys(), self._region, host, method, path, words, headers, payload, now)
         target = f"{path}?{words}" if words else path
-        while True:
-            kept, is_fresh = self._connection(secure, host)
-            route = kept.route
-            login = {"proxy-authorization": route.authorization} if route.authorization else {}
-            try:
-                answer = ask(route.connection, method, f"{route.base}{target}", {**asked, **login}, body, sent)
-            except ssl.SSLCertVerificationError as error:
-                raise StoreError(5, f"its certificate is not trusted; see AWS_CA_BUNDLE: {error}", host) from error
-            except (OSError, http.client.HTTPException) as error:
-                if is_fresh:
-                    is_silent = isinstance(error, (ConnectionRefusedError, TimeoutError, socket.gaierror))
-                    kind = NoAnswer if is_silent and not self._has_answered else Busy
-                    raise kind(f"it does not answer: {type(error).__name__} {error}", host) from error
-                # Else the store has closed a connection that was idle.
-            else:
-                self._has_answered = True
-                return answer, kept
+        return self._connections.ask((secure, host), method, target, asked, body, sent, what=host, seconds=SECONDS)
 
     def _where(self) -> tuple[bool, str, str]:
         """Whether it is by TLS, the host, and what begins the path."""
@@ -284,23 +227,6 @@ class Bucket:
             return True, domain, f"/{self.name}"
         return True, f"{self.name}.{domain}", ""
 
-    def _connection(self, secure: bool, host: str) -> tuple[_Kept, bool]:
-        """The connection of this thread, and whether it is new; one that a parent has opened is the parent's.
-
-        It is taken from the thread: a generator that is left in the middle of a body must leave none of it there.
-        """
-        kept = getattr(self._local, "kept", None)
-        self._local.kept = None
-        if kept is not None and kept.of == (os.getpid(), secure, host):
-            return kept, False
-        if secure and self._context is None:
-            self._context = ssl.create_default_context(cafile=self._cafile)
-        try:
-            route = connect(host, secure, SECONDS, self._context, proxy_of(self._environ, host, secure))
-        except ValueError as error:  # its words have no password
-            raise StoreError(22, f"the proxy of the environment cannot be used: {error}", host) from None
-        return _Kept((os.getpid(), secure, host), route), True
-
     def _refusal(self, method: str, key: str, answer: answers.Answer, body: bytes) -> StoreError:
         what, status = f"s3://{self.name}/{key}", answer.status
         try:
@@ -310,41 +236,24 @@ class Bucket:
             code, words = "", ""
         said = f"the store answered {status} {code} {words}".rstrip()
         if (status >= 500 and status != 501) or status == 429 or code in PASSING:
-            pause = min(MAX_PAUSE_SECONDS, self._asked_pause(answer.fields.get("retry-after", "")))
-            self._pause_until = max(self._pause_until, time.monotonic() + pause)
+            self._connections.pause(self._where()[1], answer.fields.get("retry-after", ""), self._clock() + self._skew)
             return Busy(said, what)
         if code in ALTERED:
             return Altered(f"{said}; the bytes were changed on their way", what)
         if code == "NoSuchBucket":
-            return MissingBucket(f"there is no bucket {self.name}", what)
+            return MissingBucket(f"there is no bucket {self.name}", what, "check its name")
         if status == 404:
             return Missing(said, what)
         if key and status == 403 and code not in OF_KEYS:
-            return Forbidden(f"{said}; {CHECK_CREDENTIALS}", what)
+            return Forbidden(said, what, CHECK_CREDENTIALS)
         if method == "HEAD" and status == 400:
-            return Forbidden(f"{said}, without a reason: the token may have expired; {CHECK_CREDENTIALS}", what)
+            words = f"{said}, without a reason: the token may have expired"
+            return Forbidden(words, what, CHECK_CREDENTIALS)
         if status in (401, 403) or code in OF_KEYS:
-            return (NoLogin if code in OF_KEYS else Denied)(f"{said}; {CHECK_CREDENTIALS}", what)
+            return (NoLogin if code in OF_KEYS else Denied)(said, what, CHECK_CREDENTIALS)
         if status in (409, 412):
             return Changed(said, what)
-        return StoreError(5, said, what)
-
-    def _asked_pause(self, text: str) -> float:
-        """Seconds of a `Retry-After`: a number, or a date by the clock of the store; 0 for none."""
-        if text.isdecimal():
-            return float(text)
-        found = _unix_seconds(text)
-        return 0.0 if found is None else max(0.0, found - self._clock() - self._skew)
-
-
-def _unix_seconds(date: str) -> float | None:
-    """A date of HTTP in Unix seconds; None for what is none."""
-    try:
-        found = email.utils.parsedate_tz(date)
-        seconds = -1.0 if found is None else float(email.utils.mktime_tz(found))
-    except (ValueError, OverflowError):  # such as one in the year 99999
-        return None
-    return seconds if 0 <= seconds < MAX_UNIX_SECONDS else None
+        return StoreError(said, what)
 
 
 def require_stored(etag: str | None, checksum: str | None, expected: str, what: str) -> None:
@@ -354,3 +263,11 @@ def require_stored(etag: str | None, checksum: str | None, expected: str, what: 
     if checksum != expected:
         found = f"confirmed the SHA-256 {checksum}" if checksum else "did not confirm the SHA-256"
         raise Unconfirmed(f"the store {found} of what was sent, {expected}: it must return {CHECKSUM_HEADER}", what)
+
+
+def parsed(answer: Answer, what: str) -> ElementTree.Element:
+    """The XML of an answer. Raises Busy where it was cut off."""
+    try:
+        return ElementTree.fromstring(answer.body.strip())  # S3 sends spaces while it combines parts
+    except ElementTree.ParseError as error:
+        raise Busy(f"the answer was cut off: {error}", what) from error

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlencode, urlsplit
 from xml.etree import ElementTree
 
+from windlass.stores.answer import ask
 from windlass.stores.errors import Busy, Denied
-from windlass.stores.s3.answer import ask, unix_seconds
 from windlass.stores.s3.signature import Keys
+from windlass.stores.store import unix_seconds
 
 SECONDS = 5
 """Without a byte, after which a request has failed."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
-from windlass.stores.errors import Busy, Denied, Missing, StoreError
+from windlass.stores.errors import Busy, Denied, Misconfigured, Missing, StoreError
 from windlass.stores.retry import repeated
 from windlass.stores.s3.credentials import Credentials
 from windlass.stores.s3.roles import asked
@@ -41,7 +41,7 @@ def secret(name: str, environ: Mapping[str, str]) -> dict[str, str]:
         raise _refused(str(found.get("__type", "")).rpartition("#")[2], str(found.get("message", "")), status, what)
     values = _object(str(found.get("SecretString", "")).encode())
     if not values or not all(isinstance(value, str) for value in values.values()):
-        raise StoreError(22, NO_OBJECT, what)
+        raise Misconfigured(NO_OBJECT, what)
     return {str(key): str(value) for key, value in values.items()}
 
 
@@ -53,7 +53,7 @@ def _refused(code: str, message: str, status: int, what: str) -> StoreError:
     answered = f"Secrets Manager answered {status} {code} {message}".rstrip()
     if status >= 500 or status == 429 or "Throttling" in code:
         return Busy(answered, what)
-    return StoreError(5, answered, what)
+    return StoreError(answered, what)
 
 
 def _object(data: bytes) -> dict[str, object]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import BinaryIO, cast
 
 from windlass.stores.opening import open_store
-from windlass.stores.s3.objects import Object
+from windlass.stores.store import Object
 from windlass.train.checkpoint.storage import ASIDE, RUN_MARKER, Folder, is_plain_name
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from windlass.stores.errors import StoreError
+from windlass.stores.opening import SCHEMES, open_store
 from windlass.train.stream.errors import StreamError
-from windlass.train.stream.source import FolderSource, Source
+from windlass.train.stream.source import FolderSource, Source, StoreSource
 
 
 def open_source(address: str) -> Source:
@@ -18,9 +19,6 @@ def open_source(address: str) -> Source:
         return FolderSource(Path(os.path.expanduser(address)).absolute())
     if scheme == "file":
         return FolderSource(Path(unquote(urlsplit(address).path)).absolute())
-    from windlass.stores.opening import SCHEMES, open_store  # folders need no client of a store
-    from windlass.train.stream.in_store import StoreSource
-
     try:
         found = open_store(address)
     except StoreError as error:

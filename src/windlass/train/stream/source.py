@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from windlass.train.stream.errors import SourceChanged, StreamError
+from windlass.stores import errors as stores_errors
+from windlass.stores import store as stores
+from windlass.stores.errors import Changed, Denied, Missing
+from windlass.stores.folder import FolderStore
+from windlass.stores.store import Store
+from windlass.train.stream.errors import Busy, SourceChanged, StreamError
 
 OWN = ".windlass"
 """Folder of a set that has its manifest, and none of its files; on a disk, the names of these files begin so."""
@@ -49,69 +53,83 @@ class Source(ABC):
         """A file below `OWN`; None where there is none."""
 
 
-class FolderSource(Source):
+class StoreSource(Source):
+    """Objects below a prefix; safe for threads, forks and pickling. Credentials and endpoint are of the environment."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        """The `prefix` has no slashes at its ends."""
+        self._store = store
+        self._prefix = f"{prefix}/" if prefix else ""
+        self.address = f"{store.address}/{self._prefix}"
+
+    def __reduce__(self) -> Any:
+        return type(self), (self._store, self._prefix.rstrip("/"))
+
+    def objects(self) -> list[Object]:
+        """See `Source`."""
+        with _errors():
+            found = [one for one in self._store.listed(self._prefix) if isinstance(one, stores.Object)]
+        names = (Object(one.key[len(self._prefix) :], one.size, one.version) for one in found if _is_file(one))
+        return sorted((one for one in names if not _is_own(one.name)), key=lambda one: one.name)
+
+    def read(self, one: Object, start: int, length: int) -> bytes:
+        """See `Source`."""
+        with _errors():
+            try:
+                return self._store.read_once(
+                    stores.Object(self._prefix + one.name, one.size, one.version), start, length
+                )
+            except Missing as error:
+                raise removed(f"{self.address}{one.name}", one) from error
+            except Changed as error:
+                raise changed(f"{self.address}{one.name}", one) from error
+
+    def read_own(self, name: str) -> bytes | None:
+        """See `Source`."""
+        with _errors():
+            try:
+                return self._store.get(f"{self._prefix}{OWN}/{name}")
+            except (Missing, Denied):
+                # Without the right to list a bucket, S3 denies a missing key. The listing reports what is wrong.
+                return None
+
+
+class FolderSource(StoreSource):
     """Files below a folder."""
 
     is_local = True
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(FolderStore(folder), "")
         self.address = str(folder)
         self._folder = folder
 
-    def objects(self) -> list[Object]:
-        """See `Source`."""
-        if not self._folder.is_dir():
-            what = "is a file" if self._folder.exists() else "is not there"
-            raise StreamError(f"{self._folder} {what}: a stream is opened from a folder, or from s3://bucket/prefix")
-        return sorted(self._files(), key=lambda one: one.name)
-
-    def _files(self) -> Iterator[Object]:
-        for below, folders, names in os.walk(self._folder, onerror=_raise):
-            folders[:] = [name for name in folders if name != OWN]
-            for file in names:
-                path = os.path.join(below, file)
-                name = os.path.relpath(path, self._folder)
-                if name.startswith(f"{OWN}-"):
-                    continue
-                try:
-                    found = os.stat(path)
-                except OSError as error:
-                    raise StreamError(f"{path}: {error.strerror}") from error
-                if not stat.S_ISREG(found.st_mode):
-                    raise StreamError(f"{path} is no file: remove it, or open a folder of files alone")
-                yield Object(name, found.st_size, _version(found))
-
-    def read(self, one: Object, start: int, length: int) -> bytes:
-        """See `Source`."""
-        try:
-            descriptor = os.open(self._folder / one.name, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                is_changed = _version(os.fstat(descriptor)) != one.version
-                data = b"" if is_changed else _pread(descriptor, length, start)
-            finally:
-                os.close(descriptor)
-        except FileNotFoundError as error:
-            raise removed(str(self._folder / one.name), one) from error
-        except OSError as error:
-            raise StreamError(f"{self._folder / one.name}: {error.strerror}") from error
-        if len(data) != length:
-            raise changed(str(self._folder / one.name), one)
-        return data
+    def __reduce__(self) -> Any:
+        return FolderSource, (self._folder,)
 
     def read_own(self, name: str) -> bytes | None:
         """See `Source`."""
         return None  # what the manifest of a folder says of its files may be older than they are
 
-    def __reduce__(self) -> Any:
-        return FolderSource, (self._folder,)
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Errors of a store as those of a stream."""
+    try:
+        yield
+    except stores_errors.Busy as error:
+        raise Busy(str(error)) from error
+    except stores_errors.StoreError as error:
+        raise StreamError(str(error)) from error
 
 
-def _pread(descriptor: int, length: int, start: int) -> bytes:
-    """The bytes of this range, fewer only at the end of the file: one call of Linux reads less than 2 GiB."""
-    data = os.pread(descriptor, length, start)
-    while len(data) < length and (more := os.pread(descriptor, length - len(data), start + len(data))):
-        data += more
-    return data
+def _is_file(one: stores.Object) -> bool:
+    """An empty object whose key ends with a slash stands for a folder, in the consoles of stores."""
+    return not (one.key.endswith("/") and not one.size)
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith((f"{OWN}/", f"{OWN}-"))
 
 
 def changed(what: str, one: Object) -> SourceChanged:
@@ -130,11 +148,3 @@ def removed(what: str, one: Object) -> SourceChanged:
 
 def _since(one: Object) -> str:
     return f"since the stream was opened{', or since `windlass data copy` wrote the set' if one.digest else ''}"
-
-
-def _version(found: os.stat_result) -> str:
-    return f"{found.st_mtime_ns:x}-{found.st_size:x}-{found.st_ino:x}"
-
-
-def _raise(error: OSError) -> None:
-    raise StreamError(f"{error.filename}: {error.strerror}") from error

@@ -86,10 +86,11 @@ def refuse(words):
 
 
 if len(sys.argv) == 3:
-    from windlass.stores.s3.fetch import fetch
+    from windlass.stores.opening import open_store
 
     try:
-        fetch(*sys.argv[1:])
+        store, key = open_store(sys.argv[1])
+        store.fetch(key, sys.argv[2])
     except OSError as error:
         sys.exit(str(error))
     sys.exit()

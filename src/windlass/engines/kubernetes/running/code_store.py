@@ -14,9 +14,9 @@ from windlass.engines.travel import planned_code
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import CodeStep
-from windlass.stores.errors import Denied, Missing, StoreError
-from windlass.stores.s3.bucket import Bucket
-from windlass.stores.s3.objects import PART_BYTES, write
+from windlass.stores.errors import StoreError
+from windlass.stores.s3.store import S3Store
+from windlass.stores.store import PART_BYTES
 
 HINT: Final = "the store is storage: of the target; this machine writes to it, and the pods read it"
 
@@ -41,16 +41,9 @@ def send(address: str, size: int, data: Callable[[], bytes]) -> None:
     """Write an archive to `s3://bucket/key`, whose key names its digest, unless it is there. Raises EngineError."""
     name, _, key = address.partition("://")[2].partition("/")
     try:
-        bucket = Bucket(name)
-        if not _is_there(bucket, key, size):
+        store = S3Store(name)
+        if not store.has(key, size):
             found = memoryview(data())
-            write(bucket, key, (found[at : at + PART_BYTES] for at in range(0, len(found), PART_BYTES)))
+            store.write(key, (found[at : at + PART_BYTES] for at in range(0, len(found), PART_BYTES)))
     except StoreError as error:
         raise EngineError(f"the code could not be stored: {error}", HINT) from error
-
-
-def _is_there(bucket: Bucket, key: str, size: int) -> bool:
-    try:
-        return int(bucket.send("HEAD", key).headers.get("content-length") or -1) == size
-    except (Missing, Denied):  # S3 denies it where objects may not be listed
-        return False

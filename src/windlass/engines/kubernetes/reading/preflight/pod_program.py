@@ -95,19 +95,19 @@ def ladder(bucket: Bucket, key: str) -> list[Json]:
     """
     prefix = key.rpartition("/")[0] + "/"
     query = {"list-type": "2", "prefix": prefix, "max-keys": "1"}
-    rungs = [_rung("list", lambda: bucket.send_once("GET", "", query))]
+    rungs = [_rung("list", lambda: bucket.send("GET", "", query))]
     if rungs[0].get("kind") in ("unreachable", "no-bucket", "keys"):
         return rungs
-    rungs.append(_rung("write", lambda: bucket.send_once("PUT", key, body=DATA)))
+    rungs.append(_rung("write", lambda: bucket.send("PUT", key, body=DATA)))
     if "error" not in rungs[-1]:
         rungs.append(_rung("read", lambda: _read(bucket, key)))
-        rungs.append(_rung("delete", lambda: bucket.send_once("DELETE", key)))
+        rungs.append(_rung("delete", lambda: bucket.send("DELETE", key)))
     return rungs
 
 
 def _read(bucket: Bucket, key: str) -> None:
-    if bucket.send_once("GET", key).body != DATA:
-        raise StoreError(5, "what is read is not what was written", key)
+    if bucket.send("GET", key).body != DATA:
+        raise StoreError("what is read is not what was written", key)
 
 
 def _rung(name: str, act: Callable[[], object]) -> Json:

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from windlass.stores.errors import StoreError
+from windlass.stores.proxy import connect, proxy_of
 from windlass.stores.s3.bucket import Bucket
-from windlass.stores.s3.proxy import connect, proxy_of
 
 KEYS = {
     "AWS_ACCESS_KEY_ID": "AKIA",
@@ -59,7 +59,7 @@ def test_a_request_without_tls_is_sent_to_the_proxy_with_its_whole_url() -> None
     thread.start()
     try:
         bucket = Bucket("b", {**KEYS, "HTTP_PROXY": f"http://me:p%40ss@127.0.0.1:{server.server_port}"})
-        assert bucket.send_once("GET", "a.bin").body == b"ok"
+        assert bucket.send("GET", "a.bin").body == b"ok"
         bucket.close()
     finally:
         server.shutdown()
@@ -77,5 +77,5 @@ def test_a_request_by_tls_goes_through_a_tunnel() -> None:
 def test_a_proxy_of_another_kind_is_refused_without_its_password() -> None:
     bucket = Bucket("b", {**KEYS, "HTTP_PROXY": "socks5://me:word@proxy.example.com:1080"})
     with pytest.raises(StoreError, match="only proxies of the form http://host:port are used") as caught:
-        bucket.send_once("GET", "a.bin")
+        bucket.send("GET", "a.bin")
     assert "word" not in str(caught.value)

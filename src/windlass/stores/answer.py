@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import calendar
 import http.client
 import socket
-import time
 from collections.abc import Callable
-from typing import Union
 
-Body = Union[bytes, bytearray, memoryview]  # noqa: UP007 - Python 3.9
+from windlass.stores.store import Body
+
 Sent = Callable[[int], object]
 """Called with the number of bytes of a body that were sent, after each piece."""
 PIECE_BYTES = 256 << 10
@@ -105,9 +103,3 @@ def _broken(sock: socket.socket, body: Body, sent: Sent | None) -> OSError | Non
     except OSError as error:
         return error
     return None
-
-
-def unix_seconds(text: str) -> float:
-    """Unix seconds of `2026-11-23T14:03:22.000Z`. Raises ValueError."""
-    whole = text.partition(".")[0].rstrip("Z")
-    return float(calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S")))

@@ -29,11 +29,12 @@ from windlass.stores.errors import (
     StoreError,
     Unconfirmed,
 )
-from windlass.stores.retry import TRIES
+from windlass.stores.retry import TRIES, repeated
 from windlass.stores.s3 import bucket as bucket_module
-from windlass.stores.s3.bucket import Bucket
-from windlass.stores.s3.objects import PART_BYTES, listed, write
+from windlass.stores.s3.bucket import Answer, Bucket
 from windlass.stores.s3.signature import EMPTY, Keys, query_of, signed
+from windlass.stores.s3.store import S3Store
+from windlass.stores.store import PART_BYTES
 from windlass.train.checkpoint.opening import open_folder
 
 KEYS = {
@@ -111,6 +112,17 @@ def answering(*answers: Answered) -> Iterator[tuple[Bucket, Scripted, list[float
             thread.join()
 
 
+def send(bucket: Bucket, method: str, key: str, **fields: Any) -> Answer:
+    """A request that is repeated, with the pauses that `answering` notes."""
+    return repeated(lambda: bucket.send(method, key, **fields), sleep=bucket._connections._sleep)
+
+
+def store_of(bucket: Bucket) -> S3Store:
+    found = S3Store(bucket.name, KEYS)
+    found._bucket = bucket
+    return found
+
+
 def error(code: str) -> bytes:
     return f"<Error><Code>{code}</Code><Message>words</Message></Error>".encode()
 
@@ -118,7 +130,7 @@ def error(code: str) -> bytes:
 def test_a_store_that_is_busy_is_asked_again_with_longer_pauses() -> None:
     busy: Answered = (503, {}, error("SlowDown"))
     with answering(busy, busy, (200, {}, b"data")) as (bucket, server, pauses):
-        assert bucket.send("GET", "a b").body == b"data"
+        assert send(bucket, "GET", "a b").body == b"data"
         assert [path for _, path, _ in server.asked] == ["/runs/a%20b"] * 3
         assert (len(pauses), 0.05 <= pauses[0] < pauses[1] * 3) == (2, True)
 
@@ -126,18 +138,18 @@ def test_a_store_that_is_busy_is_asked_again_with_longer_pauses() -> None:
 def test_and_given_up_with_its_own_words() -> None:
     with answering(*[(503, {}, error("SlowDown"))] * TRIES) as (bucket, _, pauses):
         with pytest.raises(Busy, match=r"s3://runs/key: the store answered 503 SlowDown words"):
-            bucket.send("GET", "key")
+            send(bucket, "GET", "key")
         assert len(pauses) == TRIES - 1
 
 
 def test_a_store_that_has_never_answered_may_have_a_wrong_address_and_one_that_has_is_only_away() -> None:
     with answering((200, {"Connection": "close"}, b"data")) as (bucket, server, _):
-        bucket.send("GET", "key")
+        send(bucket, "GET", "key")
         port = server.server_port
     with pytest.raises(Busy) as away:
-        bucket.send_once("GET", "key")
-    with pytest.raises(NoAnswer, match=f"127.0.0.1:{port}: it does not answer: ConnectionRefusedError"):
-        Bucket("runs", {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}"}).send_once("GET", "key")
+        bucket.send("GET", "key")
+    with pytest.raises(NoAnswer, match=f"127.0.0.1:{port}: the server does not answer: Connection refused"):
+        Bucket("runs", {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}"}).send("GET", "key")
     assert type(away.value) is Busy
 
 
@@ -145,8 +157,8 @@ def test_an_address_that_is_silent_may_be_wrong_too(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(bucket_module, "SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(NoAnswer, match=f"{address}: it does not answer: TimeoutError"):
-            Bucket("runs", {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://{address}"}).send_once("GET", "key")
+        with pytest.raises(NoAnswer, match=f"{address}: the server does not answer: TimeoutError"):
+            Bucket("runs", {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://{address}"}).send("GET", "key")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +175,7 @@ def test_an_address_that_is_silent_may_be_wrong_too(monkeypatch: pytest.MonkeyPa
 def test_what_is_final_is_asked_once(status: int, code: str, kind: type[StoreError]) -> None:
     with answering((status, {}, error(code))) as (bucket, server, pauses):
         with pytest.raises(kind) as caught:
-            bucket.send("GET", "key")
+            send(bucket, "GET", "key")
         assert (type(caught.value), len(server.asked), pauses) == (kind, 1, [])
         assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
 
@@ -183,7 +195,7 @@ def test_a_store_that_refuses_a_body_before_it_has_read_it_is_understood() -> No
         thread.start()
         environ = {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{listening.getsockname()[1]}"}
         with pytest.raises(MissingBucket, match="there is no bucket runs"):
-            Bucket("runs", environ).send_once("PUT", "key", body=bytes(32 << 20))
+            Bucket("runs", environ).send("PUT", "key", body=bytes(32 << 20))
         thread.join()
 
 
@@ -201,7 +213,7 @@ def test_a_body_that_is_left_in_the_middle_is_not_in_the_next_answer() -> None:
     with answering((200, {}, b"12345678"), (200, {}, b"next"), (404, {}, error("NoSuchKey"))) as (bucket, server, _):
         left = bucket.stream("key", {}, 4)
         assert next(left) == b"1234"
-        assert bucket.send("GET", "key").body == b"next"
+        assert send(bucket, "GET", "key").body == b"next"
         del left
         with pytest.raises(Missing):
             next(bucket.stream("key", {}, 4))
@@ -223,16 +235,16 @@ def confirmed(body: bytes) -> dict[str, str]:
 )
 def test_a_write_that_the_store_does_not_confirm_is_none(fields: dict[str, str], words: str) -> None:
     with answering((200, fields, b"<html/>")) as (bucket, _, _), pytest.raises(Unconfirmed, match=words):
-        bucket.send("PUT", "key", body=b"data")
+        send(bucket, "PUT", "key", body=b"data")
 
 
 def test_bytes_that_arrive_changed_are_sent_again_twice() -> None:
     altered: Answered = (400, {}, error("BadDigest"))
     with answering(altered, altered, (200, confirmed(b"data"), b"")) as (bucket, _, _):
-        bucket.send("PUT", "key", body=b"data")
+        send(bucket, "PUT", "key", body=b"data")
     with answering(*[altered] * 3) as (bucket, server, _):
         with pytest.raises(Altered, match="changed on their way"):
-            bucket.send("PUT", "key", body=b"data")
+            send(bucket, "PUT", "key", body=b"data")
         assert len(server.asked) == 3
 
 
@@ -270,13 +282,13 @@ def test_an_upload_is_complete_once_the_store_confirms_the_digests_of_its_parts(
     asked = [BEGUN, *((200, confirmed(one), b"") for one in PARTS), *ends, (204, {}, b"")]
     outcome = pytest.raises(Unconfirmed, match=refused) if refused else contextlib.nullcontext()
     with answering(*asked) as (bucket, _, _), outcome:
-        write(bucket, "key", PARTS)
+        store_of(bucket).write("key", PARTS)
 
 
 def test_a_pause_that_the_store_asks_for_is_made() -> None:
     busy: Answered = (429, {"Retry-After": "7"}, b"")
     with answering(busy, (200, {}, b"data")) as (bucket, _, pauses):
-        assert bucket.send("GET", "key").body == b"data"
+        assert send(bucket, "GET", "key").body == b"data"
         assert pauses[0] < 1, "that of any request that is repeated"
         assert 6 < pauses[1] <= 7
 
@@ -284,8 +296,8 @@ def test_a_pause_that_the_store_asks_for_is_made() -> None:
 def test_a_pause_is_made_by_all_threads_that_share_the_bucket_and_is_bounded() -> None:
     with answering((503, {"Retry-After": "86400"}, b""), (200, {}, b"data")) as (bucket, _, pauses):
         with pytest.raises(Busy):
-            bucket.send_once("GET", "one")
-        bucket.send_once("GET", "other")
+            bucket.send("GET", "one")
+        bucket.send("GET", "other")
         assert 290 < pauses[0] <= 300
 
 
@@ -293,7 +305,7 @@ def test_a_clock_that_is_wrong_is_corrected_by_that_of_the_store() -> None:
     ahead = email.utils.formatdate(time.time() + 3600, usegmt=True)
     skewed: Answered = (403, {"Date": ahead}, error("RequestTimeTooSkewed"))
     with answering(skewed, (200, {}, b"one"), (200, {}, b"two")) as (bucket, server, pauses):
-        assert [bucket.send("GET", "key").body for _ in range(2)] == [b"one", b"two"]
+        assert [send(bucket, "GET", "key").body for _ in range(2)] == [b"one", b"two"]
         signed_at = [fields["x-amz-date"][:11] for _, _, fields in server.asked]
         assert signed_at[0] != signed_at[1] == signed_at[2]
         assert pauses == []
@@ -316,7 +328,7 @@ def test_a_date_that_is_none_changes_neither_the_clock_nor_the_pauses(date: str)
     denied: Answered = (403, {"Date": date}, error("AccessDenied"))
     with answering(busy, denied) as (bucket, _, pauses):
         with pytest.raises(Forbidden):
-            bucket.send("GET", "key")
+            send(bucket, "GET", "key")
         assert len(pauses) == 1, "that of any request that is repeated"
 
 
@@ -324,28 +336,28 @@ def test_one_object_that_is_denied_is_told_from_keys_that_are() -> None:
     answer: Answered
     for answer in ((403, {}, error("InvalidObjectState")), (403, {}, b"")):
         with answering(answer) as (bucket, _, _), pytest.raises(Forbidden):
-            bucket.send("GET", "key")
+            send(bucket, "GET", "key")
     for answer in ((403, {}, error("InvalidAccessKeyId")), (401, {}, b""), (400, {}, error("ExpiredToken"))):
         with answering(answer) as (bucket, _, _), pytest.raises(Denied) as caught:
-            bucket.send("GET", "key")
+            send(bucket, "GET", "key")
         assert not isinstance(caught.value, Forbidden)
 
 
 def test_an_error_without_a_reason_that_head_gets_may_be_an_expired_token() -> None:
     expired = pytest.raises(Forbidden, match="the token may have expired")
     with answering((400, {}, b"")) as (bucket, _, _), expired:
-        bucket.send("HEAD", "key")
+        send(bucket, "HEAD", "key")
 
 
 def test_keys_that_have_expired_are_refused_as_such() -> None:
     with answering((400, {}, error("ExpiredToken"))) as (bucket, _, _), pytest.raises(Denied, match="ExpiredToken"):
-        bucket.send("GET", "key")
+        send(bucket, "GET", "key")
 
 
 def test_the_region_that_a_bucket_names_is_used() -> None:
     other: Answered = (301, {"x-amz-bucket-region": "eu-central-1"}, error("PermanentRedirect"))
     with answering(other, (200, {}, b"one"), (200, {}, b"two")) as (bucket, server, _):
-        assert [bucket.send("GET", "key").body for _ in range(2)] == [b"one", b"two"]
+        assert [send(bucket, "GET", "key").body for _ in range(2)] == [b"one", b"two"]
         regions = [headers["authorization"].split("/")[2] for _, _, headers in server.asked]
         assert regions == ["us-east-1", "eu-central-1", "eu-central-1"]
 
@@ -354,7 +366,7 @@ def test_a_listing_of_several_pages_is_one() -> None:
     page = "<ListBucketResult xmlns='http://s3'><Contents><Key>{}</Key><Size>1</Size></Contents>{}</ListBucketResult>"
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>t=1</NextContinuationToken>"
     with answering((200, {}, page.format("a", more).encode()), (200, {}, page.format("b", "").encode())) as at:
-        assert [one.key for one in listed(at[0], "") if not isinstance(one, str)] == ["a", "b"]
+        assert [one.key for one in store_of(at[0]).listed("") if not isinstance(one, str)] == ["a", "b"]
         assert "continuation-token=t%3D1" in at[1].asked[1][1]
 
 
@@ -386,7 +398,7 @@ def test_the_reason_for_which_head_is_refused_is_that_of_a_get() -> None:
     expired: Answered = (400, {}, error("ExpiredToken"))
     with answering((400, {}, b""), expired) as (bucket, server, _):
         with pytest.raises(NoLogin, match="ExpiredToken"):
-            bucket.send("HEAD", "key")
+            send(bucket, "HEAD", "key")
         assert [(method, asked.get("range")) for method, _, asked in server.asked] == [
             ("HEAD", None),
             ("GET", "bytes=0-0"),
@@ -395,4 +407,4 @@ def test_the_reason_for_which_head_is_refused_is_that_of_a_get() -> None:
         answering((400, {}, b""), (206, {}, b"x")) as (bucket, _, _),
         pytest.raises(Forbidden, match="the token may have expired"),
     ):
-        bucket.send("HEAD", "key")
+        send(bucket, "HEAD", "key")

@@ -1,0 +1,183 @@
+"""Prefixes of object stores as places: S3, whose uploads are resumed, and other stores, whose writes are read again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from windlass.errors import MissingPart, UsageError
+from windlass.storage.address import Address
+from windlass.storage.digest import Parts, StreamDigest, combined
+from windlass.storage.listing import listed
+from windlass.storage.multipart import S3Upload, end_uploads, stored_digest
+from windlass.storage.names import is_own
+from windlass.storage.place import Buffer, Damaged, Entry, PartialFile, Place, SourceChanged, store_errors
+from windlass.stores.errors import Missing, MissingBucket
+from windlass.stores.gs_az import INSTALL
+from windlass.stores.gs_az.store import ObstoreStore
+from windlass.stores.s3.store import S3Store
+from windlass.stores.store import Object, Page, Store
+
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+DIRECTORY: Final = "--x-s3"
+"""What the names of directory buckets end with."""
+
+
+class ObjectPlace(Place):
+    """Objects below a prefix of a bucket. Requests are sent once: the copy repeats them, and then sends fewer."""
+
+    _store: Store
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._prefix = f"{address.path}/" if address.path else ""
+
+    def check(self) -> None:
+        """See `Place`."""
+        self._next(self._store.pages(self._prefix))
+
+    async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
+        """See `Place`."""
+
+        def pages(after: str) -> Callable[[], list[Entry] | None]:
+            found = self._store.pages(self._prefix, after=f"{self._prefix}{after}" if after else "")
+            return lambda: self._next(found)
+
+        async for page in listed(pages, cuts if self._has_order else ()):
+            yield [one for one in page if not is_own(one.name)]
+
+    @property
+    def _has_order(self) -> bool:
+        """Whether objects are listed by the order of their names, from any name on."""
+        return False
+
+    def _next(self, pages: Iterator[Page]) -> list[Entry] | None:
+        with store_errors(str(self.address)):
+            page = next(pages, None)
+        return None if page is None else list(entries_of(page, self._prefix))
+
+    def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
+        """See `Place`."""
+        one, came = Object(self.address.key(entry.name), entry.size, entry.version), 0
+        with store_errors(entry.name):
+            try:
+                for piece in self._store.stream(one, start, length):
+                    came += len(piece)
+                    if came <= length:
+                        yield piece
+            except MissingBucket:
+                raise
+            except Missing as error:
+                raise SourceChanged(f"{entry.name} was removed while it was copied") from error
+        if came != length:
+            raise SourceChanged(f"{entry.name}: {length:,} bytes were asked for, {came:,} came")
+
+    def put(self, name: str, data: Buffer) -> str:
+        """See `Place`."""
+        with store_errors(name):
+            return self._store.put_once(self.address.key(name), data)
+
+    async def read_own(self, name: str) -> bytes | None:
+        """See `Place`."""
+        with store_errors(str(self.address)):
+            try:
+                return await asyncio.to_thread(self._store.get_once, self.address.key(name))
+            except MissingBucket:
+                raise
+            except Missing:
+                return None
+
+
+class S3Place(ObjectPlace):
+    """Objects of S3, by the standard library alone: on this machine, and in pods that have nothing else."""
+
+    def __init__(self, address: Address, state: Path, environ: Mapping[str, str] | None = None) -> None:
+        """`state` is a folder for what is known of uploads that are not done. Raises StorageError, UsageError."""
+        if not _BUCKET.fullmatch(address.bucket):
+            raise UsageError(f"{address}: a bucket cannot have the name {address.bucket!r}")
+        super().__init__(address)
+        self._state = state
+        self.is_sent = environ is None
+        with store_errors(str(address)):
+            self._store: S3Store = S3Store(address.bucket, environ)
+
+    @property
+    def _has_order(self) -> bool:
+        return not self.address.bucket.endswith(DIRECTORY)
+
+    async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
+        """See `Place`."""
+        uploads = self._store.uploads(self.address.key(entry.name))
+        return await asyncio.to_thread(S3Upload, uploads, parts, source, self._state)
+
+    async def discard_partial(self, source: str) -> None:
+        """See `Place`."""
+        await asyncio.to_thread(end_uploads, self._store.uploads, source, self._state)
+
+    async def expected(self, entry: Entry) -> str:
+        """See `Place`: a SHA-256 that S3 keeps, if its parts are ours."""
+        uploads = self._store.uploads(self.address.key(entry.name))
+        with store_errors(uploads.key):
+            return stored_digest(await asyncio.to_thread(uploads.stored))
+
+
+class ObstorePlace(ObjectPlace):
+    """Objects of Google Cloud Storage or of Azure, by obstore: it confirms no checksum, so writes are read again."""
+
+    takes_parts = False
+
+    def __init__(self, address: Address) -> None:
+        """Raises StorageError, and MissingPart without the extra `data`."""
+        super().__init__(address)
+        try:
+            with store_errors(str(address)):
+                self._store: ObstoreStore = ObstoreStore(address.kind, address.bucket)
+        except ImportError as error:
+            raise MissingPart(f"{address}: {address.kind}:// needs the extra `data`", INSTALL) from error
+
+    def put(self, name: str, data: Buffer) -> str:
+        """See `Place`."""
+        version = super().put(name, data)
+        self._require_stored(name, len(data), version, combined([hashlib.sha256(data).digest()]))
+        return version
+
+    def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int, digest: Callable[[], str]) -> str:
+        """See `Place`."""
+        num_bytes = 0
+
+        def counted() -> Iterator[Buffer]:
+            nonlocal num_bytes
+            for piece in pieces:
+                num_bytes += len(piece)
+                yield piece
+
+        with store_errors(name):
+            version = self._store.write_parts(self.address.key(name), counted(), part_bytes)
+        self._require_stored(name, num_bytes, version, digest())
+        return version
+
+    def _require_stored(self, name: str, size: int, version: str, digest: str) -> None:
+        """Read an object again, and compare. Raises Damaged, and removes the object."""
+        found = StreamDigest(Parts.of(size).part_bytes)
+        for piece in self.pieces(Entry(name, size, version), 0, size) if size else ():
+            found.update(piece)
+        if found.digest() != digest:
+            with store_errors(name):
+                self._store.remove_once(self.address.key(name))
+            raise Damaged(f"{name} was stored with {found.digest()}, and was sent with {digest}")
+
+    def problem_of(self, name: str) -> str:
+        """See `Place`."""
+        return "Azure would take its \\ for /" if self.address.kind == "az" and "\\" in name else ""
+
+
+def entries_of(page: Iterable[Object | str], prefix: str) -> Iterator[Entry]:
+    """The files of a page of a listing, by what follows the prefix."""
+    for one in page:
+        # An empty object whose key ends with a slash stands for a folder, in the consoles of stores.
+        if isinstance(one, Object) and one.key.startswith(prefix) and not (one.key.endswith("/") and not one.size):
+            yield Entry(one.key[len(prefix) :], one.size, one.version)
