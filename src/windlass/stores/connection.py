@@ -90,7 +90,7 @@ class Connections:
             try:
                 answer = ask(route.connection, method, f"{route.base}{target}", {**headers, **login}, body, sent)
             except ssl.SSLCertVerificationError as error:
-                text = f"the certificate of the server is not trusted: {error.verify_message}"
+                text = f"the certificate of the server is not valid: {error.verify_message}"
                 raise StoreError(text, what, f"{self._ca_variable} names a file of other authorities") from error
             except (OSError, http.client.HTTPException) as error:
                 if is_fresh:
