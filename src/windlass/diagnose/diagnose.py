@@ -78,7 +78,9 @@ def diagnose(seen: Observations) -> Diagnosis:
     case = seen.unstyled()
     found: dict[str, Verdict] = {}
     for rule in (*case.rules, *RULES):
-        for verdict in (uneven.explained(case, one) for one in rule(case)):
+        for verdict in rule(case):
+            if verdict.code in uneven.EFFECTS:
+                verdict = uneven.explained(case, verdict)
             if verdict.code not in found or verdict.score > found[verdict.code].score:
                 found[verdict.code] = verdict
     known = (replace(verdict, fix=_beyond_the_job(case, verdict.fix)) for verdict in found.values())

@@ -32,7 +32,7 @@ RECORDED: Final = (CheckpointReported, FirstStep, LossNotFinite, NodeWarning)
 
 
 class EventIngestion:
-    """Records the events of the nodes of one attempt. Those that require a decision are left to `AttemptMonitor`."""
+    """Records the events of the nodes of one attempt on which `AttemptMonitor` does not act."""
 
     def __init__(self, record: Recorder, progress: RunProgress, num_staged: int = 0) -> None:
         """`num_staged` of the nodes report the phase of their start, where nodes have to be provisioned."""
@@ -43,8 +43,8 @@ class EventIngestion:
         self._stages: dict[int, Phase] = {}
         """Start phase of each node, by number, where nodes have to be provisioned."""
 
-    def take(self, node: Node, event: NodeEvent) -> bool:
-        """Record an event; gives False for those of other kinds, which require a decision. Raises StoreError."""
+    def take(self, node: Node, event: NodeEvent) -> None:
+        """Record an event. Raises StoreError."""
         if isinstance(event, NodeStarted):
             self._record.once(events.NodeStarted(node.number, event.pid, event.start_ticks, event.start), at=event.at)
         elif isinstance(event, RankChanged):
@@ -73,9 +73,6 @@ class EventIngestion:
         elif isinstance(event, RECORDED):
             if self._is_new(event):
                 self._record.once(events.entry_of(event.kind, event.data()), at=event.at)
-        else:
-            return False
-        return True
 
     def _train(self, at: float) -> None:
         """A rank has written something: the run trains, unless a node of the attempt still waits, and its peers too."""

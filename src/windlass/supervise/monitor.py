@@ -93,8 +93,8 @@ class AttemptMonitor:
                 continue
             alive = node.lives()  # checked first: the events of a node that has ended are then complete
             for event in node.news():
-                if not self._ingestion.take(node, event):
-                    self._decide(node, event)
+                if not self._decide(node, event):
+                    self._ingestion.take(node, event)
             if not alive and not node.ended:
                 if node.begun:
                     self._lose(node)
@@ -168,7 +168,8 @@ class AttemptMonitor:
 
     # -- node events that require a decision --------------------------------------------------------------------------
 
-    def _decide(self, node: Node, event: NodeEvent) -> None:
+    def _decide(self, node: Node, event: NodeEvent) -> bool:
+        """Act on an event; gives False for one that is only recorded."""
         if isinstance(event, NodeEnded):
             self.ended_at = max(self.ended_at or 0.0, event.at)
             self._is_signalled |= event.ended_by == "stop"
@@ -188,6 +189,9 @@ class AttemptMonitor:
             if event.rank is not None:
                 self._failed_at.setdefault(event.rank, event.at)
             self._end_for(node)
+        else:
+            return False
+        return True
 
     def _take_unreachable(self, node: Node, event: PeersUnreachable) -> None:
         is_ending = self.shutdown.reason is not None

@@ -81,7 +81,10 @@ class Rank:
         )
 
     def _with_error_file(self) -> str:
-        return self.capture.masked(with_error_file(self.capture.tail))
+        """Its last output, with the traceback of an error file, in which no secret is masked yet."""
+        tail = self.capture.tail
+        text = with_error_file(tail)
+        return tail if text == tail else self.capture.masked(text)
 
 
 class Ranks(list[Rank]):

@@ -23,9 +23,7 @@ AFTER_LAST_STEP: Final = (
 
 
 def explained(case: Observations, found: Verdict) -> Verdict:
-    """The verdict, or `uneven-inputs` in its place if the steps that ranks have printed show that."""
-    if found.code not in EFFECTS:
-        return found
+    """A verdict of `EFFECTS`, or `uneven-inputs` in its place if the steps that ranks have printed show that."""
     if found.code == "rank-left-early" and case.steps and all(step == total for step, total in case.steps.values()):
         done = tuple(
             f"{case.name(rank)} had finished {one[1]:,} of {one[1]:,} steps" for rank, one in case.steps.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
@@ -119,9 +120,13 @@ class LocalEngine(SupervisedEngine):
 
     def observe(self, run_id: str) -> Observations:
         """All that can be seen of a run. Raises NoSuchRun."""
-        from windlass.engines.local.observe import observe
+        from windlass.diagnose.observe import observe
+        from windlass.engines.local.diagnose import waits
+        from windlass.engines.local.observe import machine_facts
 
-        return observe(self.store, self.status(run_id))
+        status = self.status(run_id)
+        seen = observe(self.store, status, machine=machine_facts(self.store, status))
+        return replace(seen, rules=(waits,))
 
     def _backend(self, plan: Plan, run_dir: Path) -> LocalBackend:
         from windlass.engines.local.backend import LocalBackend  # a command that submits a run does not need it

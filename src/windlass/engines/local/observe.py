@@ -1,32 +1,27 @@
-"""Collects observations of a run on this machine, for `why`: the record, the logs, the reports of node workers."""
+"""Reads facts of this machine that may explain how a run on it ended, for `why`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from windlass.diagnose import observe as diagnose
 from windlass.diagnose.nccl_dumps import read_watchdogs
 from windlass.diagnose.observations import Environment, MachineFacts, Observations
-from windlass.engines.local.diagnose import waits
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import Store
 
 
-def observe(store: Store, status: Status) -> Observations:
-    """Observations of a run on this machine. Reads files only."""
-    run_dir = store.run_dir(status.id)
+def machine_facts(store: Store, status: Status) -> MachineFacts:
+    """Facts of this machine that may explain how a run ended. Reads files only."""
     began = status.attempts[-1].started_at if status.attempts else 0.0
-    written = [path for path in run_dir.glob("nccl-trace-rank-*") if path.stat().st_mtime >= began]
+    written = [path for path in store.run_dir(status.id).glob("nccl-trace-rank-*") if path.stat().st_mtime >= began]
     seen = Observations(status, store.plan(status.id))
-    machine = MachineFacts(
+    return MachineFacts(
         _booted_at() if status.phase is Phase.LOST else None,
         not store.reserve.has_room(),
         environment(seen.python, seen.code_dir),
         read_watchdogs(written),
     )
-    return replace(diagnose.observe(store, status, machine=machine), rules=(waits,))
 
 
 def environment(python: str, code_dir: str) -> Environment:
