@@ -8,12 +8,12 @@ from typing import Any
 
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan, Policy
+from windlass.runs.clock import Clock
 from windlass.runs.events import Event, entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.store import RunWriter, Store
 from windlass.supervise.backend import Attempt, Backend, Intent, Node, TargetUnavailable
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.supervise.supervisor import Supervisor
 from windlass.worker.protocol import (

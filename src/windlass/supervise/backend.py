@@ -11,9 +11,9 @@ from typing import Final
 
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
+from windlass.runs.clock import Clock
 from windlass.runs.node_events import Sieve
 from windlass.runs.store import Store
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker.process import read_text
 from windlass.worker.protocol import (

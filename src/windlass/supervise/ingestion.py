@@ -70,9 +70,8 @@ class EventIngestion:
             self._record.once(event.entry, at=event.at)
         elif isinstance(event, (CollectionBegan, CodeFiles)):
             self._record.once(events.entry_of(event.kind, {"node": node.number, **event.data()}), at=event.at)
-        elif isinstance(event, RECORDED):
-            if self._is_new(event):
-                self._record.once(events.entry_of(event.kind, event.data()), at=event.at)
+        elif isinstance(event, RECORDED) and self._is_new(event):
+            self._record.once(events.entry_of(event.kind, event.data()), at=event.at)
 
     def _train(self, at: float) -> None:
         """A rank has written something: the run trains, unless a node of the attempt still waits, and its peers too."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from windlass.runs.clock import Clock
 from windlass.runs.events import NodeBack, NodeLost
 from windlass.supervise.backend import Attempt, Intent, Node
-from windlass.supervise.clock import Clock
 from windlass.supervise.membership import Membership, cut_off
 from windlass.supervise.recorder import Recorder
 

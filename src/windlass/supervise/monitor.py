@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from windlass.plan.plan import Policy
+from windlass.runs.clock import Clock
 from windlass.runs.events import NodeLost, NodeNotStarted, RankChanged, RootCause, ShutdownBegun, Warned, entry_of
 from windlass.runs.restart_policy import Outcome, is_late, may_restart, outcome
 from windlass.runs.warnings import NOT_COLLECTED, RANKS_ALONE
 from windlass.supervise.backend import Attempt, Node
-from windlass.supervise.clock import Clock
 from windlass.supervise.hang_detection import HangDetector
 from windlass.supervise.ingestion import EventIngestion, RunProgress
 from windlass.supervise.liveness import Liveness

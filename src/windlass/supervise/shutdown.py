@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from windlass.runs.clock import Clock
 from windlass.supervise.backend import Attempt, Intent, Node
-from windlass.supervise.clock import Clock
 from windlass.worker.ranks import FAILURE_GRACE_SECONDS
 
 LAST_RESORT_SECONDS: Final = 5.0

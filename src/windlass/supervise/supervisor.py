@@ -21,6 +21,7 @@ from windlass.errors import EngineError, StoreFull, in_a_line
 from windlass.plan.compose import ranks_by_node
 from windlass.plan.plan import Plan
 from windlass.runs import crash
+from windlass.runs.clock import Clock
 from windlass.runs.events import (
     AttemptStarted,
     PhaseEntered,
@@ -36,7 +37,6 @@ from windlass.runs.restart_policy import Outcome, is_late, timed_out
 from windlass.runs.stop_request import StopRequest, read_stop_request
 from windlass.runs.store import RunWriter
 from windlass.supervise.backend import Attempt, Backend, HeldElsewhere, NotAdmitted, TargetUnavailable
-from windlass.supervise.clock import Clock
 from windlass.supervise.ingestion import RunProgress
 from windlass.supervise.liveness import Liveness
 from windlass.supervise.membership import Membership

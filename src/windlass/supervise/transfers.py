@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from windlass.errors import EngineError, in_a_line
+from windlass.runs.clock import Clock
 from windlass.runs.events import DataStaged, Entry, OutputsUploaded, PhaseEntered, Warned
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE
 

@@ -15,7 +15,7 @@ from tests.helpers.until import until
 
 from windlass.engines.local.transfer import ProcessTransfer
 from windlass.errors import EngineError
-from windlass.supervise.clock import Clock
+from windlass.runs.clock import Clock
 from windlass.supervise.transfers import Notes, TransferInterrupted
 
 

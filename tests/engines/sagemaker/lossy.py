@@ -31,12 +31,12 @@ from windlass.engines.sagemaker.service import (
     Unavailable,
 )
 from windlass.plan.plan import Plan
+from windlass.runs.clock import Clock
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.runs.store import RunWriter, Store
 from windlass.spec.job import Job
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.supervise.supervisor import Supervisor
 

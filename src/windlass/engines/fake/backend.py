@@ -13,8 +13,8 @@ from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
 from windlass.plan.steps import FolderStep
+from windlass.runs.clock import Clock
 from windlass.supervise.backend import Attempt, Backend, Intent, Node
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker.logfile import LogFile
 from windlass.worker.protocol import (

@@ -12,12 +12,12 @@ from windlass.engines.local.slots import SlotQueue, Ticket
 from windlass.errors import NoSuchRun, WindlassError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import AfterStep, QueueStep
+from windlass.runs.clock import Clock
 from windlass.runs.events import FOR_RUN, FOR_SLOTS, REMOVED_BEFORE, PhaseEntered, QueueChanged
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.supervise.backend import NotAdmitted
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 
 LOOK_SECONDS: Final = 1.0

@@ -23,11 +23,11 @@ from windlass.plan.compose import AttemptFacts, NodeTemplate, Rendezvous, compos
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
 from windlass.plan.steps import FolderStep, NetworkStep, QueueStep, StageStep, UploadStep
+from windlass.runs.clock import Clock
 from windlass.runs.events import NetworkCreated, NodeAddress, Warned
 from windlass.runs.stop_request import read_stop_request
 from windlass.runs.store import Store
 from windlass.supervise.backend import Backend
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker.devices import VISIBLE
 from windlass.worker.process import is_locked

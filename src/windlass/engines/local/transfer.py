@@ -11,7 +11,7 @@ from pathlib import Path
 
 from windlass.errors import EngineError
 from windlass.plan.steps import StageStep, UploadStep
-from windlass.supervise.clock import Clock
+from windlass.runs.clock import Clock
 from windlass.supervise.transfers import (
     CheckpointUploads,
     DataStaging,

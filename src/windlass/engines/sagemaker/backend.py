@@ -42,10 +42,10 @@ from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
 from windlass.plan.steps import CodeStep, ModelStep, ServiceStep, TrainingJobStep
+from windlass.runs.clock import Clock
 from windlass.runs.events import MODEL_AWAY, Warned, entries
 from windlass.runs.record import Status
 from windlass.supervise.backend import Backend, TargetUnavailable
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE, pack
 

@@ -29,13 +29,13 @@ from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
 from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError
 from windlass.plan.compose import Continuation
+from windlass.runs.clock import Clock
 from windlass.runs.events import AttemptEnded, AttemptStarted, entry_of
 from windlass.runs.phase import Phase
 from windlass.runs.store import RunWriter, Store
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 from windlass.supervise.backend import TargetUnavailable
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker import pod_reuse
 from windlass.worker.protocol import NodeSpec, unpack

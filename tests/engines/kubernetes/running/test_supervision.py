@@ -44,6 +44,7 @@ from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import ClusterStep
 from windlass.runs import stop_request
+from windlass.runs.clock import Clock as RealClock
 from windlass.runs.context import Context
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
@@ -51,7 +52,6 @@ from windlass.runs.store import RunWriter, Store
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 from windlass.supervise.backend import HeldElsewhere, Intent, TargetUnavailable
-from windlass.supervise.clock import Clock as RealClock
 from windlass.supervise.recorder import Recorder
 
 PLUGIN = """

@@ -18,12 +18,12 @@ from windlass.plan.environment import consecutive_ports, contract
 from windlass.plan.notes import Note
 from windlass.plan.plan import Plan, Policy
 from windlass.plan.steps import FolderStep, node_steps
+from windlass.runs.clock import Clock
 from windlass.runs.context import Context
 from windlass.spec.job import Job
 from windlass.spec.names import Name
 from windlass.spec.parts import Document
 from windlass.supervise.backend import Attempt, Backend, Intent, Node
-from windlass.supervise.clock import Clock
 from windlass.supervise.process import main
 from windlass.supervise.recorder import Recorder
 from windlass.worker import process

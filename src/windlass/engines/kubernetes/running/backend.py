@@ -48,11 +48,11 @@ from windlass.plan.steps import (
     TransferStep,
 )
 from windlass.runs import node_events
+from windlass.runs.clock import Clock
 from windlass.runs.events import PodsReused, RunEnding, Warned, entries, of_newest_attempt
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.supervise.backend import Backend, TargetUnavailable
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE, NodeEnded, NodeStarted
 

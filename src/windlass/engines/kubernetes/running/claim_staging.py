@@ -18,13 +18,13 @@ from windlass.engines.kubernetes.objects.transfer_manifests import READ
 from windlass.engines.kubernetes.reading.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.running.job_transfer import LOOK_SECONDS, JobTransfer
 from windlass.errors import EngineError, UsageError
+from windlass.runs.clock import Clock
 from windlass.runs.events import Entry, Warned
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.spec.job import Job
 from windlass.spec.parts import DataClaim, KubernetesOptions
 from windlass.supervise.backend import TargetUnavailable
-from windlass.supervise.clock import Clock
 
 if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget

@@ -21,8 +21,8 @@ from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, container_
 from windlass.engines.kubernetes.objects.quantity import Json, condition
 from windlass.engines.kubernetes.reading import admission
 from windlass.errors import EngineError
+from windlass.runs.clock import Clock
 from windlass.runs.events import Warned
-from windlass.supervise.clock import Clock
 from windlass.supervise.transfers import Line, Notes, Transfer, TransferRefused
 
 PROGRESS: Final = frozenset({"name", "done", "of", "moved"})

@@ -22,9 +22,9 @@ from windlass.engines.kubernetes.supervisor.mirror import Mirror
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import AttemptStep
+from windlass.runs.clock import Clock
 from windlass.runs.events import PodsReused
 from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
-from windlass.supervise.clock import Clock
 from windlass.supervise.recorder import Recorder
 
 FLUSH_SECONDS: Final = 20.0

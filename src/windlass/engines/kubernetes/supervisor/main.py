@@ -35,10 +35,10 @@ from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import AttemptStep, ClusterStep
 from windlass.runs import crash
+from windlass.runs.clock import Clock
 from windlass.runs.events import NodeStarted, SupervisorRestarted, of_newest_attempt
 from windlass.runs.store import RunWriter
 from windlass.supervise import notify
-from windlass.supervise.clock import Clock
 from windlass.supervise.process import handle_signals
 from windlass.supervise.recorder import Recorder
 from windlass.supervise.supervisor import Supervisor
