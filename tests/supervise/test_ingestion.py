@@ -21,7 +21,7 @@ class Ingestion:
     def __init__(self, run: FakeRun) -> None:
         self.run = run
         run.begin()
-        self.record = Recorder(run.writer, now=run.clock.time)
+        self.record = Recorder(run.writer, clock=run.clock)
         self.progress = RunProgress(self.record, 2)
         self.ingestion = EventIngestion(self.record, self.progress)
         self.nodes = [FakeNode(number, (number,), Path("/nowhere"), run.clock) for number in range(2)]

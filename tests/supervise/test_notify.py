@@ -6,7 +6,7 @@ import contextlib
 import http.server
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from windlass.plan.plan import NO_PLAN
+from windlass.runs.clock import Clock
 from windlass.runs.events import Created, RootCause, RunEnded, RunResumed
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, fold
@@ -21,6 +22,17 @@ from windlass.runs.store import Store
 from windlass.supervise.notify import PAUSES, Webhook, send, tell_end, tell_once, webhook_of
 
 SECRET = "/services/T0/B0/very-secret"
+
+
+class Waits(Clock):
+    """A clock that does something in place of each wait."""
+
+    def __init__(self, do: Callable[[float], object] = lambda _seconds: None) -> None:
+        super().__init__()
+        self.do = do
+
+    def wait(self, seconds: float) -> None:
+        self.do(seconds)
 
 
 @dataclass
@@ -69,7 +81,7 @@ def ended(phase: Phase = Phase.FAILED) -> Status:
 
 def test_the_end_is_told_once_with_a_sentence_and_the_run() -> None:
     with hooked() as hook:
-        told = send(Webhook("slack-url", hook.address), ended(), lambda _: None)
+        told = send(Webhook("slack-url", hook.address), ended(), Waits())
     [got] = hook.got
     assert told.error == ""
     assert got["text"] == got["content"] == "digits-7 failed after 60 s on lab: RuntimeError: boom"
@@ -79,24 +91,24 @@ def test_the_end_is_told_once_with_a_sentence_and_the_run() -> None:
 
 def test_a_success_has_no_cause() -> None:
     with hooked() as hook:
-        send(Webhook("slack-url", hook.address), ended(Phase.SUCCEEDED), lambda _: None)
+        send(Webhook("slack-url", hook.address), ended(Phase.SUCCEEDED), Waits())
     assert hook.got[0]["text"] == "digits-7 succeeded after 60 s on lab"
 
 
 def test_a_busy_server_is_asked_again_and_one_that_refuses_is_not() -> None:
     pauses: list[float] = []
     with hooked(503, 429) as hook:
-        assert send(Webhook("slack-url", hook.address), ended(), pauses.append).error == ""
+        assert send(Webhook("slack-url", hook.address), ended(), Waits(pauses.append)).error == ""
     assert (len(hook.got), pauses) == (3, [0.0, *PAUSES])
     with hooked(404) as hook:
-        assert send(Webhook("slack-url", hook.address), ended(), pauses.append).error == "it answered 404"
+        assert send(Webhook("slack-url", hook.address), ended(), Waits(pauses.append)).error == "it answered 404"
     assert len(hook.got) == 1
 
 
 @pytest.mark.parametrize("code", [301, 307, 308])
 def test_a_redirect_is_not_followed(code: int) -> None:
     with hooked(code) as hook:
-        assert send(Webhook("slack-url", hook.address), ended(), lambda _: None).error == f"it answered {code}"
+        assert send(Webhook("slack-url", hook.address), ended(), Waits()).error == f"it answered {code}"
     assert len(hook.got) == 1
 
 
@@ -109,7 +121,7 @@ def test_no_error_has_the_address() -> None:
         ("file:///etc/passwd", "SLACK_URL holds no address that begins with https:// or http://"),
         (f"http://[{SECRET}", "it could not be reached"),
     ):
-        told = send(Webhook("slack-url", given), ended(), lambda _: None)
+        told = send(Webhook("slack-url", given), ended(), Waits())
         assert expected in told.error
         assert SECRET not in json.dumps(told.to_json())
 
@@ -135,12 +147,12 @@ def test_a_supervisor_tells_each_end_once_also_for_one_that_died_before_it_could
     with contextlib.closing(writer), hooked() as hook:
         webhook = Webhook("slack-url", hook.address)
         for _ in range(2):
-            tell_once(writer, webhook, lambda _: None)
-        tell_once(writer, None, lambda _: None)
+            tell_once(writer, webhook, Waits())
+        tell_once(writer, None, Waits())
         assert (len(hook.got), kinds(store)) == (1, ["created", "end", "notified"])
         writer.append(RunResumed())
         writer.append(RunEnded(Phase.FAILED, 1))
-        tell_once(writer, webhook, lambda _: None)
+        tell_once(writer, webhook, Waits())
         assert len(hook.got) == 2
 
 
@@ -149,7 +161,10 @@ def test_the_run_is_free_while_its_webhook_is_told(store: Store) -> None:
     held: list[bool] = []
     with hooked(503, 503, 503) as hook:
         tell_end(
-            store, "digits-7", Webhook("slack-url", hook.address), lambda _: held.append(store.is_held("digits-7"))
+            store,
+            "digits-7",
+            Webhook("slack-url", hook.address),
+            Waits(lambda _: held.append(store.is_held("digits-7"))),
         )
     assert held == [False] * 3
     assert kinds(store) == ["created", "end", "notified"]
@@ -161,7 +176,7 @@ def test_a_run_that_is_removed_meanwhile_stays_removed(store: Store) -> None:
         if store.run_dir("digits-7").exists():
             store.delete("digits-7")
 
-    tell_end(store, "digits-7", Webhook("slack-url", "http://127.0.0.1:1/"), remove)
+    tell_end(store, "digits-7", Webhook("slack-url", "http://127.0.0.1:1/"), Waits(remove))
     assert not store.run_dir("digits-7").exists()
 
 
@@ -178,7 +193,7 @@ def test_a_run_that_is_resumed_meanwhile_has_its_next_writer(store: Store, is_he
             else:
                 writer.close()
 
-        tell_end(store, "digits-7", Webhook("slack-url", hook.address), resume)
+        tell_end(store, "digits-7", Webhook("slack-url", hook.address), Waits(resume))
         assert len(hook.got) == 1
         assert kinds(store) == ["created", "end", "resume"]
 

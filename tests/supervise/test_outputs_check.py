@@ -27,7 +27,7 @@ def run(make_run: Callable[..., FakeRun]) -> FakeRun:
 
 
 def recorder(run: FakeRun) -> Recorder:
-    return Recorder(run.writer, now=run.clock.time)
+    return Recorder(run.writer, clock=run.clock)
 
 
 def test_a_refusal_is_passed_on(run: FakeRun) -> None:

@@ -1,4 +1,4 @@
-"""Clock of a supervisor: wall time, monotonic time and interruptible waiting, injected so that tests can fake them."""
+"""Clock: wall time, monotonic time and interruptible waiting as one value, which tests replace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 
 class Clock:
-    """The time as a supervisor uses it, and a pipe on which node workers, threads and signal handlers wake it."""
+    """The time of this machine, and a pipe on which node workers, threads and signal handlers wake who waits."""
 
     def __init__(self) -> None:
         self._pipe: tuple[int, int] | None = None

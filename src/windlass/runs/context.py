@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from windlass.runs.clock import Clock
 from windlass.runs.machine import this_machine
 from windlass.runs.store import Store, default_home
 
@@ -28,12 +28,15 @@ class Context:
 
     environ: Mapping[str, str]
     cwd: Path
-    now: Callable[[], float] = time.time
-    """Unix seconds."""
+    clock: Clock = field(default_factory=Clock)
     token: Callable[[], str] = _token
     """A fresh ending for a run id."""
     say: Callable[[str], None] = lambda _line: None
     """Takes a line for the user that is not the answer of the command."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return self.clock.time()
 
     @property
     def home(self) -> Path:

@@ -10,7 +10,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from windlass.errors import NoSuchRun, StoreError, StoreFull, UnsupportedVersion
 from windlass.runs import events, naming, read_only
+from windlass.runs.clock import Clock
 from windlass.runs.events import (
     RECORD_VERSION,
     CheckpointChanged,
@@ -510,12 +511,12 @@ class Store:
 class RunWriter:
     """The only writer of a run. The lock ends with its process, so a killed writer blocks no other."""
 
-    def __init__(self, store: Store, status: Status, lock: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: Store, status: Status, lock: int, clock: Clock | None = None) -> None:
         self.store = store
         self.status = status
         self.lock = lock
         """Descriptor of the held lock; a child process that inherits it holds the run."""
-        self._clock = clock
+        self._clock = clock or Clock()
         self._late: list[Event] = []
         """Events that are not written yet because the disk is full."""
         self._urgent = False
@@ -580,7 +581,7 @@ class RunWriter:
             self._late, self._urgent = [], False
 
     def _next(self, entry: Entry, at: float | None) -> Event:
-        return entry.event(self.status.last_seq + 1, self._clock() if at is None else at)
+        return entry.event(self.status.last_seq + 1, self._clock.time() if at is None else at)
 
     def _is_urgent(self, entry: Entry) -> bool:
         match entry:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
@@ -14,6 +14,7 @@ from typing import Any, Final
 from windlass.errors import NoSuchRun
 from windlass.plan.environment import secret_variable
 from windlass.plan.plan import Policy
+from windlass.runs.clock import Clock
 from windlass.runs.events import Notified, RunEnded
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
@@ -63,12 +64,12 @@ def message(status: Status) -> dict[str, Any]:
     return {"text": text, "content": text, "run": run}
 
 
-def tell_end(store: Store, run_id: str, webhook: Webhook, wait: Callable[[float], object]) -> None:
+def tell_end(store: Store, run_id: str, webhook: Webhook, clock: Clock) -> None:
     """Send the end of a run and record that. No lock is held meanwhile: the run may be resumed or removed.
 
     Raises StoreError.
     """
-    told = send(webhook, store.status(run_id), wait)
+    told = send(webhook, store.status(run_id), clock)
     with contextlib.suppress(NoSuchRun):
         store.status(run_id)  # or the lock would make the folder of a removed run anew
         if (writer := store.writer(run_id)) is not None:
@@ -77,19 +78,19 @@ def tell_end(store: Store, run_id: str, webhook: Webhook, wait: Callable[[float]
                     writer.note(told)
 
 
-def tell_once(writer: RunWriter, webhook: Webhook | None, wait: Callable[[float], object]) -> None:
+def tell_once(writer: RunWriter, webhook: Webhook | None, clock: Clock) -> None:
     """Send the end of a run to its webhook, if it has one, and record that, unless a supervisor before this one has:
     it may have died between the two. Raises StoreError.
     """
     last = [event.kind for event in writer.events() if event.kind in (RunEnded.kind, Notified.kind)][-1:]
     if webhook is not None and last != [Notified.kind]:
-        writer.note(send(webhook, writer.status, wait))
+        writer.note(send(webhook, writer.status, clock))
 
 
-def send(webhook: Webhook, status: Status, wait: Callable[[float], object]) -> Notified:
+def send(webhook: Webhook, status: Status, clock: Clock) -> Notified:
     """Send the end of a run; gives what is recorded of it. Nothing here is an error of the run.
 
-    `wait` is called with the seconds before the next try, where the other side was busy or could not be reached.
+    If the other side is busy or cannot be reached, it is tried again, with pauses by `clock`.
     """
     variable = secret_variable(webhook.secret)
     if not webhook.address:
@@ -99,7 +100,7 @@ def send(webhook: Webhook, status: Status, wait: Callable[[float], object]) -> N
     body = json.dumps(message(status)).encode()
     error = ""
     for pause in (0.0, *PAUSES):
-        wait(pause)
+        clock.wait(pause)
         error, is_final = _post(webhook.address, body)
         if is_final:
             break

@@ -6,13 +6,13 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from windlass.errors import WindlassError
 from windlass.plan.plan import Plan
 from windlass.runs import crash
+from windlass.runs.clock import Clock
 from windlass.runs.stop_request import StopRequest
 from windlass.runs.store import Store
 from windlass.worker import process
@@ -75,7 +75,7 @@ def tell_end(store: Store, plan: Plan) -> None:
         from windlass.supervise import notify  # its imports are as large as a supervisor
 
         if (webhook := notify.webhook_of(plan.policy, os.environ)) is not None:
-            notify.tell_end(store, plan.run_id, webhook, time.sleep)
+            notify.tell_end(store, plan.run_id, webhook, Clock())
 
 
 def supervisor_pid(run_dir: Path) -> int | None:

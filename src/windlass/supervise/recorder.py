@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Final
 
+from windlass.runs.clock import Clock
 from windlass.runs.events import ConditionChanged, Entry, PhaseEntered, ShutdownBegun, SupervisorRestarted
 from windlass.runs.history import History
 from windlass.runs.phase import Phase
@@ -23,11 +23,10 @@ BEGINNING: Final = (Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.START
 class Recorder:
     """The record of a run, as its supervisor writes it."""
 
-    def __init__(self, writer: RunWriter, *observers: Observer, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, writer: RunWriter, *observers: Observer, clock: Clock | None = None) -> None:
         self.writer = writer
         self.history = History()
-        self.now = now
-        """Wall time, in unix seconds."""
+        self._clock = clock or Clock()
         self._observers = observers
         self._recorded_until = 0.0
         """Time of the newest event of the supervisor before this one: what nodes reported before is in the record."""
@@ -40,6 +39,10 @@ class Recorder:
     def status(self) -> Status:
         """The run's status after its last event."""
         return self.writer.status
+
+    def now(self) -> float:
+        """Wall time, in unix seconds."""
+        return self._clock.time()
 
     def note(self, entry: Entry, *, at: float | None = None) -> None:
         """Write an event that was observed at `at` (unix seconds; now). Raises StoreError."""

@@ -71,7 +71,7 @@ class Supervisor:
         self.clock = clock = clock or Clock()
         policy = plan.policy
         self.membership = Membership(plan.num_nodes, policy.min_nodes, policy.node_back_seconds)
-        self.record = Recorder(writer, self.membership.take, now=clock.time)
+        self.record = Recorder(writer, self.membership.take, clock=clock)
         self.run_state = RunState(
             self.record,
             policy,

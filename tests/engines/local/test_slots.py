@@ -154,7 +154,7 @@ def no_look(_store: Store, _run_id: str) -> None:
 def admission(run: FakeRun, **request: Any) -> tuple[Admission, Recorder, FakeClock]:
     steps = (QueueStep(**{"summary": "", "takes": 1, "of": 1, "priority": 0, "gpus": False, **request}),)
     made = Admission(replace(run.plan, steps=steps), run.store.home, no_look)
-    return made, Recorder(run.writer, now=run.clock.time), run.clock
+    return made, Recorder(run.writer, clock=run.clock), run.clock
 
 
 def other_holder(run: FakeRun, run_id: str = "other-1") -> Admission:
@@ -163,7 +163,7 @@ def other_holder(run: FakeRun, run_id: str = "other-1") -> Admission:
         run.store.home,
         no_look,
     )
-    assert made.turn(Recorder(run.writer, now=run.clock.time), run.clock)
+    assert made.turn(Recorder(run.writer, clock=run.clock), run.clock)
     return made
 
 
@@ -226,7 +226,7 @@ def after(run: FakeRun, *names: str) -> tuple[Admission, Recorder, FakeClock]:
     steps = tuple(AfterStep("", name) for name in names)
     return (
         Admission(replace(run.plan, steps=steps), run.store.home, no_look),
-        Recorder(run.writer, now=run.clock.time),
+        Recorder(run.writer, clock=run.clock),
         run.clock,
     )
 

@@ -16,6 +16,7 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord
 from windlass.errors import EngineError, NoSuchRun, UsageError
+from windlass.runs.clock import Clock
 from windlass.runs.record import Status
 from windlass.runs.store import RunWriter, Store
 from windlass.supervise.backend import HeldElsewhere
@@ -81,9 +82,21 @@ class RecordFirst(Store):
         super().append(after, added, plan)
 
 
+class ClusterClock(Clock):
+    """The time of the API server."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self._client = client
+
+    def time(self) -> float:
+        """See `Clock`."""
+        return super().time() + self._client.ahead
+
+
 @contextlib.contextmanager
 def writing(client: Client, writer: RunWriter) -> Iterator[RunWriter]:
     """The writer of a run whose Lease this process holds: it writes the record in the cluster, then its own."""
     home = writer.store.home
     with RecordFirst(home, ClusterRecord(client, writer.status.id, holder_of(home))) as store:
-        yield RunWriter(store, writer.status, writer.lock, lambda: time.time() + client.ahead)
+        yield RunWriter(store, writer.status, writer.lock, ClusterClock(client))
