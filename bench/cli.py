@@ -35,7 +35,7 @@ def fill(home: Path, num_records: int) -> None:
         began = now - 60 * number
         history = events(f"digits-{number:05}", began)
         status = fold(history)
-        runs.append((status.id, began, status.ended_at, status.phase.value, _dump(status), PLAN))
+        runs.append((status.id, began, status.times.ended_at, status.phase.value, _dump(status), PLAN))
         rows += [(status.id, event.seq, event.time, event.kind, json.dumps(event.data)) for event in history]
     with sqlite3.connect(home / "record.db") as db:
         columns = "version, id, created_at, ended_at, phase, status, plan"

@@ -34,7 +34,7 @@ from tools import size
 from windlass.engines.kubernetes.running.backend import KubernetesBackend
 from windlass.runs.history import History
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
+from windlass.runs.record import Status, Times
 from windlass.spec.job import Job
 
 NAMESPACE = "wl-bench-submit"
@@ -77,7 +77,7 @@ class Record:
     def __init__(self, run_id: str) -> None:
         now = time.time()
         self.status = Status(
-            id=run_id, name="bench", target="bed", created_at=now, phase=Phase.STARTING, phase_since=now, output_dir=""
+            id=run_id, name="bench", target="bed", phase=Phase.STARTING, times=Times(now, now), output_dir=""
         )
         self.writer = self
         self.history = History()

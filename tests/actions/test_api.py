@@ -165,7 +165,7 @@ def test_a_note_is_read_and_written(context: Context) -> None:
     run = windlass.run(job("true"), context=context)
     assert run.note == ""
     run.note = "the rate of the paper"
-    assert windlass.get(run.id, context=context).note == run.wait().note == "the rate of the paper"
+    assert windlass.get(run.id, context=context).note == run.wait().about.note == "the rate of the paper"
     with pytest.raises(windlass.UsageError, match="4,000 characters at most"):
         run.note = "x" * 5000
     run.note = ""

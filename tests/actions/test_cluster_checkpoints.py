@@ -14,11 +14,11 @@ from windlass.actions import checkpoints as actions
 from windlass.errors import UsageError, WindlassError
 from windlass.plan.plan import NO_PLAN
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
+from windlass.runs.record import Status, Times
 from windlass.train.checkpoint import files
 from windlass.worker import checkpoint_list
 
-STATUS = Status("digits-7f3k2", "digits", "lab", Phase.TRAINING, 0.0, 0.0, "/windlass/results/output")
+STATUS = Status("digits-7f3k2", "digits", "lab", Phase.TRAINING, Times(0.0, 0.0), "/windlass/results/output")
 THERE = Path("/windlass/results/checkpoints")
 ONE, TWO, HALF = "step-00000010-a1aaaa", "step-00000020-a1aaaa", "step-00000030-a1aaaa"
 

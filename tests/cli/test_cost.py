@@ -24,7 +24,7 @@ from windlass.pricing.refreshed import RegionPrices
 from windlass.runs.events import entry_of
 from windlass.runs.ledger import Cost, Ledger, cost_of
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
+from windlass.runs.record import Status, Times
 from windlass.runs.store import Store
 from windlass.runs.time_accounting import Spent
 from windlass.views.cost import CostReport
@@ -45,7 +45,7 @@ def test_a_run_is_priced_by_its_target(windlass: Call, ended: Callable[..., Stat
     result = windlass("cost", "-o", "json")
     hold("cost", result.json)
     assert result.code == 0
-    assert status.ended_at is not None
+    assert status.times.ended_at is not None
     held = result.json["ledger"]["wall_seconds"] - result.json["ledger"]["seconds"].get("queued", 0)
     assert result.json["cost"]["total"] == pytest.approx(held * 2 / 100, abs=1e-5)
     assert result.json["cost"]["source"] == "target local"
@@ -169,7 +169,7 @@ def test_a_run_that_is_not_there_is_102(windlass: Call) -> None:
 
 
 def test_what_was_wasted_is_told_with_its_share() -> None:
-    status = Status("d-1", "d", "aws", Phase.FAILED, 0.0, 0.0, "/o", ended_at=100.0)
+    status = Status("d-1", "d", "aws", Phase.FAILED, Times(0.0, 0.0, ended_at=100.0), "/o")
     ledger = Ledger({Spent.TRAINING: 75.0, Spent.HUNG: 25.0}, {}, 100.0, 1, 0)
     cost = Cost(36.0, "USD", "target aws", {Spent.TRAINING: 0.75, Spent.HUNG: 0.25})
     text = "\n".join(cost_lines(CostReport(status.id, status.phase, ledger, cost), plain, NO_PLAN))
@@ -178,7 +178,7 @@ def test_what_was_wasted_is_told_with_its_share() -> None:
 
 
 def test_time_without_a_supervisor_is_not_priced_and_said_to_be_not() -> None:
-    status = Status("d-1", "d", "aws", Phase.TRAINING, 0.0, 0.0, "/o")
+    status = Status("d-1", "d", "aws", Phase.TRAINING, Times(0.0, 0.0), "/o")
     ledger = Ledger({Spent.TRAINING: 100.0, Spent.UNOBSERVED: 3600.0}, {Spent.TRAINING: 100.0}, 3700.0, 1, 0)
     cost = cost_of(ledger, HourPrice(36.0, 36.0, "USD", "target aws"))
     assert cost is not None

@@ -199,7 +199,7 @@ def test_events_are_in_the_order_of_time_though_some_were_reported_late(
 ) -> None:
     run_id = recorded(DONE, 0)
     with Store(home) as store:
-        began_at = store.status(run_id).created_at
+        began_at = store.status(run_id).times.created_at
         writer = store.writer(run_id)
         assert writer is not None
         with closing(writer):

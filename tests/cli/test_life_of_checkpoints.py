@@ -65,7 +65,7 @@ def test_a_training_is_stopped_exported_and_resumed_without_a_loss(machine: Mach
 
     stop = machine.start("stop")
     with Store(machine.home) as store:
-        until(lambda: store.status(run).stop_requested, "the stop is not recorded")
+        until(lambda: store.status(run).supervision.stop_requested, "the stop is not recorded")
     stops.touch()
     told, _ = stop.communicate(timeout=200)
     (one,) = ask(machine, "checkpoints")["checkpoints"]

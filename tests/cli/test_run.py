@@ -20,7 +20,7 @@ from tests.helpers.until import until
 
 from windlass.cli.run import stopping
 from windlass.runs.phase import Phase
-from windlass.runs.record import Attempt, RankState, Status
+from windlass.runs.record import Attempt, RankState, Status, Times
 
 HI = "command: [bash, -c, 'echo hi $WINDLASS_RANK']\n"
 UNTIL_ENOUGH = "command: [bash, -c, 'touch begun; echo begun; until [ -e enough ]; do sleep 0.05; done; echo done']\n"
@@ -499,8 +499,7 @@ def test_a_stop_says_what_happens_to_the_ranks(phase: Phase, pid: int | None, wo
         "r",
         "lab",
         phase,
-        0.0,
-        0.0,
+        Times(0.0, 0.0),
         "out",
         attempts=(Attempt(1, 1, Phase.STARTING, 0.0),),
         ranks=(RankState(0, 0, pid),),

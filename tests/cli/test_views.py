@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 from tests.engines.kubernetes.planning.test_plan import planned
 from tests.engines.local.planning import plan_local
+from tests.statuses import changed
 
 from windlass.cli import eventtext, plantext, statustext
 from windlass.cli.follow import Pace, PlainView
@@ -38,7 +39,7 @@ from windlass.runs.events import (
 from windlass.runs.ledger import Ledger, Restart
 from windlass.runs.logs import LogBlock
 from windlass.runs.phase import Phase
-from windlass.runs.record import Attempt, RankState, Status
+from windlass.runs.record import Attempt, RankState, Status, Times
 from windlass.runs.start import Origin, Start
 from windlass.runs.time_accounting import Spent
 from windlass.spec.job import Job
@@ -67,11 +68,9 @@ def training(**changes: Any) -> Status:
         name="digits",
         target="local",
         phase=Phase.TRAINING,
-        created_at=100.0,
-        phase_since=110.0,
+        times=Times(100.0, 110.0, phases={Phase.QUEUED: 1.0, Phase.STARTING: 9.0}),
         output_dir="s3://bucket/digits",
         attempts=(Attempt(1, 2, Phase.TRAINING, 101.0),),
-        phases={Phase.QUEUED: 1.0, Phase.STARTING: 9.0},
         ranks=(RankState(0, 0, 11), RankState(1, 1, 12)),
         progress=Progress.from_json({"step": 100, "total": 400, "loss": 0.5, "at": 120.0}),
     )
@@ -80,7 +79,7 @@ def training(**changes: Any) -> Status:
             changes[name] = kind.from_json(changes[name])
     if "code_files" in changes:
         changes["code_files"] = tuple(map(CodeFiles.from_json, changes["code_files"]))
-    return replace(status, **changes)
+    return changed(status, **changes)
 
 
 CAUSE = {

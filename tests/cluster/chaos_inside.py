@@ -109,7 +109,9 @@ class Play:
         lines = [
             f"{e.seq} {e.time:.1f} {e.kind} {json.dumps(e.data)[:400]}" for e in self.events() if e.kind not in left_out
         ]
-        return "\n".join([str(self.case), *self.did, str(self.harness.store.status(self.run.id).condition), *lines])
+        return "\n".join(
+            [str(self.case), *self.did, str(self.harness.store.status(self.run.id).supervision.condition), *lines]
+        )
 
     # -- what must be true --------------------------------------------------------------------------------------------
 

@@ -252,5 +252,5 @@ class Striker:
         """Of a command on a machine that has the record, and cannot log in."""
         known = self.run.harness.store.status(self.run.id)
         shown = KubernetesEngine(self.run.harness.store).status(self.run.id)
-        if shown.phase is not known.phase or not shown.condition:
-            self.problems.append(f"without a login a command shows {shown.phase}, {shown.condition}")
+        if shown.phase is not known.phase or not shown.supervision.condition:
+            self.problems.append(f"without a login a command shows {shown.phase}, {shown.supervision.condition}")

@@ -138,7 +138,7 @@ def test_a_run_waits_its_turn_and_says_for_whom(
         cluster.kubectl("delete", "job", "other", "-n", namespace, "--wait=false")
         status = run.wait()
         assert status.phase is Phase.SUCCEEDED, run.text()
-        assert status.phases[Phase.QUEUED] > 0
+        assert status.times.phases[Phase.QUEUED] > 0
         states = [state for state, _ in told(run)]
         assert (states[0], states[-1]) == ("waiting", "admitted")
         assert len(status.attempts) == 1

@@ -82,7 +82,7 @@ def test_a_run_gets_machines_that_were_not_there_and_its_record_sees_them_come_a
             end_once_initialized(scaled, lone_namespace, run)
             status = run.wait()
             assert status.phase is Phase.SUCCEEDED, run.text()
-            assert status.phases[Phase.PROVISIONING] > 0
+            assert status.times.phases[Phase.PROVISIONING] > 0
             [(name, machine)] = steps(run).items()
             assert [one["state"] for one in machine][:4] == STEPS
             assert machine[3]["instance_type"] == "g5.12xlarge"
@@ -92,7 +92,7 @@ def test_a_run_gets_machines_that_were_not_there_and_its_record_sees_them_come_a
             wait_for(lambda: went(run), "the record to see the machine go", WAIT_SECONDS)
             [last] = [event for event in run.events if event.data.get("left") == 0]
             assert name == last.data["name"]
-            assert last.time > (run.status.ended_at or 0.0)
+            assert last.time > (run.status.times.ended_at or 0.0)
             assert sentence(last).endswith("it was the last one provisioned for the run")
             assert run.status == dataclasses.replace(status, last_seq=run.status.last_seq)
     finally:

@@ -85,7 +85,7 @@ def test_a_run_whose_connections_are_cut_is_followed_to_its_end_and_its_commands
     with Store(home) as store:
         until(lambda: all("line 5\n" in text(store, run) for run in (short, long)))
         proxy.is_cutting = True
-        until(lambda: store.status(short).condition and store.status(long).condition)
+        until(lambda: store.status(short).supervision.condition and store.status(long).supervision.condition)
         said = windlass("status", short)
         assert "condition" in said.out
         why = windlass("why", short, "-o", "json").json
@@ -100,7 +100,7 @@ def test_a_run_whose_connections_are_cut_is_followed_to_its_end_and_its_commands
         assert windlass("rm", "--force", long).code == 0
         until(lambda: store.status(short).phase.is_terminal)
         assert store.status(short).phase is Phase.SUCCEEDED
-        assert store.status(short).condition is None
+        assert store.status(short).supervision.condition is None
         for rank in (0, 1):
             lines = [line.text for line in RunLogs(store.run_dir(short)).read(ranks=[rank])]
             assert lines == [f"line {at}" for at in range(1200)]
@@ -273,7 +273,7 @@ def test_seventy_pods_are_followed_by_a_supervisor_that_may_open_few_files(
         (home / "figures").write_text(f"{num_files} files, {memory}, {num_threads} threads for {NUM_PODS} pods")
         assert num_files < NUM_PODS * 1.5 + 40
         status = store.status(run)
-        assert (status.phase, status.condition) == (Phase.TRAINING, None)
+        assert (status.phase, status.supervision.condition) == (Phase.TRAINING, None)
         assert windlass("stop", run, "--now").code == 0
         assert store.status(run).phase is Phase.STOPPED
         assert (run_dir / "supervisor.log").read_text() == ""

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(900)
 
 def has_condition(run: Run, kind: str) -> bool:
     """Whether the run has a condition of this type."""
-    condition = run.status.condition
+    condition = run.status.supervision.condition
     return condition is not None and condition.type == kind
 
 
@@ -68,7 +68,7 @@ def succeeded_at_once(cluster: Cluster, namespace: str, run: Run) -> None:
     """One attempt that was never disturbed, by its record and by its pods."""
     status = run.wait()
     assert (status.phase, len(status.attempts), status.exit_code) == (Phase.SUCCEEDED, 1, 0), run.text()
-    assert status.condition is None
+    assert status.supervision.condition is None
     assert kinds(run, "notice", "lost-node", "cause", "attempt-end", "stop") == []
     wait_for(lambda: phases(cluster, namespace, run) == ["Succeeded"], "the pod to be shown as ended", WAIT_SECONDS)
 
@@ -79,7 +79,7 @@ def test_sigterm_to_a_supervisor_leaves_its_pods_alone(cluster: Cluster, namespa
         end(supervisor(run), signal.SIGTERM)
         found = raw(run)
         assert found.phase is Phase.TRAINING
-        assert "no supervisor is attached" in found.condition.message
+        assert "no supervisor is attached" in found.supervision.condition.message
         assert phases(cluster, namespace, run) == ["Running"]
         let_go(cluster, namespace, run)
         succeeded_at_once(cluster, namespace, run)
@@ -125,16 +125,14 @@ def test_a_login_that_fails_for_a_while_costs_a_run_nothing(bed: Bed, namespace:
         run = harness.start("wait_for", "go").until_ready()
         says.write_text('{"error": "the SSO session has expired"}')
         end(supervisor(run), signal.SIGKILL)
-        run.until(
-            lambda run: run.status.condition is not None and run.status.condition.type == "LoginFailed", WAIT_SECONDS
-        )
-        assert "the SSO session has expired" in raw(run).condition.message
+        run.until(lambda run: has_condition(run, "LoginFailed"), WAIT_SECONDS)
+        assert "the SSO session has expired" in raw(run).supervision.condition.message
         verdict = why(run.id, harness.engine).verdict
         assert "the SSO session has expired" in verdict.summary
         assert any("cannot log in to the cluster" in line for line in verdict.evidence)
         assert phases(bed, namespace, run) == ["Running"]
         says.write_text(works)
-        run.until(lambda run: run.status.condition is None, WAIT_SECONDS)
+        run.until(lambda run: run.status.supervision.condition is None, WAIT_SECONDS)
         let_go(bed, namespace, run)
         succeeded_at_once(bed, namespace, run)
 
@@ -153,7 +151,9 @@ def test_an_api_server_that_dies_between_the_end_of_a_pod_and_that_of_its_run_co
             lone_bed.kill_api_server()
             os.kill(pid, signal.SIGCONT)
             wait_for(
-                lambda: raw(run).phase.is_terminal or raw(run).condition is not None, "it to be noticed", WAIT_SECONDS
+                lambda: raw(run).phase.is_terminal or raw(run).supervision.condition is not None,
+                "it to be noticed",
+                WAIT_SECONDS,
             )
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -215,13 +215,10 @@ def test_a_run_that_is_falsely_lost_is_stopped_from_its_own_machine(
         writer.append(entry_of("end", {"phase": "lost"}))
         writer.close()
         # Not by the first answer: a busy cluster may not give it in the time that a user would wait.
-        run.until(
-            lambda run: run.status.condition is not None and run.status.condition.type == "PodsStillRunning",
-            WAIT_SECONDS,
-        )
+        run.until(lambda run: has_condition(run, "PodsStillRunning"), WAIT_SECONDS)
         env = {**os.environ, "WINDLASS_HOME": str(harness.home)}
         done = subprocess.run([WINDLASS, "stop", run.id], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "pods that still ran were deleted" in done.stdout
         wait_for(lambda: phases(cluster, namespace, run) == [], "its pods to be gone", WAIT_SECONDS)
-        assert run.status.condition is None
+        assert run.status.supervision.condition is None

@@ -247,7 +247,7 @@ def test_a_drained_and_then_a_lost_node_resume_from_the_claim_with_the_same_weig
         assert lost["since"] < noticed_at, "the time until the loss is noticed counts as lost"
         assert restarts(run.events)[-1].seconds >= noticed_at - lost["since"] - 1
         assert any("its last lines are missing" in one["message"] for one in told(run, "warning"))
-        assert run.status.condition is None
+        assert run.status.supervision.condition is None
         assert digest(run, "model.safetensors", tmp_path) == undisturbed
 
 

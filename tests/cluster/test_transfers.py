@@ -88,7 +88,7 @@ def succeeded(run: Run) -> None:
 
 
 def staged(run: Run) -> dict[str, Any]:
-    [found] = run.status.data
+    [found] = run.status.files.data
     return found.to_json()
 
 
@@ -260,7 +260,7 @@ def test_outputs_are_uploaded_at_a_checkpoint_while_the_pods_train(
     fields = {"base": job["base"], "launcher": "plain", "outputs": {"to": f"s3://{BUCKET}/out", "at": "checkpoint"}}
     with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
         run = harness.start("saves.py", **fields, **store.fields, kubernetes={"results": RESULTS, "via": "job"})
-        run.until(lambda run: run.status.outputs is not None, seconds=PATIENCE_SECONDS)
+        run.until(lambda run: run.status.files.outputs is not None, seconds=PATIENCE_SECONDS)
         assert run.status.phase is Phase.TRAINING
         client = store.server.client()
         assert client.get_object(Bucket=BUCKET, Key=f"out/{run.id}/first.txt")["Body"].read() == b"first"

@@ -93,7 +93,7 @@ def test_a_node_that_is_lost_with_the_supervisor_is_shown_as_such_and_lost_since
         lone_bed.kill_node(node)
         killed_at = time.time()
         try:
-            run.until(lambda run: f"is on node {node}, which does not answer" in str(run.status.condition))
+            run.until(lambda run: f"is on node {node}, which does not answer" in str(run.status.supervision.condition))
             assert run.wait().phase is Phase.SUCCEEDED, run.text()
         finally:
             lone_bed.start_node(node)

@@ -38,7 +38,7 @@ def test_a_quota_on_limits_admits_a_run_and_its_supervisor(cluster: Cluster, nam
     with opened(harness_on(cluster, namespace, tmp_path / "home", resources=SMALL)) as harness:
         run = harness.finish("count.py", "3", base=SCRIPTS, procs_per_node=2)
         assert run.status.phase is Phase.SUCCEEDED, run.text()
-        assert run.status.supervisor == "cluster"
+        assert run.status.supervision.supervisor == "cluster"
 
 
 def test_a_claim_of_no_class_is_refused_where_the_cluster_has_no_default(
@@ -65,7 +65,7 @@ def test_a_deleted_service_account_leaves_ranks_unsupervised_until_it_is_set_up_
         assert (found.code, found.summary) == ("service-account-missing", said)
         assert found.fix.startswith("windlass target setup bed")
         set_up(cluster, namespace)
-        wait_for(lambda: run.status.condition is None, "a supervisor", WAIT_SECONDS)
+        wait_for(lambda: run.status.supervision.condition is None, "a supervisor", WAIT_SECONDS)
         let_go(cluster, namespace, run)
         status = run.wait()
         assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 1)
@@ -74,7 +74,7 @@ def test_a_deleted_service_account_leaves_ranks_unsupervised_until_it_is_set_up_
 def unsupervised(run: Run) -> str:
     """The message of the condition that its one pod trains without a supervisor."""
     status = run.status
-    said = status.condition.message if status.condition is not None else ""
+    said = status.supervision.condition.message if status.supervision.condition is not None else ""
     return said if "1 of 1 pods train unsupervised since" in said and status.phase is Phase.TRAINING else ""
 
 
@@ -88,7 +88,7 @@ def test_supervisors_run_on_nodes_that_all_have_the_taint_of_gpus(
     fields: dict[str, Any] = {"resources": {"gpus": 1}}
     with opened(harness_on(lone_bed, lone_namespace, tmp_path / "home", **fields)) as harness:
         run = harness.finish("count.py", "3", base=SCRIPTS, procs_per_node=2)
-        assert (run.status.phase, run.status.supervisor) == (Phase.SUCCEEDED, "cluster"), run.text()
+        assert (run.status.phase, run.status.supervision.supervisor) == (Phase.SUCCEEDED, "cluster"), run.text()
     report = check(target_on(lone_bed, lone_namespace), {"KUBECONFIG": lone_bed.kubeconfig})
     [taints] = [one for one in report.checks if one.name == "taints"]
     assert taints.found.startswith("nvidia.com/gpu=true:NoSchedule on 2 of 2 nodes")

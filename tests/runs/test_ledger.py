@@ -695,7 +695,7 @@ def test_every_moment_is_in_exactly_one_phase(events: list[Event], now: float) -
     for length in range(1, len(events) + 1):
         ledger = fold_ledger(events[:length], now)
         status = fold(events[:length])
-        until = status.phase_since if status.phase.is_terminal else max(now, status.phase_since)
+        until = status.times.phase_since if status.phase.is_terminal else max(now, status.times.phase_since)
         assert all(seconds > 0 for seconds in ledger.seconds.values())
         # To the microsecond: sums of whole microseconds, not of floats.
         assert sum(round(value * MICRO) for value in ledger.seconds.values()) == round(ledger.wall_seconds * MICRO)

@@ -51,7 +51,7 @@ def test_a_run_is_recorded_with_its_machine(tmp_path: Path) -> None:
     other = Machine("bbbb", "node-2", "boot-2")
     with Store(tmp_path, HERE) as store, contextlib.closing(begin(store)) as writer:
         status = store.status("a-1")
-        assert status.machine == HERE
+        assert status.supervision.machine == HERE
         assert store.host_elsewhere(status) is None
         with Store(tmp_path, other) as elsewhere:
             assert elsewhere.host_elsewhere(status) == "node-1"

@@ -79,8 +79,8 @@ def histories(draw: st.DrawFn) -> list[Event]:
 
 
 def wall_clock(status: Status, now: float) -> float:
-    end = status.ended_at if status.ended_at is not None else max(now, status.phase_since)
-    return end - status.created_at
+    end = status.times.ended_at if status.times.ended_at is not None else max(now, status.times.phase_since)
+    return end - status.times.created_at
 
 
 @given(histories(), times)
@@ -99,12 +99,12 @@ def test_an_end_is_the_last_word_unless_the_run_is_resumed(events: list[Event]) 
     for event in events[1:]:
         after = advance(status, event)
         if status.phase.is_terminal and event.kind == "resume" and event.seq > status.last_seq:
-            assert (after.phase, after.exit_code, after.stop_requested) == (Phase.RESTARTING, None, False)
+            assert (after.phase, after.exit_code, after.supervision.stop_requested) == (Phase.RESTARTING, None, False)
         elif status.phase.is_terminal:
             assert replace(after, last_seq=0) == replace(status, last_seq=0)
         else:
             assert after.phase.is_terminal == (event.kind == "end" and event.seq > status.last_seq)
-        assert (after.ended_at is not None) == after.phase.is_terminal
+        assert (after.times.ended_at is not None) == after.phase.is_terminal
         status = after
 
 
@@ -118,7 +118,7 @@ def test_a_stop_is_left_by_the_end_alone(events: list[Event]) -> None:
         stopping = (stopping or status.phase is Phase.STOPPING) and not (was_over and not status.phase.is_terminal)
         if stopping:
             assert status.phase is Phase.STOPPING or status.phase.is_terminal
-        if status.stop_requested:
+        if status.supervision.stop_requested:
             assert stopping
 
 
@@ -135,7 +135,7 @@ def test_the_numbers_of_a_status_never_go_back(events: list[Event]) -> None:
     for event in events[1:]:
         after = advance(status, event)
         assert after.last_seq == max(status.last_seq, event.seq)
-        assert after.phase_since >= status.phase_since
+        assert after.times.phase_since >= status.times.phase_since
         assert len(after.attempts) >= len(status.attempts)
         status = after
 
@@ -205,7 +205,7 @@ def test_a_story_of_two_attempts_and_a_stop() -> None:
     assert status.phase is Phase.STOPPED
     assert [(a.number, str(a.phase)) for a in status.attempts] == [(1, "failed"), (2, "stopped")]
     assert status.cause is None  # of the attempt before
-    assert {str(phase): seconds for phase, seconds in status.phases.items()} == {
+    assert {str(phase): seconds for phase, seconds in status.times.phases.items()} == {
         "queued": 1,
         "starting": 4,
         "training": 8 + 2 + 11,
@@ -262,13 +262,13 @@ def test_a_resumed_run_goes_on_and_the_gap_was_idle() -> None:
         (103, "resume", {"reason": "asked", "from": "step-00000020-a1"}),
     ]
     status = story(*told)
-    assert (status.phase, status.ended_at, status.exit_code, status.stop_requested) == (
+    assert (status.phase, status.times.ended_at, status.exit_code, status.supervision.stop_requested) == (
         Phase.RESTARTING,
         None,
         None,
         False,
     )
-    assert (status.phases[Phase.IDLE], status.resume_from) == (100, "step-00000020-a1")
+    assert (status.times.phases[Phase.IDLE], status.resume_from) == (100, "step-00000020-a1")
     assert (status.attempts[0].phase, status.attempts[0].reason) == (Phase.STOPPED, "stop")
     told += [
         (104, "attempt", attempt(2, reason="resume")),
@@ -277,14 +277,14 @@ def test_a_resumed_run_goes_on_and_the_gap_was_idle() -> None:
     assert story(*told).resume_from is None
     assert [one.is_resume for one in story(*told).attempts] == [False, True]
     told += [(110, "end", {"phase": "succeeded", "exit_code": 0})]
-    assert sum(story(*told).phases.values()) == 110
+    assert sum(story(*told).times.phases.values()) == 110
 
 
 def test_what_followed_a_death_that_no_supervisor_saw_was_idle() -> None:
     end = {"phase": "failed", "reason": "node-loss", "restarts_left": 0, "died_at": BIRTH.time + 10}
     status = story((1, "attempt", attempt(1)), (4, "phase", {"phase": "training"}), (50, "attempt-end", end))
     assert status.phase is Phase.RESTARTING
-    assert {str(phase): seconds for phase, seconds in status.phases.items()} == {
+    assert {str(phase): seconds for phase, seconds in status.times.phases.items()} == {
         "queued": 1,
         "starting": 3,
         "training": 6,
@@ -321,7 +321,7 @@ def test_a_run_that_waits_for_a_machine_says_how_far_it_is() -> None:
     assert fold(waits).waits_for == "node g5.12xlarge (spot, a) of gpus: launched"
     assert fold([*waits, Event(6, BIRTH.time, "machine", {**MACHINE, "state": "gone"})]).waits_for is not None
     pulling = [*waits, Event(6, BIRTH.time + 9, "phase", {"phase": "pulling"})]
-    assert (fold(pulling).waits_for, fold(pulling).phases[Phase.PROVISIONING]) == (None, 9.0)
+    assert (fold(pulling).waits_for, fold(pulling).times.phases[Phase.PROVISIONING]) == (None, 9.0)
 
 
 def test_lines_are_missing_of_ranks_alone_whatever_tags_a_pod_reports() -> None:

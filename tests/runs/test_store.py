@@ -32,7 +32,7 @@ from windlass.plan.plan import NO_PLAN
 from windlass.runs import events
 from windlass.runs.events import RECORD_VERSION, Machine, PhaseEntered, entry_of
 from windlass.runs.phase import Phase
-from windlass.runs.record import Attempt, Dropped, RankState, Status, fold
+from windlass.runs.record import About, Attempt, Dropped, Files, RankState, Status, Supervision, Times, fold
 from windlass.runs.store import SCHEMA_VERSION, RunWriter, Store, default_home
 from windlass.runs.warnings import RunWarning
 from windlass.worker.values import Value
@@ -274,7 +274,7 @@ def test_a_plan_is_replaced_together_with_the_event_that_says_so(store: Store) -
     writer.append(entry_of("resume", {"reason": "asked", "nodes": 4}), plan=replace(NO_PLAN, num_nodes=4).to_text())
     writer.close()
     assert store.plan("a-1").num_nodes == 4
-    assert store.status("a-1").ended_at is None
+    assert store.status("a-1").times.ended_at is None
     assert [status.id for status in store.statuses(unfinished=True)] == ["a-1"]
 
 
@@ -314,12 +314,12 @@ def test_a_run_that_another_version_recorded_is_refused_and_hides_no_other(store
 
 
 def test_a_change_of_a_recorded_field_needs_the_next_version_of_the_record() -> None:
-    parts = [Status, Attempt, RankState, Dropped]
+    parts = [Status, Times, Supervision, Files, About, Attempt, RankState, Dropped]
     shape = [[part.__name__, *(field.name for field in dataclasses.fields(part))] for part in parts]
     values: list[type[Value]] = [Machine, RunWarning, *events.KINDS.values()]
     shape += [[kind.__name__, *kind.fields()] for kind in values]
     digest = hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
-    assert (RECORD_VERSION, digest) == (3, "3697901378a87c00"), "raise RECORD_VERSION, and write both here"
+    assert (RECORD_VERSION, digest) == (4, "4f1d026099a03a0b"), "raise RECORD_VERSION, and write both here"
 
 
 def test_many_commands_may_make_the_record_at_once(tmp_path: Path) -> None:
@@ -759,7 +759,7 @@ NOTES = """
 import sys
 from windlass.runs.store import Store
 store = Store(sys.argv[1])
-print(ascii(store.status("digits-aaaaa").note))
+print(ascii(store.status("digits-aaaaa").about.note))
 store.write_note("digits-aaaaa", sys.argv[2])
 """
 
@@ -770,7 +770,7 @@ def test_a_note_is_the_same_in_every_locale(tmp_path: Path) -> None:
     ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     read = subprocess.check_output([sys.executable, "-c", NOTES, str(tmp_path), "grün"], env=ascii_only, text=True)
     assert read.strip() == ascii("größe")
-    assert Store(tmp_path).status("digits-aaaaa").note == "grün"
+    assert Store(tmp_path).status("digits-aaaaa").about.note == "grün"
 
 
 def test_a_note_that_was_removed_does_not_come_back_with_the_next_event(tmp_path: Path) -> None:
@@ -783,4 +783,4 @@ def test_a_note_that_was_removed_does_not_come_back_with_the_next_event(tmp_path
         store.write_note("a-1", "")
         writer.append(PhaseEntered(Phase.CHECKPOINTING))
         writer.close()
-        assert store.status("a-1").note == ""
+        assert store.status("a-1").about.note == ""

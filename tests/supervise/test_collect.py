@@ -62,5 +62,5 @@ def test_stop_now_ends_the_collection_and_the_run_has_succeeded(run: FakeRun) ->
     run.backend.collections = [False] * 1000
     run.clock.at(5.0, lambda: write_stop_request(run.store.run_dir("r-1"), StopRequest(now=True)))
     status = run.run()
-    assert (status.phase, status.stop_requested) == (Phase.SUCCEEDED, True)
+    assert (status.phase, status.supervision.stop_requested) == (Phase.SUCCEEDED, True)
     assert "`stop --now` ended the collection" in run.data("warning")[-1]["message"]

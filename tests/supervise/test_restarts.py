@@ -525,7 +525,7 @@ def test_after_a_power_cut_the_run_starts_again_and_the_time_since_counts_as_idl
     run.run(first(dead(START + 50)))
     assert run.ends == [("failed", "node-loss"), ("succeeded", None)]
     assert run.status.attempts[0].ended_at == pytest.approx(START + 50)
-    assert run.status.phases[Phase.IDLE] > 3500
+    assert run.status.times.phases[Phase.IDLE] > 3500
 
 
 def test_without_restarts_a_power_cut_is_the_end_and_a_command_settles_it(make_run: MakeRun) -> None:

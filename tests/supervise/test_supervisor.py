@@ -169,10 +169,10 @@ def test_sigterm_leaves_a_run_whose_nodes_outlive_the_machine(pods: FakeRun) -> 
     assert pods.kinds("attempt", "notice", "attempt-end", "end") == ["attempt"]
     assert pods.backend.attempts[0].nodes[0].sent == []
     assert not pods.backend.attempts[0].is_closed
-    assert pods.status.condition is not None
-    assert "no supervisor is attached" in pods.status.condition.message
+    assert pods.status.supervision.condition is not None
+    assert "no supervisor is attached" in pods.status.supervision.condition.message
     pods.writer.append(entry_of("adopted", {}))
-    assert pods.status.condition is None
+    assert pods.status.supervision.condition is None
 
 
 def test_a_supervisor_that_lost_the_run_to_another_writes_nothing_more(run: FakeRun) -> None:

@@ -12,7 +12,7 @@ from windlass.plan.compose import NO_NODES
 from windlass.plan.plan import NO_PLAN, Plan
 from windlass.runs.events import CodeFiles
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
+from windlass.runs.record import Files, Status, Times
 from windlass.runs.warnings import warnings_after
 from windlass.views.code_files import changed_files, pattern_of
 from windlass.worker.protocol import CollectSpec
@@ -104,7 +104,7 @@ def test_a_pattern_keeps_a_file_and_its_like(path: str, pattern: str) -> None:
 
 
 def warnings_of(*reports: CodeFiles) -> list[str]:
-    found = Status("r", "r", "local", Phase.TRAINING, 0.0, 0.0, "/o", code_files=reports)
+    found = Status("r", "r", "local", Phase.TRAINING, Times(0.0, 0.0), "/o", files=Files(code_files=reports))
     return [one.message for one in warnings_after(found, reports[-1])]
 
 

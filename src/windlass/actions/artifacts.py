@@ -129,7 +129,7 @@ def _checkpoints(
 
 def _in_the_code(status: Status, plan: Plan) -> Iterator[Artifact]:
     """New and changed files of the code folder, if that folder is on this machine."""
-    found = changed_files(status.code_files, plan)
+    found = changed_files(status.files.code_files, plan)
     if found is not None and found.left and found.is_kept:
         largest = ", ".join(one.path for one in found.largest[:NAMED])
         yield Artifact(
@@ -144,8 +144,8 @@ def _in_the_code(status: Status, plan: Plan) -> Iterator[Artifact]:
 
 def _uploaded(status: Status, plan: Plan) -> Iterator[Artifact]:
     """The outputs in a store."""
-    if status.outputs is not None:
-        one = status.outputs
+    if status.files.outputs is not None:
+        one = status.files.outputs
         copy = shlex.join(["windlass", "data", "copy", one.destination, FOLDER])
         yield Artifact(
             "uploaded", "store", one.destination, files=one.files, bytes=one.bytes, digest=one.digest, copy=copy

@@ -32,9 +32,12 @@ class Filter:
         return (
             (not self.name or fnmatchcase(status.name, self.name))
             and (not self.phases or status.phase in self.phases)
-            and all(key in status.labels and value in (None, status.labels[key]) for key, value in self.labels.items())
+            and all(
+                key in status.about.labels and value in (None, status.about.labels[key])
+                for key, value in self.labels.items()
+            )
             and self.target in ("", status.target)
-            and status.created_at >= self.since
+            and status.times.created_at >= self.since
         )
 
 

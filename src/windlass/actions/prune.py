@@ -36,7 +36,7 @@ def prune(
     removed: list[PrunedRun] = []
     kept: list[PrunedRun] = []
     for status in reversed(store.statuses()):
-        if status.ended_at is None or status.ended_at >= before or status.phase not in (phases or TERMINAL):
+        if status.times.ended_at is None or status.times.ended_at >= before or status.phase not in (phases or TERMINAL):
             continue
         try:
             size = run_disk(store, status)
@@ -45,7 +45,7 @@ def prune(
         except NoSuchRun:  # another command has just removed it
             continue
         why = why or (RESULTS if keeps else "")
-        found = PrunedRun(status.id, status.phase, now - status.ended_at, size.bytes, size.result_files, why)
+        found = PrunedRun(status.id, status.phase, now - status.times.ended_at, size.bytes, size.result_files, why)
         (kept if why else removed).append(found)
     return PrunedRuns(tuple(removed), tuple(kept), is_dry)
 

@@ -175,7 +175,7 @@ def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
     if plan is None or not (folder := code_folder(plan)).is_dir():
         return []
     found = differing(folder, engine.store.run_dir(run_id), context.environ) or []
-    written = changed_files(engine.status(run_id).code_files, plan)
+    written = changed_files(engine.status(run_id).files.code_files, plan)
     return found if written is None else [name for name in found if not _is_result(name, written)]
 
 
@@ -339,7 +339,7 @@ def statuses(store: Store, *, last: int | None = None) -> list[Status]:
     for run_id in [one.id for one in found.values() if one.phase.is_terminal and store.has_leftovers(one.id)]:
         with contextlib.suppress(WindlassError):
             found[run_id] = engine_for(run_id, store).status(run_id)
-    return sorted(found.values(), key=lambda status: (-status.created_at, status.id))
+    return sorted(found.values(), key=lambda status: (-status.times.created_at, status.id))
 
 
 def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
@@ -437,8 +437,8 @@ def wait_stopped(engine: Engine, run_id: str, grace_seconds: float) -> Status:
         found = engine.wait(run_id, STOP_LOOK_SECONDS)
         if found.phase in engine.final_phases:
             return found
-        if found.condition and time.monotonic() >= give_up:
-            why = found.condition.message
+        if found.supervision.condition and time.monotonic() >= give_up:
+            why = found.supervision.condition.message
             raise EngineError(
                 f"{run_id} was asked to end, and it is not known whether it has: {why}",
                 f"the stop request stays in place; look again: windlass status {run_id}",

@@ -122,7 +122,9 @@ class PlainView:
     def _show_import(self, status: Status) -> None:
         from windlass.cli.statustext import importing_words
 
-        if time.time() - status.phase_since > IMPORT_SECONDS and (words := importing_words(self._make_run(status))):
+        if time.time() - status.times.phase_since > IMPORT_SECONDS and (
+            words := importing_words(self._make_run(status))
+        ):
             self._is_import_known = True
             self.note(f"{self._paint(Phase.STARTING, PHASE_COLOURS[Phase.STARTING])}: {words}")
 
@@ -273,7 +275,7 @@ class Follower:
 
     def _note_absence(self) -> None:
         """A line when the cluster reports that the run's supervisor does not run, and for each new reason."""
-        condition = self.status.condition
+        condition = self.status.supervision.condition
         absence = condition.message if condition is not None and condition.type == SUPERVISOR_ABSENT else ""
         if not absence:
             self._absences.clear()
@@ -363,7 +365,7 @@ def explain(status: Status, engine: Engine, paint: Paint) -> tuple[str, list[str
     """The code and the lines of the verdict on a run that failed, was lost, or was stopped by no request; nothing for
     other ends, or where the traceback is enough.
     """
-    is_explained = status.phase is Phase.STOPPED and status.stop_requested
+    is_explained = status.phase is Phase.STOPPED and status.supervision.stop_requested
     if is_explained or status.phase not in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
         return "", []
     from windlass.actions.why import why

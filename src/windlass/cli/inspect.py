@@ -236,7 +236,7 @@ def events(run: str | None, follow: bool, on: str | None, form: str) -> int:
     from windlass.actions.runs import opened
 
     with opened(run, on) as (engine, run_id):
-        began_at = engine.status(run_id).created_at
+        began_at = engine.status(run_id).times.created_at
         found: Iterable[Event] = engine.events(run_id, follow=follow)
         if form == "table" and not follow:  # what nodes report late has the time at which it happened
             found = sorted(found, key=lambda event: event.time)

@@ -248,7 +248,7 @@ class Engine:
     def note(self, run_id: str) -> str:
         """Returns the user's note on a run, or "". Raises UsageError for a run without a record here."""
         self._require_record(run_id)
-        return self.store.status(run_id, with_progress=False).note
+        return self.store.status(run_id, with_progress=False).about.note
 
     def write_note(self, run_id: str, text: str) -> None:
         """Replaces the user's note on a run; an empty text deletes it. Raises as `note`, StoreError, EngineError."""
@@ -281,7 +281,7 @@ class Engine:
         return [
             RunState(status, now)
             if status.phase.is_terminal
-            else RunState(status, max(status.phase_since, status.progress.at or 0.0), why)
+            else RunState(status, max(status.times.phase_since, status.progress.at or 0.0), why)
             for status in statuses
         ]
 

@@ -12,7 +12,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -308,7 +307,7 @@ class SupervisedEngine(Engine):
                 return writer.status
             until, condition = self._later.get(run_id, (0.0, None))
             if time.monotonic() < until and read_stop_request(run_dir) is None:
-                return replace(writer.status, condition=condition or writer.status.condition)
+                return writer.status.with_condition(condition or writer.status.supervision.condition)
             plan = self.store.plan(run_id)
             try:
                 backend = self._backend(plan, run_dir)
@@ -352,7 +351,7 @@ class SupervisedEngine(Engine):
         """A status with a condition that holds now and is not in the record, kept for some seconds."""
         condition = ConditionChanged(kind, message, self._clock())
         self._later[status.id] = (time.monotonic() + LOOK_AGAIN_SECONDS, condition)
-        return replace(status, condition=condition)
+        return status.with_condition(condition)
 
 
 @contextlib.contextmanager
@@ -379,5 +378,5 @@ def _collect_ended() -> None:
 
 def _recorded(status: Status, now: float) -> str:
     """The recorded status of a run whose supervisor has ended, while the record cannot be written."""
-    since = max(0.0, now - status.phase_since)
+    since = max(0.0, now - status.times.phase_since)
     return f"the supervisor of {status.id} is gone; the last that was recorded is '{status.phase}', {since:.0f} s ago"

@@ -29,14 +29,16 @@ def data_differences(status: Status, store: Store) -> tuple[DataDifference, ...]
 
     A user who compares two runs must know that they did not read the same.
     """
-    if not status.data:
+    if not status.files.data:
         return ()
     earlier = [
-        one for one in store.statuses(last=LOOKED_AT) if one.name == status.name and one.created_at < status.created_at
+        one
+        for one in store.statuses(last=LOOKED_AT)
+        if one.name == status.name and one.times.created_at < status.times.created_at
     ]
     found = []
-    for staged in status.data:
-        read = ((one.id, of) for one in earlier for of in one.data if of.name == staged.name)
+    for staged in status.files.data:
+        read = ((one.id, of) for one in earlier for of in one.files.data if of.name == staged.name)
         run, other = next(read, (status.id, staged))
         if other.digest != staged.digest:
             found.append(DataDifference(staged.name, run, other.digest))

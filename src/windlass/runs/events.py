@@ -20,7 +20,7 @@ from windlass.worker.values import REQUIRED, ShapeError, Value, read_as
 
 Json = Mapping[str, Any]
 E = TypeVar("E", bound="Entry")
-RECORD_VERSION: Final = 3
+RECORD_VERSION: Final = 4
 """Version of the JSON of statuses and events; plans have a version of their own. A run that was recorded in another one
 is not read. A change of a field of `Status`, of a part of it or of an event needs the next number."""
 EMPTY: Final[Json] = {}

@@ -83,6 +83,76 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """When a run began and ended, and how its time was spent. Moments are Unix seconds."""
+
+    created_at: float
+    phase_since: float
+    """When its phase began."""
+    ended_at: float | None = None
+    """None while the run goes on."""
+    phases: Mapping[Phase, float] = field(default_factory=dict)
+    """Seconds in each phase that has ended; `Status.phases_at` includes the current one."""
+    limited_from: float | None = None
+    """From when on the job's time limit counts, had the run never been idle; None: from its beginning."""
+    admission_seconds: float = 0.0
+    """Seconds of waiting in queues of this machine; time limits do not count them."""
+    awaits_admission: bool = False
+    """Whether the run waits in a queue of this machine now."""
+
+    def limited_seconds(self, now: float) -> float:
+        """Seconds of the job's time limit that are used: idle time and the wait in queues of this machine do not count,
+        and a resume starts at 0.
+        """
+        began_at = self.created_at if self.limited_from is None else self.limited_from
+        return now - began_at - self.phases.get(Phase.IDLE, 0.0) - self.admission_seconds_at(now)
+
+    def admission_seconds_at(self, now: float) -> float:
+        """`admission_seconds` up to `now`."""
+        return self.admission_seconds + (max(0.0, now - self.phase_since) if self.awaits_admission else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """Who supervises a run, and what keeps it from being supervised."""
+
+    machine: Machine | None = None
+    """Where its supervisor, and on target `local` its ranks, were started; None where that is in the cluster."""
+    supervisor: str = ""
+    """`cluster` where its supervisor runs in the cluster; empty where it is a process of `machine`."""
+    stop_requested: bool = False
+    condition: events.ConditionChanged | None = None
+    """What keeps the run from being supervised, though its workers may train on; None while nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The data that a run reads, and where the files are that it has written."""
+
+    data: tuple[events.DataStaged, ...] = ()
+    """The data sets that its ranks read, as far as they were staged."""
+    outputs: events.OutputsUploaded | None = None
+    """The newest upload of its outputs; None where none was."""
+    collected: events.OutputsCollected | None = None
+    """The newest outputs that its supervisor has collected from pods."""
+    code_files: tuple[events.CodeFiles, ...] = ()
+    """The new and changed files of the code folder, of each node of the newest attempt that has reported them, in the
+    order of the reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What people say of a run."""
+
+    user: str = ""
+    """The user who started it; empty where that is not known."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Those of its job."""
+    note: str = ""
+    """What its user has written about it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A run as of its last event."""
 
@@ -90,15 +160,11 @@ class Status:
     name: str
     target: str
     phase: Phase
-    created_at: float
-    phase_since: float
+    times: Times
     output_dir: str
     exit_code: int | None = None
     """The exit code of the rank that failed first; None while the run goes on."""
-    ended_at: float | None = None
     attempts: tuple[Attempt, ...] = ()
-    phases: Mapping[Phase, float] = field(default_factory=dict)
-    """Seconds in each phase that has ended; `phases_at` includes the current one."""
     ranks: tuple[RankState, ...] = ()
     progress: events.Progress = field(default_factory=events.Progress)
     """The newest progress."""
@@ -111,45 +177,19 @@ class Status:
     """How many of the job's restarts are left; None for a run whose engine counts none."""
     resume_from: str | None = None
     """The checkpoint that `windlass resume RUN --from CHECKPOINT` named, until the run has saved one."""
-    limited_from: float | None = None
-    """From when on the job's time limit counts, had the run never been idle; None: from its beginning."""
     waits_for: str | None = None
     """Why the newest attempt has not begun, as its target reports it; None while nothing is reported."""
-    machine: Machine | None = None
-    """Where its supervisor, and on target `local` its ranks, were started; None where that is in the
-    cluster."""
+    supervision: Supervision = Supervision()
     dropped: tuple[Dropped, ...] = ()
     """Output that the logs lack, by attempt and rank; empty where they are complete."""
-    stop_requested: bool = False
-    condition: events.ConditionChanged | None = None
-    """What keeps the run from being supervised, though its workers may train on; None while nothing does."""
     last_seq: int = 0
-    data: tuple[events.DataStaged, ...] = ()
-    """The data sets that its ranks read, as far as they were staged."""
-    outputs: events.OutputsUploaded | None = None
-    """The newest upload of its outputs; None where none was."""
-    collected: events.OutputsCollected | None = None
-    """The newest outputs that its supervisor has collected from pods."""
-    code_files: tuple[events.CodeFiles, ...] = ()
-    """The new and changed files of the code folder, of each node of the newest attempt that has reported them, in the
-    order of the reports."""
+    files: Files = Files()
     ending: events.RunEnding | None = None
     """How it ends once its outputs are uploaded or collected; None before that is decided. An ended run
     has it if its ranks succeeded and its outputs could not be uploaded."""
-    user: str = ""
-    """The user who started it; empty where that is not known."""
-    supervisor: str = ""
-    """`cluster` where its supervisor runs in the cluster; empty where it is a process of `machine`."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Those of its job."""
-    note: str = ""
-    """What its user has written about it."""
+    about: About = About()
     warnings: tuple[RunWarning, ...] = ()
     """What did not end it and may spoil its result, in the order in which it was first seen."""
-    admission_seconds: float = 0.0
-    """Seconds of waiting in queues of this machine; time limits do not count them."""
-    awaits_admission: bool = False
-    """Whether the run waits in a queue of this machine now."""
 
     @property
     def one_line(self) -> str:
@@ -163,22 +203,19 @@ class Status:
     def __repr__(self) -> str:
         return f"<windlass.Status {self.one_line}>"
 
-    def limited_seconds(self, now: float) -> float:
-        """Seconds of the job's time limit that are used: idle time and the wait in queues of this machine do not count,
-        and a resume starts at 0.
-        """
-        began_at = self.created_at if self.limited_from is None else self.limited_from
-        return now - began_at - self.phases.get(Phase.IDLE, 0.0) - self.admission_seconds_at(now)
+    def with_condition(self, condition: events.ConditionChanged | None) -> Status:
+        """The same status with this condition."""
+        return replace(self, supervision=replace(self.supervision, condition=condition))
 
-    def admission_seconds_at(self, now: float) -> float:
-        """`admission_seconds` up to `now`."""
-        return self.admission_seconds + (max(0.0, now - self.phase_since) if self.awaits_admission else 0.0)
+    def with_note(self, note: str) -> Status:
+        """The same status with this note of its user."""
+        return replace(self, about=replace(self.about, note=note))
 
     def phases_at(self, now: float) -> dict[Phase, float]:
         """Seconds in each phase up to `now` (Unix seconds); they sum to the wall clock of the run."""
-        seconds = dict(self.phases)
+        seconds = dict(self.times.phases)
         if not self.phase.is_terminal:
-            seconds[self.phase] = seconds.get(self.phase, 0.0) + max(0.0, now - self.phase_since)
+            seconds[self.phase] = seconds.get(self.phase, 0.0) + max(0.0, now - self.times.phase_since)
         return seconds
 
 
@@ -191,15 +228,12 @@ def created(event: Event) -> Status:
         name=first.name,
         target=first.target,
         phase=Phase.QUEUED,
-        created_at=event.time,
-        phase_since=event.time,
+        times=Times(event.time, event.time),
         output_dir=first.output_dir,
         restarts_left=first.restarts,
-        machine=first.machine,
+        supervision=Supervision(first.machine, first.supervisor),
         last_seq=event.seq,
-        user=first.user,
-        supervisor=first.supervisor,
-        labels=dict(first.labels),
+        about=About(first.user, dict(first.labels)),
     )
 
 
@@ -243,15 +277,15 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.Progress():
             return replace(status, progress=entry)  # without the progress of earlier attempts
         case events.DataStaged(name=name):
-            others = tuple(one for one in status.data if one.name != name)
-            return replace(status, data=(*others, entry))
+            others = tuple(one for one in status.files.data if one.name != name)
+            return _with_files(status, data=(*others, entry))
         case events.OutputsUploaded():
-            return replace(status, outputs=entry)
+            return _with_files(status, outputs=entry)
         case events.OutputsCollected():
-            return replace(status, collected=entry)
+            return _with_files(status, collected=entry)
         case events.CodeFiles(node=node):
-            of_others = tuple(one for one in status.code_files if one.node != node)
-            return replace(status, code_files=(*of_others, entry))
+            of_others = tuple(one for one in status.files.code_files if one.node != node)
+            return _with_files(status, code_files=(*of_others, entry))
         case events.RootCause():
             return replace(status, cause=entry)
         case events.CheckpointChanged():
@@ -259,9 +293,9 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.Warned():
             return _after_warning(status, entry)
         case events.ConditionChanged(type=kind):
-            return replace(status, condition=None if kind is None else entry.with_fields(since=at))
+            return status.with_condition(None if kind is None else entry.with_fields(since=at))
         case events.SupervisorRestarted():
-            return replace(status, condition=None)
+            return status.with_condition(None)
         case events.QueueChanged():
             return _after_queue(status, entry)
         case events.NodeProvisioning(state=state):
@@ -270,7 +304,7 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.AttemptEnded():
             return _after_attempt_end(status, entry, at)
         case events.StopRequested():
-            stopping = replace(status, stop_requested=True)
+            stopping = _supervised(status, stop_requested=True)
             return stopping if status.phase is Phase.UPLOADING else _enter(stopping, Phase.STOPPING, at)
         case events.RunEnding():
             return _after_ending(status, entry, at)
@@ -283,18 +317,18 @@ def _enter(status: Status, phase: Phase, time: float) -> Status:
     if phase == status.phase:
         return status
     # A clock that is set back must not make a phase negative: the new phase then begins where the old one did.
-    time = max(time, status.phase_since)
-    seconds = dict(status.phases)
-    seconds[status.phase] = seconds.get(status.phase, 0.0) + time - status.phase_since
-    return replace(
-        status,
-        phase=phase,
+    times = status.times
+    time = max(time, times.phase_since)
+    seconds = dict(times.phases)
+    seconds[status.phase] = seconds.get(status.phase, 0.0) + time - times.phase_since
+    times = replace(
+        times,
         phase_since=time,
         phases=seconds,
-        waits_for=None,
-        admission_seconds=status.admission_seconds_at(time),
+        admission_seconds=times.admission_seconds_at(time),
         awaits_admission=False,
     )
+    return replace(status, phase=phase, times=times, waits_for=None)
 
 
 def _after_phase(status: Status, phase: Phase | None, at: float) -> Status:
@@ -315,7 +349,8 @@ def _after_attempt(status: Status, entry: events.AttemptStarted, at: float) -> S
         for node, ranks_of_node in zip(entry.members or range(len(entry.nodes)), entry.nodes, strict=False)
         for rank in ranks_of_node
     )
-    status = replace(status, attempts=(*status.attempts, attempt), ranks=ranks, cause=None, code_files=())
+    status = replace(status, attempts=(*status.attempts, attempt), ranks=ranks, cause=None)
+    status = _with_files(status, code_files=())
     return status if status.phase is Phase.STOPPING else _enter(status, Phase.STARTING, at)
 
 
@@ -349,7 +384,8 @@ def _after_queue(status: Status, entry: events.QueueChanged) -> Status:
         return status
     if entry.state not in ("waiting", "requeued"):
         return replace(status, waits_for=None)
-    return replace(status, waits_for=entry.waits_for, awaits_admission=entry.is_of_machine)
+    times = replace(status.times, awaits_admission=entry.is_of_machine)
+    return replace(status, waits_for=entry.waits_for, times=times)
 
 
 def _after_checkpoint(status: Status, entry: events.CheckpointChanged, at: float) -> Status:
@@ -386,15 +422,15 @@ def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status
     cause = status.cause if ending is None else None  # else no attempt begins, which would replace it
     status = replace(status, phase=Phase.IDLE, ending=ending, cause=cause)
     status = _enter(status, Phase.RESTARTING if ending is None else Phase.UPLOADING, at)
+    times, machine = status.times, entry.machine or status.supervision.machine
+    limited_from = times.phase_since - times.phases[Phase.IDLE] - times.admission_seconds
+    status = _supervised(status, machine=machine, stop_requested=False)
     return replace(
         status,
-        ended_at=None,
+        times=replace(times, ended_at=None, limited_from=limited_from),
         exit_code=None,
-        stop_requested=False,
         restarts_left=entry.restarts,
         resume_from=entry.from_,
-        machine=entry.machine or status.machine,
-        limited_from=status.phase_since - status.phases[Phase.IDLE] - status.admission_seconds,
     )
 
 
@@ -416,10 +452,9 @@ def _after_end(status: Status, entry: events.RunEnded, at: float) -> Status:
     condition = removed if entry.reason == "removed" else None
     is_uploaded = phase is Phase.SUCCEEDED or status.ending is None or status.ending.phase is not Phase.SUCCEEDED
     return replace(
-        status,
-        ended_at=status.phase_since,
+        status.with_condition(condition),
+        times=replace(status.times, ended_at=status.times.phase_since),
         exit_code=entry.exit_code,
-        condition=condition,
         ending=None if is_uploaded else status.ending,
     )
 
@@ -437,3 +472,11 @@ def _end_attempt(
 
 def _replace_attempt(status: Status, **changes: Any) -> Status:
     return replace(status, attempts=(*status.attempts[:-1], replace(status.attempts[-1], **changes)))
+
+
+def _supervised(status: Status, **changes: Any) -> Status:
+    return replace(status, supervision=replace(status.supervision, **changes))
+
+
+def _with_files(status: Status, **changes: Any) -> Status:
+    return replace(status, files=replace(status.files, **changes))

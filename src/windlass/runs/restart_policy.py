@@ -128,7 +128,7 @@ def timed_out(policy: Policy, step: int | None = None) -> Outcome:
 def is_late(status: Status, policy: Policy, now: float) -> bool:
     """Whether the job's time limit is reached at `now`, in Unix seconds."""
     limit = policy.timeout_seconds
-    return limit is not None and status.limited_seconds(now) >= limit
+    return limit is not None and status.times.limited_seconds(now) >= limit
 
 
 def may_restart(reason: str, history: History, policy: Policy) -> bool:

@@ -10,7 +10,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
@@ -26,6 +26,7 @@ from windlass.runs.events import (
     CodeFiles,
     ConditionChanged,
     DataStaged,
+    E,
     Entry,
     Event,
     Json,
@@ -40,7 +41,18 @@ from windlass.runs.filesystem import is_on_network
 from windlass.runs.machine import this_machine
 from windlass.runs.phase import Phase
 from windlass.runs.private import RECORD, prepare
-from windlass.runs.record import Attempt, Dropped, RankState, Status, advance, created
+from windlass.runs.record import (
+    About,
+    Attempt,
+    Dropped,
+    Files,
+    RankState,
+    Status,
+    Supervision,
+    Times,
+    advance,
+    created,
+)
 from windlass.runs.trash import Trash, remove
 from windlass.runs.warnings import RunWarning
 from windlass.worker.reserve import FULL_ERRORS, Reserve
@@ -278,7 +290,7 @@ class Store:
     def _update(self, status: Status, plan: str | None) -> None:
         self._db.execute(
             "UPDATE runs SET phase = ?, ended_at = ?, status = ? WHERE id = ?",
-            (status.phase.value, status.ended_at, _dump(status), status.id),
+            (status.phase.value, status.times.ended_at, _dump(status), status.id),
         )
         if plan is not None:
             self._db.execute("UPDATE runs SET plan = ? WHERE id = ?", (plan, status.id))
@@ -337,9 +349,9 @@ class Store:
 
     def host_elsewhere(self, status: Status) -> str | None:
         """The name of the machine that supervises a run, if it is not this one; else None."""
-        if status.machine is None or self.machine.keeps(status.machine):
+        if status.supervision.machine is None or self.machine.keeps(status.supervision.machine):
             return None
-        return status.machine.host or "another machine"
+        return status.supervision.machine.host or "another machine"
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -384,9 +396,9 @@ class Store:
         note = ""
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             note = file.read().rstrip("\n")
-        if note != status.note:  # a supervisor has written the one that was there when it started
-            status = replace(status, note=note)
-        if status.collected is None or not (self.run_dir(status.id) / OUTPUT_DIGEST).exists():
+        if note != status.about.note:  # a supervisor has written the one that was there when it started
+            status = status.with_note(note)
+        if status.files.collected is None or not (self.run_dir(status.id) / OUTPUT_DIGEST).exists():
             return status
         return replace(status, output_dir=str(self.run_dir(status.id) / OUTPUT))
 
@@ -449,7 +461,7 @@ class Store:
     def _insert_run(self, status: Status, plan: str) -> None:
         self._db.execute(
             "INSERT INTO runs (id, created_at, version, phase, status, plan) VALUES (?, ?, ?, ?, ?, ?)",
-            (status.id, status.created_at, RECORD_VERSION, status.phase.value, _dump(status), plan),
+            (status.id, status.times.created_at, RECORD_VERSION, status.phase.value, _dump(status), plan),
         )
 
     def _insert(self, run_id: str, event: Event) -> None:
@@ -650,20 +662,40 @@ def _part(part: Any) -> Any:
 def _load(text: str, progress: str | None = None) -> Status:
     """A status as `_dump` wrote it."""
     data = json.loads(text)
+    times = Times(*data["times"])
     data |= {
         "phase": Phase(data["phase"]),
+        "times": replace(times, phases={Phase(phase): seconds for phase, seconds in times.phases.items()}),
         "attempts": tuple(_attempt(values) for values in data["attempts"]),
-        "phases": {Phase(phase): seconds for phase, seconds in data["phases"].items()},
         "ranks": tuple(RankState(*values) for values in data["ranks"]),
         "progress": Progress.from_json(_newer(json.loads(progress or "{}"), data["progress"])),
+        "cause": _entry(RootCause, data["cause"]),
+        "checkpoint": _entry(CheckpointChanged, data["checkpoint"]),
+        "supervision": _supervision(*data["supervision"]),
         "dropped": tuple(Dropped(*values) for values in data["dropped"]),
+        "files": _files(*data["files"]),
+        "ending": _entry(RunEnding, data["ending"]),
+        "about": About(*data["about"]),
+        "warnings": tuple(map(RunWarning.from_json, data["warnings"])),
     }
-    for name, kind in _ENTRIES.items():
-        if data[name] is not None:
-            data[name] = kind.from_json(data[name])
-    for name, part in _LISTS.items():
-        data[name] = tuple(map(part.from_json, data[name]))
     return Status(**data)
+
+
+def _entry(kind: type[E], data: Any) -> E | None:
+    return None if data is None else kind.from_json(data)
+
+
+def _supervision(machine: Any, supervisor: str, stop_requested: bool, condition: Any) -> Supervision:
+    return Supervision(_entry(Machine, machine), supervisor, stop_requested, _entry(ConditionChanged, condition))
+
+
+def _files(data: Any, outputs: Any, collected: Any, code_files: Any) -> Files:
+    return Files(
+        tuple(map(DataStaged.from_json, data)),
+        _entry(OutputsUploaded, outputs),
+        _entry(OutputsCollected, collected),
+        tuple(map(CodeFiles.from_json, code_files)),
+    )
 
 
 def _newer(progress: Json, recorded: Json) -> Json:
@@ -677,20 +709,11 @@ def _attempt(values: list[Any]) -> Attempt:
     return Attempt(**{**found, "phase": Phase(found["phase"]), "members": tuple(found["members"])})
 
 
-_ENTRIES: Final[Mapping[str, type[Entry]]] = {
-    "cause": RootCause,
-    "checkpoint": CheckpointChanged,
-    "machine": Machine,
-    "condition": ConditionChanged,
-    "outputs": OutputsUploaded,
-    "collected": OutputsCollected,
-    "ending": RunEnding,
-}
-_LISTS: Final[Mapping[str, type[Value]]] = {"data": DataStaged, "code_files": CodeFiles, "warnings": RunWarning}
 _FIELDS: Final = tuple(field.name for field in fields(Status))
 _ATTEMPT_FIELDS: Final = tuple(field.name for field in fields(Attempt))
 _VALUES: Final = {
-    kind: attrgetter(*(field.name for field in fields(kind))) for kind in (Status, Attempt, RankState, Dropped)
+    kind: attrgetter(*(field.name for field in fields(kind)))
+    for kind in (Status, Times, Supervision, Files, About, Attempt, RankState, Dropped)
 }
 
 

@@ -156,7 +156,7 @@ class Tally:
         self.status = advance(before, event)
         if self.status.phase is before.phase:
             return
-        at = max(micros(self.status.phase_since), self.turns[-1][0])
+        at = max(micros(self.status.times.phase_since), self.turns[-1][0])
         self.turns.append((at, self.status.phase))
         attempt = self.attempt
         if attempt is not None and attempt.trained_at is None and self.status.phase is Phase.TRAINING:

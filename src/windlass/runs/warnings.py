@@ -165,7 +165,7 @@ def _not_saved(status: Status, entry: events.CheckpointChanged) -> tuple[str, st
 
 def _not_collected(status: Status) -> tuple[str, str] | None:
     """Sentence and fix on files that nodes did not copy to the output; None if all that the job names were copied."""
-    found = status.code_files
+    found = status.files.code_files
     if problems := list(dict.fromkeys(problem for one in found for problem in one.problems)):
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
         fix = f"give each node paths of its own: {OWN_PATH}" if any(OF_ANOTHER_NODE in one for one in problems) else ""

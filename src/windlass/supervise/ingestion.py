@@ -139,7 +139,7 @@ class RunProgress:
         self._is_unsaved = True
         newest = events.Progress.from_json(self._newest)
         if at >= self._next_event_at or is_finite_again(record.status, newest):
-            self._next_event_at = at + max(1.0, PROGRESS_EVENT_SHARE * (at - record.status.created_at))
+            self._next_event_at = at + max(1.0, PROGRESS_EVENT_SHARE * (at - record.status.times.created_at))
             record.note(newest, at=at)
 
     def save(self) -> None:

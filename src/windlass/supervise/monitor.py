@@ -205,7 +205,7 @@ class AttemptMonitor:
         if begun is not None and (self._is_signalled or any(notice.source == "sigterm" for notice in notices)):
             self.end(begun)
         for notice in notices:
-            is_ending = self.shutdown.reason is not None or self._record.status.stop_requested
+            is_ending = self.shutdown.reason is not None or self._record.status.supervision.stop_requested
             if notice.source == "sigterm" and is_ending:
                 continue
             self._record.once(entry_of(notice.kind, notice.data()), at=notice.at)
@@ -339,7 +339,7 @@ class AttemptMonitor:
     def _ended_by(self, failures: list[RankFailure]) -> str | None:
         """The reason why the attempt ended, if it is not its ranks; see `restart_policy.outcome`."""
         status, policy, by_target = self._record.status, self._run.policy, self.attempt.ended_by_target
-        ended_by = "stop" if status.stop_requested or by_target == "stop" else self.shutdown.reason
+        ended_by = "stop" if status.supervision.stop_requested or by_target == "stop" else self.shutdown.reason
         if (
             ended_by == "timeout"
             and not failures

@@ -46,19 +46,19 @@ def message(status: Status) -> dict[str, Any]:
     """What is sent: a sentence, as Slack (`text`) and Discord (`content`) read it, and the run for programs."""
     cause = status.cause
     why = f": {cause.summary[:CAUSE_CHARS]}" if cause is not None and status.phase is not Phase.SUCCEEDED else ""
-    seconds = (status.ended_at or status.created_at) - status.created_at
+    seconds = (status.times.ended_at or status.times.created_at) - status.times.created_at
     text = f"{status.id} {status.phase} after {seconds:.0f} s on {status.target}{why}"
     run = {
         "id": status.id,
         "name": status.name,
         "target": status.target,
         "phase": status.phase,
-        "user": status.user,
+        "user": status.about.user,
         "exit_code": status.exit_code,
-        "created_at": status.created_at,
-        "ended_at": status.ended_at,
+        "created_at": status.times.created_at,
+        "ended_at": status.times.ended_at,
         "attempts": len(status.attempts),
-        "labels": dict(status.labels),
+        "labels": dict(status.about.labels),
         "cause": cause.summary if cause is not None else None,
     }
     return {"text": text, "content": text, "run": run}

@@ -57,7 +57,7 @@ class Recorder:
 
     def condition(self, kind: str | None, message: str = "", fix: str = "") -> None:
         """Record, once, what keeps the run from being supervised; None ends the condition."""
-        if kind != (self.status.condition.type if self.status.condition is not None else None):
+        if kind != (self.status.supervision.condition.type if self.status.supervision.condition is not None else None):
             self.note(ConditionChanged(kind, message, fix=fix) if fix else ConditionChanged(kind, message))
 
     def begin_replay(self) -> None:

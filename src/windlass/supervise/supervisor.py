@@ -280,7 +280,7 @@ class Supervisor:
         ranks = tuple(tuple(of_node) for of_node in ranks_by_node(len(members), procs))
         reason = self.record.history.why_begun(self.writer.status)
         requested_at = self.backend.requested_at(number)
-        at = None if requested_at is None else max(requested_at, self.writer.status.phase_since)
+        at = None if requested_at is None else max(requested_at, self.writer.status.times.phase_since)
         self.record.note(AttemptStarted(number, len(members) * procs, ranks, tuple(members), reason), at=at)
         folder = self._attempt_dir(number)
         if folder.exists() and self.backend.is_started(folder):
@@ -365,9 +365,9 @@ class Supervisor:
     def is_to_stop(self) -> bool:
         """Whether a stop was requested; records it."""
         request = read_stop_request(self.run_dir) or self.stop_request
-        if request is not None and not self.writer.status.stop_requested:
+        if request is not None and not self.writer.status.supervision.stop_requested:
             self.record.note(StopRequested(request.reason, request.now))
-        return self.writer.status.stop_requested
+        return self.writer.status.supervision.stop_requested
 
     def _note_trouble(self) -> None:
         """Record that the target does not answer, once that has lasted, and when it answers again."""
@@ -491,7 +491,9 @@ class Supervisor:
 
     def _write_all(self) -> None:
         """Write the end; a full disk may delay it, but it must not be lost. Raises StoreFull."""
-        patience = STOP_PATIENCE_SECONDS if self.writer.status.stop_requested else FULL_DISK_PATIENCE_SECONDS
+        patience = (
+            STOP_PATIENCE_SECONDS if self.writer.status.supervision.stop_requested else FULL_DISK_PATIENCE_SECONDS
+        )
         give_up = self.clock.monotonic() + min(patience, self.patience_seconds)
         while True:
             try:

@@ -125,7 +125,7 @@ class DataStaging:
     def _take(self, record: Recorder, line: Line) -> None:
         source = self._sources[line["name"]]
         staged = DataStaged(line["name"], source, line["digest"], line["files"], line["bytes"], line["moved"])
-        before = next((one for one in record.status.data if one.name == staged.name), None)
+        before = next((one for one in record.status.files.data if one.name == staged.name), None)
         if before is None or before.digest != staged.digest or staged.moved:
             record.note(staged)
 
@@ -224,7 +224,7 @@ class CheckpointUploads:
 
     def _take(self, record: Recorder, line: Line) -> None:
         """Record what is there. Files that change meanwhile are refused, and uploaded after the last attempt."""
-        before = record.status.outputs
+        before = record.status.files.outputs
         if "digest" in line and (before is None or before.digest != line["digest"]):
             uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
             record.note(OutputsUploaded(self._destination, *uploaded))

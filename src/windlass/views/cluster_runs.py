@@ -56,7 +56,8 @@ class RunOnCluster:
 
 def on_cluster(state: RunState) -> RunOnCluster:
     """The view of a run by its pods, for a list."""
-    return view_of(RunOnCluster, state.status, **placed(state))
+    status = state.status
+    return view_of(RunOnCluster, status, status.times, status.supervision, status.about, **placed(state))
 
 
 def placed(state: RunState) -> dict[str, Any]:
@@ -115,4 +116,7 @@ def with_pods(state: RunState) -> RunOnClusterWithPods:
     """The view of a run by its pods, alone."""
     assert state.placement is not None
     pods = tuple(Pod(**pod) for pod in state.placement.pods)
-    return view_of(RunOnClusterWithPods, state.status, **placed(state), pods=pods)
+    status = state.status
+    return view_of(
+        RunOnClusterWithPods, status, status.times, status.supervision, status.about, **placed(state), pods=pods
+    )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def run_table(status: Status, now: float) -> str:
     """HTML of a run: where it is, since when, how far, and where its results are."""
-    seconds = (now if status.ended_at is None else status.ended_at) - status.created_at
+    seconds = (now if status.times.ended_at is None else status.times.ended_at) - status.times.created_at
     progress = {name: getattr(status.progress, name) for name in ("step", "total", "epoch", "loss")}
     rows = {
         "run": status.id,
@@ -22,7 +22,7 @@ def run_table(status: Status, now: float) -> str:
         "waits for": status.waits_for or "",
         "cause": status.cause.summary if status.cause is not None else "",
         "output": status.output_dir,
-        "note": status.note,
+        "note": status.about.note,
     }
     cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items() if text)
     return f"<table>{''.join(cells)}</table>"

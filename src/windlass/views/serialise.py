@@ -34,9 +34,10 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def view_of(kind: type[View], source: Any, **more: Any) -> View:
-    """A view with the fields of the same names of `source`; `more` adds others or replaces them."""
-    known = {name: getattr(source, name) for name in _names(kind) if name not in more}
+def view_of(kind: type[View], *sources: Any, **more: Any) -> View:
+    """A view with the fields of the same names of the sources, the first that has one; `more` replaces or adds some."""
+    names = [name for name in _names(kind) if name not in more]
+    known = {name: getattr(next(one for one in sources if hasattr(one, name)), name) for name in names}
     return kind(**known, **more)
 
 

@@ -100,7 +100,7 @@ class Exits(Case):
                 assert env["WINDLASS_ATTEMPT"] == str(number)
                 assert env["TORCHELASTIC_RESTART_COUNT"] == str(number - 1)
                 assert env["TORCHELASTIC_MAX_RESTARTS"] == "2"
-        assert Phase.RESTARTING in run.status.phases
+        assert Phase.RESTARTING in run.status.times.phases
 
     @differs(Aspect.MEETING)
     def test_each_attempt_meets_at_a_place_of_its_own(self, harness: Harness) -> None:
@@ -132,8 +132,10 @@ class Exits(Case):
 
     def test_phases_sum_to_the_wall_clock_over_restarts(self, harness: Harness) -> None:
         status = harness.finish("fail_until", "3", nodes=2, restarts=2).status
-        assert status.ended_at is not None
-        assert sum(status.phases.values()) == pytest.approx(status.ended_at - status.created_at, abs=1e-6)
+        assert status.times.ended_at is not None
+        assert sum(status.times.phases.values()) == pytest.approx(
+            status.times.ended_at - status.times.created_at, abs=1e-6
+        )
 
     def test_restarts_end_with_the_last_failure(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "9", restarts=1)

@@ -109,7 +109,7 @@ class Interpreter(Case):
     ) -> None:
         (tmp_path / "unchanged.py").write_text((SCRIPTS / "unchanged.py").read_text())
         run = harness.start("unchanged.py", base=tmp_path, outputs={"collect": ["out/**"]}).succeeded()
-        [found] = run.status.code_files
+        [found] = run.status.files.code_files
         assert (found.copied, found.copied_bytes) == (1, 1000), found
         assert found.largest == (FileSize("notes.txt", 4),), "the code itself is not new"
         assert run.status.warnings == ()

@@ -53,7 +53,7 @@ class Life(Case):
         assert seconds_to_stop(run) >= 0.6
         assert run.text().count("saved\n") == 4
         assert (run.status.phase, run.exit_codes()) == (Phase.STOPPED, [0, 0, 0, 0])
-        assert run.status.phases[Phase.STOPPING] >= 0.6
+        assert run.status.times.phases[Phase.STOPPING] >= 0.6
 
     @differs(Aspect.SIGNALS)
     def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(self, harness: Harness) -> None:
@@ -98,8 +98,8 @@ class Life(Case):
         run = harness.finish("sleep", "600", timeout=1, restarts=3)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 124)
         assert "timeout of 1 s" in cause_of(run.status).summary
-        assert run.status.ended_at is not None
-        assert run.status.ended_at - run.status.created_at >= 1
+        assert run.status.times.ended_at is not None
+        assert run.status.times.ended_at - run.status.times.created_at >= 1
 
     def test_the_time_limit_is_no_cause_for_a_restart(self, harness: Harness) -> None:
         assert (

@@ -87,10 +87,15 @@ class Logs(Case):
     def test_phases_are_told_apart_and_sum_to_the_wall_clock(self, harness: Harness) -> None:
         seconds = harness.way.patience_seconds / 150
         status = harness.finish("phases", str(seconds)).status
-        assert status.ended_at is not None
-        assert sum(status.phases.values()) == pytest.approx(status.ended_at - status.created_at, abs=1e-6)
+        assert status.times.ended_at is not None
+        assert sum(status.times.phases.values()) == pytest.approx(
+            status.times.ended_at - status.times.created_at, abs=1e-6
+        )
         for phase in (Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING):
-            assert status.phases[phase] > 0.3, (phase, status.phases)  # a line is seen some time after it was written
+            assert status.times.phases[phase] > 0.3, (
+                phase,
+                status.times.phases,
+            )  # a line is seen some time after it was written
 
 
 def assert_missing_lines_are_told(got: list[bytes], expected: list[bytes]) -> None:

@@ -23,7 +23,7 @@ class Resume(Case):
         assert run.wait().phase is Phase.FAILED
         before = run.events
         resumed = harness.engine.resume(run.id)
-        assert (resumed.phase, resumed.exit_code, resumed.ended_at) == (Phase.RESTARTING, None, None)
+        assert (resumed.phase, resumed.exit_code, resumed.times.ended_at) == (Phase.RESTARTING, None, None)
         status = run.wait()
         assert (status.phase, status.exit_code) == (Phase.SUCCEEDED, 0)
         assert [(one.phase, one.reason) for one in status.attempts] == [("failed", "failure"), ("succeeded", None)]
@@ -34,8 +34,8 @@ class Resume(Case):
         assert begun == ["first", "resume"]
         assert {env["WINDLASS_ATTEMPT"] for env in run.json_of_ranks(attempt=2).values()} == {"2"}
         wall = sum(status.phases_at(0.0).values())
-        assert status.ended_at is not None
-        assert abs(wall - (status.ended_at - status.created_at)) < 0.05
+        assert status.times.ended_at is not None
+        assert abs(wall - (status.times.ended_at - status.times.created_at)) < 0.05
 
     @differs(Aspect.OBJECTS)
     def test_a_run_that_was_stopped_goes_on(self, harness: Harness) -> None:
@@ -44,7 +44,7 @@ class Resume(Case):
         assert run.wait().phase is Phase.STOPPED
         harness.engine.resume(run.id)
         status = run.wait()
-        assert (status.phase, status.stop_requested) == (Phase.SUCCEEDED, False)
+        assert (status.phase, status.supervision.stop_requested) == (Phase.SUCCEEDED, False)
         assert [one.reason for one in status.attempts] == ["stop", None]
 
     def test_a_resumed_run_can_be_stopped_again(self, harness: Harness) -> None:
@@ -74,8 +74,8 @@ class Resume(Case):
         harness.engine.resume(run.id)
         assert (run.wait().phase, [one.reason for one in run.status.attempts]) == (Phase.FAILED, ["timeout"] * 2)
         (resumed_at,) = [event.time for event in run.events if event.kind == "resume"]
-        assert run.status.ended_at is not None
-        assert run.status.ended_at - resumed_at >= limit
+        assert run.status.times.ended_at is not None
+        assert run.status.times.ended_at - resumed_at >= limit
 
     def test_the_ranks_are_told_which_checkpoint_was_chosen(self, harness: Harness) -> None:
         run = harness.start("fail_then_tell", "1", "2", restarts={"max": 1, "on": ["hang", "failure"]})

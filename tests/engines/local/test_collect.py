@@ -76,7 +76,7 @@ class TestCollect(Case):
     ) -> None:
         run = harness.start("write.py", "0", nodes=2, **job).succeeded()
         assert copied(run) == ["out/model-0.pt", "out/model-1.pt"]
-        assert run.status.code_files[-1].copied == 2
+        assert run.status.files.code_files[-1].copied == 2
 
     def test_a_supervisor_that_is_killed_before_the_copy_loses_nothing(
         self, harness: Harness, job: dict[str, Any]
@@ -86,7 +86,7 @@ class TestCollect(Case):
         (job["base"] / "go").touch()
         assert run.wait().phase is Phase.SUCCEEDED
         assert copied(run) == ["out/model-0.pt"]
-        assert run.status.code_files[-1].copied == 1
+        assert run.status.files.code_files[-1].copied == 1
 
     def test_a_supervisor_that_is_killed_during_the_copy_loses_nothing(
         self, harness: Harness, job: dict[str, Any]
@@ -118,7 +118,7 @@ class TestCollect(Case):
         to = {"to": f"file://{tmp_path}/store/runs/"}
         run = harness.start("write.py", "0", **job | {"outputs": {**job["outputs"], **to}}).succeeded()
         assert (tmp_path / "store" / "runs" / run.id / "out" / "model-0.pt").stat().st_size == 100_000
-        assert not [one for one in run.status.code_files[-1].largest if "store" in one.path]
+        assert not [one for one in run.status.files.code_files[-1].largest if "store" in one.path]
 
     def test_an_output_folder_in_the_code_folder_is_no_result(self, harness: Harness, job: dict[str, Any]) -> None:
         fields = job | {"outputs": {"to": "results", "collect": ["**/*.pt"]}}

@@ -215,8 +215,8 @@ def test_a_command_in_a_copy_of_a_home_ends_no_process_of_the_original(
     with Store(copied(harness.home, tmp_path / "copy")) as store:
         status = LocalEngine(store).status(run.id)
         assert (status.phase.is_terminal, store.events(run.id)) == (False, run.events[: status.last_seq])
-        assert status.condition is not None
-        assert status.condition.message.startswith(f"supervised by the original in {run.dir}")
+        assert status.supervision.condition is not None
+        assert status.supervision.condition.message.startswith(f"supervised by the original in {run.dir}")
         (tmp_path / "go").touch()
         assert run.wait().phase is Phase.SUCCEEDED
         # The original records its end and then releases its lock: until that, the copy leaves the run to it.

@@ -198,7 +198,7 @@ def test_a_resumed_run_waits_as_queued_too(run: FakeRun) -> None:
     clock.now = START + 20
     assert not mine.turn(record, clock)
     assert run.status.phase is Phase.QUEUED
-    assert run.status.limited_seconds(START + 500) == 0
+    assert run.status.times.limited_seconds(START + 500) == 0
 
 
 def test_no_time_limit_counts_the_wait(run: FakeRun) -> None:
@@ -206,12 +206,12 @@ def test_no_time_limit_counts_the_wait(run: FakeRun) -> None:
     mine, record, clock = admission(run)
     assert not mine.turn(record, clock)
     clock.now = START + 100
-    assert run.status.limited_seconds(clock.now) == 0
+    assert run.status.times.limited_seconds(clock.now) == 0
     holder.slots.leave()
     assert mine.turn(record, clock)
     run.begin(at=START + 100)
-    assert run.status.limited_seconds(START + 105) == 5
-    assert run.status.phases[Phase.QUEUED] == 100
+    assert run.status.times.limited_seconds(START + 105) == 5
+    assert run.status.times.phases[Phase.QUEUED] == 100
 
 
 def test_a_queue_that_cannot_be_written_lets_no_run_start(run: FakeRun, tmp_path: Path) -> None:

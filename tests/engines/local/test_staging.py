@@ -93,7 +93,7 @@ class TestStaging(Case):
         assert {(one["name"], one["files"], one["bytes"]) for one in staged} == {("digits", 2, 2)}
         assert len({one["digest"] for one in staged}) == 1
         assert sorted(one["moved"] for one in staged) == [0, 2]
-        assert runs[0].status.data[0].digest == staged[0]["digest"]
+        assert runs[0].status.files.data[0].digest == staged[0]["digest"]
 
     def test_a_file_of_a_server_is_staged_once_for_two_runs(self, harness: Harness, job: dict[str, Any]) -> None:
         with file_host({"d/one": b"1"}) as host:
@@ -101,7 +101,7 @@ class TestStaging(Case):
             runs = [harness.start("read.py", **{**job, "data": data}) for _ in range(2)]
             assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 2, runs[0].text()
         assert {run.text().strip() for run in runs} == {"read one=1"}
-        assert sorted(run.status.data[0].moved for run in runs) == [0, 1]
+        assert sorted(run.status.files.data[0].moved for run in runs) == [0, 1]
 
     def test_a_run_that_waits_for_another_process_names_it(
         self, harness: Harness, job: dict[str, Any], source: Path

@@ -75,9 +75,9 @@ class TestUpload(Case):
     ) -> None:
         run = harness.start("write.py", str(code), **job)
         assert (run.wait().phase, run.status.exit_code) == (phase, code)
-        assert run.status.outputs is not None
-        assert (run.status.outputs.files, run.status.outputs.bytes) == (2, 100_006)
-        assert run.status.outputs.digest == uploaded(store, run.id).digest
+        assert run.status.files.outputs is not None
+        assert (run.status.files.outputs.files, run.status.files.outputs.bytes) == (2, 100_006)
+        assert run.status.files.outputs.digest == uploaded(store, run.id).digest
 
     def test_a_place_that_cannot_be_written_fails_the_run_and_a_resume_uploads_without_a_rank(
         self, harness: Harness, job: dict[str, Any], store: Path
@@ -145,4 +145,4 @@ class TestUpload(Case):
             harness.engine.stop(run.id, now=True)
             assert run.wait().phase is Phase.STOPPED
         assert processes_of("windlass.storage.upload", harness) == []
-        assert run.status.outputs is None
+        assert run.status.files.outputs is None

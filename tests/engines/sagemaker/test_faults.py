@@ -53,8 +53,8 @@ def assert_time_was_over(run: Run) -> None:
 def assert_known_at_once(run: Run, plane: ControlPlane) -> None:
     """The logs of its hosts have their ends, which are not waited for half a minute."""
     ended = plane.twin.describe(layout.job_name(run.id, 1))["TrainingEndTime"]
-    assert run.status.ended_at is not None
-    assert run.status.ended_at - ended < LOG_SECONDS - 5
+    assert run.status.times.ended_at is not None
+    assert run.status.times.ended_at - ended < LOG_SECONDS - 5
 
 
 def warnings(run: Run) -> list[str]:

@@ -78,7 +78,7 @@ def test_a_job_whose_creation_was_never_answered_is_stopped_once_aws_answers(wor
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
     harness.engine.stop(run.id)
-    run.until(lambda run: run.status.condition is not None and run.status.phase is Phase.STOPPING)
+    run.until(lambda run: run.status.supervision.condition is not None and run.status.phase is Phase.STOPPING)
     until(lambda: any(one.operation == "DescribeTrainingJob" for one in control.requests))
     assert status_of(plane, job_of(run)) == "InProgress"
     control.reset()
@@ -156,7 +156,7 @@ def test_a_model_that_was_left_in_the_store_is_named_and_brought_home_by_a_later
     copied = windlass(harness, tmp_path, "cp", f"{run.id}:output", "home")
     assert copied.returncode == 0, copied.stderr
     assert (tmp_path / "home/weights").read_text() == "all of them"
-    assert harness.engine.status(run.id).condition is None
+    assert harness.engine.status(run.id).supervision.condition is None
 
 
 def _expired(request: Request) -> Fault:

@@ -141,8 +141,8 @@ def test_a_run_whose_job_is_unknown_stays_in_stopping_until_describe_answers(
     lab.supervise(run_id, lambda: next(waits, None) is None)
     status = lab.store.status(run_id)
     assert (status.phase, world.going()) == (Phase.STOPPING, ["digits-1-1"])
-    assert status.condition is not None
-    assert status.condition.type == ("LoginFailed" if fault == "denied" else "ServiceUnavailable")
+    assert status.supervision.condition is not None
+    assert status.supervision.condition.type == ("LoginFailed" if fault == "denied" else "ServiceUnavailable")
     with pytest.raises(EngineError):
         lab.left_running(run_id)
     world.fault = lambda connection, operation, number: ""
@@ -191,7 +191,7 @@ def test_a_clean_up_that_failed_is_shown_and_done_by_the_next_command(lab: Lab, 
     run_id = ended_with_a_job(lab, world, tmp_path)
     world.fault = lambda connection, operation, number: "denied"
     lab.finish(run_id)
-    condition = lab.status(run_id).condition
+    condition = lab.status(run_id).supervision.condition
     assert condition is not None
     assert (condition.type, f"windlass stop {run_id}" in condition.fix) == ("JobUnknown", True)
     world.fault = lambda connection, operation, number: ""
@@ -200,7 +200,7 @@ def test_a_clean_up_that_failed_is_shown_and_done_by_the_next_command(lab: Lab, 
     lab.status(run_id)
     assert lab.num_started == 2, "the submission, and the clean-up"
     lab.finish(run_id)
-    assert (world.going(), lab.status(run_id).condition, marker.exists()) == ([], None, False)
+    assert (world.going(), lab.status(run_id).supervision.condition, marker.exists()) == ([], None, False)
 
 
 def test_a_list_of_runs_names_a_job_that_may_go_on_and_tries_again(

@@ -48,7 +48,7 @@ def test_a_run_is_its_newest_job_and_began_with_its_first() -> None:
         ("a", "a-2", Phase.TRAINING, 10),
     ]
     status = found[1].state("aws").status
-    assert (status.name, status.user, status.target, status.ended_at) == ("digits", "ada", "aws", None)
+    assert (status.name, status.about.user, status.target, status.times.ended_at) == ("digits", "ada", "aws", None)
 
 
 def test_what_is_not_supported_for_runs_of_others_and_what_is_not_at_all() -> None:

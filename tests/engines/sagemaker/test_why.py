@@ -15,7 +15,7 @@ from windlass.engines.sagemaker.diagnose import JobSeen, rules_on
 from windlass.engines.sagemaker.observe import image_of
 from windlass.runs.events import RootCause
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
+from windlass.runs.record import Status, Times
 from windlass.spec.job import Job
 
 ROLE = "arn:aws:iam::123456789012:role/training"
@@ -35,9 +35,8 @@ def verdict(
         id="digits-7f3k2",
         name="digits",
         target="aws",
-        created_at=1.0,
         phase=phase,
-        phase_since=1.0,
+        times=Times(1.0, 1.0),
         output_dir="/out",
         cause=None if cause is None else RootCause.from_json(cause),
     )

@@ -45,7 +45,7 @@ NO_START: Final = re.compile(r"could not start: (?P<what>.*)", re.DOTALL)
 def stopped(case: Observations) -> Iterator[Verdict]:
     """The user, or the node's shutdown, ended the run."""
     status = case.status
-    if status.phase is not Phase.STOPPED and not (status.stop_requested and status.phase is Phase.LOST):
+    if status.phase is not Phase.STOPPED and not (status.supervision.stop_requested and status.phase is Phase.LOST):
         return
     stop, end = case.last(StopRequested), case.last(RunEnded)
     if stop is None and end is not None and end.reason == "preemption":
@@ -174,7 +174,7 @@ def lost(case: Observations) -> Iterator[Verdict]:
     """The supervisor is gone, and the ranks with it."""
     if case.status.phase is not Phase.LOST:
         return
-    booted_at, began_at = case.machine.booted_at, case.status.created_at
+    booted_at, began_at = case.machine.booted_at, case.status.times.created_at
     resumed_at = [event.time for event in case.events if event.kind == RunResumed.kind]
     since, begun = (resumed_at[-1], "was resumed") if resumed_at else (began_at, "had begun")
     crash = case.supervisor_traceback

@@ -145,7 +145,7 @@ class FakeBackend(Backend):
         distinct = consecutive_ports(launcher, 1, len(members) * procs, number)  # all are this machine
         meet = Rendezvous(MASTER_ADDR, FIRST_PORT + number, here, distinct)
         asked = record.history.continuation(record.status)
-        facts = AttemptFacts(number, str(folder), meet, record.status.created_at, continuation=asked)
+        facts = AttemptFacts(number, str(folder), meet, record.status.times.created_at, continuation=asked)
         try:
             specs = add_resume_arguments(compose(self._plan.nodes, members, facts))
         except ValueError as error:

@@ -135,7 +135,7 @@ class KubernetesEngine(SupervisedEngine):
     def status(self, run_id: str) -> Status:
         """See `Engine`."""
         status = self.store.status(run_id)
-        if status.supervisor != CLUSTER:
+        if status.supervision.supervisor != CLUSTER:
             return super().status(run_id)
         status = self._in_cluster.with_outputs(self._in_cluster.status(status))
         return self._in_cluster.with_missing_lines(status)
@@ -143,8 +143,8 @@ class KubernetesEngine(SupervisedEngine):
     def statuses(self, recorded: Iterable[Status]) -> list[Status]:
         """See `Engine`; the clusters with supervisors are asked at once, each once for all its runs."""
         every = list(recorded)
-        inside = [one for one in every if one.supervisor == CLUSTER]
-        found = {one.id: one for one in super().statuses(one for one in every if one.supervisor != CLUSTER)}
+        inside = [one for one in every if one.supervision.supervisor == CLUSTER]
+        found = {one.id: one for one in super().statuses(one for one in every if one.supervision.supervisor != CLUSTER)}
         with contextlib.suppress(WindlassError):
             states = self._in_cluster.states(inside) if inside else ()
             found |= {one.status.id: self._in_cluster.with_outputs(one.status) for one in states}
@@ -155,7 +155,7 @@ class KubernetesEngine(SupervisedEngine):
         from windlass.engines.kubernetes.reading.discovery.snapshot import states
 
         every = list(statuses)
-        inside = {one.id: one for one in every if one.supervisor == CLUSTER and not one.phase.is_terminal}
+        inside = {one.id: one for one in every if one.supervision.supervisor == CLUSTER and not one.phase.is_terminal}
         others = (one for one in every if one.id not in inside)
         found = {state.status.id: state for state in states(others, self.store, now, is_thorough=is_thorough)}
         if inside:
@@ -165,7 +165,7 @@ class KubernetesEngine(SupervisedEngine):
     def state(self, run_id: str, now: float) -> RunState:
         """See `Engine`: with the note that another user may have written."""
         found = super().state(run_id, now)
-        return found if found.stale else replace(found, status=replace(found.status, note=self.note(run_id)))
+        return found if found.stale else replace(found, status=found.status.with_note(self.note(run_id)))
 
     def note(self, run_id: str) -> str:
         """See `Engine`: of a run whose record is in the cluster, the note there; as last read where that is away."""
@@ -191,7 +191,7 @@ class KubernetesEngine(SupervisedEngine):
     def stop(self, run_id: str, *, now: bool = False) -> None:
         """See `Engine`."""
         status = self.status(run_id)
-        if status.supervisor == CLUSTER and not status.phase.is_terminal:
+        if status.supervision.supervisor == CLUSTER and not status.phase.is_terminal:
             self._in_cluster.stop(run_id, now=now)
         else:
             super().stop(run_id, now=now)
@@ -294,9 +294,9 @@ class KubernetesEngine(SupervisedEngine):
         status = self.store.status(run_id, with_progress=False)
         parts = PurePosixPath(layout.RESULTS, path).parts[len(PurePosixPath(layout.RESULTS).parts) :]
         is_output = PurePosixPath(layout.RESULTS, path).is_relative_to(layout.OUTPUT)
-        if not (is_output and status.phase.is_terminal and status.collected is not None):
+        if not (is_output and status.phase.is_terminal and status.files.collected is not None):
             return None
-        if status.supervisor == CLUSTER:
+        if status.supervision.supervisor == CLUSTER:
             self._in_cluster.bring_home(status, is_patient=True)
         return self.store.run_dir(run_id).joinpath(*parts)
 
@@ -347,7 +347,7 @@ class KubernetesEngine(SupervisedEngine):
         from windlass.engines.kubernetes.reading.observe import observe
 
         status = self.status(run_id)
-        if status.supervisor == CLUSTER and not self._in_cluster.is_stale(run_id):
+        if status.supervision.supervisor == CLUSTER and not self._in_cluster.is_stale(run_id):
             self._in_cluster.read_logs(run_id)
             status = self._in_cluster.with_missing_lines(status)
         return observe(self.store, status)
@@ -399,14 +399,14 @@ class KubernetesEngine(SupervisedEngine):
 
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
             owner = backend.create_shared()
-            if writer.status.supervisor == CLUSTER:
+            if writer.status.supervision.supervisor == CLUSTER:
                 self._in_cluster.start(backend, owner, writer.status, writer.events())
             backend.create_first(Recorder(writer), owner)
             with contextlib.suppress(WindlassError, OSError):
                 sweep(self.store, backend.client, plan.target, self._clock())
 
     def _start_supervisor(self, writer: RunWriter) -> None:
-        if writer.status.supervisor != CLUSTER:
+        if writer.status.supervision.supervisor != CLUSTER:
             super()._start_supervisor(writer)
 
     def reconnected(self, store: Store) -> KubernetesEngine:
@@ -425,7 +425,7 @@ class KubernetesEngine(SupervisedEngine):
         return self._supervised
 
     def _is_in_cluster(self, run_id: str) -> bool:
-        return self.store.status(run_id, with_progress=False).supervisor == CLUSTER
+        return self.store.status(run_id, with_progress=False).supervision.supervisor == CLUSTER
 
     def _end_leftovers(self, run_id: str, *, now: bool) -> None:
         from windlass.engines.kubernetes.running import shutdown
@@ -451,7 +451,7 @@ class KubernetesEngine(SupervisedEngine):
         if not left:
             return status
         message = f"pods of this run still run in the cluster ({', '.join(left[:4])}): windlass stop {status.id}"
-        return replace(status, condition=ConditionChanged("PodsStillRunning", message, status.ended_at))
+        return status.with_condition(ConditionChanged("PodsStillRunning", message, status.times.ended_at))
 
     def _clean_up(self, run_id: str) -> None:
         from windlass.supervise.recorder import Recorder

@@ -154,8 +154,10 @@ class ClusterRuns(TargetRuns):
         sign = signs(status, self.store, self._context.now())
         if sign is not None:
             status = merged(status, seen, sign.as_of)[0]
-        note = status.note if seen.objects.note is None else seen.objects.note
-        return replace(state, status=replace(status, waits_for=status.waits_for or None, note=note), is_recorded=True)
+        note = status.about.note if seen.objects.note is None else seen.objects.note
+        return replace(
+            state, status=replace(status.with_note(note), waits_for=status.waits_for or None), is_recorded=True
+        )
 
     def find(self, run: str | None) -> tuple[Engine, str]:
         """See `Engine`. Raises EngineError too. Where the cluster does not answer, the record here counts."""
@@ -253,7 +255,7 @@ class ClusterRuns(TargetRuns):
                     return status
                 if give_up is not None and time.monotonic() > give_up:
                     condition = ConditionChanged("PodsStillRunning", f"it is {status.phase}", self._context.now())
-                    return replace(status, condition=condition)
+                    return status.with_condition(condition)
                 time.sleep(POLL_SECONDS)
 
     def only_copy(self, run_id: str) -> str:

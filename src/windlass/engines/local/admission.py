@@ -70,7 +70,7 @@ class Admission:
         if self._queue is None:
             return ""
         status = record.status
-        since = status.phase_since if status.phase is Phase.QUEUED else clock.time()
+        since = status.times.phase_since if status.phase is Phase.QUEUED else clock.time()
         mine = Ticket(self._run_id, self._queue.takes, self._queue.priority, since)
         try:
             self.numbers, why, num_ahead = self.slots.take(mine, self._queue.of)

@@ -184,7 +184,7 @@ class SageMakerBackend(Backend):
         number = _number(folder)
         limit, left = self._plan.policy.timeout_seconds, None
         if limit is not None:
-            left = limit - record.status.limited_seconds(now)
+            left = limit - record.status.times.limited_seconds(now)
         body = numbered(self._body, self._plan.run_id, number, left)
         hosts = tuple(layout.host(place) for place in range(len(members)))
         address = own_channel(body)
@@ -194,7 +194,7 @@ class SageMakerBackend(Backend):
             number=number,
             folder=f"{layout.WORK}/attempt",
             rendezvous=Rendezvous(hosts[0], port, hosts, self._rank_ports(len(hosts), number)),
-            since=record.status.created_at,
+            since=record.status.times.created_at,
             held_port=port if self._holds_ports and not self._binds_by_itself else None,
             continuation=record.history.continuation(record.status),
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
@@ -287,8 +286,8 @@ class SageMakerEngine(SupervisedEngine):
         if time.time() - touched_at > AGAIN_SECONDS and (writer := self.store.writer(status.id)) is not None:
             with contextlib.closing(writer), contextlib.suppress(OSError):
                 self._start_supervisor(writer)
-        left = marker.read().condition(status.id, status.ended_at)
-        return status if left is None else replace(status, condition=left)
+        left = marker.read().condition(status.id, status.times.ended_at)
+        return status if left is None else status.with_condition(left)
 
     def _end_leftovers(self, run_id: str, *, now: bool) -> None:
         with contextlib.closing(self._backend_of(run_id)) as backend:

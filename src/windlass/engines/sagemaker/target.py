@@ -38,7 +38,7 @@ from windlass.errors import EngineError, NoSuchRun, UsageError
 from windlass.runs.events import RootCause
 from windlass.runs.naming import choose
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
+from windlass.runs.record import About, Status, Times
 
 if TYPE_CHECKING:
     from windlass.engines.sagemaker.aws import Aws
@@ -94,11 +94,9 @@ class Seen(NamedTuple):
             name=self.tags.get(layout.JOB_TAG, ""),
             target=target,
             phase=self.phase,
-            created_at=self.created_at,
-            phase_since=changed,
+            times=Times(self.created_at, changed, ended_at=changed if self.phase.is_terminal else None),
             output_dir="",
-            ended_at=changed if self.phase.is_terminal else None,
-            user=self.tags.get(layout.USER_TAG, ""),
+            about=About(self.tags.get(layout.USER_TAG, "")),
             cause=RootCause(reason) if (reason := self.job.get("FailureReason")) else None,
         )
         return RunState(status, time.time(), is_recorded=False, placement=self.placement)

@@ -32,7 +32,7 @@ from windlass.plan.steps import (
     SupervisorStep,
 )
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
+from windlass.runs.record import Status, Times
 
 RECOMMENDED = {
     f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "part-of", "managed-by", "version")
@@ -128,7 +128,7 @@ def test_the_jobs_of_commands_have_the_queue_and_the_secrets_of_their_target(mon
     with pytest.raises(EngineError), claim_files(client, target, "data"):
         pass
     plan = planned(FACTS, target, kubernetes={"results": {"size": "1GiB"}})
-    ended = Status(plan.run_id, plan.name, plan.target, Phase.SUCCEEDED, 0.0, 0.0, plan.output_dir)
+    ended = Status(plan.run_id, plan.name, plan.target, Phase.SUCCEEDED, Times(0.0, 0.0), plan.output_dir)
     with pytest.raises(EngineError):
         RunPods(client, plan, ended).list_checkpoints(f"{layout.RESULTS}/checkpoints")
     made.append(network.objects(target, "probe")[-1])

@@ -154,7 +154,7 @@ def test_a_release_needs_no_job(client: Client) -> None:
 def ended(scene: Scene, phase: Phase = Phase.SUCCEEDED) -> float:
     scene.end(phase)
     scene.server.anchor("r-1")
-    ended_at = scene.store.status("r-1").ended_at
+    ended_at = scene.store.status("r-1").times.ended_at
     assert ended_at is not None
     scene.dir.mkdir(parents=True, exist_ok=True)
     return ended_at

@@ -31,16 +31,16 @@ def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
 def test_a_note_is_seen_by_a_list_and_by_another_machine(scene: Scene) -> None:
     scene.engine.write_note(RUN, "diverges after step 400")
     [seen] = discovery.look(scene.client).runs(scene.began)
-    assert seen.state("lab").status.note == "diverges after step 400"
+    assert seen.state("lab").status.about.note == "diverges after step 400"
     run_note.write(scene.client, RUN, "not with batch 64")  # as another machine does
-    assert scene.engine.note(RUN) == scene.store.status(RUN).note == "not with batch 64"
+    assert scene.engine.note(RUN) == scene.store.status(RUN).about.note == "not with batch 64"
 
 
 def test_a_removal_is_seen_too_and_a_note_of_before_stays(scene: Scene) -> None:
     scene.store.write_note(RUN, "from a time when notes stayed here")
     assert scene.engine.note(RUN) == "from a time when notes stayed here"
     run_note.write(scene.client, RUN, "")
-    assert scene.engine.note(RUN) == scene.store.status(RUN).note == ""
+    assert scene.engine.note(RUN) == scene.store.status(RUN).about.note == ""
 
 
 def test_the_anchor_keeps_what_others_have_written_on_it(scene: Scene, server: ObjectServer) -> None:
@@ -64,7 +64,7 @@ def test_a_note_that_cannot_be_shared_is_not_written_here_either(scene: Scene, s
     server.fails = refuse  # type: ignore[assignment]
     with pytest.raises(EngineError, match="may not update configmaps"):
         scene.engine.write_note(RUN, "x")
-    assert scene.store.status(RUN).note == ""
+    assert scene.store.status(RUN).about.note == ""
 
 
 def test_a_run_that_is_no_longer_in_the_cluster_has_its_note_here(scene: Scene, server: ObjectServer) -> None:

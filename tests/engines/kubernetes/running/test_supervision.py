@@ -367,7 +367,7 @@ def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: Scene) ->
     scene.server.job("r-1", "Running")
     scene.pod("r-1-1-0")
     scene.pod("r-1-1-1", "Failed")
-    condition = scene.engine.status("r-1").condition
+    condition = scene.engine.status("r-1").supervision.condition
     assert condition is not None
     assert condition.type == "PodsStillRunning"
     assert "r-1-1-0" in condition.message
@@ -375,7 +375,7 @@ def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: Scene) ->
     scene.engine.stop("r-1")
     assert (scene.server.names("Job"), scene.server.names("Pod")) == ([], ["r-1-1-1"])
     assert scene.server.names("ConfigMap") == ["r-1", "r-1-stop"]
-    assert scene.engine.status("r-1").condition is None
+    assert scene.engine.status("r-1").supervision.condition is None
 
 
 def test_a_stop_after_the_end_needs_the_cluster_only_where_the_record_may_be_wrong(scene: Scene) -> None:
@@ -559,8 +559,8 @@ def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: Scene) -> No
     assert Lease(client, "r-1", "laptop_0123_77-abc").ensure()
     client.close()
     found = scene.engine.status("r-1")
-    assert found.condition is not None
-    assert found.condition.message == "supervised by process 77 on laptop"
+    assert found.supervision.condition is not None
+    assert found.supervision.condition.message == "supervised by process 77 on laptop"
     assert [event.kind for event in scene.store.events("r-1")] == ["created"]
 
 
@@ -568,8 +568,8 @@ def test_a_login_that_is_gone_hides_no_record(scene: Scene) -> None:
     scene.create().close()
     Path(scene.plan.only(ClusterStep).kubeconfig).unlink()
     found = scene.engine.status("r-1")
-    assert found.condition is not None
-    assert found.condition.type == "LoginFailed"
+    assert found.supervision.condition is not None
+    assert found.supervision.condition.type == "LoginFailed"
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_resume_with_other_nodes_brings_its_plan_to_the_other_machines(cluster
     assert engine.store.plan(RUN).num_nodes == 1
     cluster.submit({**a_plan(), "num_nodes": 4})
     cluster.write(RunResumed("asked", nodes=4))
-    assert engine.status(RUN).condition is None
+    assert engine.status(RUN).supervision.condition is None
     assert engine.store.plan(RUN).num_nodes == 4
 
 

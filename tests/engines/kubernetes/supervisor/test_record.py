@@ -308,8 +308,8 @@ def test_a_store_takes_over_a_record_and_then_what_is_new(tmp_path: Path) -> Non
         after = store.copy(RUN, events[2:])
         assert store.events(RUN) == events
         assert store.status(RUN) == after == fold(events)
-        assert after.supervisor == "cluster"
-        assert after.machine is None
+        assert after.supervision.supervisor == "cluster"
+        assert after.supervision.machine is None
         assert store.plan(RUN) == NO_PLAN
 
 

@@ -181,12 +181,12 @@ def test_a_cluster_that_is_away_leaves_the_last_status_and_a_condition(scene: Sc
     scene.server.stop()
     status = scene.engine.status(RUN)
     assert status.phase is Phase.TRAINING
-    assert status.condition is not None
-    assert status.condition.type == "ClusterUnreachable"
+    assert status.supervision.condition is not None
+    assert status.supervision.condition.type == "ClusterUnreachable"
     [state] = scene.engine.states([status], time.time())
     assert state.stale
     scene.server.start()
-    assert scene.engine.status(RUN).condition is None
+    assert scene.engine.status(RUN).supervision.condition is None
 
 
 def test_a_state_is_as_of_its_last_reading_or_for_a_new_command_as_of_its_last_event(
@@ -214,7 +214,7 @@ def test_a_run_that_another_machine_has_removed_ends_here_too(scene: Scene) -> N
     for name in (RUN, layout.record_name(RUN)):
         scene.server.remove("ConfigMap", name)
     status = scene.engine.status(RUN)
-    assert (status.phase, status.stop_requested) == (Phase.STOPPED, True)
+    assert (status.phase, status.supervision.stop_requested) == (Phase.STOPPED, True)
 
 
 def remove(scene: Scene) -> None:
@@ -224,13 +224,13 @@ def remove(scene: Scene) -> None:
 
 def test_a_run_that_has_expired_keeps_its_record_here_and_says_so(scene: Scene) -> None:
     scene.write(AttemptStarted(1, 2), RunEnded(Phase.SUCCEEDED, exit_code=0))
-    assert scene.engine.status(RUN).condition is None
+    assert scene.engine.status(RUN).supervision.condition is None
     remove(scene)
     status = scene.engine.status(RUN)
     assert (status.phase, status.exit_code) == (Phase.SUCCEEDED, 0)
-    assert status.condition is not None
-    assert "no longer in the cluster: it has expired there" in status.condition.message
-    assert status.condition.since is None, "that of the run's end would be shown as the time of its removal"
+    assert status.supervision.condition is not None
+    assert "no longer in the cluster: it has expired there" in status.supervision.condition.message
+    assert status.supervision.condition.since is None, "that of the run's end would be shown as the time of its removal"
 
 
 def test_a_run_whose_end_was_not_read_before_it_expired_is_lost(server: ObjectServer, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_run_whose_end_was_not_read_before_it_expired_is_lost(server: ObjectSe
         scene.engine.status(RUN)
         remove(scene)
         status = scene.engine.status(RUN)
-        assert (status.phase, status.stop_requested) == (Phase.LOST, False)
+        assert (status.phase, status.supervision.stop_requested) == (Phase.LOST, False)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_run_without_a_supervisor_says_why(
                 status={"containerStatuses": [waiting]},
                 spec={"nodeName": "a", "containers": [{"name": "supervisor"}]},
             )
-        condition = scene.engine.status(RUN).condition
+        condition = scene.engine.status(RUN).supervision.condition
         assert (condition is not None) is bool(words)
         assert words in (condition.message if condition is not None else "")
 
@@ -286,7 +286,7 @@ def test_a_supervisor_that_the_cluster_refuses_is_explained(server: ObjectServer
             message="exceeded quota: q",
             lastTimestamp="2026-11-21T15:00:00Z",
         )
-        condition = scene.engine.status(RUN).condition
+        condition = scene.engine.status(RUN).supervision.condition
         assert condition is not None
         assert "has no pod (exceeded quota: q); no pod trains" in condition.message
 
@@ -331,12 +331,12 @@ def test_a_service_account_that_was_deleted_is_the_reason_and_set_up_again(
                 lastTimestamp="2026-11-21T15:00:00Z",
             )
         status = scene.engine.status(RUN)
-        assert status.condition is not None
-        assert status.condition.message.count('serviceaccount "windlass-supervisor" not found') == 1
-        assert "1 of 1 pods train unsupervised" in status.condition.message
+        assert status.supervision.condition is not None
+        assert status.supervision.condition.message.count('serviceaccount "windlass-supervisor" not found') == 1
+        assert "1 of 1 pods train unsupervised" in status.supervision.condition.message
         assert status.phase is Phase.TRAINING
-        found = absent(status.condition.message, (), "lab")
-        assert (found.code, found.fix) == ("service-account-missing", status.condition.fix)
+        found = absent(status.supervision.condition.message, (), "lab")
+        assert (found.code, found.fix) == ("service-account-missing", status.supervision.condition.fix)
         assert found.fix.startswith("windlass target setup lab")
         assert (f"kubectl delete pod {RUN}-supervisor-x" in found.fix) is has_pod
 
@@ -350,7 +350,7 @@ def test_a_supervisor_that_is_held_back_by_a_queue_is_explained(
     with closing(Scene(server, tmp_path, ago=600.0)) as scene:
         its = {layout.RUN_LABEL: RUN, **queue}
         server.put("Job", f"{RUN}-supervisor", its, api="batch/v1", status={}, spec={"suspend": True})
-        condition = scene.engine.status(RUN).condition
+        condition = scene.engine.status(RUN).supervision.condition
         assert condition is not None
         assert f"has no pod ({why}); no pod trains" in condition.message
 
@@ -461,7 +461,7 @@ def test_a_supervisor_that_does_not_start_is_named_as_soon_as_the_cluster_report
     """The run was submitted just now, and its supervisor may even hold the Lease that it took before it crashed."""
     supervisor_pod(server, container, **status)
     scene.lease(0.5)
-    condition = scene.engine.status(RUN).condition
+    condition = scene.engine.status(RUN).supervision.condition
     assert condition is not None
     assert words in condition.message
     assert tuple(condition.log) == log
@@ -491,11 +491,11 @@ def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: O
             pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = BEGAN
         status = scene.engine.status(RUN)
         assert status.phase is Phase.TRAINING
-        assert status.condition is not None
-        said = status.condition.message
+        assert status.supervision.condition is not None
+        said = status.supervision.condition.message
         assert "is not scheduled: Unschedulable" in said
         assert re.search(r"2 of 2 pods train unsupervised since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, and nothing is", said)
-        assert status.condition.since == pytest.approx(time.time() - 300.0, abs=60.0)
+        assert status.supervision.condition.since == pytest.approx(time.time() - 300.0, abs=60.0)
         assert absent(said, (), "lab").summary == said
         other = Created("other-1", "other", "lab", "/out", supervisor="cluster", version=RECORD_VERSION).event(
             1, scene.began
@@ -506,7 +506,10 @@ def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: O
         scene.client.create(head_manifest(scene.client.get("v1", "ConfigMap", "other-1"), head))
         engine = KubernetesEngine(scene.store)
         states = engine.states([scene.store.status(name) for name in (RUN, "other-1")], time.time())
-        assert (states[0].status.phase, states[0].status.condition) == (Phase.TRAINING, status.condition)
+        assert (states[0].status.phase, states[0].status.supervision.condition) == (
+            Phase.TRAINING,
+            status.supervision.condition,
+        )
         views = [run_summary(one.status, time.time(), is_here=True, current=one) for one in states]
         assert condition_notes(views)[0] == f"{RUN}: {said}"
         there = discovery.one(scene.client, RUN).state("lab").status
@@ -523,7 +526,7 @@ def test_a_supervisor_that_is_being_started_is_none_that_is_absent(
     scene: Scene, server: ObjectServer, container: dict[str, Any]
 ) -> None:
     supervisor_pod(server, container)
-    assert scene.engine.status(RUN).condition is None
+    assert scene.engine.status(RUN).supervision.condition is None
 
 
 @pytest.mark.parametrize(
@@ -533,7 +536,7 @@ def test_a_supervisor_that_has_ended_before_a_resume_is_none_that_has_crashed(
     scene: Scene, server: ObjectServer, code: int, metadata: dict[str, Any]
 ) -> None:
     supervisor_pod(server, {"state": ended("Error", code)}, metadata)
-    assert scene.engine.status(RUN).condition is None
+    assert scene.engine.status(RUN).supervision.condition is None
     assert supervisor_status.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
 
 
@@ -544,9 +547,9 @@ def test_a_supervisor_that_crashes_later_is_named_though_its_lease_is_fresh(
         scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
         scene.lease(5.0)
         supervisor_pod(server, {"state": {"running": {}}, "lastState": ended("Error", 1), "restartCount": 1})
-        assert scene.engine.status(RUN).condition is None
+        assert scene.engine.status(RUN).supervision.condition is None
         supervisor_pod(server, {"state": BACK_OFF, "lastState": ended("Error", 1), "restartCount": 2})
-        condition = scene.engine.status(RUN).condition
+        condition = scene.engine.status(RUN).supervision.condition
         assert condition is not None
         assert "has crashed (exit code 1, 2 restarts so far)" in condition.message
         assert supervisor_status.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
@@ -560,7 +563,7 @@ def test_the_command_of_a_supervisor_that_its_container_cannot_execute_is_named(
     with closing(Scene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 2))
         supervisor_pod(server, {"state": BACK_OFF, "lastState": last, "restartCount": 2})
-        condition = scene.engine.status(RUN).condition
+        condition = scene.engine.status(RUN).supervision.condition
         assert condition is not None
         assert 'has crashed (exec: "/no/python": no such file, 2 restarts so far)' in condition.message
 
@@ -582,7 +585,7 @@ def test_a_state_is_as_of_the_last_sign_of_life_of_a_supervisor_that_is_overdue(
         supervisor_pod(server, {"state": {"running": {}}})
         scene.lease(30.0)
         state = scene.engine.state(RUN, time.time())
-        assert (state.status.phase, state.status.condition) == (Phase.TRAINING, None)
+        assert (state.status.phase, state.status.supervision.condition) == (Phase.TRAINING, None)
         assert state.stale == "the run's supervisor in cluster lab has given no sign of life since"
         assert time.time() - state.as_of == pytest.approx(30.0, abs=10.0)
         scene.lease(5.0)
@@ -609,7 +612,7 @@ def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_n
             name = scene.server.pod(RUN, "Running", place)
             server.objects["pods", name]["status"]["conditions"] = [{"type": "Ready", "status": ready}]
         scene.lease(15.0)  # of the first one, and not expired
-        condition = scene.engine.status(RUN).condition
+        condition = scene.engine.status(RUN).supervision.condition
         assert condition is not None
         then = f"; pod {RUN}-supervisor-y is about to take over" if is_replaced else ""
         assert condition.message.startswith(
@@ -626,7 +629,7 @@ def test_a_supervisor_beside_a_sidecar_that_is_not_ready_is_not_absent(server: O
         scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
         supervisor_pod(server, {"state": {"running": {}}}, conditions=unready)
         scene.lease(15.0)
-        assert scene.engine.status(RUN).condition is None
+        assert scene.engine.status(RUN).supervision.condition is None
         assert supervisor_status.acting(scene.client) == {RUN}
 
 

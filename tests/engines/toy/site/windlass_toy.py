@@ -101,7 +101,7 @@ class ToyBackend(Backend):
         nodes = self._plan.nodes
         of_ranks = consecutive_ports(nodes.launcher, 1, len(members) * nodes.procs_per_node, number)
         meet = Rendezvous("127.0.0.1", port, ("127.0.0.1",) * len(members), of_ranks)
-        facts = AttemptFacts(number, str(folder), meet, record.status.created_at, continuation=asked)
+        facts = AttemptFacts(number, str(folder), meet, record.status.times.created_at, continuation=asked)
         try:
             specs = add_resume_arguments(compose(self._plan.nodes, members, facts))
         except ValueError as error:

@@ -31,7 +31,7 @@ OPTIONAL: Final[Mapping[str, Any]] = {
     "stop_requested": bool,
     "last_seq": int,
 }
-"""Further fields that the status has under the same name; empty ones are left out."""
+"""Further fields; empty ones are left out."""
 DERIVED: Final[Mapping[str, Any]] = {
     "attempts": int,
     "progress": Mapping[str, Any],
@@ -47,9 +47,19 @@ MAX_WARNINGS: Final = 16
 
 def summary_of(status: Status, progress: Json) -> dict[str, Any]:
     """The summary of a status, with the newest progress."""
-    cause = status.cause
-    found = {name: getattr(status, name) for name in (*REQUIRED, *OPTIONAL)}
-    found |= {
+    times, supervision, cause = status.times, status.supervision, status.cause
+    found = {
+        "phase": status.phase,
+        "created_at": times.created_at,
+        "phase_since": times.phase_since,
+        "exit_code": status.exit_code,
+        "ended_at": times.ended_at,
+        "restarts_left": status.restarts_left,
+        "waits_for": status.waits_for,
+        "condition": supervision.condition.to_json() if supervision.condition is not None else None,
+        "user": status.about.user,
+        "stop_requested": supervision.stop_requested,
+        "last_seq": status.last_seq,
         "attempts": len(status.attempts),
         "progress": dict(progress),
         "cause": cause.summary[:CAUSE_CHARS] if cause is not None else "",
@@ -58,8 +68,6 @@ def summary_of(status: Status, progress: Json) -> dict[str, Any]:
             for one in status.warnings[:MAX_WARNINGS]
         ],
     }
-    if status.condition is not None:
-        found["condition"] = status.condition.to_json()
     return {name: value for name, value in found.items() if name in REQUIRED or value not in (None, "", {}, [], False)}
 
 
@@ -77,14 +85,22 @@ def summary_in(metadata: Json) -> Json | None:
 
 def summarised(status: Status, summary: Json) -> Status:
     """A status with what the run's supervisor has recorded of it."""
-    known = {name: summary[name] for name in (*REQUIRED, *OPTIONAL) if name in summary}
-    cause = RootCause(summary["cause"]) if summary.get("cause") else None
-    if "condition" in known:
-        known["condition"] = ConditionChanged.from_json(known["condition"])
-    known["warnings"] = tuple(map(RunWarning.from_json, summary.get("warnings", ())))
-    progress = Progress.from_json(summary.get("progress", {}))
-    known |= {"phase": Phase(summary["phase"]), "progress": progress, "cause": cause}
-    return replace(status, **{"waits_for": None, **known}, supervisor=CLUSTER)
+    condition = ConditionChanged.from_json(summary["condition"]) if "condition" in summary else None
+    stop_requested = summary.get("stop_requested", status.supervision.stop_requested)
+    times = {name: summary[name] for name in TIMES if name in summary}
+    same = {name: summary[name] for name in ("exit_code", "restarts_left", "last_seq") if name in summary}
+    return replace(
+        status,
+        phase=Phase(summary["phase"]),
+        times=replace(status.times, **times),
+        progress=Progress.from_json(summary.get("progress", {})),
+        cause=RootCause(summary["cause"]) if summary.get("cause") else None,
+        waits_for=summary.get("waits_for"),
+        supervision=replace(status.supervision, supervisor=CLUSTER, stop_requested=stop_requested, condition=condition),
+        about=replace(status.about, user=summary.get("user", status.about.user)),
+        warnings=tuple(map(RunWarning.from_json, summary.get("warnings", ()))),
+        **same,
+    )
 
 
 def note_in(metadata: Mapping[str, Any]) -> str | None:

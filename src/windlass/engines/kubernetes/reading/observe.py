@@ -88,7 +88,7 @@ def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
     assignment = PodAssignment.of(store.run_dir(status.id) / f"attempt-{number}", number, len(members))
     answers, unreachable = _ask(plan, assignment)
     now = time.time()
-    provisioned = claims.recorded(events, status.ended_at or now)
+    provisioned = claims.recorded(events, status.times.ended_at or now)
     if unreachable:
         return ClusterStatus(
             tuple(known.values()),
@@ -128,7 +128,9 @@ def _unread(store: Store, status: Status) -> tuple[str, ...]:
     newest = store.events(status.id, status.last_seq - 1)
     if status.phase.is_terminal or not newest or newest[-1].kind != "adopted":
         return ()
-    since = max((event.time for event in store.events(status.id) if event.kind != "adopted"), default=status.created_at)
+    since = max(
+        (event.time for event in store.events(status.id) if event.kind != "adopted"), default=status.times.created_at
+    )
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
     return (f"logs that the pods wrote after {at} may not be read yet: the supervisor was restarted",)
 

@@ -142,7 +142,7 @@ class AttemptStart:
         """The specs of the attempt in these pods."""
         status = self._record.status
         asked = self._record.history.continuation(status)
-        facts = attempt_facts(self._plan, assignment, self._backend.via, status.created_at, asked)
+        facts = attempt_facts(self._plan, assignment, self._backend.via, status.times.created_at, asked)
         return compose(self._plan.nodes, self._members, facts)
 
     def _create_pods(
@@ -160,8 +160,8 @@ class AttemptStart:
         status = self._record.status
         *parts, maker = numbered(self._plan, self._number, len(assignment.created) + num_spares)
         if (limit := self._plan.policy.timeout_seconds) is not None:
-            ahead = self._client.ahead if status.supervisor == CLUSTER else 0.0  # where the record has its times
-            left = limit - status.limited_seconds(time.time() + ahead)
+            ahead = self._client.ahead if status.supervision.supervisor == CLUSTER else 0.0  # where the record has its times
+            left = limit - status.times.limited_seconds(time.time() + ahead)
             seconds = pod_template.deadline_seconds(left, self._plan.policy.grace_seconds)
             pod_template.bounded([*parts, maker], seconds)
         config = {

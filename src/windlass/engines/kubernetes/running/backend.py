@@ -388,7 +388,7 @@ class KubernetesBackend(Backend):
         self.room.leave()
         status = record.status
         well = status.phase is Phase.SUCCEEDED
-        tombstones.tell_end(self.client, self.plan.run_id, stopped=status.stop_requested, well=well)
+        tombstones.tell_end(self.client, self.plan.run_id, stopped=status.supervision.stop_requested, well=well)
         if WORKLOADS[self.via].remakes(self.plan.only(AttemptStep).manifest) and status.attempts:
             shutdown.end_makers(self.client, self.plan.run_id, WORKLOADS[self.via])
         number = len(status.attempts)

@@ -21,7 +21,7 @@ from windlass.errors import EngineError, UsageError
 from windlass.runs.clock import Clock
 from windlass.runs.events import Entry, Warned
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
+from windlass.runs.record import Status, Times
 from windlass.spec.job import Job
 from windlass.spec.parts import DataClaim, KubernetesOptions
 from windlass.supervise.backend import TargetUnavailable
@@ -152,7 +152,7 @@ class _Notes:
         self._told = told
         self._image = image
 
-    status = Status("", "", "", Phase.STAGING, 0.0, 0.0, "")
+    status = Status("", "", "", Phase.STAGING, Times(0.0, 0.0), "")
     """Of a run without attempts, whose warnings name its pods."""
 
     def note(self, entry: Entry, *, at: float | None = None) -> None:

@@ -71,7 +71,7 @@ def sweep(store: Store, client: Client, target: str, now: float) -> None:
         plan = store.plan(status.id)
         place, seconds = namespace_of(plan), seconds_of(plan)
         if seconds < float("inf") and (place.context, place.namespace) == (client.context, client.namespace):
-            if now - (status.ended_at or now) < seconds:
+            if now - (status.times.ended_at or now) < seconds:
                 continue
             shutdown.remove(client, status.id)
         _mark(store, status).touch()
@@ -80,10 +80,12 @@ def sweep(store: Store, client: Client, target: str, now: float) -> None:
 def _ended(store: Store, target: str, now: float) -> Iterator[Status]:
     """Runs that ended a week ago or earlier, and were not looked at since; a lost one may have pods that train."""
     for status in store.statuses():
-        is_ours = status.target == target and status.supervisor != CLUSTER and status.phase is not Phase.LOST
-        if is_ours and status.ended_at is not None and now - status.ended_at > WEEK_SECONDS:
+        is_ours = (
+            status.target == target and status.supervision.supervisor != CLUSTER and status.phase is not Phase.LOST
+        )
+        if is_ours and status.times.ended_at is not None and now - status.times.ended_at > WEEK_SECONDS:
             mark = _mark(store, status)
-            if not mark.exists() or mark.stat().st_mtime < status.ended_at:
+            if not mark.exists() or mark.stat().st_mtime < status.times.ended_at:
                 yield status
 
 

@@ -117,7 +117,7 @@ class NewsReader:
     def _is_quiet(self, client: Client, status: Status, now: float) -> bool:
         """Whether nothing was recorded for so long that a supervisor may be absent."""
         newest = self._store.events(status.id, status.last_seq - 1)
-        written_at = newest[-1].time if newest else status.created_at
+        written_at = newest[-1].time if newest else status.times.created_at
         return now + client.ahead - written_at > supervisor_status.QUIET_SECONDS
 
     def _news(self, client: Client, place: ClusterNamespace, status: Status, now: float) -> News:
@@ -127,7 +127,7 @@ class NewsReader:
             if not error.is_absent(layout.record_name(status.id), "ConfigMap"):
                 raise
             return self._without_record(client, status, now)
-        written_at = max((event.time for event in head.events), default=status.created_at)
+        written_at = max((event.time for event in head.events), default=status.times.created_at)
         is_quiet = now + client.ahead - written_at > supervisor_status.QUIET_SECONDS  # events have times of the cluster
         absence = None
         if not status.phase.is_terminal and (is_quiet or _is_starting(head, status.id)):

@@ -79,7 +79,7 @@ def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
 
     The pod before this one had them.
     """
-    collected = record.status.collected
+    collected = record.status.files.collected
     if collected is None or is_home(run_dir, collected) or _is_over(client, record.status.id):
         return
     message = f"{LOST}: a claim keeps them: kubernetes: {{results: {{size: 20GiB}}}}"
@@ -111,8 +111,8 @@ def _mark(client: Client, run_id: str) -> Mapping[str, Any] | None:
 
 def is_due(status: Status, run_dir: Path) -> bool:
     """Whether a machine has to fetch the outputs of a run from its cluster."""
-    is_held = status.supervisor == CLUSTER and status.phase.is_terminal
-    return is_held and status.collected is not None and not is_home(run_dir, status.collected)
+    is_held = status.supervision.supervisor == CLUSTER and status.phase.is_terminal
+    return is_held and status.files.collected is not None and not is_home(run_dir, status.files.collected)
 
 
 def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patient: bool) -> bool:
@@ -123,7 +123,7 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
     with locked(run_dir / "output.lock", is_patient=is_patient) as is_held:
         if not is_held:
             return False
-        collected = status.collected
+        collected = status.files.collected
         assert collected is not None  # see `is_due`
         if not is_home(run_dir, collected):
             pod = _pod(client, status.id)

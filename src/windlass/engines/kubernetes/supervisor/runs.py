@@ -263,28 +263,28 @@ class ClusterSupervised:
             from windlass.engines.kubernetes.reading.diagnose.supervisors import absent  # most runs have a supervisor
 
             advice = absent(absence.message, absence.log, status.target)
-            since = status.phase_since if absence.since is None else absence.since
+            since = status.times.phase_since if absence.since is None else absence.since
             condition = ConditionChanged(SUPERVISOR_ABSENT, absence.message, since, absence.log, advice.fix)
             if absence.is_training and status.phase in (*WAITING, Phase.STARTING):
                 status = in_phase(status, Phase.TRAINING, "", since)  # as a list of the cluster shows it
-            return RunState(replace(status, condition=condition), now)
+            return RunState(status.with_condition(condition), now)
         if run_id not in self._stale:
-            if run_id in self._removed and status.condition is None:
+            if run_id in self._removed and status.supervision.condition is None:
                 message = f"the run is no longer in the cluster: {EXPIRED}; its record is on this machine"
                 condition = ConditionChanged(REMOVED, message)  # since when is not known
-                status = replace(status, condition=condition)
+                status = status.with_condition(condition)
             if (quiet_since := self._quiet_since.get(run_id)) and not status.phase.is_terminal:
                 return RunState(status, quiet_since, QUIET.format(status.target))
             return RunState(status, now)
         since, kind, why, message = self._stale[run_id]
         condition = ConditionChanged(kind, message, since)
         as_of = self._read_at.get(run_id, self._recorded_at(status))
-        return RunState(status if status.phase.is_terminal else replace(status, condition=condition), as_of, why)
+        return RunState(status if status.phase.is_terminal else status.with_condition(condition), as_of, why)
 
     def _recorded_at(self, status: Status) -> float:
         """When the newest of what is here of a record was written: an earlier command has read it."""
         events = self._store.events(status.id, status.last_seq - 1)
-        times = [status.created_at, *(event.time for event in events), status.progress.at]
+        times = [status.times.created_at, *(event.time for event in events), status.progress.at]
         return min(self._clock(), max(at for at in times if isinstance(at, int | float)))
 
     def _start_again(self, status: Status) -> None:

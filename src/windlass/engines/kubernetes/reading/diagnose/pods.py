@@ -182,7 +182,7 @@ def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
     if not cluster.unreachable or case.status.phase.is_terminal:
         return
     evidence = [cluster.unreachable]
-    if (state := case.status.condition) is not None:
+    if (state := case.status.supervision.condition) is not None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(state.since))
         evidence.append(f"since {stamp}: {state.message}")
     summary = f"the cluster cannot be reached: {cluster.unreachable}; the run's last known phase: {case.status.phase}"
@@ -198,7 +198,7 @@ def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
 
 def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     """An active run of which its supervisor cannot read something, though the cluster answers this command."""
-    state = case.status.condition
+    state = case.status.supervision.condition
     if state is None or case.status.phase.is_terminal or state.type == SUPERVISOR_ABSENT:
         return
     message = state.message

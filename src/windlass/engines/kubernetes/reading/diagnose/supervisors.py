@@ -68,6 +68,6 @@ def absent(message: str, log: Sequence[str], target: str) -> Verdict:
 
 def not_running(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     """The supervisor of a run is a pod of the cluster, and does not run."""
-    state = case.status.condition
+    state = case.status.supervision.condition
     if state is not None and state.type == SUPERVISOR_ABSENT and not case.status.phase.is_terminal:
         yield absent(state.message, state.log, case.status.target)

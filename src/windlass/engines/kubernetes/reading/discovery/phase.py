@@ -13,7 +13,7 @@ from windlass.engines.kubernetes.objects.summary import summarised
 from windlass.engines.kubernetes.reading.discovery.followups import SUSPENDED, More
 from windlass.engines.values import Placement, RunState
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status
+from windlass.runs.record import Status, Times
 
 STOP: Final = "stop"
 END: Final = "end"
@@ -124,7 +124,13 @@ class Seen:
         """The run on this target, as a run without a record."""
         of = self.objects
         status = Status(
-            self.id, of.name, target, self.phase, of.created_at, of.created_at, "", waits_for=self.waits_for or None
+            self.id,
+            of.name,
+            target,
+            self.phase,
+            Times(of.created_at, of.created_at),
+            "",
+            waits_for=self.waits_for or None,
         )
         if of.summary is not None:
             status = summarised(status, of.summary)
@@ -134,7 +140,7 @@ class Seen:
             status = replace(status, phase=self.phase if is_behind else status.phase, waits_for=waits)
         elif of.supervisor_trouble and not status.phase.is_terminal:
             status = replace(status, waits_for=f"its supervisor: {of.supervisor_trouble}")
-        status = replace(status, labels=of.labels, note=of.note or "")
+        status = replace(status, about=replace(status.about, labels=of.labels, note=of.note or ""))
         recorded = 0 if of.summary is None else int(of.summary.get("attempts") or 0)  # which may run in older pods
         placement = Placement(self.namespace, max(self.attempt, recorded), self.pods_ready, self.pods_total)
         return RunState(status, time.time(), is_recorded=False, placement=placement)

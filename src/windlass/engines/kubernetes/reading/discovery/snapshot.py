@@ -89,7 +89,7 @@ def states(statuses: Iterable[Status], store: Store, now: float, *, is_thorough:
     found: dict[str, Sign] = {}
     wanted: dict[ClusterNamespace, list[str]] = {}
     for status in statuses:
-        is_lately = is_thorough or now - (status.ended_at or now) < LOST_SECONDS
+        is_lately = is_thorough or now - (status.times.ended_at or now) < LOST_SECONDS
         if not status.phase.is_terminal or (status.phase is Phase.LOST and is_lately):
             sign = signs(status, store, now)
             if sign is not None:
@@ -116,7 +116,7 @@ def signs(status: Status, store: Store, now: float) -> Sign | None:
     is_cut_off = bool(events) and not _is_sign(events[-1])
     if is_cut_off:
         events = [event for event in store.events(status.id) if _is_sign(event)]
-    noted = events[-1].time if events else status.created_at
+    noted = events[-1].time if events else status.times.created_at
     as_of = min(now, max(noted, status.progress.at or 0.0, _last_written(store.run_dir(status.id), status)))
     is_behind = is_cut_off or status.phase.is_terminal or now - as_of > FRESH_SECONDS
     if not is_behind and not _is_reading_back(store, status.id, now):
@@ -223,9 +223,10 @@ def _phase(status: Status, seen: Seen | None) -> tuple[Phase, str]:
 
 def in_phase(status: Status, phase: Phase, waits: str, as_of: float) -> Status:
     """The status in another phase, which counts from `as_of`."""
-    ended_at, spent = status.ended_at, dict(status.phases)
-    if not status.phase.is_terminal:
-        spent[status.phase] = spent.get(status.phase, 0.0) + max(0.0, as_of - status.phase_since)
-    since = max(as_of, status.phase_since)
-    kept = ended_at if phase.is_terminal else None
-    return replace(status, phase=phase, phase_since=since, phases=spent, waits_for=waits or None, ended_at=kept)
+    times = replace(
+        status.times,
+        phase_since=max(as_of, status.times.phase_since),
+        phases=status.phases_at(as_of),
+        ended_at=status.times.ended_at if phase.is_terminal else None,
+    )
+    return replace(status, phase=phase, times=times, waits_for=waits or None)
