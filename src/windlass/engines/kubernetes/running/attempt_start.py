@@ -160,7 +160,9 @@ class AttemptStart:
         status = self._record.status
         *parts, maker = numbered(self._plan, self._number, len(assignment.created) + num_spares)
         if (limit := self._plan.policy.timeout_seconds) is not None:
-            ahead = self._client.ahead if status.supervision.supervisor == CLUSTER else 0.0  # where the record has its times
+            ahead = (
+                self._client.ahead if status.supervision.supervisor == CLUSTER else 0.0
+            )  # where the record has its times
             left = limit - status.times.limited_seconds(time.time() + ahead)
             seconds = pod_template.deadline_seconds(left, self._plan.policy.grace_seconds)
             pod_template.bounded([*parts, maker], seconds)
