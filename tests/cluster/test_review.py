@@ -39,9 +39,7 @@ UNUSED = {
         "a part of the record, which another supervisor has left, or of more than 256 (supervisor/record.py, "
         "_create_part); a stop request that a stronger one replaces (workloads/tombstones.py, put)"
     ),
-    Right(
-        "batch", "jobs", "update"
-    ): "the end of its own Job beside a sidecar that runs on (reading/supervisor_status.py)",
+    Right("batch", "jobs", "update"): "the end of its own Job beside a sidecar that runs on (running/shutdown.py)",
 }
 """Rights that this story does not need, and what does."""
 CLAIM = "PersistentVolumeClaim"

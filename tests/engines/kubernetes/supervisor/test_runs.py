@@ -27,6 +27,7 @@ from windlass.engines.kubernetes.objects.summary import summary_of
 from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.reading.diagnose.supervisors import absent
 from windlass.engines.kubernetes.reading.discovery import discovery
+from windlass.engines.kubernetes.running import shutdown
 from windlass.engines.kubernetes.supervisor import runs
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.errors import UsageError
@@ -710,6 +711,6 @@ def test_a_supervisor_that_has_done_all_ends_its_job_beside_a_sidecar(
     server.put("Pod", "p", OF_SUPERVISOR, spec={"containers": []}, status={"containerStatuses": statuses})
     server.put("Job", layout.supervisor_name(RUN), OF_SUPERVISOR, api="batch/v1", spec={"backoffLimit": 6})
     with closing(server.client(tmp_path)) as client:
-        supervisor_status.end_beside_sidecars(client, RUN)
+        shutdown.end_supervisor_job(client, RUN)
         spec = client.get("batch/v1", "Job", layout.supervisor_name(RUN))["spec"]
     assert spec == {"backoffLimit": 6, **({"activeDeadlineSeconds": 1} if is_beside else {})}

@@ -18,13 +18,11 @@ from windlass.engines.kubernetes.objects.pod_status import (
     container_state,
     pod_status,
     reason_of,
-    sidecars,
 )
 from windlass.engines.kubernetes.objects.quantity import condition, event_time, is_on_silent_node, seconds_of
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading import kueue
 from windlass.engines.kubernetes.reading.admission import is_suspended
-from windlass.errors import EngineError
 
 Json = Mapping[str, Any]
 
@@ -151,23 +149,6 @@ def has_ended_on(client: Client, run_id: str, host: str) -> bool:
         return False
     pods = client.find("v1", "Pod", selector(run_id))["items"]
     return not any(pod["metadata"]["name"] == host and not (is_over(pod) or _is_crashed(pod)) for pod in pods)
-
-
-def end_beside_sidecars(client: Client, run_id: str) -> None:
-    """Have the Job of a supervisor that has done all end at once, where containers beside it keep its pod running.
-
-    Its time to live begins then, as after an end of the pod by itself.
-    """
-    with contextlib.suppress(EngineError):
-        if any(sidecars(_named(pod)) for pod in client.find("v1", "Pod", selector(run_id))["items"]):
-            name = layout.supervisor_name(run_id)
-            client.update(BATCH, "Job", name, lambda job: {**job, "spec": {**job["spec"], "activeDeadlineSeconds": 1}})
-
-
-def _named(pod: Json) -> Json:
-    """The pod, whose container of ours is the supervisor's."""
-    notes = {**(pod["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
-    return {**pod, "metadata": {**pod["metadata"], "annotations": notes}}
 
 
 # -- one pod ----------------------------------------------------------------------------------------------------------

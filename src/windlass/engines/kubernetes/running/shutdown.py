@@ -11,13 +11,15 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
-from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects import labels, layout
 from windlass.engines.kubernetes.objects.object_reports import why_over
 from windlass.engines.kubernetes.objects.pod_status import has_ended, sidecars
 from windlass.engines.kubernetes.objects.pod_template import END_SECONDS
+from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS, OWNING_PARTS
 from windlass.engines.kubernetes.objects.workloads.base import Workload
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
+from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.running import tombstones
 from windlass.errors import EngineError, NoSuchRun
 
@@ -114,6 +116,24 @@ def end_beside_sidecars(client: Client, run_id: str) -> list[str]:
         for pod in held:  # their owner object may have been deleted without them
             client.delete("v1", "Pod", pod["metadata"]["name"])
     return sorted({name for pod in held for name in sidecars(pod)})
+
+
+def end_supervisor_job(client: Client, run_id: str) -> None:
+    """Have the Job of a supervisor that has done all end at once, where containers beside it keep its pod running.
+
+    Its time to live begins then, as after an end of the pod by itself.
+    """
+    with contextlib.suppress(EngineError):
+        pods = client.find("v1", "Pod", supervisor_status.selector(run_id))["items"]
+        if any(sidecars(_with_supervisor_container(pod)) for pod in pods):
+            name = layout.supervisor_name(run_id)
+            client.update(BATCH, "Job", name, lambda job: {**job, "spec": {**job["spec"], "activeDeadlineSeconds": 1}})
+
+
+def _with_supervisor_container(pod: Json) -> Json:
+    """The pod, whose container of ours is the supervisor's."""
+    notes = {**(pod["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
+    return {**pod, "metadata": {**pod["metadata"], "annotations": notes}}
 
 
 def only_copy(client: Client, run_id: str) -> str:

@@ -25,7 +25,7 @@ from windlass.engines.kubernetes.objects import layout, pod_assignment
 from windlass.engines.kubernetes.objects.package import AGAIN
 from windlass.engines.kubernetes.objects.supervisor_manifests import MOUNTED, PLAN_FILE
 from windlass.engines.kubernetes.reading import supervisor_status
-from windlass.engines.kubernetes.running import tombstones
+from windlass.engines.kubernetes.running import shutdown, tombstones
 from windlass.engines.kubernetes.running.backend import STARTED
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
@@ -62,7 +62,7 @@ def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)
             if code == 0:
                 outputs.end_at_sigterm()
                 outputs.hold(client, run_id, home / "runs" / run_id)
-                supervisor_status.end_beside_sidecars(client, run_id)
+                shutdown.end_supervisor_job(client, run_id)
             return code
         except WindlassError as error:  # such as another holder, an API server that is away
             print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
