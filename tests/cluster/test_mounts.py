@@ -84,7 +84,7 @@ def test_the_api_server_takes_the_volumes_and_pods_read_a_claim_of_the_name(
     for plan, kind in ((by_mountpoint, "mountpoint"), (made, "s3-files")):
         assert [note for note in plan["notes"] if note["blocks"]] == [], "its dry run included"
         steps = {step["kind"]: step["request"] for step in plan["steps"]}
-        assert steps["mount"]["kind"] == kind
+        assert steps["mount"]["by"] == kind
         assert steps["mount-volume"]["kind"] == "PersistentVolume"
     name = steps["mount"]["claim"]
     bed.apply(claim(name), namespace=namespace)

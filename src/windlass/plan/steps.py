@@ -56,8 +56,10 @@ class Step(StrictValue):
         """Read `to_json` back, as a step of the class of its kind. Raises ShapeError, also for an unknown kind."""
         if not isinstance(data, Mapping) or data.keys() != {"kind", "summary", "request"}:
             raise ShapeError("a step has the fields kind, summary and request, and no others")
-        if data["kind"] not in KINDS:
+        if not isinstance(data["kind"], str) or data["kind"] not in KINDS:
             raise ShapeError(f"unknown kind of step: {data['kind']}")
+        if not isinstance(data["summary"], str):
+            raise ShapeError(f"the summary of step {data['kind']} is not text")
         if not isinstance(data["request"], Mapping) or "summary" in data["request"]:
             raise ShapeError(f"the request of step {data['kind']} is not one")
         try:
