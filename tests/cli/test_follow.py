@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
-from tests.engines.kubernetes.supervisor.test_runs import BACK_OFF, RUN, Scene, ended, supervisor_pod
+from tests.engines.kubernetes.scene import SUPERVISED_RUN as RUN
+from tests.engines.kubernetes.scene import SupervisedScene
+from tests.engines.kubernetes.supervisor.test_runs import BACK_OFF, ended, supervisor_pod
 
 from windlass.cli.follow import Follower, PlainView
 from windlass.cli.interrupts import Interrupts
@@ -21,14 +23,14 @@ from windlass.views.run import run_viewer
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SupervisedScene]:
     monkeypatch.setattr(runs, "REFRESH_SECONDS", 0.0)
-    with closing(ObjectServer()) as server, closing(Scene(server, tmp_path)) as scene:
+    with closing(ObjectServer()) as server, closing(SupervisedScene(server, tmp_path)) as scene:
         yield scene
 
 
 def test_a_supervisor_that_crashes_is_reported_once_for_each_reason(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
+    scene: SupervisedScene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     view = PlainView(RUN, run_viewer(RUN, scene.store), 2, 1)
     with Interrupts(can_ask=False) as interrupts:
@@ -44,7 +46,9 @@ def test_a_supervisor_that_crashes_is_reported_once_for_each_reason(
     assert lines[0].endswith(f"windlass why {RUN}")
 
 
-def test_reasons_that_alternate_are_reported_once_each(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reasons_that_alternate_are_reported_once_each(
+    scene: SupervisedScene, capsys: pytest.CaptureFixture[str]
+) -> None:
     view = PlainView(RUN, run_viewer(RUN, scene.store), 2, 1)
     with Interrupts(can_ask=False) as interrupts:
         follower = Follower(RUN, scene.engine, view, interrupts, show_logs=False, since_seq=1)
@@ -56,7 +60,7 @@ def test_reasons_that_alternate_are_reported_once_each(scene: Scene, capsys: pyt
 
 
 def test_a_run_whose_logs_cannot_be_read_is_followed_to_its_end(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scene: SupervisedScene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextlib.contextmanager
     def refuse(*_: object, **__: object) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer
 from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, blockers, planned
-from tests.engines.kubernetes.running.test_supervision import Scene
+from tests.engines.kubernetes.scene import RunScene
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
@@ -151,7 +151,7 @@ def test_a_release_needs_no_job(client: Client) -> None:
 # -- runs that this machine supervised --------------------------------------------------------------------------------
 
 
-def ended(scene: Scene, phase: Phase = Phase.SUCCEEDED) -> float:
+def ended(scene: RunScene, phase: Phase = Phase.SUCCEEDED) -> float:
     scene.end(phase)
     scene.server.anchor("r-1")
     ended_at = scene.store.status("r-1").times.ended_at
@@ -160,14 +160,14 @@ def ended(scene: Scene, phase: Phase = Phase.SUCCEEDED) -> float:
     return ended_at
 
 
-def swept(scene: Scene, folder: Path, now: float) -> bool:
+def swept(scene: RunScene, folder: Path, now: float) -> bool:
     """Whether a submission at this time removes the run from the cluster."""
     sweep(scene.store, scene.server.client(folder), "lab", now)
     return "r-1" not in scene.server.names("ConfigMap")
 
 
 def test_the_next_submission_of_this_machine_removes_its_expired_runs(server: ObjectServer, tmp_path: Path) -> None:
-    with closing(Scene(server, tmp_path)) as scene:
+    with closing(RunScene(server, tmp_path)) as scene:
         at = ended(scene)
         assert not swept(scene, tmp_path, at + WEEK - 10)
         assert swept(scene, tmp_path, at + WEEK + 10)
@@ -188,5 +188,5 @@ def test_the_next_submission_of_this_machine_removes_its_expired_runs(server: Ob
 def test_runs_that_do_not_expire_are_left_alone(
     server: ObjectServer, tmp_path: Path, phase: Phase, fields: dict[str, Any]
 ) -> None:
-    with closing(Scene(server, tmp_path, **fields)) as scene:
+    with closing(RunScene(server, tmp_path, **fields)) as scene:
         assert not swept(scene, tmp_path, ended(scene, phase) + 3 * WEEK)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, refusing, status
+from tests.engines.kubernetes.scene import NUM_NODES, RUN, WAYS, AttemptScene
 from tests.helpers.until import until
 
-from windlass.engines.kubernetes.access.control import Request
 from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import layout, pod_assignment
 from windlass.engines.kubernetes.objects.object_reports import finished_indexes
@@ -21,59 +20,15 @@ from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment, at
 from windlass.engines.kubernetes.objects.pods import PodId
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program
 from windlass.engines.kubernetes.planning.plan import plan
-from windlass.engines.kubernetes.reading.preflight.rights import Rights
-from windlass.engines.kubernetes.running.attempt import PodAttempt
-from windlass.engines.kubernetes.running.backend import KubernetesBackend
 from windlass.engines.kubernetes.running.pod_watch import PodWatch
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
 from windlass.engines.travel import CodeFacts
-from windlass.errors import EngineError
 from windlass.plan.compose import Continuation
-from windlass.runs.clock import Clock
-from windlass.runs.events import AttemptEnded, AttemptStarted, entry_of
-from windlass.runs.phase import Phase
-from windlass.runs.store import RunWriter, Store
+from windlass.runs.events import entry_of
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 from windlass.supervise.backend import TargetUnavailable
 from windlass.supervise.recorder import Recorder
-from windlass.worker import pod_reuse
-from windlass.worker.protocol import NodeSpec, unpack
-
-RUN = "r-1"
-NUM_NODES = 3
-WAYS = frozenset(("batch/v1", "jobset.x-k8s.io/v1alpha2"))
-
-
-class Control:
-    """The pods' answers to requests; each accepts its order unless it is in `refuses`."""
-
-    max_bytes = 1 << 20
-    events = None
-
-    def __init__(self) -> None:
-        self.refuses: set[str] = set()
-        self.late: set[str] = set()
-        """Pods that refuse their first order."""
-        self.orders: dict[str, list[dict[int, NodeSpec]]] = {}
-        """By pod, the specs that it was given."""
-        self.released: set[str] = set()
-
-    def call_all(
-        self, requests: Sequence[tuple[Mapping[str, Any], Request]], seconds: float
-    ) -> Iterator[tuple[int, int | EngineError]]:
-        for number, (pod, request) in enumerate(requests):
-            yield number, self._answer(pod["metadata"]["name"], request)
-
-    def _answer(self, name: str, request: Request) -> int:
-        if request.words[0] == "leave":
-            self.released.add(name)
-            return pod_reuse.NOT_TAKEN
-        if name in self.refuses or name in self.late:
-            self.late.discard(name)
-            return pod_reuse.NOT_TAKEN
-        self.orders.setdefault(name, []).append(unpack(base64.b64decode(request.words[1]))[1])
-        return pod_reuse.TAKEN
 
 
 class WrittenMirror:
@@ -85,70 +40,13 @@ class WrittenMirror:
         return True
 
 
-class Scene:
-    """A run of three nodes whose first attempt has ended, and the pods that it left."""
-
-    def __init__(self, server: ObjectServer, folder: Path, version: str = "v1.34.0", **fields: Any) -> None:
-        job = Job.model_validate(
-            {"name": "case", "command": ["true"], "nodes": NUM_NODES, "kubernetes": {"via": "job"}, **fields}
-        )
-        target = KubernetesTarget(name="lab", context="lab", namespace="team", image="image")
-        cluster = Cluster(version, WAYS, rights=Rights(has_account=True))
-        facts = Facts(CodeFacts(str(folder), True, True, None), cluster, server.kubeconfig(folder))
-        self.plan = plan(job, target, facts, RUN, boot_program())
-        self.server, self.control, self.store = server, Control(), Store(folder / "home")
-        server.served.add("jobsets")
-        self.dir = self.store.run_dir(RUN)
-        self.writer: RunWriter = self.store.create(
-            RUN, name="case", target="lab", output_dir="out", plan=self.plan.to_text(), time=1000.0, restarts=0
-        )
-        self.backend = KubernetesBackend(self.plan, self.dir, self.control)
-        server.anchor(RUN)
-        server.job(RUN, "Running")
-
-    def end_attempt(self, reason: str = "node-loss") -> None:
-        """Record an attempt, and that it has ended."""
-        self.begin_attempt()
-        self.writer.note(AttemptEnded(Phase.FAILED, reason, restarts_left=1))
-
-    def begin_attempt(self) -> None:
-        number = len(self.writer.status.attempts) + 1
-        nodes = tuple((node,) for node in range(NUM_NODES))
-        self.writer.note(AttemptStarted(number, NUM_NODES, nodes, tuple(range(NUM_NODES)), "first"))
-
-    def next_attempt(self, reason: str = "node-loss") -> None:
-        """Record that an attempt has ended, and that another one begins."""
-        self.end_attempt(reason)
-        self.begin_attempt()
-
-    def start(self) -> PodAttempt:
-        """The newest attempt, by a supervisor that may be another than before."""
-        number = len(self.writer.status.attempts)
-        folder = self.dir / f"attempt-{number}"
-        return self.backend.start(Recorder(self.writer), folder, number, range(NUM_NODES), Clock())
-
-    def requested(self, attempt: int) -> dict[int, int]:
-        """The nodes of the pods that are made for an attempt, by their number; empty where none are."""
-        if f"{RUN}-{attempt}" not in self.server.names("Job"):
-            return {}
-        data = self.server.objects["configmaps", f"{RUN}-{attempt}"]["binaryData"][layout.NODES_FILE]
-        specs = unpack(base64.b64decode(data))[1]
-        assert self.server.objects["jobs", f"{RUN}-{attempt}"]["spec"]["completions"] == len(specs)
-        return {index: spec.node for index, spec in specs.items()}
-
-    def close(self) -> None:
-        self.backend.close()
-        self.writer.close()
-        self.store.close()
-
-
 @pytest.fixture
-def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
-    with closing(Scene(server, tmp_path)) as scene:
+def scene(server: ObjectServer, tmp_path: Path) -> Iterator[AttemptScene]:
+    with closing(AttemptScene(server, tmp_path)) as scene:
         yield scene
 
 
-def test_a_lost_pod_is_made_anew_and_the_others_are_given_the_next_attempt(scene: Scene) -> None:
+def test_a_lost_pod_is_made_anew_and_the_others_are_given_the_next_attempt(scene: AttemptScene) -> None:
     kept = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
     lost = scene.server.pod(RUN, "Pending", 1)
     scene.next_attempt()
@@ -162,7 +60,7 @@ def test_a_lost_pod_is_made_anew_and_the_others_are_given_the_next_attempt(scene
     assert order[2].env["WINDLASS_MASTER_ADDR"] == "r-1-1-0.r-1"
 
 
-def test_where_the_first_pod_is_lost_the_others_meet_at_the_new_one(scene: Scene) -> None:
+def test_where_the_first_pod_is_lost_the_others_meet_at_the_new_one(scene: AttemptScene) -> None:
     kept = [scene.server.pod(RUN, "Running", place) for place in (1, 2)]
     scene.next_attempt("preemption")
     scene.start().close()
@@ -171,7 +69,7 @@ def test_where_the_first_pod_is_lost_the_others_meet_at_the_new_one(scene: Scene
     }
 
 
-def test_pods_of_several_attempts_are_kept_when_another_is_lost(scene: Scene) -> None:
+def test_pods_of_several_attempts_are_kept_when_another_is_lost(scene: AttemptScene) -> None:
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
     for _ in range(2):
         scene.end_attempt()
@@ -187,7 +85,7 @@ def test_pods_of_several_attempts_are_kept_when_another_is_lost(scene: Scene) ->
     assert scene.requested(3) == {0: 0}
 
 
-def test_a_supervisor_that_takes_over_does_as_was_decided(scene: Scene) -> None:
+def test_a_supervisor_that_takes_over_does_as_was_decided(scene: AttemptScene) -> None:
     """The one before ended between its orders; since then another pod was lost: it ends the attempt."""
     kept = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
     scene.next_attempt()
@@ -204,7 +102,7 @@ def test_a_supervisor_that_takes_over_does_as_was_decided(scene: Scene) -> None:
     assert scene.requested(2) == {0: 1}
 
 
-def test_a_run_that_was_removed_is_not_created_again_for_a_lost_pod(scene: Scene) -> None:
+def test_a_run_that_was_removed_is_not_created_again_for_a_lost_pod(scene: AttemptScene) -> None:
     """By its supervisor in the cluster, which is about to be deleted with it."""
     scene.server.pod(RUN, "Running", 0)
     scene.next_attempt()
@@ -220,7 +118,7 @@ def test_a_run_that_was_removed_is_not_created_again_for_a_lost_pod(scene: Scene
 
 
 @pytest.mark.parametrize(("reason", "is_reused"), [("failure", True), ("preemption", False)])
-def test_pods_whose_nodes_are_about_to_go_are_not_used_again(scene: Scene, reason: str, is_reused: bool) -> None:
+def test_pods_whose_nodes_are_about_to_go_are_not_used_again(scene: AttemptScene, reason: str, is_reused: bool) -> None:
     """By the notice of a cloud, before anything has ended a pod."""
     for place in range(NUM_NODES):
         scene.server.pod(RUN, "Running", place)
@@ -230,7 +128,7 @@ def test_pods_whose_nodes_are_about_to_go_are_not_used_again(scene: Scene, reaso
 
 
 @pytest.mark.parametrize("was_decided", [True, False], ids=["decided", "refused"])
-def test_where_a_pod_refuses_its_order_all_pods_are_new(scene: Scene, was_decided: bool) -> None:
+def test_where_a_pod_refuses_its_order_all_pods_are_new(scene: AttemptScene, was_decided: bool) -> None:
     """Also for a supervisor that takes over then: pods that have got an order of the attempt would begin with that."""
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
     scene.control.refuses = set() if was_decided else {names[0]}
@@ -250,7 +148,7 @@ def test_where_a_pod_refuses_its_order_all_pods_are_new(scene: Scene, was_decide
 def test_all_pods_are_new_where_the_loss_of_one_ends_the_others(
     server: ObjectServer, tmp_path: Path, version: str, fields: dict[str, Any]
 ) -> None:
-    with closing(Scene(server, tmp_path, version, **fields)) as scene:
+    with closing(AttemptScene(server, tmp_path, version, **fields)) as scene:
         [made] = attempt_objects(scene.plan)
         assert "backoffLimitPerIndex" not in str(made)
         for place in (0, 2):
@@ -260,7 +158,7 @@ def test_all_pods_are_new_where_the_loss_of_one_ends_the_others(
         assert scene.control.orders == {}
 
 
-def test_the_end_of_a_run_between_two_orders_ends_the_pods_and_keeps_their_output(scene: Scene) -> None:
+def test_the_end_of_a_run_between_two_orders_ends_the_pods_and_keeps_their_output(scene: AttemptScene) -> None:
     running = scene.server.pod(RUN, "Running", 0)
     scene.next_attempt()
     pod_assignment.store_assignment(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, Request, status
-from tests.engines.kubernetes.supervisor.test_runs import RUN, Scene
+from tests.engines.kubernetes.scene import SUPERVISED_RUN as RUN
+from tests.engines.kubernetes.scene import SupervisedScene
 
 from windlass.cli.listtext import list_lines
 from windlass.engines.kubernetes.objects import layout
@@ -22,13 +23,13 @@ from windlass.views.cluster_runs import on_cluster
 
 
 @pytest.fixture
-def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
-    with closing(Scene(server, tmp_path)) as scene:
+def scene(server: ObjectServer, tmp_path: Path) -> Iterator[SupervisedScene]:
+    with closing(SupervisedScene(server, tmp_path)) as scene:
         scene.write(AttemptStarted(1, 2))
         yield scene
 
 
-def test_a_note_is_seen_by_a_list_and_by_another_machine(scene: Scene) -> None:
+def test_a_note_is_seen_by_a_list_and_by_another_machine(scene: SupervisedScene) -> None:
     scene.engine.write_note(RUN, "diverges after step 400")
     [seen] = discovery.look(scene.client).runs(scene.began)
     assert seen.state("lab").status.about.note == "diverges after step 400"
@@ -36,14 +37,14 @@ def test_a_note_is_seen_by_a_list_and_by_another_machine(scene: Scene) -> None:
     assert scene.engine.note(RUN) == scene.store.status(RUN).about.note == "not with batch 64"
 
 
-def test_a_removal_is_seen_too_and_a_note_of_before_stays(scene: Scene) -> None:
+def test_a_removal_is_seen_too_and_a_note_of_before_stays(scene: SupervisedScene) -> None:
     scene.store.write_note(RUN, "from a time when notes stayed here")
     assert scene.engine.note(RUN) == "from a time when notes stayed here"
     run_note.write(scene.client, RUN, "")
     assert scene.engine.note(RUN) == scene.store.status(RUN).about.note == ""
 
 
-def test_the_anchor_keeps_what_others_have_written_on_it(scene: Scene, server: ObjectServer) -> None:
+def test_the_anchor_keeps_what_others_have_written_on_it(scene: SupervisedScene, server: ObjectServer) -> None:
     server.anchor(RUN, metadata={"annotations": {layout.SPARES_ANNOTATION: "1"}})
     answers = [status(409, "Conflict")]
     server.fails = lambda request: answers.pop() if request.verb == "PUT" and answers else None
@@ -52,12 +53,12 @@ def test_the_anchor_keeps_what_others_have_written_on_it(scene: Scene, server: O
     assert found == {layout.SPARES_ANNOTATION: "1", layout.NOTE_ANNOTATION: "x"}
 
 
-def test_a_note_that_another_user_made_too_long_is_cut(scene: Scene, server: ObjectServer) -> None:
+def test_a_note_that_another_user_made_too_long_is_cut(scene: SupervisedScene, server: ObjectServer) -> None:
     server.anchor(RUN, metadata={"annotations": {layout.NOTE_ANNOTATION: "x" * 100_000}})
     assert len(scene.engine.note(RUN)) == NOTE_CHARS
 
 
-def test_a_note_that_cannot_be_shared_is_not_written_here_either(scene: Scene, server: ObjectServer) -> None:
+def test_a_note_that_cannot_be_shared_is_not_written_here_either(scene: SupervisedScene, server: ObjectServer) -> None:
     def refuse(request: Request) -> object:
         return status(403, "Forbidden", "may not update configmaps") if request.verb == "PUT" else None
 
@@ -67,19 +68,19 @@ def test_a_note_that_cannot_be_shared_is_not_written_here_either(scene: Scene, s
     assert scene.store.status(RUN).about.note == ""
 
 
-def test_a_run_that_is_no_longer_in_the_cluster_has_its_note_here(scene: Scene, server: ObjectServer) -> None:
+def test_a_run_that_is_no_longer_in_the_cluster_has_its_note_here(scene: SupervisedScene, server: ObjectServer) -> None:
     server.remove("ConfigMap", RUN)
     scene.engine.write_note(RUN, "x")
     assert scene.engine.note(RUN) == "x"
 
 
-def test_a_cluster_that_is_away_leaves_the_last_note(scene: Scene, server: ObjectServer) -> None:
+def test_a_cluster_that_is_away_leaves_the_last_note(scene: SupervisedScene, server: ObjectServer) -> None:
     scene.engine.write_note(RUN, "x")
     server.stop()
     assert scene.engine.note(RUN) == "x"
 
 
-def test_a_list_of_a_cluster_shows_that_the_last_saves_failed(scene: Scene) -> None:
+def test_a_list_of_a_cluster_shows_that_the_last_saves_failed(scene: SupervisedScene) -> None:
     saves = [
         CheckpointChanged(action, step, reason="No space left")
         for action, step in (("saved", 10), ("failed", 20), ("failed", 30))

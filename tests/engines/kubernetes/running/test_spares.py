@@ -15,7 +15,7 @@ from tests.engines.kubernetes.objectserver import ObjectServer, refusing, status
 from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, blockers, plain, planned
 from tests.engines.kubernetes.reading.discovery.test_discovery import BEGAN_AT, page
 from tests.engines.kubernetes.reading.logs.test_tail import begin, stream
-from tests.engines.kubernetes.running.test_pod_reuse import NUM_NODES, RUN, Scene
+from tests.engines.kubernetes.scene import NUM_NODES, RUN, AttemptScene
 
 from windlass.cli.plantext import plan_lines
 from windlass.engines.kubernetes.objects import layout, pod_assignment
@@ -38,8 +38,8 @@ SPARES: dict[str, Any] = {"kubernetes": {"via": "job", "spares": 1}, "restarts":
 
 
 @pytest.fixture
-def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
-    with closing(Scene(server, tmp_path, **SPARES)) as scene:
+def scene(server: ObjectServer, tmp_path: Path) -> Iterator[AttemptScene]:
+    with closing(AttemptScene(server, tmp_path, **SPARES)) as scene:
         yield scene
 
 
@@ -59,7 +59,7 @@ def completions(server: ObjectServer, attempt: int) -> int:
 # -- in place of a lost pod -------------------------------------------------------------------------------------------
 
 
-def test_a_spare_takes_the_place_of_a_lost_pod_and_another_is_made(scene: Scene) -> None:
+def test_a_spare_takes_the_place_of_a_lost_pod_and_another_is_made(scene: AttemptScene) -> None:
     names = {place: scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)}
     lost = scene.server.pod(RUN, "Pending", 1)
     scene.next_attempt()
@@ -78,7 +78,7 @@ def test_a_spare_takes_the_place_of_a_lost_pod_and_another_is_made(scene: Scene)
     assert config(scene.server, 2) == ([1], {"1": [1, 3]}), "no pod of the Job has the number of the spare's node"
 
 
-def test_what_no_spare_replaces_is_made_anew_with_the_spares_that_are_missing(scene: Scene) -> None:
+def test_what_no_spare_replaces_is_made_anew_with_the_spares_that_are_missing(scene: AttemptScene) -> None:
     kept = scene.server.pod(RUN, "Running", 1)
     spare = scene.server.pod(RUN, "Running", 3)
     scene.next_attempt()
@@ -90,7 +90,7 @@ def test_what_no_spare_replaces_is_made_anew_with_the_spares_that_are_missing(sc
 
 
 @pytest.mark.parametrize(("late", "is_kept"), [(3, True), (0, False)], ids=["spare", "other"])
-def test_a_spare_that_still_imports_is_waited_for(scene: Scene, late: int, is_kept: bool) -> None:
+def test_a_spare_that_still_imports_is_waited_for(scene: AttemptScene, late: int, is_kept: bool) -> None:
     """Another pod waits by then; if it does not, its process has a problem."""
     names = {place: scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)}
     scene.control.late = {names[late]}
@@ -101,7 +101,7 @@ def test_a_spare_that_still_imports_is_waited_for(scene: Scene, late: int, is_ke
 
 
 @pytest.mark.parametrize("state", ["Pending", None])
-def test_a_spare_that_does_not_run_is_not_used(scene: Scene, state: str | None) -> None:
+def test_a_spare_that_does_not_run_is_not_used(scene: AttemptScene, state: str | None) -> None:
     for place in (0, 2):
         scene.server.pod(RUN, "Running", place)
     spare = None if state is None else scene.server.pod(RUN, state, 3)
@@ -112,7 +112,7 @@ def test_a_spare_that_does_not_run_is_not_used(scene: Scene, state: str | None) 
     assert completions(scene.server, 2) == (2 if spare is None else 1), "one that waits for a node is not missing"
 
 
-def test_a_lost_spare_is_made_anew_at_the_next_restart(scene: Scene) -> None:
+def test_a_lost_spare_is_made_anew_at_the_next_restart(scene: AttemptScene) -> None:
     for place in range(NUM_NODES):
         scene.server.pod(RUN, "Running", place)
     scene.next_attempt("failure")
@@ -121,7 +121,7 @@ def test_a_lost_spare_is_made_anew_at_the_next_restart(scene: Scene) -> None:
     assert config(scene.server, 2) == ([1], {"1": None}), "it imports what any node does"
 
 
-def test_a_spare_of_a_later_job_is_used_too(scene: Scene) -> None:
+def test_a_spare_of_a_later_job_is_used_too(scene: AttemptScene) -> None:
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)]
     for _ in range(2):
         scene.end_attempt()
@@ -137,7 +137,7 @@ def test_a_spare_of_a_later_job_is_used_too(scene: Scene) -> None:
     assert config(scene.server, 3) == ([1], {"1": [2, 0]})
 
 
-def test_a_pod_that_had_a_place_is_no_spare(scene: Scene) -> None:
+def test_a_pod_that_had_a_place_is_no_spare(scene: AttemptScene) -> None:
     """It was given up, as one whose node did not answer; it must not train beside the spare that has its place."""
     for place in (0, 1, 2):
         scene.server.pod(RUN, "Running", place)
@@ -156,7 +156,7 @@ def test_a_pod_that_had_a_place_is_no_spare(scene: Scene) -> None:
 # -- supervisors that end in between ----------------------------------------------------------------------------------
 
 
-def test_a_supervisor_that_ends_before_the_refill_is_followed_by_one_that_makes_it(scene: Scene) -> None:
+def test_a_supervisor_that_ends_before_the_refill_is_followed_by_one_that_makes_it(scene: AttemptScene) -> None:
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)]
     scene.next_attempt()
     scene.server.fails = refusing(status(503, "ServiceUnavailable"), "POST", plural="jobs")
@@ -171,7 +171,7 @@ def test_a_supervisor_that_ends_before_the_refill_is_followed_by_one_that_makes_
     assert completions(scene.server, 2) == 1
 
 
-def test_a_refill_that_is_refused_is_a_warning(scene: Scene) -> None:
+def test_a_refill_that_is_refused_is_a_warning(scene: AttemptScene) -> None:
     for place in (0, 2, 3):
         scene.server.pod(RUN, "Running", place)
     scene.next_attempt()
@@ -181,7 +181,7 @@ def test_a_refill_that_is_refused_is_a_warning(scene: Scene) -> None:
     assert "no spare could be created: " in warned.message
 
 
-def test_where_a_spare_refuses_its_order_all_pods_are_new_and_there_is_another(scene: Scene) -> None:
+def test_where_a_spare_refuses_its_order_all_pods_are_new_and_there_is_another(scene: AttemptScene) -> None:
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)]
     scene.control.refuses = {names[2]}
     scene.next_attempt()
@@ -192,7 +192,7 @@ def test_where_a_spare_refuses_its_order_all_pods_are_new_and_there_is_another(s
     assert scene.server.names("Job") == ["r-1-2"]
 
 
-def test_problems_of_spares_are_none_of_the_attempt(scene: Scene) -> None:
+def test_problems_of_spares_are_none_of_the_attempt(scene: AttemptScene) -> None:
     told = [
         ("Pod", f"{RUN}-1-3-abcde", "FailedScheduling", "0/2 nodes are available"),
         ("Pod", f"{RUN}-1-1-abcde", "FailedMount", "no claim"),
@@ -212,7 +212,7 @@ def test_problems_of_spares_are_none_of_the_attempt(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("phase", ["succeeded", "failed", "stopped"])
-def test_spares_end_with_their_run(scene: Scene, phase: str) -> None:
+def test_spares_end_with_their_run(scene: AttemptScene, phase: str) -> None:
     running = scene.server.pod(RUN, "Running", 3)
     waiting = scene.server.pod(RUN, "Pending", 4)
     trained = scene.server.pod(RUN, "Completed", 0)
@@ -238,7 +238,7 @@ def test_pods_of_an_attempt_are_told_by_their_first(tmp_path: Path) -> None:
     assert PodAssignment.new(1, 2).first_attempts(tmp_path / "attempt-1") == (1, 1)
 
 
-def test_the_log_of_a_spare_is_read_from_the_attempt_that_it_began(tmp_path: Path, scene: Scene) -> None:
+def test_the_log_of_a_spare_is_read_from_the_attempt_that_it_began(tmp_path: Path, scene: AttemptScene) -> None:
     lines = {
         f"{RUN}-1-0-abcde": stream(
             begin("t1"), ("0", b"first\n"), ("a", b"over t1\n"), ("a", b"2\n"), begin("t2"), ("0", b"second\n")

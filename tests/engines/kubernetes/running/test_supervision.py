@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import HTML_404, Answer, ObjectServer, Request, refusing, status
+from tests.engines.kubernetes.scene import RunScene
 from tests.helpers.clock import Clock
 from tests.helpers.until import until
 
@@ -27,7 +28,6 @@ from windlass.engines.kubernetes.access.lease import (
     is_same_place,
 )
 from windlass.engines.kubernetes.access.login import AGAIN_SECONDS
-from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.planned import numbered
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
@@ -41,14 +41,13 @@ from windlass.engines.kubernetes.running.backend import UNFINISHED, KubernetesBa
 from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError, UsageError
-from windlass.plan.plan import Plan
 from windlass.plan.steps import ClusterStep
 from windlass.runs import stop_request
 from windlass.runs.clock import Clock as RealClock
 from windlass.runs.context import Context
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
-from windlass.runs.store import RunWriter, Store
+from windlass.runs.store import Store
 from windlass.spec.job import Job
 from windlass.spec.targets import KubernetesTarget
 from windlass.supervise.backend import HeldElsewhere, Intent, TargetUnavailable
@@ -310,58 +309,14 @@ def test_a_command_sees_a_holder_of_another_home(anchored: ObjectServer, client:
 # -- a run ------------------------------------------------------------------------------------------------------------
 
 
-class Scene:
-    """The record of a run on this server, and what is to be done for it in the cluster."""
-
-    def __init__(self, server: ObjectServer, folder: Path, **fields: Any) -> None:
-        config = server.kubeconfig(folder)
-        target = KubernetesTarget(name="lab", context="lab", namespace="team", image="image")
-        job = Job.model_validate({"name": "case", "command": ["true"], **fields})
-        cluster = Cluster("v1.34.0", frozenset(way.api for way in WORKLOADS.values()))
-        facts = Facts(CodeFacts(str(folder), True, True, None), cluster, config)
-        self.plan: Plan = plan(job, target, facts, "r-1", boot_program())
-        self.server = server
-        self.store = Store(folder / "home")
-        self.engine = KubernetesEngine(self.store)
-        self.dir = self.store.run_dir("r-1")
-
-    def close(self) -> None:
-        self.store.close()
-
-    def create(self, at: float = 1000.0) -> RunWriter:
-        return self.store.create(
-            "r-1", name="case", target="lab", output_dir="out", plan=self.plan.to_text(), time=at, restarts=0
-        )
-
-    def end(self, phase: Phase = Phase.LOST) -> None:
-        writer = self.create()
-        writer.append(
-            entry_of("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0], "reason": "first"})
-        )
-        writer.append(entry_of("end", {"phase": phase.value}))
-        writer.close()
-
-    def pod(self, name: str, phase: str = "Running") -> None:
-        labels = {layout.RUN_LABEL: "r-1", layout.MANAGED_LABEL: "windlass", layout.ATTEMPT_LABEL: "1"}
-        place = {"batch.kubernetes.io/job-completion-index": name.rpartition("-")[2]}
-        self.server.put(
-            "Pod",
-            name,
-            labels,
-            spec={"containers": [{"name": "node"}]},
-            status={"phase": phase},
-            metadata={"annotations": place},
-        )
-
-
 @pytest.fixture
-def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(server, tmp_path)
+def scene(server: ObjectServer, tmp_path: Path) -> Iterator[RunScene]:
+    scene = RunScene(server, tmp_path)
     yield scene
     scene.store.close()
 
 
-def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: Scene) -> None:
+def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: RunScene) -> None:
     scene.end()
     scene.server.anchor("r-1")
     scene.server.job("r-1", "Running")
@@ -378,7 +333,7 @@ def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: Scene) ->
     assert scene.engine.status("r-1").supervision.condition is None
 
 
-def test_a_stop_after_the_end_needs_the_cluster_only_where_the_record_may_be_wrong(scene: Scene) -> None:
+def test_a_stop_after_the_end_needs_the_cluster_only_where_the_record_may_be_wrong(scene: RunScene) -> None:
     scene.end(Phase.FAILED)
     scene.server.fails = lambda _: status(503, "ServiceUnavailable")
     scene.engine.stop("r-1")
@@ -391,7 +346,7 @@ def test_a_stop_after_the_end_needs_the_cluster_only_where_the_record_may_be_wro
         scene.engine.stop("r-1")
 
 
-def test_rm_deletes_pods_whose_maker_is_gone(scene: Scene) -> None:
+def test_rm_deletes_pods_whose_maker_is_gone(scene: RunScene) -> None:
     scene.end()
     scene.pod("r-1-1-0")
     scene.engine.delete("r-1")
@@ -399,7 +354,7 @@ def test_rm_deletes_pods_whose_maker_is_gone(scene: Scene) -> None:
 
 
 def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
-    scene: Scene,
+    scene: RunScene,
 ) -> None:
     writer = scene.create()
     backend = KubernetesBackend(scene.plan, scene.dir)
@@ -430,7 +385,7 @@ def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
     ids=["no-attempt", "succeeded", "upload", "failed"],
 )
 def test_the_end_is_marked_for_other_machines_as_it_is_recorded(
-    scene: Scene, exit_codes: list[int], phase: str, how: str
+    scene: RunScene, exit_codes: list[int], phase: str, how: str
 ) -> None:
     scene.server.anchor("r-1")
     writer = scene.create()
@@ -451,7 +406,7 @@ def test_the_end_is_marked_for_other_machines_as_it_is_recorded(
     ("answer", "kind"),
     [(status(401, "Unauthorized"), "LoginFailed"), (status(503, "ServiceUnavailable"), "ClusterUnreachable")],
 )
-def test_a_start_that_cannot_be_made_now_is_not_refused(scene: Scene, answer: Answer, kind: str) -> None:
+def test_a_start_that_cannot_be_made_now_is_not_refused(scene: RunScene, answer: Answer, kind: str) -> None:
     writer = scene.create()
     backend = KubernetesBackend(scene.plan, scene.dir)
     scene.server.fails = refusing(answer, "POST")
@@ -463,7 +418,7 @@ def test_a_start_that_cannot_be_made_now_is_not_refused(scene: Scene, answer: An
     writer.close()
 
 
-def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: Scene) -> None:
+def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: RunScene) -> None:
     writer = scene.create()
     backend = KubernetesBackend(scene.plan, scene.dir)
     writer.append(
@@ -482,7 +437,7 @@ def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: Scene) -> N
 
 
 @pytest.mark.parametrize(("phase", "deleted"), [("Running", 1), ("Succeeded", 0)])
-def test_a_pod_that_has_ended_is_not_deleted_to_end_it(scene: Scene, phase: str, deleted: int) -> None:
+def test_a_pod_that_has_ended_is_not_deleted_to_end_it(scene: RunScene, phase: str, deleted: int) -> None:
     """Its log may not have been read: it ended while no supervisor watched."""
     scene.pod("r-1-1-0", phase)
     scene.server.job("r-1", "Running")
@@ -497,7 +452,7 @@ def test_a_pod_that_has_ended_is_not_deleted_to_end_it(scene: Scene, phase: str,
     backend.close()
 
 
-def test_a_start_that_is_forbidden_is_refused(scene: Scene) -> None:
+def test_a_start_that_is_forbidden_is_refused(scene: RunScene) -> None:
     writer = scene.create()
     backend = KubernetesBackend(scene.plan, scene.dir)
     scene.server.fails = refusing(status(403, "Forbidden"), "POST")
@@ -507,7 +462,7 @@ def test_a_start_that_is_forbidden_is_refused(scene: Scene) -> None:
     writer.close()
 
 
-def test_a_submission_that_fails_says_what_it_could_not_remove(scene: Scene) -> None:
+def test_a_submission_that_fails_says_what_it_could_not_remove(scene: RunScene) -> None:
     def fails(request: Request) -> Answer | None:
         if request.verb == "DELETE" or (request.verb == "POST" and request.plural == "services"):
             return status(403, "Forbidden", "not for you")
@@ -523,7 +478,7 @@ def test_a_submission_that_fails_says_what_it_could_not_remove(scene: Scene) -> 
     assert scene.store.count() == 0
 
 
-def test_a_submission_that_fails_leaves_nothing(scene: Scene) -> None:
+def test_a_submission_that_fails_leaves_nothing(scene: RunScene) -> None:
     scene.server.fails = refusing(status(422, "Invalid"), "POST", plural="services")
     with pytest.raises(Refused) as error:
         scene.engine.submit(scene.plan)
@@ -537,7 +492,7 @@ def test_a_resume_before_the_first_attempt_forgets_the_end(
     server: ObjectServer, tmp_path: Path, fields: dict[str, Any]
 ) -> None:
     """As of a run that was stopped while its data was staged: the request would stop it again."""
-    scene = Scene(server, tmp_path, **fields)
+    scene = RunScene(server, tmp_path, **fields)
     server.anchor("r-1")
     for mark in (layout.STOP_MARK, layout.END_MARK):
         server.mark("r-1", mark)
@@ -552,7 +507,7 @@ def test_a_resume_before_the_first_attempt_forgets_the_end(
     scene.close()
 
 
-def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: Scene) -> None:
+def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: RunScene) -> None:
     scene.create().close()
     scene.server.anchor("r-1")
     client = Client("lab", "team", str(scene.plan.only(ClusterStep).kubeconfig))
@@ -564,7 +519,7 @@ def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: Scene) -> No
     assert [event.kind for event in scene.store.events("r-1")] == ["created"]
 
 
-def test_a_login_that_is_gone_hides_no_record(scene: Scene) -> None:
+def test_a_login_that_is_gone_hides_no_record(scene: RunScene) -> None:
     scene.create().close()
     Path(scene.plan.only(ClusterStep).kubeconfig).unlink()
     found = scene.engine.status("r-1")
@@ -581,7 +536,7 @@ def test_a_login_that_is_gone_hides_no_record(scene: Scene) -> None:
     ],
 )
 def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_anything_is_made(
-    scene: Scene, changed: dict[str, str], message: str
+    scene: RunScene, changed: dict[str, str], message: str
 ) -> None:
     """The target was set up for supervisors, or changed, since the run began."""
     scene.end(Phase.FAILED)
@@ -606,7 +561,7 @@ def test_the_pods_of_each_kind_have_a_deadline_behind_the_time_limit(
     server: ObjectServer, tmp_path: Path, via: str
 ) -> None:
     fields: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
-    scene = Scene(server, tmp_path, timeout="1h", grace="30s", nodes=2, kubernetes={"via": via}, **fields)
+    scene = RunScene(server, tmp_path, timeout="1h", grace="30s", nodes=2, kubernetes={"via": via}, **fields)
     objects = numbered(scene.plan, 2, 2)
     assert deadlines(objects) == {deadline_seconds(3600, 30)}
     assert pod_spec(objects)["activeDeadlineSeconds"] > 3600 + 30
@@ -621,7 +576,7 @@ def deadlines(objects: Any) -> set[int]:
 
 
 def test_the_pods_of_an_attempt_get_the_rest_of_the_limit(server: ObjectServer, tmp_path: Path) -> None:
-    scene = Scene(server, tmp_path, timeout="1h", grace="30s")
+    scene = RunScene(server, tmp_path, timeout="1h", grace="30s")
     writer = scene.create(at=time.time() - 3000)
     backend = KubernetesBackend(scene.plan, scene.dir)
     backend.create_first(Recorder(writer), backend.create_shared())
@@ -640,7 +595,7 @@ def test_a_trainjob_goes_before_the_runtime_without_which_trainer_admits_no_end_
     server: ObjectServer, tmp_path: Path, via: str, maker: str, owner: tuple[str, str, bool | None]
 ) -> None:
     server.served |= {"trainjobs", "trainingruntimes"}
-    scene = Scene(server, tmp_path, nodes=2, kubernetes={"via": via})
+    scene = RunScene(server, tmp_path, nodes=2, kubernetes={"via": via})
     writer = scene.create()
     backend = KubernetesBackend(scene.plan, scene.dir)
     backend.create_first(Recorder(writer), backend.create_shared())
@@ -655,7 +610,7 @@ def test_a_trainjob_goes_before_the_runtime_without_which_trainer_admits_no_end_
     )
 
 
-def test_a_failing_cluster_is_no_sign_that_no_pod_lives(scene: Scene) -> None:
+def test_a_failing_cluster_is_no_sign_that_no_pod_lives(scene: RunScene) -> None:
     backend = KubernetesBackend(scene.plan, scene.dir)
     assert not backend.lives()
     scene.pod("r-1-1-0")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, status
-from tests.engines.kubernetes.supervisor.test_runs import OF_SUPERVISOR, RUN, Scene, scene
+from tests.engines.kubernetes.scene import SUPERVISED_RUN as RUN
+from tests.engines.kubernetes.scene import SupervisedScene
+from tests.engines.kubernetes.supervisor.test_runs import OF_SUPERVISOR, scene
 from tests.helpers.until import BOUND_SECONDS, until
 
 from windlass.actions import artifacts
@@ -96,7 +98,9 @@ def test_it_does_not_hold_them_for_ever_nor_give_up_while_the_server_is_away(
     assert len(pauses) == 3
 
 
-def test_a_pod_that_replaces_one_with_outputs_records_once_that_they_are_lost(scene: Scene, tmp_path: Path) -> None:
+def test_a_pod_that_replaces_one_with_outputs_records_once_that_they_are_lost(
+    scene: SupervisedScene, tmp_path: Path
+) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
     scene.engine.status(RUN)
     run_dir, writer = tmp_path / "pod", scene.store.writer(RUN)
@@ -110,7 +114,7 @@ def test_a_pod_that_replaces_one_with_outputs_records_once_that_they_are_lost(sc
 
 
 @pytest.mark.parametrize("how", ["here", "fetched"])
-def test_outputs_that_are_here_or_were_fetched_are_not_lost(scene: Scene, tmp_path: Path, how: str) -> None:
+def test_outputs_that_are_here_or_were_fetched_are_not_lost(scene: SupervisedScene, tmp_path: Path, how: str) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
     scene.engine.status(RUN)
     run_dir, writer = tmp_path / "pods" / "run", scene.store.writer(RUN)
@@ -127,13 +131,15 @@ def test_outputs_that_are_here_or_were_fetched_are_not_lost(scene: Scene, tmp_pa
 # -- the machine ------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_without_outputs_is_not_asked_for_any(scene: Scene) -> None:
+def test_a_run_without_outputs_is_not_asked_for_any(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 1), RunEnded(Phase.SUCCEEDED, exit_code=0))
     assert scene.engine.status(RUN).output_dir == "in the pods"
     assert not [request for request in scene.server.requests if request.plural == "pods"]
 
 
-def test_outputs_that_are_here_show_their_place_and_are_marked_for_the_pod(scene: Scene, tmp_path: Path) -> None:
+def test_outputs_that_are_here_show_their_place_and_are_marked_for_the_pod(
+    scene: SupervisedScene, tmp_path: Path
+) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
     run_dir = brought(scene.store.run_dir(RUN))
     seen = scene.engine.status(RUN)
@@ -145,7 +151,7 @@ def test_outputs_that_are_here_show_their_place_and_are_marked_for_the_pod(scene
     assert scene.client.get("v1", "ConfigMap", MARK)["data"] == {"by": "my-host"}
 
 
-def test_outputs_of_a_later_end_are_others(scene: Scene) -> None:
+def test_outputs_of_a_later_end_are_others(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.FAILED, exit_code=1))
     seen = scene.engine.status(RUN)
     run_dir = brought(scene.store.run_dir(RUN), "00" * 32)
@@ -154,7 +160,9 @@ def test_outputs_of_a_later_end_are_others(scene: Scene) -> None:
     assert not outputs.is_due(seen, run_dir)
 
 
-def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them(scene: Scene, tmp_path: Path) -> None:
+def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them(
+    scene: SupervisedScene, tmp_path: Path
+) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
     assert scene.engine.status(RUN).phase is Phase.SUCCEEDED
     with pytest.raises(UsageError, match="no longer in the cluster: its supervisor's pod has ended"):
@@ -173,7 +181,7 @@ def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them
 
 @pytest.mark.parametrize("before", [{}, {"restartCount": 1, "lastState": {"terminated": {"exitCode": 137}}}])
 def test_they_are_read_from_the_supervisors_container_of_the_pod_that_runs(
-    scene: Scene, before: dict[str, object]
+    scene: SupervisedScene, before: dict[str, object]
 ) -> None:
     running = {"containerStatuses": [{"name": "supervisor", "state": {"running": {}}, **before}]}
     ended = {"containerStatuses": [{"name": "supervisor", "state": {"terminated": {"exitCode": 0}}}]}
@@ -185,7 +193,7 @@ def test_they_are_read_from_the_supervisors_container_of_the_pod_that_runs(
     assert outputs._python(found) == "python3.13"
 
 
-def test_one_process_fetches_at_a_time(scene: Scene) -> None:
+def test_one_process_fetches_at_a_time(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
     seen, run_dir = scene.engine.status(RUN), scene.store.run_dir(RUN)
     with locked(run_dir / "output.lock", is_patient=False) as is_held:
@@ -195,7 +203,7 @@ def test_one_process_fetches_at_a_time(scene: Scene) -> None:
         outputs.fetch(scene.client, seen, run_dir, "host", is_patient=False)
 
 
-def test_a_resume_forgets_that_they_were_fetched(scene: Scene) -> None:
+def test_a_resume_forgets_that_they_were_fetched(scene: SupervisedScene) -> None:
     scene.server.mark(RUN, layout.FETCHED_MARK)
     tombstones.forget(scene.client, RUN)
     assert MARK not in scene.server.names("ConfigMap")

@@ -7,13 +7,13 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import BEGAN, ObjectServer
+from tests.engines.kubernetes.scene import SUPERVISED_RUN as RUN
+from tests.engines.kubernetes.scene import SupervisedScene
 from tests.engines.kubernetes.supervisor.test_damaged import with_request
 
 from windlass.actions.api import Run
@@ -31,9 +31,9 @@ from windlass.engines.kubernetes.running import shutdown
 from windlass.engines.kubernetes.supervisor import runs
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, Head, head_manifest
 from windlass.errors import UsageError
-from windlass.plan.plan import NO_PLAN, Plan
+from windlass.plan.plan import Plan
 from windlass.plan.steps import ClusterStep
-from windlass.runs.events import RECORD_VERSION, AttemptStarted, Created, Entry, Event, PhaseEntered, RunEnded
+from windlass.runs.events import RECORD_VERSION, AttemptStarted, Created, PhaseEntered, RunEnded
 from windlass.runs.phase import Phase
 from windlass.runs.record import ROTATED, Dropped, fold
 from windlass.runs.store import Store
@@ -41,70 +41,16 @@ from windlass.supervise.log_tail import LogTail
 from windlass.views.run import summary_of as run_summary
 from windlass.worker.protocol import LinesCounted
 
-RUN = "digits-7f3k2"
-HOLDER = f"{RUN}-supervisor-x_home_7-boot"
 OF_SUPERVISOR = {layout.RUN_LABEL: RUN, labels.COMPONENT: labels.SUPERVISOR}
 
 
-class Scene:
-    """A run of this machine in a cluster, and what its supervisor there writes."""
-
-    def __init__(self, server: ObjectServer, folder: Path, *, ago: float = 0.0) -> None:
-        self.server = server
-        self.began = time.time() - ago
-        self.events: list[Event] = []
-        server.anchor(RUN)
-        server.put("ServiceAccount", layout.SUPERVISOR_ACCOUNT)
-        self.client = server.client(folder)
-        config = server.kubeconfig(folder)
-        cluster = ClusterStep("", "team", "job", context="lab", kubeconfig=config, expires_seconds=ttl.WEEK_SECONDS)
-        steps = (cluster,)  # no supervisor can be started from it
-        plan = replace(NO_PLAN, run_id=RUN, engine="kubernetes", num_nodes=1, procs_per_node=1, steps=steps)
-        self.store = Store(folder / "home")
-        self.store.create(
-            RUN,
-            name="digits",
-            target="lab",
-            output_dir="in the pods",
-            plan=plan.to_text(),
-            time=self.began,
-            user="ann",
-            supervisor="cluster",
-        ).close()
-        self.events = self.store.events(RUN)
-        head = Head(tuple(self.events), summary_of(fold(self.events), {}), 0, "submitter")
-        self.client.create(head_manifest(self.client.get("v1", "ConfigMap", RUN), head))
-        self._record = ClusterRecord(self.client, RUN, HOLDER)
-        self.engine = KubernetesEngine(self.store)
-
-    def write(self, *entries: Entry, step: int = 0) -> None:
-        for entry in entries:
-            self.events.append(entry.event(len(self.events) + 1, self.began + len(self.events)))
-        self._record.write(self.events, fold(self.events), {"step": step})
-
-    def lease(self, ago: float) -> None:
-        """The Lease of the run, renewed so long ago."""
-        stamp = datetime.fromtimestamp(time.time() - ago, UTC).isoformat()
-        self.server.put(
-            "Lease",
-            RUN,
-            {layout.RUN_LABEL: RUN},
-            api="coordination.k8s.io/v1",
-            spec={"holderIdentity": HOLDER, "renewTime": stamp},
-        )
-
-    def close(self) -> None:
-        self.client.close()
-        self.store.close()
-
-
 @pytest.fixture
-def scene(server: ObjectServer, tmp_path: Path) -> Iterator[Scene]:
-    with closing(Scene(server, tmp_path)) as scene:
+def scene(server: ObjectServer, tmp_path: Path) -> Iterator[SupervisedScene]:
+    with closing(SupervisedScene(server, tmp_path)) as scene:
         yield scene
 
 
-def test_a_look_brings_what_the_supervisor_has_recorded(scene: Scene) -> None:
+def test_a_look_brings_what_the_supervisor_has_recorded(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING), step=7)
     status = scene.engine.status(RUN)
     assert (status.phase, len(status.attempts), status.progress.step) == (Phase.TRAINING, 1, 7)
@@ -115,7 +61,7 @@ def test_a_look_brings_what_the_supervisor_has_recorded(scene: Scene) -> None:
     assert not state.stale
 
 
-def test_lines_that_were_rotated_away_before_this_machine_read_them_are_shown(scene: Scene) -> None:
+def test_lines_that_were_rotated_away_before_this_machine_read_them_are_shown(scene: SupervisedScene) -> None:
     """The supervisor reads no logs, so its record has none of it."""
     scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
     tail = LogTail(scene.store.run_dir(RUN) / "attempt-1", 0, [0])
@@ -129,7 +75,7 @@ def test_lines_that_were_rotated_away_before_this_machine_read_them_are_shown(sc
 
 
 def test_a_run_of_a_python_program_keeps_what_it_knows_of_the_cluster(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: SupervisedScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "REFRESH_SECONDS", 600.0)
     scene.write(AttemptStarted(1, 2))
@@ -143,7 +89,7 @@ def test_a_run_of_a_python_program_keeps_what_it_knows_of_the_cluster(
     assert scene.engine.reconnected(scene.store)._in_cluster.client(RUN) is not known.client(RUN)
 
 
-def test_a_list_asks_only_for_runs_that_have_not_ended(scene: Scene) -> None:
+def test_a_list_asks_only_for_runs_that_have_not_ended(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 2), RunEnded(Phase.SUCCEEDED, exit_code=0))
     scene.engine.status(RUN)
     before = len(scene.server.requests)
@@ -151,7 +97,7 @@ def test_a_list_asks_only_for_runs_that_have_not_ended(scene: Scene) -> None:
     assert len(scene.server.requests) == before
 
 
-def test_one_list_shows_which_of_several_runs_have_news(scene: Scene, tmp_path: Path) -> None:
+def test_one_list_shows_which_of_several_runs_have_news(scene: SupervisedScene, tmp_path: Path) -> None:
     scene.write(AttemptStarted(1, 2), step=7)
     scene.engine.status(RUN)
     plan = scene.store.plan(RUN).to_text()
@@ -176,7 +122,7 @@ def test_one_list_shows_which_of_several_runs_have_news(scene: Scene, tmp_path: 
     assert len(scene.server.requests) - before == 1
 
 
-def test_a_cluster_that_is_away_leaves_the_last_status_and_a_condition(scene: Scene) -> None:
+def test_a_cluster_that_is_away_leaves_the_last_status_and_a_condition(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
     scene.engine.status(RUN)
     scene.server.stop()
@@ -193,7 +139,7 @@ def test_a_cluster_that_is_away_leaves_the_last_status_and_a_condition(scene: Sc
 def test_a_state_is_as_of_its_last_reading_or_for_a_new_command_as_of_its_last_event(
     server: ObjectServer, tmp_path: Path
 ) -> None:
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
         scene.lease(5.0)
         supervisor_pod(server, {"state": {"running": {}}})
@@ -208,7 +154,7 @@ def test_a_state_is_as_of_its_last_reading_or_for_a_new_command_as_of_its_last_e
             assert is_new or state.as_of >= before
 
 
-def test_a_run_that_another_machine_has_removed_ends_here_too(scene: Scene) -> None:
+def test_a_run_that_another_machine_has_removed_ends_here_too(scene: SupervisedScene) -> None:
     """With the real pause between two answers: it is as long as a command waits for one."""
     scene.write(AttemptStarted(1, 2))
     scene.engine.status(RUN)
@@ -218,12 +164,12 @@ def test_a_run_that_another_machine_has_removed_ends_here_too(scene: Scene) -> N
     assert (status.phase, status.supervision.stop_requested) == (Phase.STOPPED, True)
 
 
-def remove(scene: Scene) -> None:
+def remove(scene: SupervisedScene) -> None:
     for name in (RUN, layout.record_name(RUN)):
         scene.server.remove("ConfigMap", name)
 
 
-def test_a_run_that_has_expired_keeps_its_record_here_and_says_so(scene: Scene) -> None:
+def test_a_run_that_has_expired_keeps_its_record_here_and_says_so(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 2), RunEnded(Phase.SUCCEEDED, exit_code=0))
     assert scene.engine.status(RUN).supervision.condition is None
     remove(scene)
@@ -236,7 +182,7 @@ def test_a_run_that_has_expired_keeps_its_record_here_and_says_so(scene: Scene) 
 
 def test_a_run_whose_end_was_not_read_before_it_expired_is_lost(server: ObjectServer, tmp_path: Path) -> None:
     """Whether another machine has removed it, or it has ended and expired, is not known any more."""
-    with closing(Scene(server, tmp_path, ago=ttl.WEEK_SECONDS + 10)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=ttl.WEEK_SECONDS + 10)) as scene:
         scene.write(AttemptStarted(1, 2))
         scene.engine.status(RUN)
         remove(scene)
@@ -255,7 +201,7 @@ def test_a_run_whose_end_was_not_read_before_it_expired_is_lost(server: ObjectSe
 def test_a_run_without_a_supervisor_says_why(
     server: ObjectServer, tmp_path: Path, renewed_ago: float | None, pod: str | None, words: str
 ) -> None:
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
         if renewed_ago is not None:
             scene.lease(renewed_ago)
@@ -275,7 +221,7 @@ def test_a_run_without_a_supervisor_says_why(
 
 def test_a_supervisor_that_the_cluster_refuses_is_explained(server: ObjectServer, tmp_path: Path) -> None:
     """A quota, a LimitRange or admission refuses the pod: only events of its Job report that."""
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
         job = {"kind": "Job", "name": f"{RUN}-supervisor"}
         server.put(
@@ -312,7 +258,7 @@ def test_a_service_account_that_was_deleted_is_the_reason_and_set_up_again(
     server: ObjectServer, tmp_path: Path, has_pod: bool
 ) -> None:
     """Before the supervisor's pod is created, whose Job reports it; and later, when its token is refused."""
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 1), PhaseEntered(Phase.TRAINING))
         server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
         server.pod(RUN, "Running")
@@ -348,7 +294,7 @@ def test_a_service_account_that_was_deleted_is_the_reason_and_set_up_again(
 def test_a_supervisor_that_is_held_back_by_a_queue_is_explained(
     server: ObjectServer, tmp_path: Path, queue: dict[str, str], why: str
 ) -> None:
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         its = {layout.RUN_LABEL: RUN, **queue}
         server.put("Job", f"{RUN}-supervisor", its, api="batch/v1", status={}, spec={"suspend": True})
         condition = scene.engine.status(RUN).supervision.condition
@@ -356,7 +302,7 @@ def test_a_supervisor_that_is_held_back_by_a_queue_is_explained(
         assert f"has no pod ({why}); no pod trains" in condition.message
 
 
-def test_a_supervisor_that_is_being_deleted_receives_no_stop(scene: Scene, server: ObjectServer) -> None:
+def test_a_supervisor_that_is_being_deleted_receives_no_stop(scene: SupervisedScene, server: ObjectServer) -> None:
     server.put(
         "Pod",
         f"{RUN}-supervisor-x",
@@ -372,7 +318,7 @@ def test_a_supervisor_that_is_being_deleted_receives_no_stop(scene: Scene, serve
 
 def test_a_stop_ends_a_run_whose_supervisor_cannot_start(server: ObjectServer, tmp_path: Path) -> None:
     """As of an image that cannot be pulled: nothing else would ever write its end, and `rm` wants one."""
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene, Store(tmp_path / "elsewhere") as other:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene, Store(tmp_path / "elsewhere") as other:
         server.put(
             "Pod",
             f"{RUN}-supervisor-x",
@@ -390,7 +336,7 @@ def test_a_stop_ends_a_run_whose_supervisor_cannot_start(server: ObjectServer, t
 
 
 def test_pods_that_live_are_not_declared_stopped(server: ObjectServer, tmp_path: Path) -> None:
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
         scene.engine.stop(RUN)
         server.put(
@@ -451,7 +397,7 @@ NO_ROOM = {
     ids=["crash-loop", "out-of-memory", "image", "unschedulable"],
 )
 def test_a_supervisor_that_does_not_start_is_named_as_soon_as_the_cluster_reports_it(
-    scene: Scene,
+    scene: SupervisedScene,
     server: ObjectServer,
     container: dict[str, Any],
     status: dict[str, Any],
@@ -474,7 +420,7 @@ def test_a_supervisor_that_does_not_start_is_named_as_soon_as_the_cluster_report
 
 def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: ObjectServer, tmp_path: Path) -> None:
     """In `status` and `why`, in lists of one run and of several, and on a machine without the record."""
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.lease(300.0)
         its = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: RUN}
         server.put("Job", f"{RUN}-supervisor", its, api="batch/v1", row=("Running", "0/1"), status={})
@@ -524,7 +470,7 @@ def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: O
     "container", [{"state": {"running": {}}}, {"state": {"waiting": {"reason": "ContainerCreating"}}}]
 )
 def test_a_supervisor_that_is_being_started_is_none_that_is_absent(
-    scene: Scene, server: ObjectServer, container: dict[str, Any]
+    scene: SupervisedScene, server: ObjectServer, container: dict[str, Any]
 ) -> None:
     supervisor_pod(server, container)
     assert scene.engine.status(RUN).supervision.condition is None
@@ -534,7 +480,7 @@ def test_a_supervisor_that_is_being_started_is_none_that_is_absent(
     ("code", "metadata"), [(0, {}), (AGAIN, {"deletionTimestamp": BEGAN})], ids=["ended", "deleted"]
 )
 def test_a_supervisor_that_has_ended_before_a_resume_is_none_that_has_crashed(
-    scene: Scene, server: ObjectServer, code: int, metadata: dict[str, Any]
+    scene: SupervisedScene, server: ObjectServer, code: int, metadata: dict[str, Any]
 ) -> None:
     supervisor_pod(server, {"state": ended("Error", code)}, metadata)
     assert scene.engine.status(RUN).supervision.condition is None
@@ -544,7 +490,7 @@ def test_a_supervisor_that_has_ended_before_a_resume_is_none_that_has_crashed(
 def test_a_supervisor_that_crashes_later_is_named_though_its_lease_is_fresh(
     server: ObjectServer, tmp_path: Path
 ) -> None:
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
         scene.lease(5.0)
         supervisor_pod(server, {"state": {"running": {}}, "lastState": ended("Error", 1), "restartCount": 1})
@@ -561,7 +507,7 @@ def test_the_command_of_a_supervisor_that_its_container_cannot_execute_is_named(
 ) -> None:
     said = 'failed to create task: unable to start container process: exec: "/no/python": no such file: unknown'
     last = ended("StartError", 128, said)
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 2))
         supervisor_pod(server, {"state": BACK_OFF, "lastState": last, "restartCount": 2})
         condition = scene.engine.status(RUN).supervision.condition
@@ -569,7 +515,7 @@ def test_the_command_of_a_supervisor_that_its_container_cannot_execute_is_named(
         assert 'has crashed (exec: "/no/python": no such file, 2 restarts so far)' in condition.message
 
 
-def test_a_supervisor_that_was_restarted_receives_the_stop(scene: Scene, server: ObjectServer) -> None:
+def test_a_supervisor_that_was_restarted_receives_the_stop(scene: SupervisedScene, server: ObjectServer) -> None:
     supervisor_pod(server, {"state": {"running": {}}, "lastState": ended("Error", 1), "restartCount": 1})
     server.job(RUN, "Running")
     scene.engine.stop(RUN)
@@ -581,7 +527,7 @@ def test_a_state_is_as_of_the_last_sign_of_life_of_a_supervisor_that_is_overdue(
     server: ObjectServer, tmp_path: Path
 ) -> None:
     """Rank and supervisor are on a node that was lost, which the cluster has not found out."""
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
         supervisor_pod(server, {"state": {"running": {}}})
         scene.lease(30.0)
@@ -597,7 +543,7 @@ def test_a_state_is_as_of_the_last_sign_of_life_of_a_supervisor_that_is_overdue(
 def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_not_blamed(
     server: ObjectServer, tmp_path: Path, is_replaced: bool
 ) -> None:
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
         supervisor_pod(server, {"state": {"running": {}}}, conditions=[{"type": "Ready", "status": "False"}])
         if is_replaced:
@@ -626,7 +572,7 @@ def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_n
 def test_a_supervisor_beside_a_sidecar_that_is_not_ready_is_not_absent(server: ObjectServer, tmp_path: Path) -> None:
     """The kubelet reports such a pod as not ready too, with a reason: its node answers."""
     unready = [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]
-    with closing(Scene(server, tmp_path, ago=600.0)) as scene:
+    with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
         supervisor_pod(server, {"state": {"running": {}}}, conditions=unready)
         scene.lease(15.0)
@@ -634,7 +580,7 @@ def test_a_supervisor_beside_a_sidecar_that_is_not_ready_is_not_absent(server: O
         assert supervisor_status.acting(scene.client) == {RUN}
 
 
-def test_a_fresh_record_asks_for_no_lease(scene: Scene) -> None:
+def test_a_fresh_record_asks_for_no_lease(scene: SupervisedScene) -> None:
     scene.engine.status(RUN)
     assert not [request for request in scene.server.requests if request.plural == "leases"]
     assert supervisor_status.QUIET_SECONDS > 0
@@ -642,7 +588,7 @@ def test_a_fresh_record_asks_for_no_lease(scene: Scene) -> None:
 
 @pytest.mark.parametrize("is_supervised", [True, False])
 def test_a_stop_is_a_request_to_the_supervisor_where_there_is_one(
-    scene: Scene, server: ObjectServer, is_supervised: bool
+    scene: SupervisedScene, server: ObjectServer, is_supervised: bool
 ) -> None:
     if is_supervised:
         running = {"state": {"running": {}}, "name": "supervisor"}
@@ -659,12 +605,12 @@ def test_a_stop_is_a_request_to_the_supervisor_where_there_is_one(
     assert (f"{RUN}-1" in server.names("Job")) is is_supervised
 
 
-def test_a_run_that_goes_on_is_not_resumed(scene: Scene) -> None:
+def test_a_run_that_goes_on_is_not_resumed(scene: SupervisedScene) -> None:
     with pytest.raises(UsageError, match="has not ended"):
         scene.engine.resume(RUN)
 
 
-def test_a_run_that_has_succeeded_is_not_resumed_and_keeps_its_supervisor(scene: Scene) -> None:
+def test_a_run_that_has_succeeded_is_not_resumed_and_keeps_its_supervisor(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 1), RunEnded(Phase.SUCCEEDED, exit_code=0))
     scene.server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
     with pytest.raises(UsageError, match="has succeeded: nothing is left to do"):
@@ -677,7 +623,7 @@ def test_a_run_that_has_succeeded_is_not_resumed_and_keeps_its_supervisor(scene:
     [("team", "is supervised in the cluster, and with this change"), ("other", "target lab names namespace other")],
 )
 def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_anything_is_deleted(
-    scene: Scene, namespace: str, message: str
+    scene: SupervisedScene, namespace: str, message: str
 ) -> None:
     scene.write(AttemptStarted(1, 1), RunEnded(Phase.FAILED, exit_code=1))
     place = scene.store.plan(RUN).only(ClusterStep).request
@@ -689,14 +635,14 @@ def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_
     assert f"{RUN}-supervisor" in scene.server.names("Job")
 
 
-def test_a_client_is_kept_for_each_place(scene: Scene) -> None:
+def test_a_client_is_kept_for_each_place(scene: SupervisedScene) -> None:
     scene.engine.status(RUN)
     first = scene.engine._in_cluster.client(RUN)
     assert isinstance(first, Client)
     assert scene.engine._in_cluster.client(RUN) is first
 
 
-def test_a_record_begins_with_who_started_the_run(scene: Scene) -> None:
+def test_a_record_begins_with_who_started_the_run(scene: SupervisedScene) -> None:
     created = scene.store.events(RUN)[0].entry
     assert isinstance(created, Created)
     assert (created.user, created.supervisor, created.machine) == ("ann", "cluster", None)
