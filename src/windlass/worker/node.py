@@ -564,10 +564,12 @@ class Node:
 
 
 def run_node(path: str, wake: int | None, start: Start) -> int:
-    """Run the node of the spec file at `path`, with or without an external launcher; 0 if all its ranks succeeded."""
+    """Runs the node of the spec file at `path`, with or without an external launcher. Returns 0 if all its ranks
+    succeeded.
+    """
     spec = read_spec(path)
     if spec.launch is not None:
-        from windlass.worker.external_launcher import LaunchedNode  # only where mpirun or torchrun starts the ranks
+        from windlass.worker.external_launcher import LaunchedNode  # only needed when mpirun starts the ranks
 
         return LaunchedNode(spec, wake, start).run()
     return Node(spec, wake, start).run()

@@ -1,10 +1,10 @@
-"""Turns the raw output of one rank into progress: where it is, how fast it is, and what its loss is.
+"""Extracts progress from the output of one rank: position in the training, speed and loss.
 
-Three readers, the first that finds something in a rank's output being the one for it: the structured lines that
-`windlass.train.report` writes, the regular expression of the job, and the formats that training code is known to print.
-What no structured line has reported, such as the loss of a script whose `Checkpoint` counts its steps, is read by the
-other two; a step is not, since a script may print the number of a batch in its epoch.
-Precision goes over recall: a line that may be about something else gives nothing.
+There are three readers, and the first one that finds progress in a rank's output is used for that rank: the structured
+lines written by `windlass.train.report`, the job's own regular expression, and the formats of common training code.
+Fields that no structured line reports, such as the loss of a script whose `Checkpoint` counts the steps, are taken from
+the other two readers. Steps are not, because a script may print the number of a batch within its epoch. Precision is
+preferred to recall: a line that may have another meaning is ignored.
 """
 
 from __future__ import annotations
@@ -21,56 +21,58 @@ from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, is_hi
 MARKER = b"::windlass "
 _CHECKPOINT = MARKER + b'{"checkpoint": {'
 _COUNTS = "counts"
-"""The action that a `Checkpoint` reports before the first step that it counts."""
+"""Action that a `Checkpoint` reports before the first step that it counts."""
 _CHECKPOINT_ACTIONS = ("saved", "restored", "refused", "none-verified", "failed", "skipped")
-_MOST_CHECKPOINTS = 256  # between two looks of the node
+_MOST_CHECKPOINTS = 256  # between two reads by the node
 GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
-"""What a job's own expression may name; `samples` is samples a second."""
+"""Group names allowed in a job's own expression; `samples` is samples per second."""
 
 LOSS_GAPS, LOSS_STEPS = 3, 30
-"""A printed loss is outdated after LOSS_GAPS times the longest gap between two, plus LOSS_STEPS."""
+"""A printed loss is outdated after LOSS_GAPS times the longest gap between two losses, plus LOSS_STEPS, in steps."""
 
 _PARTIAL_BYTES = 64 << 10
 _TAIL_BYTES = 16 << 10
 _LINES = 32
-_LINES_AFTER_STEP = 4  # how much further back than the newest step a loss or an epoch is looked for
+_LINES_AFTER_STEP = 4  # further lines, before the newest step, that are searched for a loss or an epoch
 
-# Fields that belong together: they come from one line, so that no step is shown with another bar's total.
+# Fields of one group are taken from a single line, so that no step is shown with the total of another bar.
 _OF_STEP = ("step", "total", "rate", "samples_per_second", "percent", "phase")
 _TOGETHER = (_OF_STEP, ("loss",), ("epoch",), ("metrics",))
 
 
 class Recogniser:
-    """Reads the output of one rank, in pieces of any size, and gives what is new of its progress."""
+    """Reads the output of one rank in pieces of any size, and returns new progress."""
 
     def __init__(self, pattern: str | None = None) -> None:
-        """`pattern` is the job's own expression, searched in each line; raises ValueError where it cannot serve."""
+        """`pattern` is the job's own regular expression, searched in each line. Raises ValueError if it is invalid."""
         self._pattern = _own_pattern(pattern) if pattern is not None else None
         self._partial = b""
         self._partial_was_read = False
         self._only = ""
         self._reported: frozenset[str] = frozenset()
-        """Fields that structured lines report: they are not read from other lines."""
+        """Fields reported by structured lines; they are not read from other lines."""
         self._step = self._loss_step = self._loss_gap = 0
-        """The newest step of structured lines; that at which a loss was last read; the most steps between two."""
+        """Newest step of structured lines; step at which a loss was last read; longest gap between two losses, in
+        steps."""
         self._has_loss = self._is_loss_new = False
         """Whether there is a loss; whether it was read after the newest step, so that its own step is not known yet."""
         self._evaluating = False
         self.checkpoints: list[dict[str, Any]] = []
-        """Checkpoint events, each once and in order; the reader empties it."""
+        """Checkpoint events, each once and in order; emptied by the reader."""
         self.beginning = TrainingStart(self._of_line)
-        """Where the training begins, as far as the output shows it."""
+        """Detects where the training begins, as far as the output shows it."""
         self.losses = Losses()
-        """Where the loss is no longer finite."""
+        """Detects where the loss becomes NaN or infinite."""
 
     def feed(self, chunk: bytes) -> Progress | None:
-        """The newest progress in what `chunk` completes, or None; never raises, whatever the bytes are.
+        """Returns the newest progress in the lines that `chunk` completes, or None. Never raises, whatever the bytes
+        are.
 
-        Keys, each only where the line has it: step and total (of the run or of the epoch, as in the line),
-        epoch, loss, rate (steps a second), samples_per_second, phase, message, percent (0 to 100, only where there is
-        no total) and metrics (name to number). Numbers that JSON does not know are "nan", "inf" and "-inf". Of known
-        formats the phase is "evaluating", and "training" with the first step after it.
-        All structured lines are read; of other lines the last 32 of a chunk.
+        Keys, if the line has them: step and total (of the run or of the epoch, as printed), epoch, loss, rate (steps
+        per second), samples_per_second, phase, message, percent (0 to 100, only without a total) and metrics (name to
+        number). Numbers that JSON cannot express are "nan", "inf" and "-inf". For known formats the phase is
+        "evaluating", and "training" with the first step after it. All structured lines are read, and the last 32 other
+        lines of a chunk.
         """
         data = self._partial + chunk if self._partial else chunk
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
@@ -87,8 +89,10 @@ class Recogniser:
         return self._without_old_loss({**(found or {}), **(structured or {})}) or None
 
     def _without_old_loss(self, found: Progress) -> Progress:
-        """The same, with None in place of a loss that has not been read for several times as many steps as usual, and
-        of the epoch that was printed with it: the script prints none any more, while its steps are counted.
+        """Sets an outdated loss to None, and the epoch that was printed with it.
+
+        A loss is outdated if the script has printed none for several times the usual number of steps while steps are
+        counted.
         """
         if "step" not in self._reported:
             return found
@@ -107,7 +111,7 @@ class Recogniser:
         return found
 
     def _unreported(self, printed: Progress | None) -> Progress:
-        """Fields of a printed line that no structured line reports."""
+        """Returns the fields of a printed line that no structured line reports."""
         return {name: value for name, value in (printed or {}).items() if name not in self._reported}
 
     def _take_reported(self, fields: Mapping[str, Any]) -> None:
@@ -118,11 +122,11 @@ class Recogniser:
         tail_at = max(0, end - _TAIL_BYTES)
         lines = _last_lines(data[tail_at:end], cut=tail_at > 0 or len(previous) >= _PARTIAL_BYTES)
         if was_read and lines and previous.startswith(lines[0]):
-            lines = lines[1:]  # a bar that was read before its end came
+            lines = lines[1:]  # a bar that was already read while it was incomplete
         return self._of_lines(lines)
 
     def _follow_loss(self, found: Progress, data: bytes) -> None:
-        """Each line of a chunk is read only where the loss is no longer finite in the newest one."""
+        """Tracks the loss. If the newest loss is the first that is not finite, each line of the chunk is read."""
         if self.losses.is_change(found):
             kind = self._only or "known"
             for line in data.replace(b"\r", b"\n").split(b"\n"):
@@ -138,7 +142,7 @@ class Recogniser:
         self.beginning.restored.clear()
 
     def _of_line(self, line: bytes) -> tuple[str, Progress] | None:
-        """The progress of one line by itself, and which of the readers has found it."""
+        """Returns the progress of a single line, and the kind of reader that found it."""
         at = line.find(MARKER)
         if at >= 0:
             if _is_count(line, at):
@@ -151,9 +155,10 @@ class Recogniser:
         return ("known", fields) if fields else None
 
     def _structured(self, data: bytes) -> Progress | None:
-        """What the structured lines of `data` report in all, the newest value of each field; None for none of them.
+        """Returns the newest value of each field in the structured lines of `data`; None if there are no such lines.
 
-        Their first steps count in place of a bar's, and of checkpoints each line is an event.
+        The first steps of structured lines replace those of a progress bar. Each line about a checkpoint becomes an
+        event.
         """
         found: Progress | None = None
         at = data.find(MARKER)
@@ -161,7 +166,7 @@ class Recogniser:
             end = data.find(b"\n", at)
             if end < 0:
                 if len(data) - at <= _PARTIAL_BYTES // 8:
-                    self._partial = data[at:]  # not whole yet, also where a terminal has put \r before \n
+                    self._partial = data[at:]  # incomplete, also if a terminal has put \r before \n
                 break
             if _is_count(data, at):
                 self._take_reported({"step": 0})
@@ -193,7 +198,7 @@ class Recogniser:
                     return own
         if self._only == "pattern":
             return None
-        # tqdm ends a bar by beginning the next one, which may be an hour later.
+        # tqdm ends a bar only when it starts the next one, which may be an hour later.
         if self._partial[-64:].rstrip().endswith(b"]") and len(self._partial) <= LINE_CHARS:
             self._partial_was_read = True
             lines = [*lines, self._partial]
@@ -223,7 +228,9 @@ def _own_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _last_lines(data: bytes, *, cut: bool) -> list[bytes]:
-    """The last lines of `data`, which ends with one; the first piece is dropped where it is only a line's end."""
+    """Returns the last lines of `data`, which ends with a line end. With `cut`, the first line is incomplete and
+    dropped.
+    """
     lines = data.replace(b"\r", b"\n").split(b"\n")
     if cut:
         lines = lines[1:]
@@ -255,7 +262,7 @@ def _newest(lines: list[bytes]) -> Progress | None:
 
 
 def _from_json(data: bytes) -> dict[str, Any]:
-    """The object in a line; an empty one where there is none."""
+    """Returns the JSON object in a line; empty if there is none."""
     try:
         value = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -264,7 +271,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
 
 
 def _checked(value: dict[str, Any], fields: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """The fields of a line, each only where it makes sense."""
+    """Returns the valid fields of a line, converted by `fields`."""
     found = {name: check(value[name]) for name, check in fields.items() if name in value}
     return {name: checked for name, checked in found.items() if checked is not None}
 

@@ -1,9 +1,9 @@
-"""Messages between supervisor and node worker: a node spec to the worker, node events back.
+"""Messages between supervisor and node worker: the supervisor sends a node spec, the worker sends node events.
 
-A node event is a line of JSON in the events file of its node (`node-K.events`), or in the log of its pod. The file is
-the channel: a supervisor may be killed and replaced, and nothing is lost. `runs/node_events.py` reads it.
+A node event is a line of JSON in the events file of its node (`node-K.events`), or in the log of its pod. Events are
+kept in the file, so none are lost if the supervisor is killed and replaced. `runs/node_events.py` reads them.
 
-Field names are those of the JSON data. `VERSION` changes when a worker of another version would misread a spec.
+Field names are those of the JSON data. `VERSION` must change if a worker of another version would misread a spec.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from windlass.worker.values import ShapeError, Value
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_NOW_SIGNAL = signal.SIGUSR1
 STACKS_SIGNAL = signal.SIGUSR2
-"""The signal at which a node worker dumps the stacks of all live ranks."""
+"""Signal at which a node worker dumps the stacks of all live ranks."""
 NODE_TAG = "n"
-"""Tag of a pod's log lines with events of the node; those of a rank have its number."""
+"""Tag of lines with node events in a pod's log; lines of a rank have its number as their tag."""
 POD = "w"
-"""Of lines of the pod's own process."""
+"""Tag of lines of the pod's own processes."""
 ATTEMPT = "a"
-"""Of lines between two attempts."""
+"""Tag of lines that separate attempts."""
 GRACE_OVER = "grace-over"
 """Code of the warning that ranks had not exited when their grace period ended, and were killed."""
 OUTPUTS_INCOMPLETE = "outputs-incomplete"
-"""Code of the warning that files which ranks wrote to their output are not in that of the run."""
+"""Code of the warning that output files of ranks are missing in the outputs of the run."""
 OF_ANOTHER_NODE = "is there already, of another node"
 MORE_GRACE = "raise grace: above the longest step, evaluation and save included"
-"""Its fix, unless the ranks ignore the signal."""
+"""Fix of the warning GRACE_OVER, unless the ranks ignore SIGTERM."""
 VERSION = 1
 Environment = Mapping[str, str]
 EMPTY: Mapping[str, Any] = {}
-"""Default of fields; never changed."""
+"""Default of mapping fields; never modified."""
 NODE_VARIABLES = ("WINDLASS_NODE_RANK", "NODE_RANK", "GROUP_RANK")
-"""Variables of a rank that number its node."""
+"""Variables of a rank that contain the number of its node."""
 
 
 # -- node spec --------------------------------------------------------------------------------------------------------
 
 
 class RankSpec(Value):
-    """One process of the script."""
+    """One rank of a node: its command line and environment."""
 
     rank: int
     local_rank: int
     argv: tuple[str, ...]
     env: Environment
-    """Overrides that of the node."""
+    """Environment variables of the rank, which override those of the node."""
 
 
 class NetworkSpec(Value):
@@ -60,90 +60,91 @@ class NetworkSpec(Value):
     namespace: str
     """Path of the namespace file."""
     host: str
-    """The node's host name, one of `hosts`."""
+    """Host name of the node, one of `hosts`."""
     hosts: Environment
-    """The address of each host by name."""
+    """Addresses of the hosts, by name."""
 
 
 class LauncherSpec(Value):
-    """The external launcher (mpirun, sshd) that starts rank proxies in place of ranks."""
+    """External launcher (mpirun, sshd) that starts rank proxies in place of ranks."""
 
     name: str
     argv: tuple[str, ...]
     index: str
-    """The variable by which a rank proxy knows which of the node's ranks it stands for."""
+    """Environment variable with the index of a rank proxy's rank among the node's ranks."""
     end_seconds: float
-    """How long the launcher may take to end after its ranks have succeeded; one that `serves` ends with mpirun."""
+    """Time limit for the launcher to end after its ranks have succeeded. A launcher that `serves` ends with mpirun
+    instead."""
     env: Environment = EMPTY
     networks: Mapping[str, NetworkSpec] = EMPTY
-    """By host name, where mpirun of one node starts ranks in the networks of several."""
+    """Networks by host name, if the mpirun of one node starts ranks in the networks of several nodes."""
     port: Optional[int] = None
-    """Where the launcher reaches the `peers`: it is not started before all of them listen."""
+    """Port at which the launcher connects to its `peers`; it is started once all of them listen."""
     peers: tuple[str, ...] = ()
     serves: bool = False
-    """Whether it is a server, which ends only at a stop."""
+    """Whether the launcher is a server, which ends only when it is stopped."""
     guest_of: str = ""
-    """Path of the spec that rank proxies are given, where it is not the node's own."""
+    """Path of the spec that is passed to rank proxies, if it is not the node's own."""
 
 
 class ResumeSpec(Value):
-    """How a script that saves checkpoints for itself resumes: see `worker/resume.py`."""
+    """How a script that saves its own checkpoints is resumed; see `worker/resume.py`."""
 
     find: str
-    """Pattern of its checkpoints."""
+    """File pattern of the script's checkpoints."""
     words: tuple[str, ...]
-    """Arguments that make the script resume; `{path}` stands for the checkpoint."""
+    """Arguments that make the script resume; `{path}` is replaced by the checkpoint."""
     folder: str
-    """Where the pattern begins."""
+    """Folder to which the pattern is relative."""
     code: str
     own: tuple[str, ...]
-    """Folders of the run: checkpoints elsewhere may be another run's."""
+    """Folders of the run; checkpoints in other folders may be another run's."""
     named: str = ""
-    """The checkpoint that the user asked for, by name or path."""
+    """Checkpoint requested by the user, by name or path."""
     named_at: float = 0.0
-    """When the user asked for it, in unix seconds."""
+    """Unix seconds at which the user requested the checkpoint."""
 
 
 class CollectSpec(Value):
-    """Which files of the code folder are results: see `worker/collect.py`."""
+    """Which files of the code folder are results; see `worker/collect.py`."""
 
     patterns: tuple[str, ...] = ()
-    """Patterns of the files that are copied to the output; the others are listed."""
+    """Patterns of the files that are copied to the outputs; other new files are listed."""
     skip: tuple[str, ...] = ()
-    """Folders of Windlass, which may lie in the code folder."""
+    """Folders of Windlass, which may be inside the code folder and are skipped."""
     is_shared: bool = False
-    """Whether all nodes have the same code folder."""
+    """Whether all nodes share one code folder."""
     since: float = 0.0
-    """When the code folder was complete, in unix seconds; set at the start."""
+    """Unix seconds at which the code folder was complete; set at the start."""
 
 
 class NoticeSpec(Value):
-    """Where a worker polls for preemption notices of its machine: see `worker/preemption_notice.py`."""
+    """Where a worker polls for preemption notices of its machine; see `worker/preemption_notice.py`."""
 
     endpoint: str
     poll_seconds: float
     known: tuple[tuple[str, ...], ...] = ()
-    """Action and time of the notices that the run has acted on."""
+    """Action and time of each notice that the run has already handled."""
 
 
 class HeartbeatSpec(Value):
-    """How the nodes of an attempt find out which of them can be reached: see `worker/heartbeat.py`."""
+    """Heartbeats between the nodes of an attempt; see `worker/heartbeat.py`."""
 
     id: str
-    """Of the attempt: beats of another one do not count."""
+    """Id of the attempt; heartbeats of other attempts are ignored."""
     node: int
     address: str
     peers: Environment
-    """The address of each other node by number."""
+    """Addresses of the other nodes, by number."""
     port: int = 29399
-    """Below the ports that a kernel assigns, and those at which ranks meet."""
+    """UDP port, below the ephemeral ports of the kernel and the rendezvous ports of ranks."""
     interval_seconds: float = 0.5
     patience_seconds: float = 3.0
     start_patience_seconds: float = 30.0
 
 
 class NodeSpec(Value):
-    """All that one node of one attempt needs; made by `plan/compose.py` alone."""
+    """Complete description of one node of one attempt; created only by `plan/compose.py`."""
 
     node: int
     """Number of the node in the run; the same in all attempts."""
@@ -151,21 +152,21 @@ class NodeSpec(Value):
     worker_python: str
     cwd: str
     env: Environment
-    """On top of the environment that the worker was started in."""
+    """Variables added to the environment in which the worker was started."""
     ranks: tuple[RankSpec, ...]
     grace_seconds: float
     warm: tuple[str, ...] = ()
-    """Modules that the warm process must have imported; empty where ranks start cold."""
+    """Modules that the warm process must have imported; empty if ranks are started as new processes."""
     known_at_start: tuple[str, ...] = ()
-    """Variables that only an attempt, or the worker, can set."""
+    """Variables that can only be set at the start of an attempt, or by the worker."""
     progress: Optional[str] = None
-    """Pattern of the script's progress lines."""
+    """Regular expression for the script's progress lines."""
     stay_seconds: float = 0.0
-    """How long a pod whose ranks failed waits for the next attempt."""
+    """Seconds that a pod whose ranks failed waits for the next attempt."""
     setup: str = ""
-    """Shell script that runs once on a machine before the ranks: see `worker/setup_step.py`."""
+    """Shell script that runs once on each machine before the ranks; see `worker/setup_step.py`."""
     outputs_max: int = 0
-    """Bytes that the outputs of a pod may have to be kept until the supervisor has them; 0: they are not."""
+    """Maximum bytes of outputs that a pod keeps until the supervisor has fetched them; 0 if it keeps none."""
     resume: Optional[ResumeSpec] = None
     collect: Optional[CollectSpec] = None
     notices: Optional[NoticeSpec] = None
@@ -173,56 +174,58 @@ class NodeSpec(Value):
     network: Optional[NetworkSpec] = None
     launch: Optional[LauncherSpec] = None
     folder: str = ""
-    """The folder of the attempt, where the files of the node and its ranks lie."""
+    """Folder of the attempt, with the files of the node and its ranks."""
     since: float = 0.0
-    """When the run began, in unix seconds: older checkpoints outside of its folders are another run's."""
+    """Unix seconds at which the run began; older checkpoints outside its folders belong to other runs."""
     found: tuple[Mapping[str, Any], ...] = ()
-    """What the search for a checkpoint found, to be reported; see `worker/resume.py`."""
+    """Checkpoint events of the search for a checkpoint, to be reported by the node; see `worker/resume.py`."""
     attempt: int = 1
-    """Number of the attempt."""
+    """Number of the attempt, from 1."""
     world_size: int = 1
-    """Ranks of the attempt, on all nodes."""
+    """Number of ranks of the attempt, on all nodes."""
     held_port: Optional[int] = None
-    """The port at which the ranks meet, where the supervisor holds it for them."""
+    """Rendezvous port of the ranks, if the supervisor has reserved it."""
 
     def path(self, kind: str) -> str:
-        """Path of one of the node's files: `json` (this spec), `events`, `out` and others."""
+        """Returns the path of one of the node's files: `json` (this spec), `events`, `out` and others."""
         return os.path.join(self.folder, f"node-{self.node}.{kind}")
 
     def node_env(self, number: str = "") -> dict[str, str]:
-        """The environment of a process that is of the node and of none of its ranks, on top of the worker's own.
+        """Returns the environment of a process of the node that is not a rank, to be added to the worker's environment.
 
-        `number` is that of the node, where one worker has the ranks of several.
+        `number` is the number of the node, if one worker runs the ranks of several nodes.
         """
         own = next((one.env for one in self.ranks if one.env.get(NODE_VARIABLES[0]) == number), self.ranks[0].env)
         return {**self.env, **{name: own[name] for name in NODE_VARIABLES if name in own}}
 
     def to_json(self) -> dict[str, Any]:
-        """The spec as JSON data."""
+        """Returns the spec as JSON data."""
         return {"version": VERSION, **super().to_json()}
 
     @classmethod
     def from_json(cls, data: Any) -> NodeSpec:
-        """Read `to_json` back. Raises ShapeError."""
+        """Creates a spec from JSON data. Raises ShapeError."""
         if isinstance(data, Mapping) and data.get("version") != VERSION:
             raise ShapeError(f"node spec of version {data.get('version')}; this worker reads {VERSION}")
         return super().from_json(data)
 
     def write(self) -> None:
-        """Write the spec into the node's own file. Raises OSError."""
+        """Writes the spec to the node's `json` file. Raises OSError."""
         with open(self.path("json"), "w") as file:
             json.dump(self.to_json(), file)
 
 
 def read_spec(path: str) -> NodeSpec:
-    """The spec in a file. Raises OSError, ShapeError."""
+    """Reads a node spec from a file. Raises OSError, ShapeError."""
     with open(path) as file:
         return NodeSpec.from_json(json.load(file))
 
 
 def pack(attempt: int, specs: Mapping[int, NodeSpec]) -> bytes:
-    """The specs of an attempt's nodes by place, compressed; variables that all of them share are written once."""
-    import gzip  # only pods travel with it
+    """Compresses the specs of an attempt's nodes, given by pod index; variables shared by all of them are
+    written once.
+    """
+    import gzip  # only needed for pods
 
     nodes = {str(place): spec.to_json() for place, spec in specs.items()}
     first, *others = [spec.env for spec in specs.values()]
@@ -234,7 +237,10 @@ def pack(attempt: int, specs: Mapping[int, NodeSpec]) -> bytes:
 
 
 def unpack(data: bytes, only: Optional[int] = None) -> tuple[int, dict[int, NodeSpec]]:
-    """The attempt, and the specs by place, or that of one place, of what `pack` gave. Raises ValueError, OSError."""
+    """Decompresses the result of `pack`. Returns the attempt and the specs by pod index, or only that of index `only`.
+
+    Raises ValueError, OSError, and KeyError if there is no such index.
+    """
     import gzip
 
     whole = json.loads(gzip.decompress(data))
@@ -248,25 +254,25 @@ def unpack(data: bytes, only: Optional[int] = None) -> tuple[int, dict[int, Node
 
 
 class NodeEvent(Value):
-    """What a node reports."""
+    """Event reported by a node."""
 
     kind: ClassVar[str]
     at: float
     """Unix seconds."""
 
     def data(self) -> dict[str, Any]:
-        """What the event carries, as the record of the run keeps it."""
+        """Returns the fields of the event as stored in the record of the run."""
         found = super().to_json()
         del found["at"]
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """The event as JSON data."""
+        """Returns the event as JSON data."""
         return {"kind": self.kind, **super().to_json()}
 
 
 class NodeStarted(NodeEvent):
-    """The first event of a node: which process its worker is."""
+    """First event of a node, which identifies its worker process."""
 
     kind = "node"
     pid: int
@@ -286,33 +292,33 @@ class RankChanged(NodeEvent):
 
 
 class OutputBegan(NodeEvent):
-    """The first output of any rank of the node."""
+    """First output of any rank of the node."""
 
     kind = "output"
 
 
 class ProgressMade(NodeEvent):
-    """The newest progress of the lowest rank that reports any."""
+    """Newest progress of the lowest rank that reports any."""
 
     kind = "progress"
     progress: Mapping[str, Any]
-    """`samples_per_second` is the sum over the node's ranks."""
+    """Progress of that rank, except that `samples_per_second` is the sum over the node's ranks."""
 
 
 class FirstStep(NodeEvent):
-    """The first step that a rank reported."""
+    """First training step that a rank reported."""
 
     kind = "first-step"
     rank: int
     more: Mapping[str, Any] = EMPTY
-    """`step`, and `every`: how many steps to the next report."""
+    """`step`, and `every`: the number of steps until the next report."""
 
 
 CheckpointAction = Literal["saved", "restored", "refused", "failed", "skipped", "missing", "none-verified"]
 
 
 class CheckpointReported(NodeEvent):
-    """A rank has saved or restored a checkpoint, or could not."""
+    """A rank has saved or restored a checkpoint, or failed to."""
 
     kind = "checkpoint"
     action: CheckpointAction
@@ -320,38 +326,41 @@ class CheckpointReported(NodeEvent):
     step: Optional[int] = None
     name: Optional[str] = None
     source: Optional[str] = None
-    """`log` where it was read from the script's output; `found` where it was named to the script to resume from."""
+    """`log` if read from the script's output; `found` if Windlass passed the checkpoint to the script to resume
+    from."""
     more: Mapping[str, Any] = EMPTY
-    """What else is known: bytes, seconds, reason, …"""
+    """Further details: bytes, seconds, reason, …"""
 
 
 class LossNotFinite(NodeEvent):
-    """The loss of a rank is no longer finite."""
+    """The loss of a rank has become NaN or infinite."""
 
     kind = "loss"
     rank: int
     more: Mapping[str, Any] = EMPTY
-    """`loss` and `step`; `last`: those of the last one that was finite."""
+    """`loss` and `step`, and `last`: the last finite loss with its step."""
 
 
 class PeersUnreachable(NodeEvent):
-    """The other nodes whose heartbeat has not arrived for some seconds; again whenever that changes."""
+    """Other nodes whose heartbeats have not arrived for some seconds; reported again whenever the set changes."""
 
     kind = "unreachable"
     nodes: tuple[int, ...]
 
 
 class RankFailing(NodeEvent):
-    """A rank has failed, and the others of the node are being ended."""
+    """A rank has failed, and the other ranks of the node are being ended."""
 
     kind = "failing"
     rank: Optional[int] = None
     waited: bool = False
-    """Whether its last output reports a timeout in a collective."""
+    """Whether the rank's last output reports a timeout in a collective."""
 
 
 class RanksAtWork(NodeEvent):
-    """The ranks that still work, as on a save, while their node is being ended; sent again when that changes."""
+    """Ranks that still work, for example on a save, while their node is being ended; sent again when the set
+    changes.
+    """
 
     kind = "at-work"
     ranks: tuple[int, ...]
@@ -366,11 +375,11 @@ class PreemptionNotice(NodeEvent):
     action: str
     more: Mapping[str, Any] = EMPTY
     time: Optional[str] = None
-    """When, as the source writes it."""
+    """Time of the preemption, as written by the source."""
 
 
 class Dropped(Value):
-    """What the log of a rank lacks since the disk was full."""
+    """Output of a rank that is missing in its log because the disk was full."""
 
     rank: int
     bytes: int
@@ -384,33 +393,35 @@ class NodeWarning(NodeEvent):
     message: str
     more: Mapping[str, Any] = EMPTY
     code: Optional[str] = None
-    """Of a warning of the run; see `runs/warnings.py`."""
+    """Code of a warning about the run; see `runs/warnings.py`."""
     missing: Optional[Mapping[str, int]] = None
-    """By writer, lines that were rotated away before they were read."""
+    """Number of lines per writer that were rotated away before they were read."""
     dropped: Optional[Dropped] = None
     fix: str = ""
     ranks: tuple[int, ...] = ()
 
 
 class FileSize(Value):
-    """A file of the code folder."""
+    """A file of the code folder, with its size."""
 
     path: str
     bytes: int
 
 
 class SavedState(Value):
-    """A file that is a saved state by its name, not verified. Another run in the same folder may have written it."""
+    """A file whose name looks like a saved training state; not verified. Another run in the same folder may have
+    written it.
+    """
 
     path: str
-    """In the code folder, else from the root."""
+    """Path relative to the code folder if the file is in it, else an absolute path."""
     bytes: int
     at: float
-    """When it was written, in unix seconds."""
+    """Modification time in Unix seconds."""
 
 
 class CollectionBegan(NodeEvent):
-    """All ranks have ended; files of the code folder are copied to the output, which may take long."""
+    """All ranks have ended, and files of the code folder are being copied to the outputs, which may take long."""
 
     kind = "collecting"
     files: int
@@ -418,75 +429,75 @@ class CollectionBegan(NodeEvent):
 
 
 class CodeFiles(NodeEvent):
-    """The files of the code folder that are new or changed since the run began."""
+    """Files of the code folder that are new or changed since the run began."""
 
     kind = "code-files"
     folder: str
     copied: int = 0
-    """Files that are in the output too."""
+    """Number of files that were copied to the outputs."""
     copied_bytes: int = 0
     left: int = 0
-    """Files that are only in the code folder."""
+    """Number of files that are only in the code folder."""
     left_bytes: int = 0
     largest: tuple[FileSize, ...] = ()
-    """Of these, at most ten."""
+    """Largest files that were not copied, at most ten."""
     is_cut: bool = False
-    """Whether the time to list them was over before all were found."""
+    """Whether listing was stopped by its time limit."""
     problems: tuple[str, ...] = ()
-    """Why wanted files are not copied."""
+    """Why requested files could not be copied."""
     save: Optional[SavedState] = None
-    """The newest saved state, in the code folder or in those of the run; None for none."""
+    """Newest saved state in the code folder or the folders of the run; None if there is none."""
     has_none: bool = False
-    """Whether no file is wanted, though the job names some and all ranks of the node have succeeded."""
+    """Whether no file matches the job's patterns although all ranks of the node have succeeded."""
 
 
 class RankStack(Value):
-    """Where a live rank is."""
+    """Stack of a live rank."""
 
     rank: int
     state: str
-    """Of its process: `S`, `R`, `D`, …"""
+    """State of the rank's process: `S`, `R`, `D`, …"""
     stack: str
-    """As the rank printed it; empty where it did not answer."""
+    """Stack as printed by the rank; empty if it did not respond."""
     flight: Optional[Mapping[str, Any]] = None
-    """Its last collectives, where torch has recorded them."""
+    """Last collectives of the rank, if torch has recorded them."""
 
 
 class StacksTaken(NodeEvent):
-    """The stacks of the node's live ranks, on request, or since one timed out in a collective."""
+    """Stacks of the node's live ranks, collected on request or because a rank timed out in a collective."""
 
     kind = "hang"
     ranks: tuple[RankStack, ...]
 
 
 class RanksAlone(NodeEvent):
-    """No rank of the node has ever reached another one: each trains alone."""
+    """No rank of the node has ever connected to another rank: each trains alone."""
 
     kind = "alone"
     ranks: tuple[int, ...]
 
 
 class RankFailure(Value):
-    """How a rank failed: what `worker/root_cause.py` needs of it."""
+    """How a rank failed, with the evidence that `worker/root_cause.py` needs."""
 
     rank: int
     exit_code: int
     at: float
-    """When its process ended, in unix seconds."""
+    """Unix seconds at which the rank's process ended."""
     tail: str
-    """The end of its output."""
+    """End of the rank's output."""
     traceback_at: Optional[float] = None
-    """When it marked its failure, else when its traceback began to arrive."""
+    """Unix seconds at which the rank marked its failure, or else at which its traceback began to arrive."""
     ended_by_us: bool = False
-    """Whether the worker or the supervisor ended it."""
+    """Whether the worker or the supervisor ended the rank."""
     marked: bool = False
-    """Whether it marked its failure itself."""
+    """Whether the rank marked its failure itself."""
     not_started: bool = False
-    """Whether its node was ended before it could start it."""
+    """Whether the node was ended before it could start the rank."""
     of_launcher: bool = False
     """Whether `tail` is the output of an external launcher."""
     by_exit: bool = False
-    """Whether its script called `sys.exit`: an exception in its output was handled, perhaps long before."""
+    """Whether the script called `sys.exit`, so that exceptions in its output were handled, perhaps long before."""
 
 
 class Listener(Value):
@@ -494,122 +505,122 @@ class Listener(Value):
 
     port: int
     pid: Optional[int] = None
-    """None for a process of another user."""
+    """Process id; None for a process of another user."""
     group: int = 0
-    """Its process group; 0 where it is not known."""
+    """Process group; 0 if unknown."""
     name: str = ""
 
 
 class FileSystem(Value):
-    """The space of a file system."""
+    """Size and free space of a file system."""
 
     mount: str
     bytes: int
     free_bytes: int
     files: int
-    """How many files it can hold; 0 where it has no limit."""
+    """Maximum number of files; 0 if unlimited."""
     free_files: int
 
 
 class DamagedFile(Value):
-    """A file that is not whole."""
+    """A damaged file, and how it is damaged."""
 
     path: str
     problem: str
 
 
 class HostReport(Value):
-    """What a node worker read of its machine after a rank had failed. Counts start when the worker started."""
+    """Facts about a host, read by its node worker after a rank had failed. Counters start when the worker starts."""
 
     oom_kills_of_group: Optional[int] = None
-    """Processes of its control group that the kernel killed for lack of memory; None where that cannot be read."""
+    """Processes of the worker's control group that were OOM-killed; None if the counter cannot be read."""
     oom_kills_of_machine: Optional[int] = None
-    """The same for the whole machine."""
+    """Processes of the whole machine that were OOM-killed; None if the counter cannot be read."""
     oom_record: str = ""
-    """The line of the kernel about one of the ranks."""
+    """Kernel log line about the OOM kill of one of the ranks."""
     memory_limit_bytes: Optional[int] = None
-    """The memory limit of its control group; None where there is none."""
+    """Memory limit of the worker's control group in bytes; None if unlimited."""
     free_bytes: Mapping[str, int] = EMPTY
-    """Free space, by folder of the run."""
+    """Free bytes by folder of the run."""
     shm_bytes: int = 0
-    """Size of /dev/shm."""
+    """Size of /dev/shm in bytes."""
     shm_free_bytes: Optional[int] = None
-    """Free space of /dev/shm; None where there is none."""
+    """Free bytes of /dev/shm; None if it does not exist."""
     without_space: tuple[FileSystem, ...] = ()
-    """The full file systems, if the rank found no space."""
+    """Full file systems, if the rank failed for lack of disk space."""
     damaged_files: tuple[DamagedFile, ...] = ()
     """Damaged files of the kind that the rank failed to load."""
     listeners: tuple[Listener, ...] = ()
-    """Who listened, if the rank found a port in use."""
+    """Listening processes, if the rank found a port in use."""
     held_port: Optional[int] = None
-    """The port of the process group, where the supervisor holds it for the ranks."""
+    """Port of the process group, if the supervisor has reserved it for the ranks."""
 
 
 class NodeEnded(NodeEvent):
-    """The last event of a node: all its ranks have ended."""
+    """Last event of a node: all its ranks have ended."""
 
     kind = "end"
     failures: tuple[RankFailure, ...]
     ended_by: str = "itself"
     """`itself`, `failure` or `stop`."""
     host: Optional[HostReport] = None
-    """Of its machine, if ranks failed."""
+    """Facts about the host, if ranks failed."""
     flights: Mapping[str, Mapping[str, Any]] = EMPTY
-    """The last collectives of its ranks, by rank, if ranks failed; see `worker/flight_recorder.py`."""
+    """Last collectives of the node's ranks, by rank, if ranks failed; see `worker/flight_recorder.py`."""
     alone: tuple[int, ...] = ()
-    """Ranks that ended without ever having reached another one."""
+    """Ranks that ended without ever having connected to another rank."""
     outputs: int = 0
-    """Bytes of outputs that the pod keeps for the supervisor, at least 1 where there are any; 0: it keeps none."""
+    """Bytes of outputs that the pod keeps for the supervisor, at least 1 if there are files; 0 if it keeps none."""
 
 
 class RootCause(Value):
-    """What failed first in an attempt, as `worker/root_cause.py` reads it once, after the end of the attempt."""
+    """First failure of an attempt, as determined by `worker/root_cause.py` after the end of the attempt."""
 
     summary: str
     rank: Optional[int] = None
-    """The rank that failed first; None where no rank is the cause."""
+    """Rank that failed first; None if no rank is the cause."""
     exit_code: Optional[int] = None
-    """Of its process; −N for signal N."""
+    """Exit code of the rank's process; −N for signal N."""
     signal: Optional[str] = None
-    """The signal that ended its process: `SIGKILL`."""
+    """Name of the signal that ended the rank's process, such as `SIGKILL`."""
     traceback: str = ""
     victims: tuple[int, ...] = ()
-    """Ranks that failed because this one did."""
+    """Ranks that failed because this rank did."""
     at: Optional[float] = None
-    """Unix seconds."""
+    """Unix seconds at which the failure began."""
     node_lost: Optional[int] = None
-    """The node whose loss it is."""
+    """Number of the node whose loss is the cause; None if the cause is another."""
     blames_peer: bool = False
-    """Whether its error names another rank, which failed without reporting anything."""
+    """Whether the error names another rank, which failed without reporting anything."""
     transient: bool = False
-    """Whether its error may be gone in another attempt: one of the network, of a service, of a device or of space."""
+    """Whether another attempt may not have the error: an error of the network, a service, a device or disk space."""
     node: Optional[int] = None
-    """The node of that rank."""
+    """Node of the rank."""
     failure: str = ""
-    """How that rank failed: `exception`, `signal` or `exit-code`; empty where no rank is the cause."""
+    """How the rank failed: `exception`, `signal` or `exit-code`; empty if no rank is the cause."""
     code: Optional[int] = None
-    """The exit code of the process that failed, where a launcher or a shell reports that of its child; −N for signal
-    N."""
+    """Exit code of the process that failed; −N for signal N. A launcher or shell may report the exit code of its child,
+    which then differs from `exit_code`."""
     host: Optional[HostReport] = None
-    """What its node read of its machine; None where the node has not reported its end."""
+    """Facts about the host of the node; None if the node has not reported its end."""
 
 
 class WorkerFailed(NodeEvent):
-    """The worker of a host of SageMaker ends without having ended its ranks: nothing of this node follows."""
+    """The worker on a SageMaker host exits without having ended its ranks; no further event of this node follows."""
 
     kind = "worker-failed"
     message: str = ""
-    """Why; empty where it was told to end."""
+    """Reason; empty if the worker was asked to end."""
 
 
 class LinesCounted(NodeEvent):
-    """How many lines a pod has written so far, by tag: see `worker/pod.py`."""
+    """Number of lines that a pod has written so far, by tag; see `worker/pod_log.py`."""
 
     kind = "count"
     lines: Mapping[str, int]
     attempt: int
     before: tuple[str, ...] = ()
-    """The marks of the events of earlier attempts in the pod: a reader may have seen no other."""
+    """Tokens of earlier attempts in this pod, whose events a reader may have missed."""
 
 
 EVENTS: Mapping[str, type[NodeEvent]] = {
@@ -623,7 +634,7 @@ EVENTS: Mapping[str, type[NodeEvent]] = {
 
 
 def event_of(data: Mapping[str, Any]) -> NodeEvent:
-    """The event that JSON data stands for. Raises ShapeError."""
+    """Creates the node event described by JSON data. Raises ShapeError."""
     kind = EVENTS.get(str(data.get("kind")))
     if kind is None:
         raise ShapeError(f"no kind of node event: {data.get('kind')}")

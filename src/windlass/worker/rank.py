@@ -1,9 +1,9 @@
-"""Runs one rank's script as `python script.py` would, and marks when it is done.
+"""Runs the script of one rank as `python script.py` would, and writes a done mark when the script has finished.
 
-Two things differ from a bare interpreter, and both are wanted. The *done* mark is written once the script, its
-threads, its `atexit` functions and its open files are finished, so a crash while the interpreter tears down libraries
-is not taken for a failure of the script. And the process then ends at once: tearing down torch takes half a second and
-is where finished ranks are known to abort or to hang.
+There are two intended differences from a plain interpreter. The *done* mark is written once the script, its threads,
+its `atexit` functions and its open files are finished, so that a crash during the teardown of libraries does not count
+as a failure of the script. And the process then exits at once: tearing down torch takes half a second, and finished
+ranks sometimes abort or hang in it.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ if TYPE_CHECKING:
 
 DONE_VARIABLE = "WINDLASS_DONE_FILE"
 NOWHERE = "/dev/null/windlass"
-"""Stands in `sys.path` where the script's folder will."""
+"""Placeholder in `sys.path` for the script's folder."""
 _HERE = __file__
 _own_main: list[object] = []
 _prepared = None
-"""The `__main__` that the script will have; None where it is made when the script begins."""
+"""Module that will be the script's `__main__`; None if it is created when the script starts."""
 _is_watched = _has_group = False
-"""Whether process groups of torch's are noticed, and whether there was one: see `rendezvous_check.py`."""
+"""Whether the creation of torch process groups is observed, and whether one was created; see `rendezvous_check.py`."""
 _C10D = "torch.distributed.distributed_c10d"
 _RECORDER = (
     ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
     ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
 )
 _pid = 0
-"""The rank's process; a child that the script forks leaves through the same functions, and marks nothing."""
+"""Process id of the rank. A child forked by the script runs the same exit functions but must not write marks."""
 _flight: Any = None
-"""Records the collectives of this rank (`flight_recorder.py`); None while it has no torch process group."""
+"""Recorder of this rank's collectives (`flight_recorder.py`); None until the rank has a torch process group."""
 
 
 try:
-    import _signal  # type: ignore[import-not-found] # what `signal` is made of, and always loaded
+    import _signal  # type: ignore[import-not-found] # the C module behind `signal`, always loaded
 
     STACK_SIGNAL = _signal.SIGRTMIN + 5
-    """At this signal a rank writes the stacks of all its threads to its standard error, once its main thread can."""
+    """Signal at which a rank prints the stacks of all its threads to stderr, once its main thread runs Python code."""
     FORCED_STACK_SIGNAL = _signal.SIGRTMIN + 6
-    """At this one it writes the stack of its main thread at once."""
+    """Signal at which a rank prints the stack of its main thread immediately."""
 except (ImportError, AttributeError):
     STACK_SIGNAL = FORCED_STACK_SIGNAL = 0
 
 
 def main() -> None:
-    """Run `rank.py SCRIPT ARGS…` or `rank.py -m MODULE ARGS…`, and end the process."""
+    """Runs `rank.py SCRIPT ARGS…` or `rank.py -m MODULE ARGS…`, and ends the process."""
     done = os.environ.pop(DONE_VARIABLE, None)
     end(run(sys.argv[1:], done), done)
 
 
 def run(argv: list[str], done: str | None) -> int:
-    """Run the script in a fresh `__main__`; give the exit code that an interpreter would end with (−2 for Ctrl-C).
+    """Runs the script in a fresh `__main__`. Returns the exit code that an interpreter would have (−2 for Ctrl-C).
 
     A failure is marked as soon as the rank has printed its error: exit handlers may take long (Horovod's wait for the
-    peers), and a rank that is ended meanwhile is no victim.
+    peers), and a rank that is killed meanwhile is not a victim of another failure.
     """
     global _pid
     import time
@@ -86,12 +86,12 @@ def run(argv: list[str], done: str | None) -> int:
         asked = _print(error.with_traceback(trace))
         code = code if asked is None else asked
         _record_collectives(error)
-        _mark(done, code, failed_at)  # not before: a rank that is ended before it has printed its error is a victim
+        _mark(done, code, failed_at)  # after the error is printed: a rank killed before that counts as a victim
     return code
 
 
 def end(code: int, done: str | None) -> None:
-    """Do what an interpreter does on its way out, write the done mark, and leave."""
+    """Runs the exit steps of an interpreter, writes the done mark, and ends the process."""
     import time
 
     is_alone, is_alone_in_mpi = code == 0 and _is_alone(done), code == 0 and _is_alone_in_mpi()
@@ -110,33 +110,35 @@ def end(code: int, done: str | None) -> None:
 
 
 def _answer_stack_signals() -> None:
-    """One is answered by Python code, between two instructions of the script, while all other threads stand still.
+    """Installs the handlers of both stack signals.
 
-    The other is answered by the C handler of faulthandler, which needs no lock: it works while the main thread waits in
-    a call, or native code holds the GIL. Of other threads it would read frames that they make and free at the moment.
+    The first runs Python code between two instructions of the script, while all other threads are stopped. The second
+    uses the C handler of faulthandler, which needs no lock: it works while the main thread blocks in a call or native
+    code holds the GIL. It prints only the main thread, because frames of other threads may change or be freed while
+    they are read.
     """
     try:
         import faulthandler
 
         faulthandler.register(FORCED_STACK_SIGNAL, all_threads=False, chain=False)
         _signal.signal(STACK_SIGNAL, write_stacks)
-        _interrupt_waits(False)  # native code may not expect that
+        _interrupt_waits(False)  # native code may not handle interrupted calls
     except (ImportError, AttributeError, ValueError, OSError, RuntimeError):
-        pass  # no such signals here, or no standard error
+        pass  # the platform has no such signals, or stderr is closed
 
 
 def _interrupt_waits(is_wanted: bool) -> None:
-    """Whether a request for stacks interrupts a call that waits; Python code resumes it after the answer."""
+    """Sets whether the stack signal interrupts blocking calls; Python code resumes the call after the handler."""
     try:
         _signal.siginterrupt(STACK_SIGNAL, is_wanted)
     except (NameError, AttributeError, ValueError, OSError):
-        pass  # no such signals here
+        pass  # the platform has no such signals
 
 
 def write_stacks(*_: object) -> None:
-    """Write the stacks of all threads to the standard error, then the names of threads. Errors are ignored.
+    """Prints the stacks of all threads and then their names to stderr. Errors are ignored.
 
-    Of threads that are no daemons the names are needed: they keep a script alive that has ended.
+    The names show which threads are not daemons: those keep a script alive that has ended.
     """
     try:
         import faulthandler
@@ -150,7 +152,7 @@ def write_stacks(*_: object) -> None:
 
 
 def _watch_collectives(done: str | None) -> None:
-    """Have the collectives written down from the first process group on; until then nothing of it is loaded."""
+    """Arranges that collectives are recorded from the first process group on; nothing is loaded before."""
     if done is None:
         return
     if _C10D in sys.modules:
@@ -160,7 +162,7 @@ def _watch_collectives(done: str | None) -> None:
 
 
 class _Imported:
-    """A finder that finds nothing: it waits for the import of torch.distributed, and is gone with it."""
+    """Import finder that waits for torch.distributed to be imported, and then removes itself."""
 
     def __init__(self, done: str) -> None:
         self.done = done
@@ -184,14 +186,14 @@ class _Imported:
         try:
             loader.exec_module = exec_module
         except AttributeError:
-            pass  # a loader of another make
+            pass  # a loader whose attributes cannot be set
         return spec
 
 
 def _name_recorder(version: str, env: Any) -> None:
-    """Give torch before 2.9 the variables of its recorder by the names it knows; a newer one warns of these.
+    """Sets the recorder's variables under the names that torch before 2.9 uses; newer versions warn about those names.
 
-    Those that the user has set by these names count in both.
+    Values that the user has set under the old names are used in both cases.
     """
     try:
         is_older = tuple(map(int, version.split(".")[:2])) < (2, 9)
@@ -205,7 +207,9 @@ def _name_recorder(version: str, env: Any) -> None:
 
 
 def _await_process_group(module: Any, done: str) -> None:
-    """Begin when the script makes its first process group: before, it may fork, and count its threads."""
+    """Hooks the creation of the first process group. Recording starts then: before, the script may fork or count
+    threads.
+    """
     _name_recorder(getattr(sys.modules.get("torch.version"), "__version__", ""), os.environ)
     plain = getattr(module, "_update_default_pg", None)
     if plain is None or not hasattr(os, "mkfifo"):
@@ -230,23 +234,23 @@ def _await_process_group(module: Any, done: str) -> None:
 
 
 def _is_alone(done: str | None) -> bool:
-    """Whether this rank, which is done, has trained without ever reaching its peers."""
+    """Whether this rank has finished training without ever connecting to its peers."""
     if done is None or not _is_watched or _has_group or os.getpid() != _pid:
         return False
     try:
         return bool(_beside("rendezvous_check").is_alone())
     except Exception:
-        return False  # the warning is left out then
+        return False  # on errors there is no warning
 
 
 def _is_alone_in_mpi() -> bool:
-    """Whether this rank of several has used MPI, in a world that has no other rank."""
+    """Whether this rank, one of several in the job, has used MPI in a world without other ranks."""
     mpi: Any = sys.modules.get("mpi4py.MPI")
     try:
         is_used = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and os.getpid() == _pid
         return bool(is_used and os.environ.get("WORLD_SIZE", "1") != "1" and mpi.COMM_WORLD.Get_size() == 1)
     except Exception:
-        return False  # the warning is left out then
+        return False  # on errors there is no warning
 
 
 def _mark_beside(done: str, kind: str) -> None:
@@ -256,11 +260,13 @@ def _mark_beside(done: str, kind: str) -> None:
         with open(os.path.splitext(done)[0] + kind, "w"):
             pass
     except OSError:
-        pass  # a full disk costs a warning
+        pass  # on a full disk there is no warning
 
 
 def _beside(name: str) -> Any:
-    """A module of ours that lies beside this one: not in sys.modules, for the script is not to find it."""
+    """Loads a worker module from the folder of this file, without adding it to `sys.modules`, where the script could
+    see it.
+    """
     import importlib.util
 
     path = os.path.join(os.path.dirname(os.path.abspath(_HERE)), name + ".py")
@@ -276,20 +282,20 @@ def _begin_flight(module: Any, done: str) -> None:
         _flight = _beside("flight_recorder").Flight(os.path.splitext(done)[0], module)
         _flight.listen(write_stacks)
     except Exception:
-        pass  # the record of collectives is left out then
+        pass  # on errors collectives are not recorded
 
 
 def _record_collectives(error: BaseException) -> None:
-    """Write down the collectives of a rank that failed, and which one it failed in."""
+    """Writes the collectives of a failed rank, and the function in which it failed."""
     if _flight is None:
         return
     names, trace = [], error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if "/torch/distributed/" in code.co_filename and code.co_name != "wrapper":  # a decorator of torch's
+        if "/torch/distributed/" in code.co_filename and code.co_name != "wrapper":  # a decorator of torch
             names.append(code.co_name)
         trace = trace.tb_next
-    # In a backward pass it is native code that sums the gradients, and it has no frames.
+    # In a backward pass, native code reduces the gradients and leaves no Python frames.
     is_collective = any(word in str(error) for word in ("gloo", "NCCL", "ProcessGroup"))
     _flight.write("failed", names[0] if names else "backward" if is_collective else "")
 
@@ -298,13 +304,14 @@ def _run_file(argv: list[str]) -> None:
     import importlib.machinery
     import io
 
-    script = os.path.abspath(argv[0])  # as an interpreter names it in `__file__` and in tracebacks
+    script = os.path.abspath(argv[0])  # the path that an interpreter uses in `__file__` and in tracebacks
     sys.argv = list(argv)
     _set_first_folder(os.path.dirname(os.path.realpath(script)))
     loader = importlib.machinery.SourceFileLoader("__main__", script)
     with io.open_code(script) as file:
         source = file.read()
-    if (at := source.find(b"\0")) >= 0:  # as a crash of the machine leaves them; compile() does not name the file then
+    # a crash of the machine may leave null bytes, and the error of compile() does not name the file
+    if (at := source.find(b"\0")) >= 0:
         raise SyntaxError("source code cannot contain null bytes", (script, source.count(b"\n", 0, at) + 1, None, None))
     code = compile(source, script, "exec", dont_inherit=True)
     names = _fresh_main()
@@ -322,14 +329,16 @@ def _run_module(argv: list[str]) -> None:
 
 
 def _set_first_folder(folder: str) -> None:
-    """Put the script's folder in the place of ours, unless the interpreter adds none (`-P`)."""
+    """Replaces Windlass's entry in `sys.path` by the script's folder, unless the interpreter adds none (`-P`)."""
     if not getattr(sys.flags, "safe_path", False):
         at = sys.path.index(NOWHERE) if NOWHERE in sys.path else 0
         sys.path[at] = folder
 
 
 def prepare_main(file: str) -> None:
-    """Make the `__main__` of a script that is not known yet, for imports that keep the module they find there."""
+    """Creates the `__main__` of a script that is not known yet, for imported modules that store a reference to
+    `__main__`.
+    """
     global _prepared
     _prepared = type(sys)("__main__")
     _prepared.__file__ = file
@@ -338,7 +347,9 @@ def prepare_main(file: str) -> None:
 
 
 def _fresh_main() -> dict[str, object]:
-    """A new `__main__` in place of ours; ours is kept alive, for its functions are still running."""
+    """Replaces `__main__` by a new module and returns its names. The old module is kept because its functions still
+    run.
+    """
     import builtins
 
     _own_main.append(sys.modules["__main__"])
@@ -358,14 +369,14 @@ def _exit_code(code: object) -> int:
     try:
         print(code, file=sys.stderr or sys.__stderr__)
     except Exception:
-        pass  # its standard error is closed
+        pass  # stderr is closed
     return 1
 
 
 def _print(error: BaseException) -> int | None:
-    """Have the script's hook print an error; gives an exit code where the hook leaves by one.
+    """Prints an error with the script's `sys.excepthook`. Returns an exit code if the hook raises SystemExit.
 
-    Where the hook fails, the original error is printed too, as an interpreter does.
+    If the hook fails, its error and the original error are printed, as an interpreter does.
     """
     try:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -376,35 +387,39 @@ def _print(error: BaseException) -> int | None:
         while inner.__context__ is not None and inner.__context__ is not error:
             inner = inner.__context__
         inner.__context__ = None
-        broken.__traceback__ = broken.__traceback__ and broken.__traceback__.tb_next  # without this function
+        # without the frame of this function
+        broken.__traceback__ = broken.__traceback__ and broken.__traceback__.tb_next
         for title, one in ("Error in sys.excepthook:", broken), ("\nOriginal exception was:", error):
             try:
                 print(title, file=sys.stderr)
                 sys.__excepthook__(type(one), one, one.__traceback__)
             except Exception:
-                pass  # its standard error is closed
+                pass  # stderr is closed
     return None
 
 
 def _finish() -> None:
-    """Join the threads, call the `atexit` functions, flush what is open: the visible half of an interpreter's end."""
+    """Joins threads, calls the `atexit` functions and flushes open files, like the visible part of an interpreter's
+    exit.
+    """
     import atexit
     import gc
     import io
 
-    threading = sys.modules.get("threading")  # not imported here: the script may have given up the rights to do so
+    threading = sys.modules.get("threading")  # not imported: the script may have given up the rights to import files
     shutdown = getattr(threading, "_shutdown", None)
     for finish in (shutdown, atexit._run_exitfuncs):
-        _interrupt_waits(finish is shutdown)  # or the wait for a thread is resumed without its stacks being written
+        _interrupt_waits(finish is shutdown)  # so that stacks can be printed while threads are joined
         try:
             if finish is not None:
                 finish()
-        except BaseException as error:  # a handler of a signal may raise while threads are awaited
+        except BaseException as error:  # a signal handler may raise while threads are joined
             _print(error)
-    # A script may leave a file open and count on the interpreter to flush it.
-    # By type(), not isinstance(): asking a proxy object for its class runs code of the script's.
+    # A script may leave a file open and rely on the interpreter to flush it. type() is used instead of isinstance(),
+    # because asking a proxy object for its class runs code of the script.
     writers = [item for item in gc.get_objects() if issubclass(type(item), (io.TextIOWrapper, io.BufferedWriter))]
-    writers.sort(key=lambda item: isinstance(item, io.BufferedWriter))  # text first: it flushes into the bytes below
+    # text first: it is flushed into the binary buffers
+    writers.sort(key=lambda item: isinstance(item, io.BufferedWriter))
     for writer in [sys.stdout, sys.stderr, *writers]:
         try:
             if writer is not None and not writer.closed:
@@ -415,24 +430,24 @@ def _finish() -> None:
 
 
 def _flush_native() -> None:
-    """Flush what native code has printed."""
+    """Flushes the C streams, which contain output of native code."""
     path, folder = sys.path, os.path.dirname(os.__file__)
     sys.path = [place for place in path if place in (folder, os.path.join(folder, "lib-dynload"))]
     try:
-        import ctypes  # not from the script's folder, nor what it imports: none of that is for us to run
+        import ctypes  # only from the standard library: modules in the script's folder must not be run here
 
         ctypes.CDLL(None).fflush(None)
     except Exception:
-        pass  # a build without it, or a script that gave up the right to import
+        pass  # a build without ctypes, or the script has given up the rights to import
     finally:
         sys.path = path
 
 
 def _finalize_mpi() -> None:
-    """What mpi4py does as the interpreter ends, after which mpirun knows that the rank left in good order.
+    """Finalizes MPI as mpi4py does at exit, so that mpirun sees a clean end of the rank.
 
-    A rank that failed does not: MPI_Finalize waits for the others, and they wait for this rank. (Horovod ends its MPI
-    among the `atexit` functions.)
+    Failed ranks must not do this: MPI_Finalize waits for the other ranks, which wait for this one. (Horovod finalizes
+    MPI in an `atexit` function.)
     """
     mpi4py, mpi = sys.modules.get("mpi4py"), sys.modules.get("mpi4py.MPI")
     if mpi is None or getattr(getattr(mpi4py, "rc", None), "finalize", None) is False:
@@ -446,14 +461,14 @@ def _finalize_mpi() -> None:
 
 
 def _mark(done: str | None, code: int, at: float, by: str = "") -> None:
-    """Write down the exit code, since when it was sure, and whether by `exit`; `ranks.Rank` reads it."""
+    """Writes the exit code, the time of the failure or end, and whether by `sys.exit`; `ranks.Rank` reads the mark."""
     if done is None or os.getpid() != _pid:
         return
     try:
         with open(done, "w") as file:
             file.write(f"{code} {at:.6f} {by}")
     except OSError:
-        pass  # a full disk costs the mark, not the result: the exit code still counts
+        pass  # a full disk loses the mark and not the result: the exit code still counts
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Distinguishes ranks that work by themselves, as on a save, from ranks that wait for others.
+"""Distinguishes ranks that work on their own, for example on a save, from ranks that wait for other ranks.
 
-After a failure the first have their grace period; the others would wait for a rank that does not come. A rank answers
-by itself, from the thread that reads its flight recorder. One that never made a process group has no peers that torch
-knows; those of MPI, JAX and TensorFlow meet by other means, so of their ranks nothing is known.
+After a failure, working ranks get their grace period; waiting ranks would wait in vain for the failed rank. A rank
+reports its activity from the thread that reads its flight recorder. A rank that never created a process group has no
+peers known to torch. Ranks of MPI, JAX and TensorFlow connect by other means, so their activity is unknown.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from windlass.worker.ranks import Rank
 
 MET = ".met"
-"""The mark of a rank that has made a process group; see `rank.py`."""
+"""Suffix of the mark of a rank that has created a process group; see `rank.py`."""
 OTHER_GROUPS = ("JAX_COORDINATOR_ADDRESS", "TF_CONFIG")
 
 
 class Activity(NamedTuple):
-    """What live ranks do; a rank in neither list has not answered, or cannot be asked."""
+    """Activity of live ranks; a rank in neither list has not responded, or cannot be asked."""
 
     working: tuple[Rank, ...]
     waiting: tuple[Rank, ...]
 
 
 def activity_of(ranks: Sequence[Rank], spec: NodeSpec) -> Activity:
-    """What these ranks do. Takes a second where one does not answer."""
+    """Asks ranks what they do. Takes a second if a rank does not respond."""
     asked = [rank for rank in ranks if ask_flight(rank.base, WORK, STATE)]
     answers = take_flights([rank.base for rank in asked], STATE)
     variables = {*spec.env, *(name for one in spec.ranks for name in one.env)}

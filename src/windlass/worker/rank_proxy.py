@@ -1,6 +1,8 @@
-"""The program that an external launcher starts in place of a rank: requests the rank from the node, exits as it did.
+"""Program that an external launcher starts in place of a rank: requests the rank from the node, and exits like the
+rank.
 
-It sends the node its environment, which only children of the launcher have, and forwards the launcher's signals.
+The proxy sends its environment to the node, because only children of the launcher have it, and forwards the launcher's
+signals.
 """
 
 import json
@@ -13,9 +15,11 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signa
 
 
 def main(argv: list) -> int:  # type: ignore[type-arg]
-    """`NODE_SPEC`: request a rank from the node of this spec, whose socket is beside it."""
+    """Runs the proxy with the argument `NODE_SPEC`: requests a rank from the node of this spec, whose socket is next to
+    it.
+    """
     folder, name = os.path.split(argv[0])
-    os.chdir(folder)  # the path of a socket has room for 107 bytes, and a folder may be longer
+    os.chdir(folder)  # the path of a socket is limited to 107 bytes, and folders may be longer
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.path.splitext(name)[0] + ".sock")
     connection.sendall(_line({"pid": os.getpid(), "environ": dict(os.environ)}))
@@ -25,7 +29,7 @@ def main(argv: list) -> int:  # type: ignore[type-arg]
     while not answer.endswith(b"\n"):
         piece = connection.recv(4096)
         if not piece:
-            return 1  # the node is gone, and its ranks with it
+            return 1  # the node has died, and its ranks with it
         answer += piece
     code = int(json.loads(answer)["exit_code"])
     if code < 0:
@@ -38,7 +42,7 @@ def _line(message: object) -> bytes:
 
 
 def _die(number: int) -> None:
-    """End by the signal that ended the rank, without a core file."""
+    """Kills this process with the signal that ended the rank, without a core file."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

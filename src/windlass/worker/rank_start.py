@@ -1,4 +1,4 @@
-"""The two ways in which a node starts a rank: a new interpreter (cold), or a fork of this one, warm with imports."""
+"""Two ways to start a rank: a new interpreter (cold), or a fork of this process, which has done the imports (warm)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Start(Protocol):
-    """Starts one rank, as a child of this process and the leader of a process group of its own."""
+    """Starts one rank as a child of this process and the leader of a new process group."""
 
     name: str
     """`cold` or `warm`."""
 
     def __call__(self, argv: list[str], cwd: str, env: dict[str, str], output: int, beside: int = 0) -> int:
-        """Start `argv` in `cwd` with exactly `env`, both outputs going to descriptor `output`; give its pid.
+        """Starts `argv` in `cwd` with exactly the environment `env`, and stdout and stderr sent to `output`. Returns
+        the pid.
 
-        It gets the network, host name and mounts of process `beside`, if one is given. Raises OSError.
+        If `beside` is given, the rank joins the network, host name and mount namespaces of that process. Raises
+        OSError.
         """
 
 
 class ColdStart:
-    """A new interpreter: always right."""
+    """Starts a new interpreter, which works for every rank."""
 
     name = "cold"
 
@@ -50,23 +52,24 @@ class ColdStart:
             )
         except subprocess.SubprocessError as error:
             raise OSError(f"cannot join process {beside}") from error
-        popen.returncode = 0  # the node reaps it by pid
+        popen.returncode = 0  # the node reaps the process by pid
         self._started.append(popen)
         return popen.pid
 
 
 class WarmStart:
-    """A fork of this process, which has imported what the script will: 20 milliseconds instead of seconds.
+    """Forks this process, which has imported the modules of the script: takes 20 milliseconds instead of seconds.
 
-    `argv` must be that of a Python rank: interpreter, `rank.py`, script, arguments.
+    `argv` must be the command line of a Python rank: interpreter, `rank.py`, script, arguments.
     """
 
     name = "warm"
 
     def __init__(self, prepare: Callable[[list[str]], None], wait: Callable[[], None] = lambda: None) -> None:
-        """`prepare` runs in the child with its command line, and resets it to a new interpreter (`fork_reset.py`).
+        """`prepare` runs in the child with its command line, and resets it to the state of a new interpreter
+        (`fork_reset.py`).
 
-        `wait` runs in it then, before the script.
+        `wait` runs in the child after that, before the script.
         """
         self._birth = process.Birth()
         self._prepare = prepare
@@ -74,8 +77,9 @@ class WarmStart:
 
     def __call__(self, argv: list[str], cwd: str, env: dict[str, str], output: int, beside: int = 0) -> int:
         """See `Start`."""
-        os.stat(cwd)  # the error that an interpreter would start with
-        # A signal that came before the child has left our handlers would be taken by them, and the rank be deaf to it.
+        os.stat(cwd)  # raises the same error as starting an interpreter would
+        # A signal that arrived before the child resets the handlers would be consumed by the node's handlers, and the
+        # rank would never see it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
             pid = os.fork()
@@ -96,13 +100,13 @@ class WarmStart:
                 code = run(argv[2:], done)
                 end(code, done)
             finally:
-                os._exit(code & 0xFF)  # whatever happens, no rank returns into its node
+                os._exit(code & 0xFF)  # whatever happens, a rank must not return into the node's code
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
 
 
 def _become(argv: list[str], cwd: str, env: dict[str, str], output: int) -> None:
-    """Take on the descriptors, signals, folder, environment and name of a freshly started interpreter."""
+    """Sets the descriptors, signals, working folder, environment and name of a newly started interpreter."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, STDIN)
     os.dup2(output, STDOUT)
@@ -120,10 +124,10 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], output: int) -> None
 
 
 def _close_above(last: int) -> None:
-    """Close every descriptor above `last`: they are the node's.
+    """Closes every descriptor above `last`, which all belong to the node.
 
-    The objects that own them must never be collected, or they would close what the script has opened under the same
-    numbers; they are in frames below us, which never return.
+    The objects that own the descriptors must never be collected, because they would close files that the script has
+    opened under the same numbers. They are referenced by frames below this one, which never return.
     """
     for name in os.listdir("/proc/self/fd"):
         if int(name) > last:

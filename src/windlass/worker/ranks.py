@@ -1,4 +1,4 @@
-"""The ranks of a node: whether each lives, how it ended, and how the node ends all of them."""
+"""Ranks of a node: whether each rank is alive, how it ended, and how the node ends all of them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from windlass.worker.capture import Capture
 
 TAIL_CHARS = 16384
-"""How much of its last output a failure of a rank carries."""
+"""Number of characters of a rank's last output that a failure includes."""
 FAILURE_GRACE_SECONDS = 3.0
-"""Grace of ranks that wait for one that has failed; those that save alone have the job's grace period."""
+"""Grace period of ranks that wait for a failed rank; ranks that save on their own get the job's grace period."""
 
 
 class Rank:
-    """One started process of the script."""
+    """A started rank process."""
 
     def __init__(self, number: int, pid: int, capture: Capture, done: str) -> None:
         self.number = number
@@ -35,16 +35,16 @@ class Rank:
 
     @property
     def base(self) -> str:
-        """How the paths of its files begin."""
+        """Common prefix of the paths of the rank's files."""
         return os.path.splitext(self.done)[0]
 
     @property
     def is_live(self) -> bool:
-        """Whether its process has not been reaped."""
+        """Whether the rank's process has not been reaped yet."""
         return self.exit_code is None
 
     def reap(self) -> bool:
-        """Reap its process; gives whether it has ended."""
+        """Reaps the rank's process if it has ended. Returns whether it has."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid:
             self.exit_code = os.waitstatus_to_exitcode(status)
@@ -52,23 +52,27 @@ class Rank:
         return pid != 0
 
     def failed_at(self) -> float | None:
-        """When its script failed, in unix seconds, as the rank marked it after it printed its error."""
+        """Returns when the script failed, in Unix seconds, from the mark that the rank writes after it has printed its
+        error.
+        """
         mark = read_mark(self.done)
         return mark.at if mark.code else None
 
     def outcome(self) -> int:
-        """The exit code that counts: a rank that marked itself done has done so, however its process ended."""
+        """Returns the effective exit code: that of the rank's done mark if there is one, however the process then
+        ended.
+        """
         assert self.exit_code is not None
         marked = read_mark(self.done).code if self.exit_code != 0 else None
         return self.exit_code if marked is None else marked
 
     def failure(self) -> RankFailure:
-        """How it failed."""
+        """Returns how the rank failed."""
         failed_at, by_exit = self.failed_at(), read_mark(self.done).by_exit
         tail = since_handled(self.capture.tail) if by_exit else self._with_error_file()
         tail, trace = tail[-TAIL_CHARS:], self.capture.traceback
         if failed_at is not None and not by_exit and TRACEBACK not in tail and trace:
-            tail = f"{trace}\n{tail[-TAIL_CHARS + len(trace) :]}"  # the exception that it marked
+            tail = f"{trace}\n{tail[-TAIL_CHARS + len(trace) :]}"  # prepend the traceback of the marked failure
         return RankFailure(
             self.number,
             self.outcome(),
@@ -93,26 +97,26 @@ class Ranks(list[Rank]):
     def __init__(self, grace_seconds: float) -> None:
         super().__init__()
         self.grace_seconds = grace_seconds
-        """From SIGTERM to SIGKILL."""
+        """Seconds from SIGTERM to SIGKILL."""
         self.ended_at: float | None = None
-        """When they were sent SIGTERM, by the monotonic clock; None before."""
+        """Monotonic time at which SIGTERM was sent to the ranks; None before."""
         self.ended_by = "itself"
         """`itself`, `failure` or `stop`."""
         self.kill_at: float | None = None
-        """When SIGKILL is due, by the monotonic clock; None before `end` and after `kill`."""
+        """Monotonic time at which SIGKILL is due; None before `end` and after `kill`."""
 
     @property
     def live(self) -> list[Rank]:
-        """Those that have not ended."""
+        """Ranks whose processes have not ended."""
         return [rank for rank in self if rank.is_live]
 
     @property
     def are_ending(self) -> bool:
-        """Whether a failure or a stop ends them."""
+        """Whether the ranks are being ended after a failure or a stop request."""
         return self.ended_by != "itself"
 
     def end(self, by: str) -> None:
-        """Send SIGTERM to all live ranks, once; after the grace period `kill` is due."""
+        """Sends SIGTERM to all live ranks, once; `kill` is due after the grace period."""
         if not self.are_ending:
             self.ended_by = by
         if self.kill_at is None:
@@ -121,35 +125,35 @@ class Ranks(list[Rank]):
             self.kill_at = time.monotonic() + self.grace_seconds
 
     def kill(self) -> None:
-        """Send SIGKILL to all live ranks and their process groups."""
+        """Sends SIGKILL to all live ranks and their process groups."""
         self.kill_at = None
         self._send(process.send_group, signal.SIGKILL)
 
     def kill_others(self, spared: Sequence[Rank]) -> None:
-        """Send SIGKILL to the live ranks that are not `spared`, and their process groups."""
+        """Sends SIGKILL to the live ranks except `spared`, and to their process groups."""
         self._send(process.send_group, signal.SIGKILL, spared)
 
     def _send(self, send: Callable[[int, int], object], number: int, spared: Sequence[Rank] = ()) -> None:
         for rank in self.live:
             if rank in spared:
                 continue
-            rank.ended_by_us |= rank.failed_at() is None  # else it is on its way out for a failure of its own
+            rank.ended_by_us |= rank.failed_at() is None  # a rank that has marked a failure is exiting by itself
             send(rank.pid, number)
 
 
 class Mark(NamedTuple):
-    """What a rank has written down of its end."""
+    """Done mark of a rank."""
 
     code: int | None = None
-    """None where it has written nothing."""
+    """Exit code; None if there is no mark."""
     at: float = 0.0
-    """Unix seconds."""
+    """Unix seconds of the failure or end."""
     by_exit: bool = False
-    """Whether its script has failed by `sys.exit`, not by an exception."""
+    """Whether the script failed by `sys.exit`, not by an exception."""
 
 
 def read_mark(path: str) -> Mark:
-    """The mark that a rank has left."""
+    """Reads the mark of a rank."""
     try:
         with open(path) as file:
             code, at, *by = file.read().split()

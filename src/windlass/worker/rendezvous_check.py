@@ -1,10 +1,11 @@
-"""Finds ranks of a torchrun job that never met: each trained alone, though the job has several.
+"""Finds ranks of a torchrun job that never connected: each trains alone, although the job has several ranks.
 
-A rank that makes a process group leaves `rank-N.met`. One that ends well without any, and that has used torch and no
-other way to reach its peers, leaves `rank-N.alone`. While ranks run, the node looks at them from outside. In doubt a
-rank is not alone: there must be no warning where ranks may reach their peers in a way that is not seen here.
+A rank that creates a process group writes `rank-N.met`. A rank that ends successfully without one, has used torch, and
+has no other connection to its peers, writes `rank-N.alone`. While ranks run, the node checks them from outside. In case
+of doubt a rank does not count as alone: ranks may reach their peers in a way that is not detected here, and must then
+cause no warning.
 
-Standard library only, and without the rest of the worker: it runs under the script's interpreter too.
+Standard library only, and no other worker modules: this module also runs under the script's interpreter.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ if TYPE_CHECKING:
     from windlass.worker.ranks import Ranks
 
 CHECK_SECONDS = 15.0
-"""After the first progress, and again so much later, the node checks whether its ranks have met."""
+"""Seconds from the first progress to the first check of the node, and between checks."""
 MET, ALONE = ".met", ".alone"
 OTHER_MODULES = (
     "horovod", "mpi4py", "jax", "ray", "tensorflow", "mxnet", "torch_xla", "oneccl_bindings_for_pytorch", "cupy",
     "dask", "distributed", "zmq", "grpc", "redis", "xgboost", "lightgbm", "pyspark",
 )  # fmt: skip
-"""Modules by which ranks may reach each other without a process group of torch's."""
+"""Modules through which ranks may reach each other without a torch process group."""
 OTHER_LIBRARIES = ("libmpi", "horovod", "jaxlib", "_raylet", "tensorflow", "_XLAC", "cygrpc", "libzmq")
 USERS = frozenset({"torch", "lightning", "pytorch_lightning", "transformers", "accelerate"})
-"""Modules whose presence among the script's own shows that it trains with torch."""
+"""Modules which, if referenced by the script's modules, show that it trains with torch."""
 _LISTENS, _ESTABLISHED = "0A", "01"
 _WEB = (80, 443)
 
 
 class RendezvousCheck:
-    """Whether the ranks of a node make progress and have never met; two checks must agree on it."""
+    """Checks whether the ranks of a node make progress but have never connected; two checks must agree."""
 
     def __init__(self, world_size: int) -> None:
         self._at = 0.0
-        """When the next check is due, by the monotonic clock; 0 before the first progress."""
+        """Monotonic time of the next check; 0 before the first progress."""
         self._checks_left = 2 if world_size > 1 else 0
 
     def finds_alone(self, ranks: Ranks, but: tuple[int, ...]) -> bool:
-        """To be called while they make progress: checks when it is time to, and gives True at most once."""
+        """Checks the ranks if a check is due. Call it while they make progress; returns True at most once."""
         now = time.monotonic()
         is_due = 0 < self._at <= now
         if is_due or not self._at:
@@ -55,7 +56,7 @@ class RendezvousCheck:
 
 
 def is_alone() -> bool:
-    """Whether this process, a rank that is done and has made no process group, used torch and reached no peer."""
+    """Whether this process, a finished rank without a process group, used torch and connected to no peer."""
     if os.environ.get("WORLD_SIZE", "1") == "1" or any(name in sys.modules for name in OTHER_MODULES):
         return False
     status = re.search(r":(\d+)", os.environ.get("KUBEFLOW_TRAINER_SERVER_URL", "").partition("//")[2])
@@ -63,11 +64,11 @@ def is_alone() -> bool:
 
 
 def looks_alone(pid: int, base: str, but: tuple[int, ...] = ()) -> bool:
-    """The same of a rank that runs, from outside; `but` are ports of the node's own."""
+    """Whether a running rank seems to train alone, checked from outside; `but` are ports of the node itself."""
     if os.path.exists(base + MET):
         return False
     try:
-        with open(f"/proc/{pid}/maps", "rb") as file:  # paths may be any bytes
+        with open(f"/proc/{pid}/maps", "rb") as file:  # paths may contain any bytes
             libraries = {os.fsdecode(line).rpartition("/")[2].strip() for line in file if b"/" in line}
     except OSError:
         return False
@@ -77,7 +78,7 @@ def looks_alone(pid: int, base: str, but: tuple[int, ...] = ()) -> bool:
 
 
 def has_connections(process: int | str, but: tuple[int, ...] = ()) -> bool:
-    """Whether a process listens on TCP, or is connected to anything but the web and these ports. In doubt, True."""
+    """Whether a process listens on TCP or is connected, except to web ports and the ports `but`. True if unknown."""
     try:
         names = os.listdir(f"/proc/{process}/fd")
         own = set()
@@ -100,9 +101,9 @@ def has_connections(process: int | str, but: tuple[int, ...] = ()) -> bool:
 
 
 def _uses_torch() -> bool:
-    """Whether a module of the script's own names torch, or a library that trains with it.
+    """Whether a module of the script references torch, or a library that trains with it.
 
-    By type(), not isinstance(): asking a proxy object for its class runs code of the script's.
+    type() is used instead of isinstance(), because asking a proxy object for its class runs code of the script.
     """
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) if type(module) is type(sys) else None

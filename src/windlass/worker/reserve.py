@@ -1,6 +1,6 @@
-"""Keeps disk space back in a file, for what must still be written once the disk is full.
+"""Reserves disk space in a file, for data that must still be written when the disk is full.
 
-Writers that can wait ask `has_room` first: the space that `release` gives back is then left for those that cannot.
+Writers that can wait must call `has_room` first, so that the space freed by `release` remains for urgent writes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import time
 
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 MARGIN_BYTES = 1 << 20
-"""Free space beyond the reserve from which on a disk that was full has room again; more than any reserve gives back."""
+"""Free bytes besides the reserve at which a full disk counts as having space again; larger than any reserve."""
 LOOK_SECONDS = 1.0
 MEASURE_SECONDS = 0.05
 
 
 class Reserve:
-    """A file of `size_bytes` at `path`. Where it is shared, another process may release it: missing then means full."""
+    """A file of `size_bytes` at `path`. If it is shared, another process may release it: a missing file then means
+    full.
+    """
 
     def __init__(self, path: str, size_bytes: int, *, is_shared: bool) -> None:
         self.path = path
@@ -29,9 +31,9 @@ class Reserve:
         self._measure_at = 0.0
 
     def has_room(self) -> bool:
-        """Whether no write has met a full disk since there was last room besides the reserve.
+        """Whether the disk has space besides the reserve, as far as failed writes have shown.
 
-        Makes the reserve where it is missing and there is room. Raises nothing.
+        Creates the reserve if it is missing and there is space. Raises nothing.
         """
         if not self._is_full and (not self.is_shared or os.path.exists(self.path)):
             return True
@@ -41,7 +43,7 @@ class Reserve:
         return not self._is_full
 
     def has_ample_room(self) -> bool:
-        """As `has_room`, for those who write much: what is free, less than the margin, is left to all others."""
+        """Checks like `has_room`, for writers of large data, which must leave the margin to all other writers."""
         if self.has_room() and time.monotonic() >= self._measure_at:
             self._measure_at = time.monotonic() + MEASURE_SECONDS
             with contextlib.suppress(OSError):
@@ -49,11 +51,11 @@ class Reserve:
         return not self._is_full
 
     def met_full(self) -> None:
-        """A write failed for want of space."""
+        """Records that a write failed because the disk was full."""
         self._is_full = True
 
     def release(self) -> bool:
-        """Give the space back. Gives False where it was released before."""
+        """Frees the reserved space. Returns False if it was released before."""
         self._is_full = True
         try:
             os.unlink(self.path)
@@ -62,15 +64,16 @@ class Reserve:
         return True
 
     def make(self, margin_bytes: int = MARGIN_BYTES) -> bool:
-        """Keep the space back, if so much is free besides. Gives False only where the disk, or a quota, is full."""
+        """Reserves the space if `margin_bytes` are free besides. Returns False only if the disk or a quota is full."""
         missing = margin_bytes + (0 if os.path.exists(self.path) else self.size_bytes)
-        partial = f"{self.path}.new"  # one name: what a killed process leaves here, the next one uses
+        partial = f"{self.path}.new"  # a fixed name, so that the next process reuses the file left by a killed one
         try:
             if _free_bytes(self.path) < missing:
                 return False
             file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # A quota shows itself only here. On NFS this writes: the margin is tried only where the disk was full.
+                # Quotas are noticed only here. On NFS this writes data, so the margin is only tried after the disk was
+                # full.
                 os.posix_fallocate(file, 0, max(self.size_bytes, missing if self._is_full else 0))
                 os.ftruncate(file, self.size_bytes)
             finally:
@@ -82,7 +85,7 @@ class Reserve:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(partial)
-            return error.errno not in FULL_ERRORS  # a file system that cannot keep space back: as without a reserve
+            return error.errno not in FULL_ERRORS  # file systems that cannot reserve space are treated as having space
         return True
 
 

@@ -1,15 +1,15 @@
-"""Finds the newest verified checkpoint that a script has saved for itself, and adds the arguments to resume from it.
+"""Finds the newest verified checkpoint of a script that saves its own, and adds the arguments to resume from it.
 
-Nothing is unpickled. What torch.save writes is a zip file, whose checksums verify it; a safetensors file
-begins with the length that it must have; transformers' Trainer writes `trainer_state.json` when all else is there.
+Nothing is unpickled. torch.save writes a zip file, which is verified by its checksums; a safetensors file starts with
+the length that it must have; the Trainer of transformers writes `trainer_state.json` after all other files.
 
-| a checkpoint | is verified if |
+| checkpoint | is verified if |
 |---|---|
-| a file of torch.save, Lightning or Keras (`.keras`) | it is a zip file that can be read, and its checksums hold |
-| a `.safetensors` file | its header can be read, and the file has the length in it |
-| a folder of transformers' Trainer | `trainer_state.json` and weights are there, and each file as above is verified |
-| a folder of torch.distributed.checkpoint | `.metadata` is there; as above |
-| a folder of accelerate | `random_states_0.pkl` is there; as above |
+| a file of torch.save, Lightning or Keras (`.keras`) | it is a readable zip file with correct checksums |
+| a `.safetensors` file | its header is readable, and the file has the length given in it |
+| a folder of transformers' Trainer | it contains `trainer_state.json` and weights, and each file as above is verified |
+| a folder of torch.distributed.checkpoint | it contains `.metadata`, and each file as above is verified |
+| a folder of accelerate | it contains `random_states_0.pkl`, and each file as above is verified |
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from windlass.worker.protocol import NodeSpec, ResumeSpec
 from windlass.worker.saved_states import ZIPPED, walk
 
 PLACE = "{path}"
-"""What stands for the checkpoint in the added arguments; without it they only say that there is one."""
+"""Placeholder for the checkpoint in the added arguments; without it they only mean that there is a checkpoint."""
 STATE = "trainer_state.json"
 LAST_WRITTEN = (STATE, ".metadata", "random_states_0.pkl")
-"""Of each kind of folder, the file that is written when all others are there."""
+"""For each kind of checkpoint folder, the file that is written last."""
 WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model|diffusion_pytorch_model).*\.(safetensors|bin)|.*\.distcp")
 HEADER_BYTES = 100_000_000
-"""As much as the safetensors library accepts for a header."""
+"""Maximum header size that the safetensors library accepts."""
 TORN = (
     OSError,
     EOFError,
@@ -51,41 +51,42 @@ TORN = (
     zlib.error,
     zipfile.BadZipFile,
 )
-"""What reading a damaged file may raise."""
+"""Exceptions that reading a damaged file may raise."""
 UNREADABLE = frozenset({
     errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN,
     errno.EHOSTUNREACH, errno.ENODEV, errno.ENXIO, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
 })  # fmt: skip
-"""Errors of a file system, or of this process: they prove nothing about the checkpoint."""
+"""Errors of a file system or of this process, which do not prove that the checkpoint is damaged."""
 PAUSES = (0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0)
-"""Seconds between two reads of what cannot be read: an NFS server that fails over answers again within some of them."""
+"""Seconds between repeated reads of unreadable files: an NFS server responds again within this time after a
+failover."""
 
 NEAR = 5
-"""So many names are reported of what is there where nothing matches."""
+"""Number of similar names that are reported if nothing matches the pattern."""
 MOST_COMPARED = 1000
 
 
 class Choice(NamedTuple):
-    """What an attempt resumes from."""
+    """Checkpoint from which an attempt resumes."""
 
     path: str | None
-    """The checkpoint, a file or a folder; None where there is none."""
+    """Path of the checkpoint, a file or a folder; None if there is none."""
     words: tuple[str, ...]
-    """What is added to the arguments of every rank."""
+    """Arguments that are added to the command line of every rank."""
     events: tuple[dict[str, Any], ...]
-    """Checkpoint events: which one is `restored`, and before it, which ones were `refused` and why."""
+    """Checkpoint events: the `restored` checkpoint, preceded by the `refused` ones with their reasons."""
 
 
 def choose(request: ResumeSpec, since: float, sleep: Callable[[float], None] = time.sleep) -> Choice:
-    """The newest verified checkpoint of those that `request.find` finds.
+    """Chooses the newest verified checkpoint that matches `request.find`.
 
-    It is looked for in `request.folder` and, where it names a folder, in `request.code` too. What lies outside of
-    `request.own`, the run's own folders, counts only if it was written after `since`, in unix seconds: else it is of
-    another run. `request.named` is one that the user asked for, its path or its name in the folder: then only it
-    counts, and those that were written after `request.named_at`. Raises ValueError if it is not verified.
+    The pattern is searched in `request.folder` and, if it includes a folder, in `request.code` too. Outside the run's
+    own folders, `request.own`, only checkpoints written after `since` (Unix seconds) count: older ones belong to other
+    runs. `request.named` is a checkpoint that the user asked for, by path or name. Then only this one counts, and
+    checkpoints written after `request.named_at`. Raises ValueError if it is not verified.
 
-    An error of the file system is no damage: the read is repeated after each of `PAUSES`, then OSError is raised with
-    the path. Without that, training would begin anew beside a checkpoint that may be good.
+    A file system error does not mean damage: the read is repeated after each of `PAUSES`, then OSError is raised with
+    the path. Otherwise training would start from the beginning although there may be a verified checkpoint.
     """
     for pause in PAUSES:
         try:
@@ -120,10 +121,10 @@ def _choose(request: ResumeSpec, since: float) -> Choice:
 
 
 def add_resume_arguments(specs: Sequence[NodeSpec]) -> list[NodeSpec]:
-    """The specs of an attempt's nodes with the same added arguments for all ranks; see `choose`.
+    """Returns the specs of an attempt's nodes with the same resume arguments added for all ranks; see `choose`.
 
-    That of rank 0 has what to report. They are unchanged where they have no `resume`. That nothing matches is reported
-    too in an attempt after the first: training begins anew. Raises ValueError.
+    The events to report are added to the spec of rank 0. Specs without `resume` are returned unchanged. If nothing
+    matches in a later attempt, that is reported too, because training starts from the beginning. Raises ValueError.
     """
     first = specs[0]
     if first.resume is None:
@@ -141,10 +142,10 @@ def add_resume_arguments(specs: Sequence[NodeSpec]) -> list[NodeSpec]:
 
 
 def missing(request: ResumeSpec, since: float) -> dict[str, Any]:
-    """The event of a pattern that nothing matches: where it was looked for, and what is there instead.
+    """Returns the event for a pattern without a match: the folder that was searched, and what it contains instead.
 
-    `near` are the names in `folder` that are most like the pattern, of `entries`; `older` is how many match it there,
-    and are of another run: see `choose`.
+    `near` are the names in `folder` that are most similar to the pattern, of `entries` in total; `older` is the number
+    of matching checkpoints that belong to other runs, see `choose`.
     """
     pattern = _pattern(request)
     folder = os.path.normpath(os.path.join(request.folder, _before_wildcards(pattern)))
@@ -160,21 +161,21 @@ def missing(request: ResumeSpec, since: float) -> dict[str, Any]:
 
 
 def _pattern(request: ResumeSpec) -> str:
-    """`find`, with the home folder of this user in place of `~`."""
+    """Returns `find` with `~` replaced by the user's home folder."""
     first, slash, rest = request.find.partition("/")
     home = os.path.expanduser(first)
     return request.find if home == first else f"{glob.escape(home)}{slash}{rest}"
 
 
 def _before_wildcards(pattern: str) -> str:
-    """The folders that a pattern names before its first wildcard."""
+    """Returns the folders of a pattern before its first wildcard."""
     parts = os.path.dirname(pattern).split(os.sep)
     plain = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
     return os.sep.join(plain)
 
 
 def _names_in(folder: str) -> list[str]:
-    """At most so many as can be compared in a moment; a folder that is not there has none."""
+    """Returns at most `MOST_COMPARED` names of a folder, few enough to compare quickly; empty for a missing folder."""
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in itertools.islice(entries, MOST_COMPARED)]
@@ -183,11 +184,11 @@ def _names_in(folder: str) -> list[str]:
 
 
 def candidates(request: ResumeSpec, since: float) -> list[str]:
-    """All that may be a checkpoint, the newest first."""
+    """Returns all paths that may be a checkpoint, newest first."""
     pattern = _pattern(request)
     folders = [request.folder, *([request.code] if os.path.dirname(pattern) else [])]
     found: dict[str, str] = {}
-    for folder in folders:  # where the pattern begins at the root, the folder is passed over
+    for folder in folders:  # for an absolute pattern, the folder is ignored
         _require_readable(os.path.join(folder, _before_wildcards(pattern)))
         for path in glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True):
             if _exists(path):
@@ -198,7 +199,7 @@ def candidates(request: ResumeSpec, since: float) -> list[str]:
 
 
 def _require_readable(folder: str) -> None:
-    """Raise OSError where a folder cannot be listed, which `glob` takes for an empty one; one may not be there."""
+    """Raises OSError if a folder exists but cannot be listed; `glob` would treat it as empty."""
     try:
         os.listdir(folder)
     except OSError as error:
@@ -217,7 +218,7 @@ def _exists(path: str) -> bool:
 
 
 def problem_of(path: str) -> str:
-    """Why a checkpoint cannot be used; empty where it is verified. Raises OSError where it cannot be read."""
+    """Returns why a checkpoint cannot be used, empty if it is verified. Raises OSError if it cannot be read."""
     try:
         if not os.path.isdir(path):
             return _problem_of_file(path)
@@ -229,8 +230,8 @@ def problem_of(path: str) -> str:
 
 
 def _damage(error: BaseException, path: str) -> str:
-    """What an error of reading shows to be wrong with a file. Raises OSError for one that proves nothing."""
-    if isinstance(error, OSError) and error.errno in UNREADABLE:  # a failed read or seek does not have the path
+    """Describes the damage shown by a read error. Re-raises OSError if it does not prove damage."""
+    if isinstance(error, OSError) and error.errno in UNREADABLE:  # errors of read and seek have no path
         raise error if error.filename else OSError(error.errno, error.strerror, path) from error
     return str(error) or type(error).__name__
 
@@ -247,7 +248,7 @@ def _chosen(request: ResumeSpec, path: str, refused: list[dict[str, Any]]) -> Ch
 
 
 def step_of(path: str) -> int | None:
-    """The step at which it was saved, where it has one: in its `trainer_state.json`, or as `step=120` in its name."""
+    """Returns the step of a checkpoint from its `trainer_state.json` or its name (`step=120`); None if unknown."""
     try:
         with open(os.path.join(path, STATE)) as file:
             step = json.load(file)["global_step"]
@@ -281,7 +282,9 @@ def _problem_of_zip(path: str, start: bytes) -> str:
 
 
 def problem_of_safetensors(path: str) -> str:
-    """Why the header of a safetensors file does not fit the file; empty where it does. Raises one of `TORN`."""
+    """Compares the length of a safetensors file with its header. Returns the problem, or empty. Raises one of
+    `TORN`.
+    """
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
@@ -335,12 +338,12 @@ def _files(path: str) -> Iterator[str]:
 
 def _sizes(path: str) -> Iterator[int]:
     for name in _files(path):
-        with contextlib.suppress(OSError):  # a link to nowhere
+        with contextlib.suppress(OSError):  # a dangling link
             yield os.path.getsize(name)
 
 
 def _written_at(path: str) -> float:
-    """When it was finished: for a folder, when the newest of the files in it was written."""
+    """Returns when a checkpoint was finished: for a folder, the newest modification time of its files."""
     times = [0.0]
     for name in _files(path):
         with contextlib.suppress(OSError):
@@ -349,11 +352,11 @@ def _written_at(path: str) -> float:
 
 
 def _natural(path: str) -> Sequence[tuple[int, str]]:
-    """`checkpoint-900` before `checkpoint-1000`."""
+    """Returns a sort key that puts `checkpoint-900` before `checkpoint-1000`."""
     return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d*)", path)]
 
 
 def _name(request: ResumeSpec, path: str) -> str:
-    """As it is known in the folder for checkpoints, else its path."""
+    """Returns the path relative to the checkpoint folder, or the whole path if the checkpoint is elsewhere."""
     inside = os.path.join(request.folder, "")
     return path[len(inside) :] if path.startswith(inside) else path

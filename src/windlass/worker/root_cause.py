@@ -1,7 +1,7 @@
-"""Finds the root cause when ranks fail: one rank is the cause, the others are its victims.
+"""Finds the root cause of failed ranks: one rank is the cause, the others are its victims.
 
-When one rank fails, its peers fail a moment later in the middle of a collective, often with longer errors.
-So a rank is a victim if we ended it, or if its output only reports a lost peer; of the rest the earliest is the cause.
+When one rank fails, its peers fail a moment later in a collective, often with longer errors. Therefore a rank is a
+victim if Windlass ended it, or if its output only reports a lost peer; of the other ranks, the earliest is the cause.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SIGNALS = {
     "SIGINT": "interrupted",
 }
 _DEATHS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
-"""Signals that end a process for another reason than its launcher."""
+"""Signals that end a process for another reason than a request of its launcher."""
 _OF_PROGRAM = (
     r"(?:(?:ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal)Error|(?:[\w.]*\.)?UnknownFormat)\b|"
     r".*: error: (?:unrecognized arguments|argument |the following arguments are required|ambiguous option)"
 )
-"""Errors that depend on the program, on what is installed and on checkpoints of another version alone."""
+"""Errors that depend only on the program, its installed packages, or a checkpoint of another version."""
 _TRANSIENT = (
     r"(?i)connection (?:was |has been |timed )?(?:refused|reset|aborted|out|closed|broken|lost|error)|"
     r"Connection\w*Error|"
@@ -52,14 +52,14 @@ _TRANSIENT = (
     r"input/output error|stale file handle|no space left|quota|transport endpoint|"
     r"\[Errno (?:4|5|11|12|16|28|10[0-9]|11[0-9]|12[12])\]"
 )
-"""Errors of the network, of services, of devices and of space: the next attempt may not meet them."""
+"""Errors of the network, services, devices and disk space, which may not occur in the next attempt."""
 _END_BYTES = 4096
 _SHELL_SIGNALS = (128 + 4, 128 + 6, 128 + 7, 128 + 9, 128 + 11)
-"""Exit codes by which a shell reports that a signal ended its command."""
+"""Exit codes with which a shell reports that a signal ended its command."""
 
 
 def first_cause(failures: Iterable[RankFailure]) -> RootCause | None:
-    """The root cause among the failed ranks; None where nothing failed."""
+    """Returns the root cause among the failed ranks; None if no rank failed."""
     failures = list(failures)
     if not failures:
         return None
@@ -86,21 +86,23 @@ def first_cause(failures: Iterable[RankFailure]) -> RootCause | None:
 
 
 def failed_by_itself(failures: Iterable[RankFailure]) -> bool:
-    """Whether the root cause is a failure that its rank marked before anything ended the rank, and no lost peer.
+    """Whether the first rank marked its own failure before it was ended, and does not only report a lost peer.
 
-    Such a failure comes before a time limit or a hang that the other ranks run into because of it.
+    Such a failure precedes a time limit or a hang that it causes in the other ranks.
     """
     first = min(failures, key=_order, default=None)
     return first is not None and first.marked and not first.ended_by_us and not is_victim(first.exit_code, first.tail)
 
 
 def began_at(failure: RankFailure) -> float:
-    """When the rank began to fail: its traceback comes before its death, which may take a second more."""
+    """Returns when the rank began to fail, in Unix seconds: the time of its traceback, which may precede its exit by a
+    second.
+    """
     return failure.at if failure.traceback_at is None else min(failure.traceback_at, failure.at)
 
 
 def signal_name(exit_code: int) -> str | None:
-    """`SIGKILL` for −9; None for an ordinary exit."""
+    """Returns the name of the signal, such as `SIGKILL` for −9; None for an ordinary exit."""
     if exit_code >= 0:
         return None
     try:
@@ -110,7 +112,7 @@ def signal_name(exit_code: int) -> str | None:
 
 
 def death_of(exit_code: int) -> str:
-    """How a process with this exit code ended, in words."""
+    """Describes how a process with this exit code ended."""
     name = signal_name(exit_code)
     return f"exit code {exit_code}" if name is None else _SIGNALS.get(name, f"killed by {name}")
 
@@ -121,7 +123,7 @@ def _order(failure: RankFailure) -> tuple[bool, bool, bool, bool, float]:
 
 
 def is_victim(exit_code: int | None, output: str) -> bool:
-    """Whether the end of a rank's output only reports a lost peer. A rank killed by a signal prints nothing of it."""
+    """Whether the end of a rank's output only reports a lost peer. A rank killed by a signal prints no such report."""
     tail = unstyled(output)
     line = exception_line(traceback_of(tail))
     if line:
@@ -130,25 +132,27 @@ def is_victim(exit_code: int | None, output: str) -> bool:
 
 
 def lost_peer(exit_code: int | None, output: str) -> bool:
-    """Whether it reports a lost connection between ranks, and not one that may have been to anything."""
+    """Whether a rank reports a lost connection to another rank, rather than one that may have been to any server."""
     return is_victim(exit_code, output) and not is_other_connection(traceback_of(output))
 
 
 def launched_signal(text: str) -> int:
-    """The signal that killed the child that a launcher reports as the first to fail; 0 where a child has an error."""
+    """Returns the signal that killed the child reported by a launcher as the first failure; 0 if the child has an
+    error.
+    """
     line = exception_line(traceback_of(text))
     number = child_signal(text) if is_launched(text) else 0
     return number if number in _DEATHS and (not line or is_secondary(line)) else 0
 
 
 def _is_transient(tail: str, trace: str) -> bool:
-    """Whether the error that ended a rank may be gone in another attempt, as far as its messages tell."""
+    """Whether the messages of the error that ended a rank suggest that another attempt may succeed."""
     text = trace or own_words(tail)[-_END_BYTES:]
     line = exception_line(trace) or (text.strip().splitlines() or [""])[-1]
     if re.match(_OF_PROGRAM, line):
         return False
     if "CalledProcessError" in line and (words := own_words(tail.replace(trace, "")).strip()[-_END_BYTES:]):
-        # One that a launcher or a script raises of a program that it has started: what that has printed counts.
+        # Raised by a launcher or a script for a program that it ran: the output of that program counts.
         is_of_program = any(re.match(_OF_PROGRAM, one) for one in words.splitlines())
         return not is_of_program and bool(re.search(_TRANSIENT, words))
     messages = [line for line in text.splitlines() if not (trace and line.startswith((" ", "\t")))]

@@ -1,6 +1,6 @@
-"""The rsh agent of mpirun on one machine: runs its daemons in the namespaces of other nodes, in place of ssh.
+"""rsh agent of mpirun for one machine: runs mpirun's daemons in the namespaces of other nodes, in place of ssh.
 
-mpirun calls it as it would call ssh, `windlass-remote HOST COMMAND…`, and expects a shell to run the command there.
+mpirun calls the agent like ssh, `windlass-remote HOST COMMAND…`, and expects that a shell on HOST runs the command.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ SHELL = "windlass-remote"
 
 
 def main(argv: list[str]) -> int:
-    """`NODE_SPEC HOST COMMAND…`: enter the network of HOST, which the spec has, and become a shell with the command."""
+    """Runs the agent with `NODE_SPEC HOST COMMAND…`: enters the network of HOST, and executes a shell with the
+    command.
+    """
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     from windlass.worker import netns
     from windlass.worker.protocol import read_spec
@@ -25,7 +27,7 @@ def main(argv: list[str]) -> int:
         os.execv("/bin/sh", ["sh", "-c", " ".join(command)])
     except (KeyError, OSError) as error:
         print(f"cannot reach {host}: {error}", file=sys.stderr)
-    return 255  # as ssh
+    return 255  # the exit code of ssh for connection errors
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Warnings of a run that a node observes: what does not end it and may spoil its result; see `runs/warnings.py`."""
+"""Warnings that a node detects: conditions that do not end a run but may spoil its result; see `runs/warnings.py`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ ALONE_IN = {
         "leave rank and world_size out of init_process_group, which then takes them from the environment",
     ),
 }
-"""By the ending of the mark that `rank.py` writes: the group in which the rank was alone, and the fix."""
+"""By suffix of the mark that `rank.py` writes: the group in which the rank was alone, and the fix."""
 LEAVE_SECONDS = 0.25
-"""Time for child processes to end after their rank: helper processes of Python notice its end a moment later."""
+"""Time for child processes to end after their rank; Python's helper processes notice the end of a rank a moment
+later."""
 _VIEWER = r"(?:tensorboard|wandb-core|wandb-service|mlflow|aim|jupyter|nvidia-smi|dcgmi)(?:$|\W)"
 NAMED = 3
 COMMAND_CHARS = 80
@@ -34,23 +35,23 @@ _NO_BATCHES = (
     r"(?im)^(?:[^\n|]{0,40}\b(?:train|epoch|step)[^\n|]{0,40}: )0it \[00:00|Total length of `(?:Combined|Data)Loader` "
     r"across ranks is zero|`Trainer\.fit` stopped: `max_(?:steps|epochs)=0`"
 )
-"""An empty bar of tqdm that names training, and what Lightning logs of a loader without batches."""
+"""Matches an empty tqdm bar that names training, and Lightning's messages about a loader without batches."""
 _EVALUATES = (
     r"(?i)\b(?:acc(?:uracy)?|eval\w*|test\w*|val(?:id\w*)?|predict\w*|infer\w*|generat\w*|sampl\w*|map(?:\d+)?|f1|bleu|"
     r"perplexity)\b|\bacc@\d"
 )
-"""What a script prints that loads a checkpoint in order to evaluate or to use it."""
+"""Matches output of scripts that load a checkpoint to evaluate or use it, and not to train."""
 
 
 class Left(NamedTuple):
-    """A process that outlived the rank that had started it."""
+    """Process that outlived the rank that started it."""
 
     pid: int
     command: str
 
 
 class RunWarnings:
-    """Reports each kind of warning of one node once."""
+    """Detects warnings of one node, and reports each kind once."""
 
     def __init__(self, spec: NodeSpec, events: EventLog) -> None:
         self._spec = spec
@@ -58,22 +59,23 @@ class RunWarnings:
         self._began_at = time.time()
         self._has_restored = self._is_refused = self._has_epoch = False
         self._is_loaded = self._is_own = False
-        """Whether the script says that it has loaded a checkpoint, not that it resumes; and whether one of this run."""
+        """Whether the script printed that it loaded a checkpoint (not that it resumes), and whether that is one of this
+        run."""
         self._if_it_trains: tuple[str, str] | None = None
-        """The warning of a checkpoint that was loaded, once training or the end shows what for."""
+        """Warning about a loaded checkpoint, kept until a training step or the end shows its purpose."""
         self._left: list[tuple[int, Left]] = []
-        """Processes that outlived a rank, with its number."""
+        """Processes that outlived a rank, each with the rank's number."""
 
     def add(self, code: str, message: str, fix: str, ranks: Iterable[int] = ()) -> None:
-        """Report a warning of the run."""
+        """Reports a warning about the run."""
         self._events.add(NodeWarning(time.time(), message, code=code, fix=fix, ranks=tuple(ranks)))
 
     # -- where training begins ----------------------------------------------------------------------------------------
 
     def restored(self, found: Mapping[str, Any]) -> None:
-        """A rank has restored a checkpoint; in the first attempt of a run, it is another run's."""
+        """Handles a restored checkpoint; in the first attempt of a run, the checkpoint belongs to another run."""
         if found.get("action") == "none-verified":
-            self._is_refused = True  # the run has the warning `checkpoint-damaged` then
+            self._is_refused = True  # the run gets the warning `checkpoint-damaged` in this case
         if found.get("action") != "restored" or self._has_restored:
             return
         self._has_restored = True
@@ -99,7 +101,7 @@ class RunWarnings:
         )
 
     def trains(self) -> None:
-        """A step or a loss was reported: what was loaded before is where training began."""
+        """Handles a reported step or loss: training began from the checkpoint that was loaded before."""
         if self._if_it_trains is not None:
             self._began_from(*self._if_it_trains)
             self._if_it_trains = None
@@ -122,14 +124,18 @@ class RunWarnings:
         return False
 
     def began(self, first: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
-        """The first steps of a rank are known: a later attempt that begins anew has not used what was saved."""
+        """Handles the first steps of a rank: a later attempt that starts from the beginning has not used the saved
+        state.
+        """
         self.trains()
         step, every = int(first["step"]), int(first.get("every") or 1)
         if step <= max(1, every) and not (progress.get("epoch") or 0) > 1:
             self._began_again("step", step)
 
     def began_epoch(self, epoch: object) -> None:
-        """A rank that reports no step is in its first epoch: number 0 is that of a training from the beginning."""
+        """Handles the first epoch of a rank that reports no steps; number 0 means that training starts from the
+        beginning.
+        """
         if epoch == 0 and not self._has_epoch:
             self._began_again("epoch", 0)
         self._has_epoch = True
@@ -139,7 +145,7 @@ class RunWarnings:
             return
         saved = self._newest_saved()
         numbers = re.findall(r"\d{1,15}", saved)
-        if saved and not (numbers and int(numbers[-1]) < number):  # it may have gone on from there
+        if saved and not (numbers and int(numbers[-1]) < number):  # a later step may have been continued from there
             self.add(
                 "saves-not-used",
                 f"attempt {self._spec.attempt} began again at {unit} {number}, though {saved} had been saved",
@@ -148,10 +154,10 @@ class RunWarnings:
             )
 
     def _newest_saved(self) -> str:
-        """The newest saved state that the run's own folders had when the attempt began; empty for none.
+        """Returns the newest saved state in the run's own folders when the attempt began; empty if there is none.
 
-        It is empty too where that was read after it had been written, as far as its file system notes that: steps that
-        are counted anew in each epoch do not show that a script went on.
+        The result is also empty if the file was read after it was written, as far as access times show that. If steps
+        are counted anew in each epoch, the step does not show whether a script continued.
         """
         named = (self._spec.env.get(name, "") for name in ("WINDLASS_CHECKPOINT_DIR", "WINDLASS_OUTPUT_DIR"))
         folders = [folder for folder in named if folder.startswith("/")]
@@ -163,19 +169,23 @@ class RunWarnings:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def outlived(self, rank: Rank) -> None:
-        """A rank has succeeded: note the processes of its group that do not end by themselves; they will be killed."""
+        """Records processes in the group of a successful rank that do not end by themselves; the node kills them
+        afterwards.
+        """
         try:
             os.killpg(rank.pid, 0)
         except OSError:
             return
         left = _staying(lambda line: line.group == rank.pid)
-        if "step" in rank.capture.progress:  # it has trained: its forks are workers, such as those of a DataLoader
+        if "step" in rank.capture.progress:  # a trained rank's forks are workers, such as those of a DataLoader
             own = _shown(self._spec.ranks[0].argv)
             left = [one for one in left if one.command != own]
         self._left += [(rank.number, one) for one in left]
 
     def ended(self, ranks: Ranks, own: set[int]) -> None:
-        """All ranks have ended: report the processes that outlived them; `own` are processes of the node itself."""
+        """Reports the processes that outlived the ranks, after all have ended; `own` are processes of the node
+        itself.
+        """
         if not ranks or ranks.are_ending or any(rank.outcome() != 0 for rank in ranks):
             return
         me, number = os.getpid(), ranks[0].number
@@ -197,12 +207,14 @@ class RunWarnings:
                 self.add("ranks-alone", message, fix, [rank.number for rank in ranks])
 
     def _no_steps(self, ranks: Ranks) -> None:
-        """No step was trained in the first attempt, though the script trains: it resumed, or has an empty loader."""
+        """Reports that no step was trained in the first attempt of a script that trains: it resumed, or its loader is
+        empty.
+        """
         progress = [rank.capture.progress for rank in ranks]
         if self._spec.attempt > 1 or any(one.get("step") or "loss" in one for one in progress):
             return
         if self._is_own or (self._is_loaded and any(re.search(_EVALUATES, rank.capture.tail) for rank in ranks)):
-            return  # it evaluates what it has loaded
+            return  # the script evaluates the loaded checkpoint
         if self._if_it_trains is not None:
             self._began_from(*self._if_it_trains, did="the script loaded")
         if self._has_restored or any(re.search(_NO_BATCHES, rank.capture.tail) for rank in ranks):
@@ -217,9 +229,9 @@ class RunWarnings:
 
 
 def _staying(is_wanted: Callable[[ProcessStat], bool]) -> list[Left]:
-    """The wanted processes that are still alive after `LEAVE_SECONDS`.
+    """Returns the matching processes that are still alive after `LEAVE_SECONDS`.
 
-    That there are none is seen twice: one look misses a process that another one forks, and leaves alone, meanwhile.
+    An empty list is checked twice, because one pass misses a process that is forked and orphaned meanwhile.
     """
     give_up = time.monotonic() + LEAVE_SECONDS
     was_empty = False
@@ -232,7 +244,7 @@ def _staying(is_wanted: Callable[[ProcessStat], bool]) -> list[Left]:
 
 
 def _time_of(path: str, name: str) -> float:
-    """A time of a file; 0 where it is gone."""
+    """Returns a time of a file; 0 if the file does not exist."""
     try:
         return float(getattr(os.stat(path), name))
     except OSError:
@@ -240,7 +252,7 @@ def _time_of(path: str, name: str) -> float:
 
 
 def _is_viewer(line: ProcessStat) -> bool:
-    """Whether this process only shows or records what others do: its end costs a run nothing."""
+    """Whether a process only displays or records metrics, so that killing it does not harm the run."""
     words = process.read_text(f"/proc/{line.pid}/cmdline").split("\0")[:4]
     return any(re.match(_VIEWER, os.path.basename(word)) for word in words)
 
@@ -254,7 +266,7 @@ def _has_children() -> bool:
 
 
 def _command(line: ProcessStat) -> str:
-    """The program and the first argument of a process: later ones may be secrets of the script."""
+    """Returns the program and the first argument of a process; later arguments may be secrets."""
     return _shown(process.read_text(f"/proc/{line.pid}/cmdline").split("\0"))
 
 

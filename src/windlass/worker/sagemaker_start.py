@@ -1,8 +1,8 @@
-"""Starts the node of a host of SageMaker: unpacks the code, sets the variables of its toolkit, becomes `pod.py`.
+"""Starts the node of a SageMaker host: unpacks the code, sets the variables of its toolkit, executes `pod.py`.
 
-The first process of the container. It lies in a channel, beside `boot.py` and the specs of the attempt's nodes: the
-standard library of any Python from 3.9 on, and nothing of ours but that. What it reads is documented in "How Amazon
-SageMaker AI provides training information"; the variables are those of the SageMaker training toolkit.
+This is the main process of the container. The file is in an input channel, next to `boot.py` and the specs of the
+attempt's nodes; it uses only the standard library of Python 3.9 or later, and `boot.py`. Its inputs are documented in
+"How Amazon SageMaker AI provides training information"; the variables are those of the SageMaker training toolkit.
 """
 
 import os
@@ -10,10 +10,12 @@ import signal
 import sys
 import time
 
-if __name__ == "__main__":  # before all else: the first process of a container ignores what it has no handler for
+if __name__ == "__main__":  # installed first, because PID 1 of a container ignores signals without a handler
 
     def _leave(number: int, _frame: object) -> None:
-        """End, and let nothing be waited for in the log. It may come while a module is imported, and imports none."""
+        """Exits, and ends the log with an event. The signal may arrive during an import, so nothing is imported
+        here.
+        """
         try:
             os.write(1, b'[n] {"kind": "worker-failed", "at": %f}\n' % time.time())
         finally:
@@ -32,7 +34,7 @@ from typing import Any, NoReturn
 HERE = os.path.dirname(os.path.abspath(__file__))
 OPT = "/opt/ml"
 BASE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-"""`/opt/ml`, unless the host has no mounts of its own."""
+"""`/opt/ml`, unless the host has no such mounts."""
 
 
 def _path(name: str) -> str:
@@ -40,7 +42,9 @@ def _path(name: str) -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    """Say why in the log, by its last event (`WorkerFailed`), and in the file that SageMaker shows, and exit."""
+    """Writes the reason as the last event of the log (`WorkerFailed`) and to the file that SageMaker shows, and
+    exits.
+    """
     os.write(1, ("[w] this host cannot start: " + message + "\n").encode(errors="backslashreplace"))
     if not os.environ.get("WINDLASS_CODE_DIGEST"):
         traceback.print_exc()
@@ -66,20 +70,20 @@ else:
 
 OWN_CHANNELS = ("windlass", "windlass-code")
 OPTION = re.compile(r"--?[A-Za-z]")
-"""How an option begins; a negative number is none."""
+"""Matches the beginning of an option, but not a negative number."""
 DEVICE = re.compile(r"nvidia\d+")
 TYPE = re.compile(r"ml\.([a-z0-9-]+)\.(\d+)xlarge")
 EFA_FROM = {
     "g4dn": 8, "g5": 8, "g6": 8, "g6e": 8, "p3dn": 24, "p4d": 24, "p4de": 24, "p5": 4, "p5e": 48, "p5en": 48,
     "p6-b200": 48, "p6-b300": 48, "trn1": 32, "trn1n": 32, "trn2": 48,
 }  # fmt: skip
-"""Families of instances with EFA: their smallest size that has it, in units of `xlarge`."""
+"""Instance families with EFA, and the smallest size that has it, in units of `xlarge`."""
 RDMA = ("p4", "p5", "p6", "trn")
-"""Beginnings of families whose devices are reached by EFA directly."""
+"""Prefixes of families whose GPUs EFA accesses directly."""
 
 
 def main() -> NoReturn:
-    """Become the process that runs this host's node. Exits with 1 where it cannot, and says why."""
+    """Executes the program that runs this host's node. On failure, reports the reason and exits with 1."""
     try:
         _start()
     except Exception as error:
@@ -104,7 +108,7 @@ def _start() -> NoReturn:
     words = script(ranks)
     hyperparameters = {**arguments(words[1:]), **_config("hyperparameters")}
     env = {**variables(resources, hyperparameters, inputs, hosts, words), **network(resources)}
-    env["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(ranks)))  # ranks must not fight for cores
+    env["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(ranks)))  # ranks must not compete for cores
     env.update(os.environ)
     secrets = _secrets(os.path.join(work, "travel"))
     env.update({**secrets, "WINDLASS_SECRET_VARIABLES": ",".join(secrets)} if secrets else {})
@@ -114,12 +118,14 @@ def _start() -> NoReturn:
     os.chdir(os.path.join(work, "code"))
     program = os.path.join(work, "travel", "windlass", "worker", "pod.py")
     argv = [sys.executable, "-I", "-S", program, os.path.join(work, "attempt"), nodes]
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until pod.py handles it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # blocked until pod.py installs its handler
     os.execve(sys.executable, argv, env)
 
 
 def _secrets(travel: str) -> dict[str, str]:
-    """The variables of the secrets that the job names, read by what travels with it; they are written nowhere."""
+    """Reads the secrets that the job names, with the copied Windlass. Returns their variables, which are written
+    nowhere.
+    """
     names = os.environ.get("WINDLASS_SECRETS")
     if not names:
         return {}
@@ -133,36 +139,36 @@ def _secrets(travel: str) -> dict[str, str]:
 
 
 def _place_nodes(source: str, target: str, hosts: list[str]) -> None:
-    """Write the specs of the nodes with this host's folders, and with the names by which the hosts are known here."""
+    """Writes the node specs with the folders of this host and the host names that SageMaker uses."""
     with gzip.open(source, "rt") as file:
         text = file.read()
     names = {f"algo-{number}": host for number, host in enumerate(hosts, 1)}
     if any(name != host for name, host in names.items()):
         text = re.sub(r"\balgo-\d+\b", lambda found: names.get(found[0], found[0]), text)
-    if BASE != OPT:  # after the names: the folder may be called as a host
+    if BASE != OPT:  # after the names, because the folder may be named like a host
         text = re.sub(re.escape(OPT) + r"(?=[/\"])", lambda _: json.dumps(BASE)[1:-1], text)
     with gzip.open(target, "wt") as file:
         file.write(text)
 
 
 def _ranks(nodes: str, place: str) -> list[dict[str, Any]]:
-    """The ranks of a node, by the specs of the nodes."""
+    """Reads the ranks of a node from the file of node specs."""
     with gzip.open(nodes, "rt") as file:
         found: list[dict[str, Any]] = json.load(file)["nodes"][place]["ranks"]
     return found
 
 
 def script(ranks: list[dict[str, Any]]) -> list[str]:
-    """The script that the ranks of a node run, and its arguments."""
+    """Returns the script that the ranks of a node run, and its arguments."""
     words: list[str] = ranks[0]["argv"]
     words = words[2:] if len(words) > 2 and words[1].endswith("/windlass/worker/rank.py") else words
     return words[1:] if words[0] == "-m" else words
 
 
 def arguments(words: list[str]) -> dict[str, str]:
-    """The arguments of a script as hyperparameters: the toolkit and the drivers give each of these as `--NAME VALUE`.
+    """Converts the arguments of a script to hyperparameters, which the toolkit passes as `--NAME VALUE`.
 
-    An option without a value is true. What belongs to no option is no hyperparameter.
+    An option without a value is true. Arguments that belong to no option are left out.
     """
     found: dict[str, str] = {}
     name = ""
@@ -183,7 +189,7 @@ def variables(
     hosts: list[str],
     words: list[str],
 ) -> dict[str, str]:
-    """What scripts for SageMaker find in their environment, as the toolkit and the drivers of the SDK set it.
+    """Returns the variables that the toolkit and the drivers of the SDK set for SageMaker scripts.
 
     `words` are the script and its arguments.
     """
@@ -217,12 +223,12 @@ def variables(
     env.update({f"SM_CHANNEL_{name.upper()}": path for name, path in paths.items()})
     for name, value in values.items():
         env[f"SM_HP_{name.upper()}"] = _text(value)
-        env[f"SM_HP_{name.upper().replace('-', '_')}"] = _text(value)  # a shell can read only this one
+        env[f"SM_HP_{name.upper().replace('-', '_')}"] = _text(value)  # shells can only read names without hyphens
     return env
 
 
 def network(resources: dict[str, Any]) -> dict[str, str]:
-    """Which interface collectives use, and EFA where the instance type has it."""
+    """Returns variables with the network interface of collectives, and with EFA if the instance type has it."""
     interface = _interface(resources)
     env = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
     found = TYPE.fullmatch(resources.get("current_instance_type", ""))
@@ -243,12 +249,12 @@ def _num_gpus() -> int:
 
 
 def _number(host: str) -> list[Any]:
-    """By number, so that algo-10 comes after algo-9."""
+    """Returns a sort key that puts algo-10 after algo-9."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", host)]
 
 
 def _config(name: str) -> dict[str, Any]:
-    """A file of the configuration; empty where the job has none of it."""
+    """Reads a configuration file; empty if the job does not have it."""
     try:
         with open(_path(f"input/config/{name}.json")) as file:
             found = json.load(file)
@@ -258,7 +264,7 @@ def _config(name: str) -> dict[str, Any]:
 
 
 def _value(text: Any) -> Any:
-    """A hyperparameter as the toolkit reads it: JSON where it is any."""
+    """Parses a hyperparameter like the toolkit: as JSON if it is valid JSON, else as text."""
     try:
         return json.loads(text)
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Finds saved states of a training in folders, by the names of the files."""
+"""Finds saved training states in folders, by their file names."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from windlass.worker.protocol import SavedState
 
 ZIPPED = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".keras")
 SAVED = (*ZIPPED, ".safetensors", ".npz", ".h5", ".distcp")
-"""Endings of saved states."""
+"""Suffixes of saved states."""
 MOST_FILES = 5000
 
 
 def is_saved_state(path: str) -> bool:
-    """Whether the file is a saved state, as far as its name shows that."""
+    """Whether the name of a file looks like a saved state."""
     return path.endswith(SAVED)
 
 
 def newest_saved(folders: Iterable[str], since: float, until: float = float("inf")) -> SavedState | None:
-    """The newest saved state in these folders that was written between two moments, in Unix seconds."""
+    """Returns the newest saved state in these folders that was written between `since` and `until`, in Unix seconds."""
     found: list[SavedState] = []
     for folder in folders:
         for entry in itertools.islice((one for one in walk(folder) if is_saved_state(one.name)), MOST_FILES):
@@ -33,14 +33,14 @@ def newest_saved(folders: Iterable[str], since: float, until: float = float("inf
 
 
 def walk(folder: str, is_left_out: Callable[[os.DirEntry[str]], bool] = lambda _: False) -> Iterator[os.DirEntry[str]]:
-    """The files below a folder, and links; the folders in it that are left out, or cannot be read, are passed over."""
-    waiting = [folder]  # os.walk calls itself for each level until Python 3.12
+    """Yields the files and links below a folder. Subfolders that are left out or cannot be read are skipped."""
+    waiting = [folder]  # os.walk is recursive until Python 3.12
     while waiting:
         try:
             with os.scandir(waiting.pop()) as found:
                 entries = list(found)
         except OSError:
-            continue  # it was removed meanwhile, or may not be read
+            continue  # the folder was removed meanwhile, or is not readable
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
                 yield entry

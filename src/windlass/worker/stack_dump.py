@@ -1,4 +1,4 @@
-"""Takes the stacks and collectives of ranks that are silent; ranks write them themselves, no debugger attaches."""
+"""Collects stacks and collectives of silent ranks. The ranks write them themselves; no debugger is attached."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _WAITED = re.compile(r"[Tt]imed out|[Tt]imeout|[Ww]atchdog")
 
 
 def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> tuple[RankStack, ...]:
-    """Where each live rank is now. What it writes is in its log too.
+    """Returns the current stacks of live ranks, which are also written to their logs.
 
-    Takes a tenth of a second; a second where a rank does not answer, and another one where it cannot be forced either.
+    Takes a tenth of a second; a second if a rank does not respond, and another if it does not respond to the forced
+    signal.
     """
     for rank in ranks:
         drain(rank)
@@ -49,7 +50,7 @@ def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> tuple[Ran
 
 
 def _await_stacks(asked: list[Rank], before: dict[int, int], drain: Callable[[Rank], object]) -> list[Rank]:
-    """Wait until these ranks have written their stacks; gives those that have not."""
+    """Waits until ranks have written their stacks. Returns the ranks that have not."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     silent, lengths, changed_at = asked, dict(before), time.monotonic()
     while asked and time.monotonic() < give_up:
@@ -66,38 +67,39 @@ def _await_stacks(asked: list[Rank], before: dict[int, int], drain: Callable[[Ra
 
 
 def _written(rank: Rank, before: dict[int, int]) -> bytes:
-    """What a rank has written since then, at most the end of it."""
+    """Returns the output of a rank since `before`, or its last part."""
     written = rank.capture.length - before[rank.number]
     return rank.capture.last(written) if written else b""
 
 
 def _sent(rank: Rank, number: int) -> bool:
-    """Send a signal to a rank that handles it; gives whether it does: one that does not would die of it."""
+    """Sends a signal to a rank if it handles the signal, which would kill it otherwise. Returns whether it was sent."""
     return _handles(rank.pid, number) and process.send(rank.pid, number)
 
 
 def ask_flight(base: str, words: bytes = b"", kind: str = ANSWER) -> bool:
-    """Ask a rank for its last collectives, by where its files lie; returns whether it listens.
+    """Requests the last collectives of a rank, whose files start with `base`. Returns whether the rank can respond.
 
-    With `STACKS` it is asked for all stacks too; with `WORK` and the `kind` `STATE`, only whether it waits for others.
+    `STACKS` requests the stacks as well. `WORK` with the `kind` `STATE` only requests whether the rank waits for
+    others.
     """
     try:
         asked = os.open(base + ASK, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return False  # it has no process group, or is gone
+        return False  # the rank has no process group, or has ended
     with contextlib.suppress(OSError):
-        os.unlink(base + kind)  # an older one
+        os.unlink(base + kind)  # an older response
     try:
         os.write(asked, words)
     except OSError:
-        return False  # it has ended meanwhile
+        return False  # the rank has ended meanwhile
     finally:
         os.close(asked)
     return True
 
 
 def take_flights(bases: list[str], kind: str = ANSWER) -> dict[str, dict[str, Any]]:
-    """What the ranks that were asked have written, by where their files lie; those that do not answer are left out."""
+    """Returns the responses of ranks by the prefix of their files; ranks that do not respond are left out."""
     found: dict[str, dict[str, Any]] = {}
     give_up = time.monotonic() + PATIENCE_SECONDS
     while len(found) < len(bases):
@@ -109,7 +111,7 @@ def take_flights(bases: list[str], kind: str = ANSWER) -> dict[str, dict[str, An
 
 
 def read_flight(base: str, kind: str = ANSWER) -> dict[str, Any]:
-    """The last collectives of a rank, as it wrote them down; empty where it has not."""
+    """Reads the last collectives of a rank from its file; empty if there is none."""
     try:
         with open(base + kind) as file:
             flight = json.load(file)
@@ -119,43 +121,43 @@ def read_flight(base: str, kind: str = ANSWER) -> dict[str, Any]:
 
 
 def ask_after_failure(failed: Rank, live: list[Rank]) -> None:
-    """Where a collective failed in one rank, ask the others for theirs; they are about to be ended.
+    """If a collective failed in one rank, requests the collectives of the other ranks, which are about to be ended.
 
-    A rank that aborts in native code does not report it; gloo does so at sizes that differ.
+    A rank that aborts in native code reports no collective; gloo aborts if sizes differ.
     """
     if read_flight(failed.base).get("failed_in") or failed.exit_code == -signal.SIGABRT:
         take_flights([rank.base for rank in live if ask_flight(rank.base)])
 
 
 def flights_of(ranks: list[Rank]) -> dict[str, dict[str, Any]]:
-    """The last collectives of those ranks that have written them down, by rank."""
+    """Returns the last collectives of the ranks that have written them, by rank."""
     return {str(rank.number): flight for rank in ranks if (flight := read_flight(rank.base))}
 
 
 def forget(rank: Rank) -> None:
-    """Remove the FIFO of a rank that has ended, so that no process waits at it."""
+    """Removes the FIFO of a rank that has ended, so that no process blocks on it."""
     with contextlib.suppress(OSError):
         os.unlink(rank.base + ASK)
 
 
 def waited_in_vain(tail: str) -> bool:
-    """Whether a rank's last output is that it has waited too long for others: their stacks are then of interest."""
+    """Whether a rank's last output reports a timeout, so that the stacks of the other ranks are of interest."""
     return bool(_WAITED.search(tail[-4096:]))
 
 
 def _handles(pid: int, number: int) -> bool:
-    """Whether this process handles a signal."""
+    """Whether a process handles a signal."""
     return _has(pid, b"SigCgt:", number)
 
 
 def ignores(pid: int, number: int) -> bool:
-    """Whether this process ignores a signal."""
+    """Whether a process ignores a signal."""
     return _has(pid, b"SigIgn:", number)
 
 
 def _has(pid: int, mask: bytes, number: int) -> bool:
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:  # the name of a process may be any bytes
+        with open(f"/proc/{pid}/status", "rb") as file:  # the name of a process may contain any bytes
             for line in file:
                 if line.startswith(mask):
                     return bool(int(line.split()[1], 16) >> (number - 1) & 1)

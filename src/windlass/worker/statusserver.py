@@ -1,15 +1,16 @@
-"""Receives progress from training libraries: posts to Kubeflow's `KUBEFLOW_TRAINER_SERVER_URL`.
+"""HTTP server that receives progress from training libraries, which post it to `KUBEFLOW_TRAINER_SERVER_URL`.
 
-A library that finds this variable posts its progress there (transformers' Trainer does, from version 5 on, at most
-every five seconds and from rank 0 alone; see `KubeflowCallback` in `transformers/integrations/integration_utils.py`):
+Libraries that find this variable post their progress to its URL. The Trainer of transformers does so from version 5 on,
+at most every five seconds and only from rank 0 (`KubeflowCallback` in
+`transformers/integrations/integration_utils.py`):
 
     POST URL   Authorization: Bearer <text of the file KUBEFLOW_TRAINER_SERVER_TOKEN>
     {"trainerStatus": {"progressPercentage": 45, "estimatedRemainingSeconds": 30, "lastUpdatedTime": "…",
                        "metrics": [{"name": "loss", "value": "0.5"}, …]}}
 
-The server has no thread, since node workers fork ranks: it runs in the node's selector. It listens on 127.0.0.1 only,
-accepts only posts with the node's own token, and limits connections, header and body. Plain HTTP: the traffic is
-loopback only.
+The server has no threads, because node workers fork ranks: it runs in the node's selector. It listens on 127.0.0.1
+only, accepts only posts with the node's own token, and limits connections, headers and bodies. It uses plain HTTP,
+because the traffic never leaves the loopback interface.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from windlass.worker.trainlogs import INTEGER_LIMIT, number, whole
 URL, TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 HOST = "127.0.0.1"
 CONNECTIONS = 8
-"""At once; one more closes the oldest, so that a silent client blocks no other."""
+"""Maximum number of connections. A further one closes the oldest, so that an idle client does not block others."""
 HEAD_BYTES = 8 << 10
 BODY_BYTES = 64 << 10
 METRICS = 16
@@ -41,7 +42,7 @@ _PLACES = {
     "epoch": "epoch",
     "loss": "loss",
 }
-"""What transformers calls them, and what they are called here."""
+"""Fields of progress, by the names that transformers uses."""
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -55,7 +56,7 @@ _REASONS = {
 
 
 class RequestError(Exception):
-    """A request that is answered with an error code."""
+    """A request that gets an error response."""
 
     def __init__(self, code: int) -> None:
         super().__init__(_REASONS[code])
@@ -63,14 +64,14 @@ class RequestError(Exception):
 
 
 class StatusServer:
-    """Gives each rank an address to post to, and hands on what comes as progress."""
+    """Server that gives each rank a URL to post to, and forwards the posted progress."""
 
     def __init__(
         self, selector: selectors.BaseSelector, token_file: str, hand_on: Callable[[int, dict[str, Any]], None]
     ) -> None:
-        """Listen, with a new token in `token_file` (mode 0600). `hand_on` is called with a rank and its progress.
+        """Starts to listen, and writes a new token to `token_file` (mode 0600). Raises OSError.
 
-        Its callbacks stand as `data` in `selector`. Raises OSError.
+        `hand_on` is called with a rank and its progress. Callbacks are registered as `data` in `selector`.
         """
         self._selector = selector
         self._token_file = token_file
@@ -78,7 +79,7 @@ class StatusServer:
         self._token = os.urandom(32).hex()
         self._clients: dict[socket.socket, bytearray] = {}
         self._totals: dict[int, int] = {}
-        """How many steps each rank has reported there will be."""
+        """Total number of steps by rank, as reported."""
         descriptor = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, self._token.encode())
@@ -93,21 +94,21 @@ class StatusServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which the server listens."""
         return int(self._listener.getsockname()[1])
 
     def environment(self, rank: int, env: Mapping[str, str]) -> dict[str, str]:
-        """The variables for a rank; none where a proxy that its `env` names would be sent what is meant for us."""
+        """Returns the variables for a rank; empty if its `env` names a proxy that would receive the posts instead."""
         if _is_proxied(env):
             return {}
         return {URL: f"http://{HOST}:{self.port}/ranks/{rank}", TOKEN: self._token_file}
 
     def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections and the server."""
         for client in [*self._clients]:
             self._drop(client)
         self._stop_listening()
-        with contextlib.suppress(OSError):  # it opens nothing any more
+        with contextlib.suppress(OSError):  # a token that remains on disk gives access to nothing
             os.unlink(self._token_file)
 
     # -- connections --------------------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ class StatusServer:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError:
-            self._stop_listening()  # no descriptors left: else the listener would stay readable
+            self._stop_listening()  # no descriptors left: the listener would stay readable forever
             return
         if len(self._clients) >= CONNECTIONS:
             self._drop(next(iter(self._clients)))
@@ -128,7 +129,7 @@ class StatusServer:
 
     def _hear(self, client: socket.socket) -> None:
         if client not in self._clients:
-            return  # dropped in this same round
+            return  # dropped in the same round
         held = self._clients[client]
         try:
             data = client.recv(HEAD_BYTES + 4 + BODY_BYTES - len(held))
@@ -140,7 +141,7 @@ class StatusServer:
         try:
             request = split(bytes(held)) if data else None
             if request is None and data:
-                return  # the rest is still to come
+                return  # the request is incomplete
             if request is not None:
                 self._take(*request)
                 self._answer(client, 200)
@@ -154,7 +155,7 @@ class StatusServer:
             client.send(f"{head}Connection: close\r\n\r\n{{}}\n".encode())
             client.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # gone, or not listening to us
+            pass  # the client has disconnected
 
     def _drop(self, client: socket.socket) -> None:
         del self._clients[client]
@@ -184,13 +185,13 @@ class StatusServer:
             if percent is not None:
                 found["percent"] = percent
         elif percent in (0, 100) and "step" not in found:
-            found.update(step=total if percent else 0, total=total)  # the first and the last post name no step
+            found.update(step=total if percent else 0, total=total)  # the first and the last post contain no step
         if found:
             self._hand_on(rank, found)
 
 
 def split(data: bytes) -> tuple[str, str, bytes] | None:
-    """Path, authorization and body of a request; None while it is incomplete. Raises RequestError."""
+    """Returns path, authorization and body of a request; None while it is incomplete. Raises RequestError."""
     head, blank, body = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES:
         raise RequestError(431)
@@ -216,9 +217,10 @@ def split(data: bytes) -> tuple[str, str, bytes] | None:
 
 
 def progress_of(body: bytes) -> dict[str, Any]:
-    """The fields of `progress.Recogniser.feed` in a post, and `eta_seconds`. Raises RequestError otherwise.
+    """Returns the progress in a post, with the fields of `progress.Recogniser.feed` and `eta_seconds`. Raises
+    RequestError.
 
-    What of it cannot be read is passed over: the sender's own names and numbers are its own affair.
+    Unreadable metrics are skipped, because senders choose their names and values freely.
     """
     try:
         status = json.loads(body)["trainerStatus"]
@@ -250,7 +252,9 @@ def progress_of(body: bytes) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | str | None:
-    """A float, or "nan", "inf", "-inf" as JSON can hold them; None for what is no number."""
+    """Returns a float, or "nan", "inf", "-inf" in place of values that JSON lacks; None if the value is not a
+    number.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)) or len(str(value)) > VALUE_CHARS:
         return None
     found: float | str | None = number(str(value))
@@ -258,7 +262,7 @@ def _number(value: object) -> float | str | None:
 
 
 def _is_proxied(env: Mapping[str, str]) -> bool:
-    """Whether urllib, with this environment, would ask a proxy for an address of this machine."""
+    """Whether urllib, with this environment, would use a proxy for an address of this machine."""
     if not (env.get("http_proxy") or env.get("HTTP_PROXY")):
         return False
     spared = env.get("no_proxy", env.get("NO_PROXY", ""))

@@ -1,8 +1,8 @@
-"""Turns a file or folder into a stream and back: `tarpipe.py send PATH` and `tarpipe.py receive PATH NAME`.
+"""Converts a file or folder to a stream and back: `tarpipe.py send PATH` and `tarpipe.py receive PATH NAME`.
 
-The receiver does not trust the stream: it refuses names that lead out of the destination folder, writes nothing through
-a link, and creates only links that stay inside. Also runs in pods of any image, as text passed to `python -c`: standard
-library of Python 3.9 only.
+The receiver does not trust the stream: it rejects names that lead out of the destination folder, never writes through a
+link, and creates only links that stay inside. The text of this file is also passed to `python -c` in pods of any image,
+so it uses only the standard library of Python 3.9.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ import tarfile
 from typing import IO, Any, Callable, Optional  # noqa: UP035 - runs on Python 3.9 too
 
 ROOT = "root"
-"""Name of the file or folder in the stream, which does not show its own."""
+"""Name of the copied file or folder in the stream, which does not contain its real name."""
 BUFFER_BYTES = 1 << 20
 ODD = "neither a file nor a folder"
-"""What is said of a socket, pipe or device."""
+"""Error message for a socket, pipe or device."""
 UNREAD = "WINDLASS.unread"
-"""Field of the entry of a file or folder that cannot be read: why."""
+"""Header of the entry of an unreadable file or folder, with the reason."""
 
 
 class Received:
-    """What has come of a stream."""
+    """Result of receiving a stream."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        """Where it is now."""
+        """Path of the received file or folder."""
         self.files = 0
         self.bytes = 0
         self.left_out: list[str] = []
-        """Entries that were not made, each with the reason."""
+        """Entries that were not created, each with the reason."""
 
     def leave_out(self, name: str, why: str) -> None:
-        """Note an entry that is not made, by its name below the copied folder."""
+        """Records an entry that is not created, by its name below the copied folder."""
         shown = name[len(ROOT) + 1 :] if name.startswith(f"{ROOT}/") else name
         self.left_out.append(f"{shown}: {why}")
 
 
 def send(path: str, out: IO[bytes]) -> None:
-    """Write what is at `path` to `out`; of what cannot be read in it, why it is left out. Raises OSError."""
-    path = os.path.realpath(path)  # a link that a person names stands for what it leads to
+    """Writes the file or folder at `path` to `out`. Unreadable entries are sent with the reason. Raises OSError."""
+    path = os.path.realpath(path)  # if the user names a link, its target is copied
     if is_odd(path):
         raise OSError(errno.EINVAL, ODD, path)
     with tarfile.open(fileobj=out, mode="w|", bufsize=BUFFER_BYTES, format=tarfile.PAX_FORMAT) as tar:
@@ -53,7 +53,7 @@ def send(path: str, out: IO[bytes]) -> None:
             def leave_out(error: OSError) -> None:
                 if error.filename == path:
                     raise error
-                if not isinstance(error, FileNotFoundError):  # it was removed meanwhile
+                if not isinstance(error, FileNotFoundError):  # otherwise the folder was removed meanwhile
                     info = _without_content(os.path.join(ROOT, os.path.relpath(error.filename, path)))
                     info.pax_headers = {UNREAD: str(error.strerror)}
                     tar.addfile(info)
@@ -66,21 +66,22 @@ def send(path: str, out: IO[bytes]) -> None:
 
 
 def _without_content(name: str) -> tarfile.TarInfo:
-    """An entry that the receiver leaves out, by its name."""
+    """Returns an entry that the receiver skips and reports, by its name."""
     info = tarfile.TarInfo(name)
     info.type = tarfile.FIFOTYPE
     return info
 
 
 def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
-    """Add one entry; nothing for what was removed meanwhile. Raises OSError for a `ROOT` that cannot be read."""
+    """Adds one entry; none if the file was removed meanwhile. Raises OSError if `ROOT` itself cannot be read."""
     setattr(tar, "inodes", {})  # noqa: B010 - what has two names is sent twice: receivers make no hard links
     file = None
     try:
         info = tar.gettarinfo(path, name)
         if info is not None and info.isreg():
             file = open(path, "rb")  # noqa: SIM115 - closed below
-            info = tar.gettarinfo(arcname=name, fileobj=file)  # it may have been replaced meanwhile
+            # read again, because the file may have been replaced meanwhile
+            info = tar.gettarinfo(arcname=name, fileobj=file)
     except OSError as error:
         if name == ROOT:
             raise
@@ -105,10 +106,10 @@ def receive(
     name: str,
     progress: Optional[Callable[[int], None]] = None,  # noqa: UP045 - see above
 ) -> Received:
-    """Make what comes by `stream`: inside `destination` and called `name` if that is a folder, else at its place.
+    """Writes the file or folder in `stream` to `destination/name` if `destination` is a folder, else to `destination`.
 
-    A `destination` that ends in a slash is a folder, which is made. `progress` is called with the bytes so far. Raises
-    OSError, tarfile.TarError for a stream that breaks off.
+    A `destination` that ends with a slash is a folder, and is created. `progress` is called with the bytes received so
+    far. Raises OSError, and tarfile.TarError if the stream is truncated.
     """
     parent = os.path.dirname(os.path.abspath(destination))
     if not os.path.isdir(parent):
@@ -139,18 +140,18 @@ def receive(
                 found.leave_out(member.name, member.pax_headers.get(UNREAD, "neither file, folder nor link"))
         if not links and not found.files and not found.left_out and not os.path.isdir(into):
             raise tarfile.ReadError("nothing has come")
-    for parts, target, shown in links:  # last of all, so that nothing is written through one
+    for parts, target, shown in links:  # created last, so that nothing is written through a link
         _make_link(into, parts, target, shown, found)
     return found
 
 
 def is_odd(path: str) -> bool:
-    """Whether a socket, pipe or device is there, also behind links: such is not read, and not replaced."""
+    """Whether a path, after following links, is a socket, pipe or device; such files are neither read nor replaced."""
     return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
 
 
 def _parts(name: str) -> Optional[list[str]]:  # noqa: UP045 - see above
-    """The way from the root of the stream; None for one that leads elsewhere."""
+    """Returns the parts of a name below the root of the stream; None if the name leads out of the root."""
     parts = name.split("/")
     if parts[0] != ROOT or any(part in ("", ".", "..") or "\0" in part for part in parts[1:]):
         return None
@@ -158,7 +159,7 @@ def _parts(name: str) -> Optional[list[str]]:  # noqa: UP045 - see above
 
 
 def _is_plain(into: str, parts: list[str]) -> bool:
-    """Whether all that is there of a way is folders, and no link."""
+    """Whether no existing part of a path is a link."""
     return not any(os.path.islink(os.path.join(into, *parts[: at + 1])) for at in range(len(parts)))
 
 
@@ -170,7 +171,7 @@ def _make_folder(path: str, found: Received, shown: str) -> None:
 
 
 def _write(path: str, member: tarfile.TarInfo, tar: tarfile.TarFile, found: Received) -> None:
-    """Write one file, atomically."""
+    """Writes one file atomically."""
     folder, name = os.path.split(path)
     os.makedirs(folder or ".", exist_ok=True)
     partial = os.path.join(folder, f".{name[:50]}.{os.getpid()}.part")
@@ -208,9 +209,9 @@ def _make_link(into: str, parts: list[str], target: str, shown: str, found: Rece
 
 
 def leads_out(depth: int, target: str) -> bool:
-    """Whether a link so many folders below the root may lead out of it.
+    """Whether a link `depth` folders below the root may lead out of it.
 
-    Only first of all may its target go up: after a name, which may be another link, the place is unknown.
+    The target may only start with `..`: after a name, which may be another link, the location is unknown.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = 0
@@ -220,13 +221,13 @@ def leads_out(depth: int, target: str) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """Send to standard output, or receive from standard input and print what came as JSON."""
+    """Sends to stdout, or receives from stdin and prints the result as JSON."""
     try:
         if argv[0] == "send":
             send(argv[1], sys.stdout.buffer)
             sys.stdout.buffer.flush()
         else:
-            # Unbuffered: a full buffer is not waited for, since not every connection signals its end.
+            # Unbuffered: reads must not wait for a full buffer, since not every connection signals its end.
             with open(0, "rb", buffering=0, closefd=False) as stream:
                 found = receive(stream, argv[1], argv[2])
             print(json.dumps(vars(found)), flush=True)
@@ -240,7 +241,8 @@ def main(argv: list[str]) -> int:
 
 def _complain(text: str, what: str) -> int:
     print(text, file=sys.stderr, flush=True)
-    # The sender stops when this is read. It may never learn of the end of a process that leaves its input unread.
+    # The sender stops when it reads this message. It may not notice the end of a process that leaves its input unread,
+    # so the input is read to its end.
     while what == "receive" and os.read(0, 1 << 16):
         pass
     return 3

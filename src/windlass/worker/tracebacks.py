@@ -1,8 +1,9 @@
-"""Finds the traceback that explains an end in text that several processes may have written.
+"""Finds the traceback that explains a failure in text that several processes may have written.
 
-A rank may itself be a launcher (DeepSpeed's, Lightning Fabric's, accelerate, torchrun, Ray). Its output then holds the
-tracebacks of its children, with their lines mixed, and after them its own, which only reports that a child failed. Of
-these the child's own error counts: not the launcher's, nor one of a child that lost its connection.
+A rank may itself be a launcher (DeepSpeed, Lightning Fabric, accelerate, torchrun, Ray). Its output then contains the
+tracebacks of its children, with their lines interleaved, followed by its own traceback, which only reports that a child
+failed. The relevant one is the child's own error: not the launcher's error, nor that of a child that lost its
+connection.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Iteration)\b|[A-Za-z_]\w*(?:\.\w+)+:)"
 )
 _NAMED = re.compile(r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b)[A-Za-z_]\w*(?:\.(?:\w+|<locals>))*(?:: |:?$)")
-"""Below the frames of a traceback, the line that names any exception: a class needs no particular name."""
+"""Matches the line below the frames of a traceback that names the exception, which may be of any class."""
 _FRAME = re.compile(r'^\s+File "')
 _IGNORED = re.compile(r"^Exception ignored ")
-"""Before the traceback of an exception that ended nothing, such as one of a `__del__`."""
+"""Matches the line before the traceback of an exception that did not end the process, such as one in a `__del__`."""
 _OF_THREAD = re.compile(r"Exception in thread ")
 _IN_GROUP = re.compile(r"[|+] +(?:Exception Group )?Traceback \(most recent call last\)")
 _MARGIN = re.compile(r" +(?:(?P<rule>\+-[+-]*(?P<number> (?:\d+|\.\.\.) )?-+$)|[|+](?: |$))")
 _GROUP_RULE = "-" * 16
 _MEMBER = re.compile(rf"^{_GROUP_RULE} (\d+|\.\.\.) {_GROUP_RULE}$")
-"""Before each exception of an exception group, as `_without_margins` writes it; `_GROUP_RULE` alone ends the group."""
+"""Precedes each exception of an exception group, as `_without_margins` writes it; `_GROUP_RULE` alone ends the
+group."""
 TRACEBACK_LINES = 60
 MAX_GAP_LINES = 40
-"""Tracebacks of one end follow each other: one with more lines between was handled, and the process went on."""
+"""Maximum lines between the tracebacks of one failure; if there are more, the earlier exception was handled."""
 ERROR_FILE_BYTES = 256 << 10
 _STYLE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>c78])")
 _PREFIX = re.compile(
@@ -36,7 +38,7 @@ _PREFIX = re.compile(
     r"\([^()\n]{1,80} pid=\d+[^()\n]{0,60}\) )+"
 )
 _CHAINED = re.compile(r"During handling of|was the direct cause of")
-# A script that cannot be compiled never ran, so there is no traceback: the place stands alone.
+# A script that cannot be compiled has not run, so there is no traceback header, only the location.
 _UNCOMPILED = re.compile(
     r'^  File ".*", line \d+\n(?:.*\n){0,4}?(?:SyntaxError|IndentationError|TabError): .*', re.MULTILINE
 )
@@ -51,22 +53,22 @@ _OWN = re.compile(
     r"EADDRINUSE|address already in use|NCCL error.*(?:invalid usage|invalid argument|unhandled cuda error)",
     re.IGNORECASE,
 )
-"""Errors of the network, and of NCCL, that are the rank's own."""
+"""Errors of the network and of NCCL that the rank itself causes."""
 _OF_ANY_CONNECTION = re.compile(
     r"(?:\w+\.)*(?:Connection(?:Reset|Refused|Aborted)?Error|BrokenPipeError|URLError|ConnectError|ReadError|"
     r"ProtocolError|OSError)\b"
 )
 LIBRARIES = r"/(?:torch/distributed|torch/autograd|horovod|mpi4py|deepspeed|jax|tensorflow)/"
-"""In the paths of the libraries by which ranks meet and wait for others, as a regular expression."""
+"""Matches paths of libraries through which ranks communicate, as a regular expression."""
 _OF_RANKS = re.compile(rf"{LIBRARIES}|/ray/|gloo|nccl", re.IGNORECASE)
-"""Where an error is one of a connection between ranks."""
+"""Shows that an error belongs to a connection between ranks."""
 _LATE = re.compile(r"timed? ?out|wait timeout", re.IGNORECASE)
 _OF_LAUNCHER = re.compile(
     r"\b(?:ChildFailedError|SignalException|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
     r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|TrainingFailedError|WorkerGroupError|TuneError|"
     r"(?:Base)?ExceptionGroup)\b|Horovod detected that one or more processes"
 )
-"""Exceptions that report others: those of another process, or of a group."""
+"""Exceptions that report another exception: of another process, or of a group."""
 _LAUNCHED = re.compile(
     r"ChildFailedError|sigkill_handler|exits with return code = -?\d|"
     r"Child process with PID \d+ terminated with code|RayTaskError|TrainingFailedError|WorkerGroupError|"
@@ -90,24 +92,24 @@ _ENDED = (
 
 
 class Report(NamedTuple):
-    """A traceback, with those of the exceptions that it was raised from."""
+    """A traceback, including the exceptions from which it was raised."""
 
     stream: str
-    """How the lines of its process begin: `[rank1]:`."""
+    """Prefix of the lines of its process, such as `[rank1]:`."""
     first_line: int
     last_line: int
     trace: str
     line: str
-    """That names the exception."""
+    """Line that names the exception."""
 
 
 def unstyled(text: str) -> str:
-    """The text without the escape codes of a terminal: colours, links, movements of the cursor."""
+    """Removes the escape codes of terminals: colours, links, cursor movements."""
     return _STYLE.sub("", text) if "\x1b" in text else text
 
 
 def traceback_of(text: str) -> str:
-    """The traceback that explains the end, at most 60 lines; empty where there is none."""
+    """Returns the traceback that explains the failure, at most 60 lines; empty if there is none."""
     text = _without_margins(unstyled(text))
     found = _reports(text) if TRACEBACK in text else []
     if not found:
@@ -122,18 +124,21 @@ def traceback_of(text: str) -> str:
 
 
 def since_handled(text: str) -> str:
-    """The output of a script that ended by `sys.exit`, without an exception that it handled long before, or one of a
-    thread, which ends no process, where the script has said something else since."""
+    """Removes handled exceptions from the output of a script that ended by `sys.exit`.
+
+    An exception counts as handled if much output follows it. An exception in a thread, which does not end the process,
+    counts as handled if any output other than progress follows it.
+    """
     plain_text = _without_margins(unstyled(text))
     found = _reports(plain_text) if TRACEBACK in plain_text and not is_launched(plain_text) else []
     if not found:
         return text
-    from windlass.worker.trainlogs import recognise  # a supervisor starts without it
+    from windlass.worker.trainlogs import recognise  # imported here, because a supervisor starts without it
 
     lines = plain_text.splitlines()
     end = max(report.last_line for report in found) + 1
     while end < len(lines) and lines[end].startswith((" ", "\t")):
-        end += 1  # its message goes on
+        end += 1  # continuation of the exception's message
     last = max(found, key=lambda report: report.last_line)
     said = [line for line in lines[end:] if line.strip()]
     is_of_thread = _OF_THREAD.match(lines[last.first_line - 1] if last.first_line else "") is not None
@@ -142,9 +147,9 @@ def since_handled(text: str) -> str:
 
 
 def exception_line(trace: str) -> str:
-    """The line of a traceback that names the exception: the last that is not a launcher's, if there is one.
+    """Returns the line of a traceback that names the exception: the last one that is not a launcher's, if there is one.
 
-    Of an exception group it is that of the first exception in it.
+    For an exception group, returns the line of the first exception in it.
     """
     lines = [unprefixed(line) for line in trace.splitlines()]
     for found in (_names(lines), [at for at, line in enumerate(lines) if EXCEPTION.match(line)]):
@@ -155,7 +160,7 @@ def exception_line(trace: str) -> str:
 
 
 def message_of(trace: str, line: str) -> str:
-    """What the exception says that `line` names, also where it goes on below that line of the traceback."""
+    """Returns the message of the exception named in `line`, including continuation lines."""
     message = [line.partition(":")[2].strip()]
     for below in trace.rpartition(line)[2].strip("\n").splitlines():
         if TRACEBACK in below or _is_rule(below):
@@ -165,13 +170,13 @@ def message_of(trace: str, line: str) -> str:
 
 
 def unprefixed(line: str) -> str:
-    """A line without what a launcher has put before it."""
+    """Removes the prefix that a launcher has added to a line."""
     prefix = _PREFIX.match(line)
     return line[prefix.end() :] if prefix else line
 
 
 def plain(text: str) -> str:
-    """The text without escape codes, and without what launchers and torch put before each line."""
+    """Removes escape codes, and the prefixes that launchers and torch add to lines."""
     return "\n".join(map(unprefixed, unstyled(text).split("\n")))
 
 
@@ -181,25 +186,25 @@ def is_launched(text: str) -> bool:
 
 
 def is_peer_error(line: str) -> bool:
-    """Whether this exception reports a lost connection to a peer, and nothing of the rank itself."""
+    """Whether an exception only reports a lost connection to a peer, and no error of the rank itself."""
     return bool(_VICTIM.search(line)) and not _OWN.search(line)
 
 
 def is_other_connection(trace: str) -> bool:
-    """Whether the connection that this traceback reports as lost was to a server or a process, as far as it shows.
+    """Whether the lost connection in a traceback was to a server or another process, and not between ranks.
 
-    Between ranks, connections are those of the libraries by which ranks meet.
+    Connections between ranks are recognised by the libraries through which ranks communicate.
     """
     return bool(_OF_ANY_CONNECTION.match(exception_line(trace))) and not _OF_RANKS.search(trace)
 
 
 def is_secondary(line: str) -> bool:
-    """Whether this exception follows from another one, where there is another one."""
+    """Whether an exception is usually the consequence of another exception."""
     return is_peer_error(line) or bool(_LATE.search(line) or _OF_LAUNCHER.search(line))
 
 
 def child_signal(text: str) -> int:
-    """The signal that ended the process that a launcher reports as the first to fail; 0 for none."""
+    """Returns the signal that ended the process reported by a launcher as the first failure; 0 if none did."""
     import signal
 
     root = _root_cause(text)
@@ -214,25 +219,27 @@ def child_signal(text: str) -> int:
 
 
 def child_code(text: str) -> int:
-    """The exit code of the process that torchrun reports as the first to fail; 0 for none, and for a signal."""
+    """Returns the exit code of the process that torchrun reports as the first failure; 0 if there is none, or for a
+    signal.
+    """
     root = _root_cause(text)
     word = _field(root, "exitcode").partition(" ")[0] if root else ""
     return _number(word)
 
 
 def _number(word: str) -> int:
-    """The number that a script has printed; 0 for what is none."""
+    """Parses a printed number; 0 if the text is not a number."""
     return int(word) if word.isascii() and word.isdigit() and len(word) < 10 else 0
 
 
 def own_words(text: str) -> str:
-    """The plain text, without torchrun's report where no traceback says more than that a child ended by itself."""
+    """Returns the plain text, without torchrun's report if that contains no traceback of the child."""
     is_report = child_code(text) and not traceback_of(text)
     return _before_launcher(text) if is_report else plain(text)
 
 
 def with_error_file(tail: str) -> str:
-    """The last output of a rank, with the traceback of torchelastic's error file where that is not in it."""
+    """Appends the traceback in torchelastic's error file to a rank's last output, unless the output contains it."""
     root = _root_cause(tail)
     path = _field(root, "error_file").strip() if root else ""
     if not path.startswith("/"):
@@ -251,7 +258,7 @@ def with_error_file(tail: str) -> str:
 
 
 def _reports(text: str) -> list[Report]:
-    """All tracebacks in order of their first lines, each read in the lines of its own process alone."""
+    """Returns all tracebacks in order of their first lines; each is read from the lines of one process only."""
     streams: dict[str, list[tuple[int, str]]] = {}
     for number, line in enumerate(text.splitlines()):
         prefix = _PREFIX.match(line)
@@ -262,12 +269,13 @@ def _reports(text: str) -> list[Report]:
 
 
 def _names(lines: list[str]) -> list[int]:
-    """Where the exception of each traceback in these lines is named; of an exception group, that of its first alone.
+    """Returns the index of the line that names the exception of each traceback; in a group, only of the first
+    exception.
 
-    It is the first line below the frames: what follows is its message, and its notes.
+    The name is in the first line below the frames; the following lines are the message and notes.
     """
     found: list[int] = []
-    name: int | None = None  # of the traceback that is being read
+    name: int | None = None  # line that names the exception of the current traceback
     is_other_member = False
     for at, line in enumerate(lines):
         if TRACEBACK in line:
@@ -281,18 +289,18 @@ def _names(lines: list[str]) -> list[int]:
             if not is_other_member:
                 found.append(at)
         elif name is not None and _FRAME.match(line) and found[-1:] == [name] and not EXCEPTION.match(lines[name]):
-            name = None  # it was a line of something else, amid the frames
+            name = None  # an unrelated line between the frames
             found.pop()
     return found
 
 
 def _is_rule(line: str) -> bool:
-    """Whether an exception of a group ends here."""
+    """Whether a line ends an exception of a group."""
     return line == _GROUP_RULE or bool(_MEMBER.match(line))
 
 
 def _without_margins(text: str) -> str:
-    """The text with the tracebacks of exception groups as those of any other exceptions, without lines beside them."""
+    """Removes the margin lines from tracebacks of exception groups, so that they look like other tracebacks."""
     if not _IN_GROUP.search(text):
         return text
     lines = []
@@ -314,7 +322,7 @@ def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
     starts = [
         at for at, line in enumerate(texts) if TRACEBACK in line and not _IGNORED.match(texts[at - 1] if at else "")
     ]
-    # An exception raised while another was handled is printed after it: the story begins with the first of the chain.
+    # An exception raised while another was handled is printed after it, so a report starts with the first of the chain.
     chains: list[list[int]] = []
     for at, start in enumerate(starts):
         if at and any(_CHAINED.search(line) or _MEMBER.match(line) for line in texts[starts[at - 1] : start]):
@@ -327,10 +335,10 @@ def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
         stop = next((place for place in range(chain[-1], stop) if _IGNORED.match(texts[place])), stop)
         names = [chain[0] + place for place in _names(texts[chain[0] : stop])]
         if names and not _OF_LAUNCHER.search(texts[names[-1]]):
-            end = names[-1]  # of a group this is in its first member, and the others are left out
+            end = names[-1]  # in a group, the end of the first member; the others are left out
             stop = next((place for place in range(end, stop) if _is_rule(texts[place])), stop)
         else:
-            # The message of a launcher holds the error of its child: in the last one, that may be all that follows.
+            # A launcher's message contains the error of its child, which may be the rest of the last traceback.
             ends = [place for place in range(chain[-1] + 1, stop) if EXCEPTION.match(texts[place])]
             own = [place for place in ends if not _OF_LAUNCHER.search(texts[place])] or ends
             end = (ends[-1] if at + 1 == len(chains) else own[0]) if ends else stop - 1
@@ -340,7 +348,7 @@ def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
 
 
 def _first_of(found: list[Report], root: str) -> str:
-    """Of the tracebacks of several processes, that of the root cause."""
+    """Returns the root cause among tracebacks of several processes."""
     field = _field(root, "traceback") if root else ""
     if TRACEBACK in field:
         trace = "\n".join([field, *(line[2:] for line in root.partition(field)[2].splitlines()[1:])]).rstrip(" \n=")
@@ -364,18 +372,20 @@ def _first_of(found: list[Report], root: str) -> str:
 
 
 def _has_streams(found: list[Report]) -> bool:
-    """Whether several processes have printed tracebacks, each with its own prefix."""
+    """Whether several processes have printed tracebacks, each with a separate prefix."""
     return len({report.stream for report in found if report.stream}) > 1
 
 
 def _root_cause(text: str) -> str:
-    """Of the table that torchelastic's ChildFailedError prints, the part on the first failure; empty without one."""
+    """Returns the part about the first failure in the table of torchelastic's ChildFailedError; empty without a
+    table.
+    """
     _, found, part = text.rpartition(_ROOT_CAUSE)
     return part.partition("\n=====")[0] if found else ""
 
 
 def _before_launcher(text: str) -> str:
-    """What was printed before the traceback with which torchrun ends, without torchrun's log lines."""
+    """Returns the output before torchrun's final traceback, without torchrun's log lines."""
     return _LAUNCHER_LOG.sub("", plain(text).rpartition(TRACEBACK)[0])
 
 

@@ -1,8 +1,8 @@
-"""Finds in a rank's output where its training begins: the first steps, and a log line that reports a restore.
+"""Detects where the training of a rank begins: its first steps, and log lines that report a restored checkpoint.
 
-A script that restores its checkpoint by itself reports nothing to Windlass. What it logs does: transformers, Lightning,
-accelerate, DeepSpeed, Megatron, torchtitan, MMEngine, timm, ultralytics, nanoGPT and the scripts written after them.
-Precision goes over recall, as for progress: a line that may be about pretrained weights gives nothing.
+A script that restores its own checkpoint reports nothing to Windlass, but its log does: transformers, Lightning,
+accelerate, DeepSpeed, Megatron, torchtitan, MMEngine, timm, ultralytics, nanoGPT and scripts modelled after them.
+Precision is preferred to recall, as for progress: a line that may be about pretrained weights is ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Callable, Final  # noqa: UP035 - the worker runs on Pyth
 from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, without_colours
 
 LOOK_BYTES: Final = 256 << 10
-"""Training that has not begun within so much output, without bars, is looked for no longer: each line takes time."""
+"""Bytes of output, without progress bars, in which the start is searched; limited because parsing lines takes time."""
 LINE_SHOWN: Final = 200
 _HINTS: Final = (b"resum", b"restor", b"continuing", b"load", b"start")
 _FLAGS: Final = re.ASCII | re.IGNORECASE
@@ -32,9 +32,9 @@ _RESTORES: Final = tuple(
     )
 )
 LOADS: Final = re.compile(r"\bload(?:ing|ed)\s+(?:the\s+)?checkpoint\b", _FLAGS)
-"""Also logged of pretrained weights: counts where the line names a step or an epoch."""
+"""Also logged for pretrained weights, so it only counts if the line contains a step or an epoch."""
 _STARTS: Final = re.compile(r"\b(?:training starts at step|starting training from iteration)\s+(\d{1,15})\b", _FLAGS)
-"""torchtitan, Detectron2: also logged by a training from scratch, with its first step."""
+"""Messages of torchtitan and Detectron2; also logged by a training from scratch, with its first step."""
 _DENIES: Final = re.compile(
     r"\b(?:no|not|never|cannot|can't|could(?:n't)?|unable|fail(?:s|ed|ure)?|error|if|would|disabled)\b"
     r"|\b(?:from|at|checkpoint)\b\W{0,4}(?:scratch|none|null|false)\b",
@@ -49,15 +49,16 @@ _STEP: Final = re.compile(
 _EPOCH: Final = re.compile(r"(?<![a-z])epochs?[\s:=_#-]{0,3}(\d{1,9})\b", _FLAGS)
 
 Reader = Callable[[bytes], "tuple[str, Progress] | None"]
-"""The progress of a line, and of which kind it is."""
+"""Function that returns the progress in a line and its kind."""
 KINDS: Final = ("structured", "pattern", "known", "posted")
-"""Best first. transformers' Trainer posts its step every five seconds, and before it knows the step of a checkpoint."""
+"""Kinds of progress, best first. transformers' Trainer posts every five seconds, first without the checkpoint's
+step."""
 
 
 def restored(line: str) -> dict[str, Any] | None:
-    """What a log line reports of a checkpoint that the script has restored by itself; None for any other line.
+    """Parses a log line about a checkpoint that the script has restored itself; None for any other line.
 
-    `line` is the line, shortened, and `step` and `epoch` are given where it names them.
+    Returns the shortened `line`, and `step` and `epoch` if the line contains them.
     """
     if len(line) > LINE_CHARS:
         return None
@@ -87,14 +88,14 @@ def restored(line: str) -> dict[str, Any] | None:
 
 
 def _last(pattern: re.Pattern[str], text: str, *, first: bool = False) -> int | None:
-    """The number that is named last, which in a path is the innermost one; or the first."""
+    """Returns the last number, which in a path is the innermost one; with `first`, the first number."""
     numbers = [int(next(group for group in found.groups() if group)) for found in pattern.finditer(text)]
     numbers = [number for number in numbers if number < INTEGER_LIMIT]
     return numbers[0 if first else -1] if numbers else None
 
 
 class TrainingStart:
-    """Reads a rank's output from its first line until the training has begun."""
+    """Reads the output of a rank from its first line until training has begun."""
 
     def __init__(self, read: Reader) -> None:
         self._read = read
@@ -102,15 +103,15 @@ class TrainingStart:
         self._steps: dict[str, list[int]] = {kind: [] for kind in KINDS}
         self._given = ""
         self._has_loss = False
-        """Whether a loss was printed: what is loaded later, such as the best checkpoint, is no beginning."""
+        """Whether a loss was printed; checkpoints loaded later, such as the best one, are not where training began."""
         self.restored: list[dict[str, Any]] = []
-        """Checkpoint events of restores, until they are taken: the first, and again where a line names more."""
+        """Restore events not yet taken: the first, and further ones if a line has more details."""
         self._worth = 0
-        """Of the best line so far."""
+        """Rating of the best line so far."""
 
     @property
     def is_open(self) -> bool:
-        """Whether lines are still of interest."""
+        """Whether further lines are needed."""
         return self._seen_bytes < LOOK_BYTES and not any(len(steps) > 1 for steps in self._printed_steps)
 
     @property
@@ -118,7 +119,7 @@ class TrainingStart:
         return [steps for kind, steps in self._steps.items() if kind != "posted"]
 
     def feed(self, data: bytes) -> None:
-        """Whole lines, in their order."""
+        """Adds whole lines, in order."""
         for line in data.replace(b"\r", b"\n").split(b"\n"):
             if not self.is_open:
                 return
@@ -127,13 +128,15 @@ class TrainingStart:
                 self._line(line)
 
     def report(self, kind: str, step: object) -> None:
-        """One more step that was reported; those of one kind count as long as they rise."""
+        """Adds a reported step; of each kind, the first two increasing steps count."""
         steps = self._steps[kind]
         if type(step) is int and len(steps) < 2 and (not steps or step > steps[0]):
             steps.append(step)
 
     def take(self, *, at_end: bool = False) -> dict[str, Any] | None:
-        """`step` and `every` (to the next one) of the first steps, once they are known and again if better known."""
+        """Returns the first `step` and `every` (steps until the next), once known, and again when a better kind is
+        known.
+        """
         for kind in KINDS[: KINDS.index(self._given) if self._given else None]:
             steps = self._steps[kind]
             if len(steps) > 1 or (steps and at_end):
@@ -157,10 +160,10 @@ class TrainingStart:
 
 
 def _worth(report: dict[str, Any]) -> int:
-    """A line that names a step is worth more than one that names an epoch, or neither."""
+    """Rates a restore line: a step counts more than an epoch, and an epoch more than neither."""
     return 1 + 2 * ("step" in report) + ("epoch" in report)
 
 
 def _is_empty_bar(line: bytes, progress: Progress) -> bool:
-    """transformers' Trainer draws its bar at 0 before it moves it to the step of the checkpoint."""
+    """Whether a line is the bar that transformers' Trainer draws at 0 before it moves to the checkpoint's step."""
     return progress.get("step") == 0 and b"%|" in line

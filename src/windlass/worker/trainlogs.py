@@ -1,6 +1,6 @@
-"""Reads progress from one line of a training log, in the formats that training code is known to print. Pure.
+"""Parses progress from one line of a training log, in the formats of common training code. Pure.
 
-Precision goes over recall: a line that may be about something else gives nothing.
+Precision is preferred to recall: a line that may have another meaning is ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 Progress = dict[str, Any]
 
 LINE_CHARS: Final = 2048
-"""A longer line is no progress."""
+"""Maximum length of a line that is parsed."""
 INTEGER_LIMIT: Final = 10**15
 _METRICS = 16
 
@@ -29,7 +29,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _HINTS = (b"loss", b"epoch", b"step", b"iter", b"it/s", b"s/it", b"train", b"%|", b"]\t")
-# Ray puts the process before each line of a worker, and how many workers have printed the same behind it.
+# Ray prefixes each line of a worker with its process, and appends how many workers have printed the same line.
 _RAY_WORKER = _compile(r"\s*\((?:[\w.<>-]{1,80} )?pid=\d{1,9}(?:, ip=[\da-f.:]{2,45})?\)\s")
 _RAY_REPEATED = _compile(r"\s\[repeated \d{1,9}x across cluster\].*")
 
@@ -58,8 +58,8 @@ _KERAS = _compile(r"\s*(\d{1,15})/(\d{1,15}|Unknown)\s+(?:[━─]+\s|\[[=>.]+\]
 _ULTRALYTICS = _compile(
     r"\s*(\d{1,6})/\d{1,6}\s+[\d.]{1,10}[GM]?\s[\s\d.]{1,200}:\s+\d{1,3}%\s[━╸─]{1,80}\s(\d{1,15})/(\d{1,15})\s(.*)"
 )
-# XGBoost: `[3]\ttrain-rmse:0.50\teval-rmse:0.61`, with `[12:00:00] ` before it where there are several workers;
-# LightGBM: `[3]\tvalid_0's l2: 0.25`
+# XGBoost: `[3]\ttrain-rmse:0.50\teval-rmse:0.61`, prefixed with `[12:00:00] ` if there are several workers; LightGBM:
+# `[3]\tvalid_0's l2: 0.25`
 _BOOSTED = _compile(rf"(?:\[\d\d:\d\d:\d\d\]\s)?\[(\d{{1,9}})\]\t([a-z][^\t]{{0,80}}:\s?{_NUM}(?:\s.*)?)$")
 # `Epoch: [3]  [ 40/500]`, `Epoch: [3][40/500]`, `Epoch(train) [3][40/500]`, `epoch 003:  40 / 500 loss=..`
 _BRACKETS = _compile(
@@ -82,7 +82,7 @@ _WORD_BEFORE = _compile(r"(?:^|[^a-z_])([a-z][a-z_]{0,15})[ _/-]$")
 _LOSS_WORDS = _compile(
     r"train|training|lm|mlm|total|avg|average|mean|running|batch|step|epoch|the|ce|current|cur|smooth|smoothed|s|sec"
 )
-_WEAK_STEPS = ("steps", "batch", "it", "update")  # also names of settings: they count only beside a loss or a total
+_WEAK_STEPS = ("steps", "batch", "it", "update")  # also names of settings: only counted next to a loss or a total
 
 _RATE = _compile(r"(?<![\w.])([\d.]{1,20})\s?(?:it|steps?|iters?|batch(?:es)?)/s(?:ec)?\b")
 _SECONDS_PER_STEP = _compile(r"(?<![\w.])([\d.]{1,20})\s?(m?s)/(?:it|step|iter|batch)\b")
@@ -123,7 +123,7 @@ _PREFIX_DENIED = _compile(
     r"|checkpoint|saved|loaded|default"
 )
 _DECORATION = _compile(r"[\s=*#:.|>\[\]()-]*")
-# `: accuracy=0.91, lr: 1e-3`: numbers with a point, each behind its name, and nothing else
+# `: accuracy=0.91, lr: 1e-3`: numbers with a decimal point, each after its name, and nothing else
 _MEASURES = _compile(
     r"[\s:.|>\]),;-]*(?:[a-z][\w@/]{0,40}[\s:=]{1,3}[-+]?\d{1,15}\.\d{1,20}(?:e[-+]?\d{1,3})?%?(?:[\s,;|]+|$)){1,16}"
 )
@@ -131,7 +131,7 @@ _IS_COUNTED = _compile(r"\d\s{0,19}(?:/|of)\s{0,19}\d")
 
 
 def recognise(line: str) -> Progress | None:
-    """The progress in one line of a known format, or None; structured lines are not among them."""
+    """Returns the progress in a line of a known format, or None. Structured lines are not parsed here."""
     if len(line) > LINE_CHARS:
         return None
     line = without_colours(line)
@@ -145,12 +145,12 @@ def recognise(line: str) -> Progress | None:
 
 
 def without_colours(line: str) -> str:
-    """The line without escape sequences, and without the steps back by which Keras writes over a line."""
+    """Removes escape sequences, and the backspaces with which Keras overwrites a line."""
     return _ANSI.sub("", line).replace("\b", "") if "\x1b" in line or "\b" in line else line
 
 
 def is_hint(text: bytes) -> bool:
-    """Whether a text has a word without which no line is taken for progress."""
+    """Whether a text contains one of the words without which no line counts as progress."""
     lowered = text.lower()
     return any(hint in lowered for hint in _HINTS)
 
@@ -212,7 +212,9 @@ def _bar(description: str, step: int, total: int | None, rest: str) -> Progress:
 
 
 def _from_dict(line: str) -> Progress | None:
-    """What the Hugging Face Trainer prints, `{'loss': 0.69, 'grad_norm': 1.2, 'epoch': 0.5}`, or a line of JSON."""
+    """Parses a dict of the Hugging Face Trainer, `{'loss': 0.69, 'grad_norm': 1.2, 'epoch': 0.5}`, or a line of
+    JSON.
+    """
     if not _DICT.match(line):
         return None
     values = {match[1].lower(): number(match[3]) for match in _PAIR.finditer(line)}
@@ -222,7 +224,7 @@ def _from_dict(line: str) -> Progress | None:
     if not (summary or evaluated or (loss is not None and any(name in values for name in _DICT_COMPANIONS))):
         return {}
     found: Progress = {}
-    if loss is not None and not summary:  # the summary's loss is the mean of the whole run
+    if loss is not None and not summary:  # the loss in the summary is the mean of the whole run
         found["loss"] = loss
     if "epoch" in values:
         found["epoch"] = whole(values["epoch"])
@@ -236,7 +238,7 @@ def _from_dict(line: str) -> Progress | None:
 
 
 def _from_special(line: str) -> Progress | None:
-    """Formats of libraries whose numbers stand in places of their own."""
+    """Parses formats of libraries that print numbers at fixed positions."""
     rich = _RICH.match(line.strip()) if line.lstrip().startswith("Epoch ") else None
     keras = _KERAS.match(line) if "loss" in line else None
     yolo = _ULTRALYTICS.match(line) if "% " in line else None
@@ -269,7 +271,7 @@ def _from_special(line: str) -> Progress | None:
 
 
 def _from_words(line: str) -> Progress | None:
-    """Hand-written lines: at least two of an epoch, a step and a loss, and nothing before them but a preamble."""
+    """Parses hand-written lines: at least two of epoch, step and loss, preceded only by a log prefix."""
     epoch, step, losses = _EPOCH.search(line), _STEP.search(line), list(_losses(line))
     weak = step is not None and step[1].lower() in _WEAK_STEPS and step[3] is None
     if weak and not losses:
@@ -300,7 +302,7 @@ def _from_words(line: str) -> Progress | None:
 
 
 def _is_preamble(text: str) -> bool:
-    """Whether `text` is what loggers put before a message: times, levels, names, ranks; not the words of a sentence."""
+    """Whether `text` is a log prefix: times, levels, logger names, ranks; not the words of a sentence."""
     if len(text) > _PREFIX_CHARS:
         return False
     for match in _PREFIX_WORD.finditer(_BRACKETED.sub(" ", text)):
@@ -314,7 +316,7 @@ def _is_preamble(text: str) -> bool:
 
 
 def _losses(text: str) -> Iterator[tuple[int, str, Any]]:
-    """Each loss as (where its name begins, the word before it, its value)."""
+    """Yields each loss as the position of its name, the word before it, and its value."""
     for match in _LOSS.finditer(text):
         start = match.start()
         before = _WORD_BEFORE.search(text, max(0, start - 18), start)
@@ -361,7 +363,7 @@ def _add_speed(found: Progress, text: str) -> None:
 
 
 def number(text: str) -> Any:
-    """A float, or "nan", "inf", "-inf"; None where the text is no number."""
+    """Returns a float, or "nan", "inf", "-inf"; None if the text is not a number."""
     try:
         return safe(float(text.replace(",", "")))
     except ValueError:
@@ -373,12 +375,12 @@ def _integer(text: str) -> int:
 
 
 def whole(value: Any) -> Any:
-    """An integer where the value is one."""
+    """Converts a float with an integral value to an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def safe(value: Any) -> Any:
-    """A number as JSON can hold it: integers stay, the three that JSON lacks become their names."""
+    """Replaces NaN and infinities, which JSON lacks, by their names; other values are unchanged."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if value != value else "inf" if value > 0 else "-inf"
     return value

@@ -1,10 +1,10 @@
-"""Frozen values with typed fields, read from JSON data and written as such, with a check of every type.
+"""Frozen values with typed fields that are read from and written to JSON data, with a check of every type.
 
-A `Value` is declared like a frozen dataclass, and type checkers read it as one. It is not one, because to make thirty
-dataclasses and to import what they need takes 30 ms, which each cold node and each short command would wait for.
+A `Value` is declared like a frozen dataclass, and type checkers treat it as one. It is not a dataclass because creating
+thirty dataclasses, with the imports that they need, takes 30 ms at the start of each node and each short command.
 
-A field that has its default is not written. A field that is not known is ignored, except where the class has a field
-`more`, which takes all of them: so two versions can read each other's data.
+Fields that have their defaults are not written. Unknown fields are ignored, unless the class has a field `more`, which
+collects them, so that two versions can read each other's data.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_options):
-        """In `typing` from Python 3.11 on."""
+        """Stands for `typing.dataclass_transform`, which exists from Python 3.11 on."""
         return lambda cls: cls
 
 
 V = TypeVar("V", bound="Value")
 MORE = "more"
-"""The field that holds what a class does not declare."""
+"""Name of the field that contains undeclared fields."""
 REQUIRED: Any = object()
-"""In place of a default, of a field that has none."""
+"""Default of a field that has no default."""
 
 
 class ShapeError(ValueError):
-    """JSON data that does not have the shape of its type."""
+    """JSON data does not have the shape of its type."""
 
 
 @dataclass_transform(frozen_default=True)
 class Value:
-    """A frozen value; its fields are what its class and the bases of that annotate, in this order."""
+    """A frozen value. Its fields are the annotations of its bases and its class, in this order."""
 
     _defaults: ClassVar[dict[str, Any]] = {}
-    """The fields by name, with their defaults."""
+    """Defaults of the fields, by name."""
     _hints: ClassVar[dict[str, Any]] = {}
-    """Their types, once they are needed."""
+    """Types of the fields, resolved on first use."""
     _is_strict: ClassVar[bool] = False
-    """Whether `from_json` refuses unknown fields."""
+    """Whether `from_json` rejects unknown fields."""
 
     def __init_subclass__(cls) -> None:
         own = [name for name, hint in cls.__annotations__.items() if "ClassVar" not in str(hint)]
         cls._defaults = {**cls._defaults, **{name: getattr(cls, name, REQUIRED) for name in own}}
         cls._hints = {}
-        type.__setattr__(cls, "__match_args__", tuple(cls._defaults))  # for `match`, from Python 3.10 on
+        type.__setattr__(cls, "__match_args__", tuple(cls._defaults))  # for `match`, which exists from Python 3.10 on
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         given = {**dict(zip(self._defaults, args)), **fields}  # noqa: B905 - `strict` came with Python 3.10
@@ -76,22 +76,22 @@ class Value:
 
     @classmethod
     def fields(cls) -> Mapping[str, Any]:
-        """The fields by name, with their defaults or REQUIRED."""
+        """Returns the fields by name, with their defaults or REQUIRED."""
         return cls._defaults
 
     def replace(self: V, **changes: Any) -> V:
-        """The same value with other fields."""
+        """Returns a copy with some fields changed."""
         return type(self)(**{**{name: self.__dict__[name] for name in self._defaults}, **changes})
 
     def to_json(self) -> dict[str, Any]:
-        """The value as JSON data, without the fields that have their defaults."""
+        """Returns the value as JSON data, without fields that have their defaults."""
         found = {name: _written(value) for name, value in self._given()}
         found.update(found.pop(MORE, {}))
         return found
 
     @classmethod
     def from_json(cls: type[V], data: Any) -> V:
-        """The value that JSON data stands for. Raises ShapeError."""
+        """Creates the value described by JSON data. Raises ShapeError."""
         if not isinstance(data, Mapping):
             raise ShapeError(f"expected an object, not {type(data).__name__}")
         if cls._is_strict and (unknown := [str(name) for name in data if name not in cls._defaults]):
@@ -111,19 +111,19 @@ class Value:
         return cls(**found)
 
     def _given(self) -> Iterator[tuple[str, Any]]:
-        """The fields that do not have their defaults."""
+        """Yields the fields that differ from their defaults."""
         return (
             (name, self.__dict__[name]) for name, default in self._defaults.items() if self.__dict__[name] != default
         )
 
 
 class StrictValue(Value):
-    """A value whose JSON data has all of its fields, also those with their defaults, and may have no others."""
+    """A value whose JSON data must have all fields, including those with defaults, and no others."""
 
     _is_strict = True
 
     def to_json(self) -> dict[str, Any]:
-        """The value as JSON data."""
+        """Returns the value as JSON data."""
         return {name: _written(self.__dict__[name]) for name in self._defaults}
 
 
@@ -132,7 +132,7 @@ _OPTIONAL = (Union, getattr(__import__("types"), "UnionType", Union))
 
 
 def read_as(hint: Any, value: Any) -> Any:
-    """The value that JSON data stands for, where the type is `hint`. Raises ShapeError."""
+    """Converts JSON data to a value of type `hint`. Raises ShapeError."""
     if hint is Any:
         return value
     plain = _PLAIN.get(hint)
@@ -163,7 +163,7 @@ def read_as(hint: Any, value: Any) -> Any:
 
 @cache
 def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What a generic type is made of, such as `tuple` and `str` of `tuple[str, ...]`."""
+    """Returns the origin and the arguments of a generic type, such as `tuple` and `str` for `tuple[str, ...]`."""
     return get_origin(hint), get_args(hint)
 
 

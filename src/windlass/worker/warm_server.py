@@ -1,20 +1,19 @@
-"""A process that has imported what scripts import, and forks node workers on request; private to its user.
+"""Warm process: imports the modules of scripts in advance, and forks node workers on request; private to its user.
 
-One such process serves one interpreter, one list of modules and one set of installed packages, in every environment
-in which its imports would have read the same. It runs no operation of any library, has one thread, and never touches a
-GPU: a fork of it is as good as a new interpreter that has just finished its imports. Where that does not hold it
-refuses with the reason, and the caller starts cold.
+One warm process serves one interpreter, one list of modules and one set of installed packages, in every environment in
+which its imports would have the same result. It calls no other functions of the libraries, has one thread, and never
+uses a GPU, so that its forks are like new interpreters that have just finished their imports. Otherwise it refuses with
+a reason, and the caller starts a new interpreter.
 
-Modules that are not known to be safe are tried in a child first (`import_trial.py`), beside the run; what is safe is
-imported by this process when it begins again, which it does while none of its forks lives.
+Modules that are not known to be safe are first tried in a child (`import_trial.py`) while the run continues. This
+process imports the safe ones when it restarts itself, which it does when none of its forks is alive.
 
-The protocol, on a Unix socket in a folder that only the user may enter: one JSON line, `{"spec": path, "script": path,
-"env": …,
-"inherit": …}`, with the descriptors of the node (`output`, and those of `keep`, in order) attached; one JSON line back,
-with `pid`, or with `refused` and `lasting` or `again`.
+The protocol uses a Unix socket in a folder that only the user can access. The request is one line of JSON, `{"spec":
+path, "script": path, "env": …, "inherit": …}`, with the descriptors of the node attached (`output`, and those of
+`keep`, in order). The response is one line of JSON with `pid`, or with `refused` and `lasting` or `again`.
 
-A forked worker does nothing before the caller has sent one byte more: a caller that gave up, and started cold, must
-not get a second one.
+A forked worker waits until the caller has sent one more byte: a caller that gave up, and started a new interpreter,
+must not get a second worker.
 """
 
 from __future__ import annotations
@@ -34,23 +33,25 @@ if TYPE_CHECKING:
     from windlass.worker.import_trial import Trial, Verdicts
 
 TRIAL_LOOK_SECONDS = 0.05
-"""How often the process looks at a trial."""
+"""Seconds between two checks of a trial."""
 ACCEPT_SECONDS = 2.0
-"""How often an idle process looks whether it is still wanted: its socket's file may have been removed with its home."""
+"""Seconds after which an idle process checks that its socket file still exists: its home folder may have been
+removed."""
 CALLER_SECONDS = 5.0
-"""How long a caller may take to send its request."""
+"""Time limit for a caller to send its request."""
 REQUEST_BYTES = 1 << 20
 MAX_DESCRIPTORS = 253
-"""Of one request: Linux sends no more with one message (SCM_MAX_FD). A node has one of each rank that needs a port."""
+"""Maximum number of descriptors per request: the limit of Linux (SCM_MAX_FD). A node sends one for each rank with a
+port."""
 TRIES = "its imports are tried beside it, for the next run"
 CHANGED = "installed packages changed since they were imported"
 
 
 class WarmProcess:
-    """Imports once, forks often."""
+    """Process that imports once and forks often."""
 
     def __init__(self, settings: dict[str, Any], listener: socket.socket) -> None:
-        """`settings` are those of the command line; the socket listens already."""
+        """`settings` are those of the command line; the socket is already listening."""
         self.settings = settings
         self.listener = listener
         self.socket_path: str = settings["socket"]
@@ -60,21 +61,21 @@ class WarmProcess:
         self.import_seconds = 0.0
         self.forks = 0
         self.unsafe = ""
-        """Why nothing may ever be forked from here; empty where all is well."""
+        """Why this process must never fork; empty if it may."""
         self.stale = ""
-        """Why another process, started now, would do; empty where this one does."""
+        """Why this process must be replaced by a new one; empty if it need not."""
         self.files: dict[str, tuple[int, int]] = {}
         self.looked_for = ""
         self.untried: list[Part] = []
         self.trial: Trial | None = None
         self.begins_again = False
-        """Whether there is more to import than this process has, once all is tried."""
+        """Whether this process restarts after all trials, because there are more modules to import."""
         self.socket_identity = _identity(self.socket_path)
 
     # -- warming ------------------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Import what is known to be safe, and find out whether a fork is then as good as a new interpreter."""
+        """Imports the modules that are known to be safe, and checks whether this process is then safe to fork."""
         from windlass.worker.fork_safety import package_fingerprint
         from windlass.worker.import_ahead import import_ahead, is_sure, parts_of
         from windlass.worker.import_trial import Verdicts
@@ -84,7 +85,7 @@ class WarmProcess:
         reasons = self.verdicts.reasons
         parts = parts_of(self.settings["modules"])
         self.untried = [(name, part) for name, part in parts if not is_sure(part) and part not in reasons]
-        # Until the rest is tried, a run waits for no more than its script would import by itself.
+        # Until the other modules are tried, a run must not wait longer than for the imports of its own script.
         sure = [(name, part) for name, part in parts if is_sure(part) and not (self.untried and part != name)]
         self.parts = [(name, part) for name, part in parts if (name, part) in sure or reasons.get(part) == ""]
         self.begins_again = bool(self.untried and len(sure) < sum(is_sure(part) for _, part in parts))
@@ -94,12 +95,12 @@ class WarmProcess:
             self.verdicts.forget()
         self.files = package_fingerprint()
         if any(changed > began for changed, _ in self.files.values()):
-            self.stale = CHANGED  # something was installed meanwhile: one part of it may be old, another new
+            self.stale = CHANGED  # a package was installed meanwhile, of which some files may be old and others new
         self.import_seconds = time.monotonic() - self.started_at
         self._write_ready()
 
     def _write_ready(self) -> None:
-        """Report what was imported and the number of forks to `windlass warm ls`."""
+        """Writes the imported modules and the number of forks for `windlass warm ls`."""
         path = self._path("ready")
         about = {
             "import_seconds": round(self.import_seconds, 3),
@@ -114,10 +115,10 @@ class WarmProcess:
         os.replace(f"{path}.new", path)
 
     def refusal(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Why no fork can run this script as the node of this spec; empty where one can."""
+        """Returns why no fork can run this script as the node of this spec; empty if one can."""
         from windlass.worker.fork_safety import shadowed
 
-        # The nodes of one attempt ask within milliseconds.
+        # The nodes of one attempt send their requests within milliseconds, and share one check of the files.
         if refused := self.outdated(os.path.dirname(request["spec"])):
             return refused
         if not self.parts:
@@ -131,7 +132,7 @@ class WarmProcess:
         return {"refused": f"{hidden} would be imported in place of a module already imported"} if hidden else {}
 
     def outdated(self, occasion: str) -> dict[str, Any]:
-        """Why nothing can be forked any more; files are looked at once for each occasion."""
+        """Returns why this process can no longer fork. Files are checked once for each `occasion`."""
         from windlass.worker.fork_safety import package_fingerprint, why_unsafe
 
         self.unsafe = self.unsafe or why_unsafe()
@@ -145,7 +146,9 @@ class WarmProcess:
     # -- trying -------------------------------------------------------------------------------------------------------
 
     def try_next(self) -> None:
-        """Begin the next trial, or take the verdict of the one that runs; begin again once all have one."""
+        """Starts the next trial, or takes the verdict of the running one; restarts this process once all have a
+        verdict.
+        """
         from windlass.worker.fork_safety import children
         from windlass.worker.import_ahead import attempt
         from windlass.worker.import_trial import Trial
@@ -153,7 +156,7 @@ class WarmProcess:
         if time.monotonic() - self.started_at < self.settings["trial_delay_seconds"]:
             return
         if self.trial is None and self.untried:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # how it ends must be known
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the exit status of the trial is needed
             parts = self.untried[:1]
             self.trial = Trial(lambda: attempt(parts), self.settings["import_seconds"], self.listener.fileno())
         elif self.trial is not None:
@@ -166,7 +169,7 @@ class WarmProcess:
             if (reason := trial.verdict()) is None:
                 return
         except InterruptedError:
-            self.untried.clear()  # by this process; the next one tries again
+            self.untried.clear()  # only for this process; the next one tries again
             self.begins_again = False
             self.stale = "" if self.parts else "the trial of its imports was killed"
         else:
@@ -181,7 +184,7 @@ class WarmProcess:
             self._write_ready()
 
     def _begin_again(self) -> None:
-        """Become a new process that imports all that is safe, under the same pid and with the same socket."""
+        """Restarts this process to import all safe modules, with the same pid and the same socket."""
         if not self._owns_socket():
             return
         path = self._path("json")
@@ -190,10 +193,10 @@ class WarmProcess:
                 about = json.load(file)
             with open(f"{path}.new", "w") as file:
                 json.dump({**about, "started_at": time.time()}, file)
-            os.replace(f"{path}.new", path)  # at once: who reads half of it would take this process for dead
+            os.replace(f"{path}.new", path)  # atomic: readers of a partial file would consider this process dead
             os.unlink(self._path("ready"))
         except (OSError, ValueError):
-            return  # it is being stopped, or its starter has not written yet
+            return  # the process is being stopped, or the file is not written yet
         self.listener.set_inheritable(True)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.execve(self.command[0], self.command, self.environ)
@@ -201,7 +204,9 @@ class WarmProcess:
     # -- serving ------------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Answer until idle for too long, unsafe, stale, too large, or the socket's file is gone."""
+        """Serves requests until the process is idle for too long, unsafe, stale or too large, or its socket file is
+        gone.
+        """
         from windlass.worker.process import resident_bytes
 
         idle_seconds: float = self.settings["idle_seconds"]
@@ -214,7 +219,7 @@ class WarmProcess:
             self.listener.settimeout(min(TRIAL_LOOK_SECONDS if self.untried else ACCEPT_SECONDS, idle_seconds))
             try:
                 client, _ = self.listener.accept()
-            except socket.timeout:  # noqa: UP041 - they are two before Python 3.10
+            except socket.timeout:  # noqa: UP041 - two separate exceptions before Python 3.10
                 idles = self.trial is None and time.monotonic() - idle_since >= idle_seconds
                 if idles or not self._owns_socket():
                     break
@@ -223,7 +228,7 @@ class WarmProcess:
             self._serve_caller(client)
         if self.trial is not None:
             self.trial.stop()
-        # No caller finds the socket any more; those that are connected already get an answer.
+        # New callers no longer find the socket; callers that are already connected get a response.
         self._withdraw()
         self.listener.setblocking(False)
         while True:
@@ -234,7 +239,7 @@ class WarmProcess:
             self._serve_caller(client)
 
     def _withdraw(self) -> None:
-        """Remove the files by which callers find this process."""
+        """Removes the files through which callers find this process."""
         if self._owns_socket():
             for kind in ("sock", "ready", "json"):
                 with contextlib.suppress(OSError):
@@ -259,7 +264,7 @@ class WarmProcess:
                 try:
                     if refused := self.refusal(request):
                         if self.unsafe or self.stale:
-                            self._withdraw()  # first: a caller that tries again must not find this process
+                            self._withdraw()  # done first, because a caller that retries must not find this process
                         _send(client, refused)
                     else:
                         self._fork(client, request, descriptors)
@@ -267,7 +272,7 @@ class WarmProcess:
                     for descriptor in descriptors:
                         os.close(descriptor)
             except Exception:
-                pass  # a caller that died or sent something else; the next one must be served
+                pass  # the caller died or sent an invalid request; the next one must be served
 
     def _fork(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
         pid = os.fork()
@@ -289,7 +294,7 @@ class WarmProcess:
             os._exit(code)
 
     def become(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
-        """In the fork: become the node worker that a new interpreter would have been, and run its ranks by forking."""
+        """Turns the fork into a node worker like one in a new interpreter, and runs its ranks by forking."""
         from windlass.worker.fork_reset import inherit
         from windlass.worker.node import run_node
         from windlass.worker.rank_start import WarmStart
@@ -303,12 +308,14 @@ class WarmProcess:
         inherit(request["inherit"])
         for descriptor in kept:
             os.set_inheritable(descriptor, False)
-        # What is kept open besides the first (the node's lock, the reserved port) is held by its mere number.
+        # The other kept descriptors (the node's lock, the reserved port) only need to stay open.
         return run_node(request["spec"], kept[0] if kept else None, WarmStart(self.reset))
 
 
 def _identity(path: str) -> tuple[int, int]:
-    """Which file this is. Its number alone is not enough: that of a removed socket is given to the next one made."""
+    """Returns inode and mtime of a file. The inode alone is not enough: it is reused when a removed socket is
+    recreated.
+    """
     line = os.stat(path)
     return line.st_ino, line.st_mtime_ns
 
@@ -327,7 +334,7 @@ def _receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
             if not more or len(data) > REQUEST_BYTES:
                 raise ValueError("a request is one line")
             data += more
-        if flags & socket.MSG_CTRUNC:  # the last is the node's lock: without it the node would count as lost
+        if flags & socket.MSG_CTRUNC:  # the last one is the node's lock, without which the node would count as lost
             _send(client, {"refused": "not all of its open files could be given to the warm process"})
             raise ValueError("descriptors are missing")
         return json.loads(data), list(descriptors)
@@ -342,10 +349,10 @@ def _send(client: socket.socket, answer: dict[str, Any]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`LISTENER_FD SETTINGS_JSON [PADDING]`: warm up, then serve the socket that is already listening.
+    """Runs the warm process with the arguments `LISTENER_FD SETTINGS_JSON [PADDING]`.
 
-    The socket listens before the imports begin, so a caller may connect at once and is answered when they are done.
-    The padding gives ranks room for a command line of their own.
+    The socket listens before the imports begin, so a caller can connect at once and gets its response after the
+    imports. The padding reserves space for the command lines of ranks.
     """
     listener = socket.socket(fileno=int(argv[0]))
     listener.set_inheritable(False)
@@ -353,7 +360,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     warm = WarmProcess(settings, listener)
     warm.warm_up()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # node workers are reaped by the kernel
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the node workers
     warm.serve()
     return 0
 
