@@ -18,9 +18,10 @@ from windlass.runs.phase import Phase
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.runs.store import RunWriter
 from windlass.supervise.adoption import MAX_CRASHES, pause_seconds, settle
+from windlass.supervise.availability import TROUBLE_SECONDS
 from windlass.supervise.backend import Backend, HeldElsewhere, NotAdmitted, TargetUnavailable
 from windlass.supervise.process import main
-from windlass.supervise.supervisor import FULL_DISK_PATIENCE_SECONDS, TROUBLE_SECONDS
+from windlass.supervise.supervisor import FULL_DISK_PATIENCE_SECONDS
 from windlass.supervise.transfers import TransferInterrupted
 
 GONE = TargetUnavailable("LoginFailed", "cannot log in to the cluster: token expired", "log in again")

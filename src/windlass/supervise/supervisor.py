@@ -4,9 +4,10 @@ It may be killed at any moment. The nodes keep running, and the next supervisor 
 at the run) reads their events from the beginning; events that are recorded already change nothing. A full disk does not
 stop it: events wait in memory, and are read from the nodes again if it is killed.
 
-Beside it: `monitor.py` watches one attempt and judges its end; `hang_detection.py`, `liveness.py` and
-`shutdown.py` are its policies; `backend.py` is what a target implements; `process.py` is the operating system's
-process. It uses time only through a `Clock`, and imports only the standard library.
+Beside it: `availability.py` decides when the target can be used; `monitor.py` watches one attempt and judges its end;
+`hang_detection.py`, `liveness.py` and `shutdown.py` are its policies; `backend.py` is what a target implements;
+`process.py` is the operating system's process. It uses time only through a `Clock`, and imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import Outcome, is_late, timed_out
 from windlass.runs.stop_request import StopRequest, read_stop_request
 from windlass.runs.store import RunWriter
+from windlass.supervise.availability import Availability
 from windlass.supervise.backend import Attempt, Backend, HeldElsewhere, NotAdmitted, TargetUnavailable
 from windlass.supervise.ingestion import RunProgress
 from windlass.supervise.liveness import Liveness
 from windlass.supervise.membership import Membership
 from windlass.supervise.monitor import AttemptMonitor, RunState
 from windlass.supervise.recorder import Recorder
-from windlass.supervise.transfers import TransferInterrupted, TransferRefused
+from windlass.supervise.transfers import TransferRefused
 
 POLL_SECONDS: Final = 0.5
 ADOPTED_POLL_SECONDS: Final = 0.05
@@ -50,12 +52,6 @@ ADOPTED_POLL_SECONDS: Final = 0.05
 FULL_DISK_PATIENCE_SECONDS: Final = 600.0
 STOP_PATIENCE_SECONDS: Final = 5.0
 """The same while a command waits for the end; if it is not recorded, the next command reads it from the nodes."""
-TRANSFER_PAUSE_SECONDS: Final = 5.0
-"""Before files are moved again for the first time, since a store did not answer; doubled each time."""
-MAX_PAUSE_SECONDS: Final = 60.0
-"""Between two attempts to reach an unavailable target."""
-TROUBLE_SECONDS: Final = 10.0
-"""How long a target may not answer until that is recorded: most outages are shorter."""
 
 
 class Supervisor:
@@ -70,13 +66,14 @@ class Supervisor:
         self.run_dir = run_dir
         self.clock = clock = clock or Clock()
         policy = plan.policy
-        self.membership = Membership(plan.num_nodes, policy.min_nodes, policy.node_back_seconds)
-        self.record = Recorder(writer, self.membership.take, clock=clock)
+        membership = Membership(plan.num_nodes, policy.min_nodes, policy.node_back_seconds)
+        self.record = Recorder(writer, membership.take, clock=clock)
+        self.availability = Availability(backend, self.record, policy, clock)
         self.run_state = RunState(
             self.record,
             policy,
-            self.membership,
-            Liveness(self.record, self.membership, backend.unreachable, clock),
+            membership,
+            Liveness(self.record, membership, backend.unreachable, clock),
             RunProgress(self.record, plan.num_nodes),
             clock,
             has_process_group=plan.nodes.launcher == "torchrun",
@@ -94,20 +91,8 @@ class Supervisor:
         self.terminated = False
         """Whether the machine shuts down (SIGTERM): the run is left for the next command to adopt."""
         self.patience_seconds = FULL_DISK_PATIENCE_SECONDS
-        self._is_holder: bool | None = None
-        """Whether this supervisor alone acts for the run.
-
-        None while another one may hold it, False while the target is unavailable.
-        """
-        self._hold_at = 0.0
-        """When that is checked next, in unix seconds."""
         self._upload_at = 0.0
-        """When the outputs are uploaded next, where the target was unavailable, in unix seconds."""
-        self._num_delays = 0
-        """How often in a row the target was unavailable."""
-        self._num_interrupted = 0
-        """How often files were moved again, since a store did not answer."""
-        self._trouble_since: float | None = None
+        """When the outputs are uploaded next, in unix seconds."""
 
     # -- main loop
     # ---------------------------------------------------------------------------------------------------------
@@ -163,11 +148,11 @@ class Supervisor:
         """Wait until the next attempt is due, and handle stop requests, SIGTERM and the time limit meanwhile."""
         assert self.next_at is not None
         now = self.clock.time()
-        self._acquire()
+        self.detached |= not self.availability.acquire()
         if self.detached:
             return
         lives = self.is_on_target
-        if self._is_holder is None and not self.terminated:
+        if self.availability.is_holder is None and not self.terminated:
             self._wait(POLL_SECONDS)
         elif lives is False and self.is_to_stop():
             self.end_run(Outcome(Phase.STOPPED, reason="stop"))
@@ -182,7 +167,7 @@ class Supervisor:
             self.adopt()  # it ends once the target reports that nothing of the attempt runs
         elif now < self.next_at:
             self._wait(min(POLL_SECONDS, self.next_at - now))
-        elif not self._is_holder:
+        elif not self.availability.is_holder:
             self._wait(POLL_SECONDS)
         elif lives:
             self.next_at = None
@@ -193,7 +178,7 @@ class Supervisor:
             self._start(*self._newest())  # recorded, but not on the target
         else:
             self.run_state.liveness.rejoin(between=True)
-            if self.membership.is_enough:
+            if self.run_state.membership.is_enough:
                 self._begin_attempt()
             else:
                 self._wait(POLL_SECONDS)
@@ -211,58 +196,16 @@ class Supervisor:
         try:
             if self.backend.stage(self.record, self.clock):
                 return True
-            self._note_available()
+            self.availability.note_available()
         except TargetUnavailable as error:
-            self.next_at = self._retry_at(error)
+            self.next_at = self.availability.retry_at(error)
         except (OSError, EngineError) as error:
-            if isinstance(error, TransferInterrupted) and (pause := self._pause_to_transfer("staged", error)):
-                self.next_at = self.clock.time() + pause
+            if (again_at := self.availability.move_again_at("staged", error)) is not None:
+                self.next_at = again_at
                 return False
             cause = RootCause(f"the data could not be staged: {in_a_line(error)}")
             self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
         return False
-
-    def _pause_to_transfer(self, what: str, error: TransferInterrupted) -> float:
-        """Seconds after which files are moved again; 0 once that was done as often as the job allows restarts."""
-        policy = self.plan.policy
-        if self._num_interrupted >= policy.max_restarts or "failure" not in policy.restart_on:
-            return 0.0
-        pause = min(MAX_PAUSE_SECONDS, TRANSFER_PAUSE_SECONDS * 2.0 ** min(self._num_interrupted, 10))
-        self._num_interrupted += 1
-        words = f"try {self._num_interrupted} of {policy.max_restarts} follows in {pause:g} s"
-        self.record.note(Warned(f"the files could not be {what}: {in_a_line(error)}; {words}"))
-        return pause
-
-    def _acquire(self) -> None:
-        """Acquire the run, unless that is done; detach where another supervisor has."""
-        if not self._is_holder and self.clock.time() >= self._hold_at:
-            self._is_holder = self._hold()
-        self.detached |= self.backend.is_lost_to_another
-
-    def _note_available(self) -> None:
-        self._num_delays = 0
-        self.record.condition(None)
-
-    def _hold(self) -> bool | None:
-        """Check whether this supervisor alone acts for the run; see `_is_holder`."""
-        try:
-            if not self.backend.hold():
-                return None
-        except HeldElsewhere:
-            self.detached = True  # without writing anything: the other supervisor owns the record
-            return None
-        except TargetUnavailable as error:
-            self._hold_at = self._retry_at(error)
-            return False
-        self._num_delays = 0
-        return True
-
-    def _retry_at(self, error: TargetUnavailable) -> float:
-        """When to use an unavailable target again, in unix seconds: with back-off, as long as the run may take."""
-        self.record.condition(error.kind, error.message, error.hint)
-        pause = min(MAX_PAUSE_SECONDS, 2.0 ** min(self._num_delays, 10))
-        self._num_delays += 1
-        return self.clock.time() + pause
 
     def _detach(self) -> None:
         """Detach: leave the run as it is, to the next supervisor."""
@@ -273,7 +216,7 @@ class Supervisor:
 
     def _begin_attempt(self) -> None:
         number = len(self.writer.status.attempts) + 1
-        members, procs = self.membership.members, self.plan.procs_per_node
+        members, procs = self.run_state.membership.members, self.plan.procs_per_node
         self.record.end_replay()
         self.run_state.progress.begin()
         self.run_state.liveness.begin()
@@ -298,9 +241,9 @@ class Supervisor:
             self.monitor = AttemptMonitor(attempt, self.run_state)
             for message in attempt.warnings:
                 self.record.note(Warned(message))
-            self._note_available()
+            self.availability.note_available()
         except TargetUnavailable as error:
-            self.next_at = self._retry_at(error)
+            self.next_at = self.availability.retry_at(error)
         except HeldElsewhere:
             self.detached = True
         except (OSError, EngineError) as error:
@@ -328,7 +271,7 @@ class Supervisor:
         monitor.turn()
         self.backend.upload_at_checkpoint(self.record, self.clock)
         self._check_outputs(monitor)
-        self._note_trouble()
+        self.availability.note_trouble()
 
     def _wait(self, seconds: float) -> None:
         """Wait for a node event or a signal; write events that a full disk has delayed."""
@@ -368,18 +311,6 @@ class Supervisor:
         if request is not None and not self.writer.status.supervision.stop_requested:
             self.record.note(StopRequested(request.reason, request.now))
         return self.writer.status.supervision.stop_requested
-
-    def _note_trouble(self) -> None:
-        """Record that the target does not answer, once that has lasted, and when it answers again."""
-        trouble = self.backend.trouble()
-        if trouble is None:
-            self._trouble_since = None
-            self.record.condition(None)
-            return
-        now = self.clock.monotonic()
-        self._trouble_since = now if self._trouble_since is None else self._trouble_since
-        if now - self._trouble_since >= TROUBLE_SECONDS:
-            self.record.condition(trouble.kind, trouble.message, trouble.hint)
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
@@ -423,14 +354,14 @@ class Supervisor:
         """Go on with the upload or the collection of the outputs; the run then ends as its last attempt did, or with
         what failed."""
         request = read_stop_request(self.run_dir)
-        self._acquire()
+        self.detached |= not self.availability.acquire()
         if self.terminated or self.detached:
             self.detached = True
         elif request is not None and request.now:
             self.is_to_stop()
             what = "collection" if self._is_collecting else "upload"
             self.end_uploading(f"`stop --now` ended the {what}", Phase.STOPPED)
-        elif not self._is_holder or self.clock.time() < self._upload_at or not self._upload_once():
+        elif not self.availability.is_holder or self.clock.time() < self._upload_at or not self._upload_once():
             self._wait(POLL_SECONDS)
 
     @property
@@ -446,14 +377,14 @@ class Supervisor:
                 is_uploaded = self.backend.collect(self.record, self.ending.nodes, self.clock)
             else:
                 is_uploaded = self.backend.upload(self.record, self.clock)
-            self._note_available()
+            self.availability.note_available()
         except TargetUnavailable as error:
-            retry_at = self._retry_at(error)
+            retry_at = self.availability.retry_at(error)
             self._upload_at = 0.0 if self._is_collecting else retry_at  # a collection waits by itself
             return False
         except (OSError, EngineError) as error:
-            if isinstance(error, TransferInterrupted) and (pause := self._pause_to_transfer("uploaded", error)):
-                self._upload_at = self.clock.time() + pause
+            if (again_at := self.availability.move_again_at("uploaded", error)) is not None:
+                self._upload_at = again_at
                 return False
             self.end_uploading(in_a_line(error))
             return True

@@ -151,7 +151,7 @@ def test_attempts_in_one_pod_are_told_apart(tmp_path: Path, seed: int) -> None:
             mirror.take(lines[start:done])
             if chance.random() < 0.5:
                 mirror = LogTail(folder, 0, [0], number, 1)
-                done = 0 if mirror.since is None else done
+                done = 0 if mirror.begin() is None else done
         found[number] = (folder / "rank-0.log").read_text(), mirror.is_told
     assert found == {1: ("first\n", True), 2: ("second\n", True), 4: ("fourth\n", False)}
 
@@ -246,7 +246,7 @@ def test_a_log_that_is_read_whole_lacks_nothing(tmp_path: Path) -> None:
 
 
 def test_lines_are_missing_of_ranks_alone_whatever_tags_a_count_has(tmp_path: Path) -> None:
-    cursor = {"missing": {"n": 1, "\N{SUPERSCRIPT TWO}": 3, "9" * 5000: 4, "0": 5}}
+    cursor = {"attempt": 1, "missing": {"n": 1, "\N{SUPERSCRIPT TWO}": 3, "9" * 5000: 4, "0": 5}}
     (tmp_path / "node-0.cursor").write_text(json.dumps(cursor))
     assert missing_lines(tmp_path) == {0: 5}
 

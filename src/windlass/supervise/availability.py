@@ -1,0 +1,96 @@
+"""Availability of a run's target: whether this supervisor may act for the run, and when an unavailable target is tried
+again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from windlass.errors import in_a_line
+from windlass.plan.plan import Policy
+from windlass.runs.clock import Clock
+from windlass.runs.events import Warned
+from windlass.supervise.backend import Backend, HeldElsewhere, TargetUnavailable
+from windlass.supervise.recorder import Recorder
+from windlass.supervise.transfers import TransferInterrupted
+
+TRANSFER_PAUSE_SECONDS: Final = 5.0
+"""Before files are moved again for the first time, since a store did not answer; doubled each time."""
+MAX_PAUSE_SECONDS: Final = 60.0
+"""Between two attempts to reach an unavailable target."""
+TROUBLE_SECONDS: Final = 10.0
+"""How long a target may not answer until that is recorded: most outages are shorter."""
+
+
+class Availability:
+    """Whether the target of one run can be used now. Moments are Unix seconds."""
+
+    def __init__(self, backend: Backend, record: Recorder, policy: Policy, clock: Clock) -> None:
+        self.is_holder: bool | None = None
+        """Whether this supervisor alone acts for the run.
+
+        None while another one may hold it, False while the target is unavailable.
+        """
+        self._backend = backend
+        self._record = record
+        self._policy = policy
+        self._clock = clock
+        self._hold_at = 0.0
+        """When the supervisor tries next to hold the run."""
+        self._num_delays = 0
+        """How often in a row the target was unavailable."""
+        self._num_interrupted = 0
+        """How often files were moved again, since a store did not answer."""
+        self._trouble_since: float | None = None
+        """Since when the target does not answer, by the monotonic clock; None while it answers."""
+
+    def acquire(self) -> bool:
+        """Acquire the run, unless that is done; gives False where another supervisor has it."""
+        if not self.is_holder and self._clock.time() >= self._hold_at:
+            try:
+                self.is_holder = True if self._backend.hold() else None
+            except HeldElsewhere:  # nothing is written: the other supervisor owns the record
+                return False
+            except TargetUnavailable as error:
+                self._hold_at = self.retry_at(error)
+                self.is_holder = False
+            if self.is_holder:
+                self._num_delays = 0
+        return not self._backend.is_lost_to_another
+
+    def note_available(self) -> None:
+        """The target has answered."""
+        self._num_delays = 0
+        self._record.condition(None)
+
+    def retry_at(self, error: TargetUnavailable) -> float:
+        """When to use an unavailable target again: with back-off, as long as the run may take."""
+        self._record.condition(error.kind, error.message, error.hint)
+        pause = min(MAX_PAUSE_SECONDS, 2.0 ** min(self._num_delays, 10))
+        self._num_delays += 1
+        return self._clock.time() + pause
+
+    def move_again_at(self, what: str, error: Exception) -> float | None:
+        """When files are moved again that could not be `what`; None for an error that does not pass, and once that was
+        done as often as the job allows restarts."""
+        policy = self._policy
+        if not isinstance(error, TransferInterrupted):
+            return None
+        if self._num_interrupted >= policy.max_restarts or "failure" not in policy.restart_on:
+            return None
+        pause = min(MAX_PAUSE_SECONDS, TRANSFER_PAUSE_SECONDS * 2.0 ** min(self._num_interrupted, 10))
+        self._num_interrupted += 1
+        words = f"try {self._num_interrupted} of {policy.max_restarts} follows in {pause:g} s"
+        self._record.note(Warned(f"the files could not be {what}: {in_a_line(error)}; {words}"))
+        return self._clock.time() + pause
+
+    def note_trouble(self) -> None:
+        """Record that the target does not answer, once that has lasted, and when it answers again."""
+        trouble = self._backend.trouble()
+        if trouble is None:
+            self._trouble_since = None
+            self._record.condition(None)
+            return
+        now = self._clock.monotonic()
+        self._trouble_since = now if self._trouble_since is None else self._trouble_since
+        if now - self._trouble_since >= TROUBLE_SECONDS:
+            self._record.condition(trouble.kind, trouble.message, trouble.hint)
