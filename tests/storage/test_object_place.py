@@ -1,55 +1,21 @@
-"""S3 by the standard library: its errors as those of storage, and its answers about uploads."""
+"""S3 as a place: its errors as those of storage, its listings, and uploads that are ended."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.stores.s3.fake_bucket import KEYS, FakeBucket, Given
 
 from windlass.errors import StorageError, UsageError
 from windlass.storage.address import Address
 from windlass.storage.object_place import S3Place
 from windlass.storage.place import Fatal, SourceChanged, Throttled
-from windlass.stores.answer import Sent
-from windlass.stores.errors import Busy, Changed, Denied, Missing, MissingBucket, NotCompleted, StoreError
-from windlass.stores.s3.bucket import Answer, Bucket
-from windlass.stores.s3.uploads import Uploads
-from windlass.stores.store import Body
+from windlass.stores.errors import Busy, Changed, Denied, Missing, MissingBucket, StoreError
 
-KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret"}
-Given = bytes | StoreError
 SPACE = "xmlns='http://s3.amazonaws.com/doc/2006-03-01/'"
-
-
-class FakeBucket(Bucket):
-    """Gives answers in turn."""
-
-    def __init__(self, *answers: Given) -> None:
-        super().__init__("bucket", KEYS)
-        self.answers = list(answers)
-        self.asked: list[tuple[str, dict[str, str]]] = []
-
-    def send(
-        self,
-        method: str,
-        key: str,
-        query: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        body: Body = b"",
-        sent: Sent | None = None,
-    ) -> Answer:
-        self.asked.append((method, dict(query or {})))
-        answer = self.answers.pop(0)
-        if isinstance(answer, StoreError):
-            raise answer
-        return Answer(200, {"etag": '"e"'}, answer)
-
-
-def uploads(*answers: Given) -> Uploads:
-    return Uploads(FakeBucket(*answers), "key")
 
 
 def place(*answers: Given) -> S3Place:
@@ -98,40 +64,6 @@ def test_a_page_that_is_no_listing_is_no_empty_one() -> None:
 
 def test_a_page_that_was_cut_off_is_asked_for_again() -> None:
     assert asyncio.run(place(b"<ListBucketResult", f"<ListBucketResult {SPACE}/>".encode()).listed()) == []
-
-
-def test_parts_of_several_pages_are_listed() -> None:
-    page = (
-        "<ListPartsResult {}><Part><PartNumber>{}</PartNumber><ETag>&quot;e&quot;</ETag><Size>5</Size>"
-        "<ChecksumSHA256>c=</ChecksumSHA256></Part>{}</ListPartsResult>"
-    )
-    more = "<IsTruncated>true</IsTruncated><NextPartNumberMarker>1</NextPartNumberMarker>"
-    found = uploads(page.format(SPACE, 1, more).encode(), page.format(SPACE, 2, "").encode())
-    assert [(one.number, one.etag, one.size, one.checksum) for one in found.parts("u")] == [
-        (1, '"e"', 5, "c="),
-        (2, '"e"', 5, "c="),
-    ]
-    assert isinstance(found._bucket, FakeBucket)
-    assert found._bucket.asked[1] == ("GET", {"uploadId": "u", "part-number-marker": "1"})
-
-
-@pytest.mark.parametrize(("code", "kind"), [("InternalError", Busy), ("EntityTooSmall", NotCompleted)])
-def test_a_completion_that_fails_after_its_200_has_failed(code: str, kind: type[StoreError]) -> None:
-    """https://docs.aws.amazon.com/AmazonS3/latest/API/API_CompleteMultipartUpload.html"""
-    body = f"<?xml version='1.0'?>\n  <Error><Code>{code}</Code><Message>words</Message></Error>"
-    with pytest.raises(kind, match=f"the upload could not be completed: {code} words") as caught:
-        uploads(f"   {body}".encode()).complete("u", [])
-    assert type(caught.value) is kind
-
-
-def test_an_upload_that_is_not_there_is_told_from_a_bucket_that_is_not() -> None:
-    with pytest.raises(Missing) as caught:
-        uploads(Missing("404 NoSuchUpload", "x")).parts("u")
-    assert not isinstance(caught.value, MissingBucket)
-    with pytest.raises(MissingBucket, match="there is no bucket b"):
-        uploads(MissingBucket("there is no bucket b", "x")).create()
-    with pytest.raises(StoreError, match="the store has begun no upload"):
-        uploads(b"<InitiateMultipartUploadResult/>").create()
 
 
 def test_uploads_of_files_that_a_source_no_longer_has_are_ended(tmp_path: Path) -> None:

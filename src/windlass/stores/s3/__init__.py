@@ -1,4 +1,4 @@
-"""S3 for training scripts, by the standard library alone: what travels to a node must run in any image with Python.
+"""S3 by the standard library alone: what travels to a node must run in any image with Python.
 
-obstore, which the command line uses, is not in such images, and its threads do not survive the fork of a process.
+obstore is not in such images, and its threads do not survive the fork of a process.
 """

@@ -1,0 +1,37 @@
+"""A bucket that gives answers in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from windlass.stores.answer import Sent
+from windlass.stores.errors import StoreError
+from windlass.stores.s3.bucket import Answer, Bucket
+from windlass.stores.store import Body
+
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret"}
+Given = bytes | StoreError
+
+
+class FakeBucket(Bucket):
+    """Gives answers in turn."""
+
+    def __init__(self, *answers: Given) -> None:
+        super().__init__("bucket", KEYS)
+        self.answers = list(answers)
+        self.asked: list[tuple[str, dict[str, str]]] = []
+
+    def send(
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+        sent: Sent | None = None,
+    ) -> Answer:
+        self.asked.append((method, dict(query or {})))
+        answer = self.answers.pop(0)
+        if isinstance(answer, StoreError):
+            raise answer
+        return Answer(200, {"etag": '"e"'}, answer)
