@@ -1,4 +1,4 @@
-"""What a training script may import: it works the same under Windlass, under plain torchrun and on its own."""
+"""Public API for training scripts; it works the same under Windlass, under plain torchrun and without a launcher."""
 
 from windlass.train.report import report
 from windlass.train.stream import stream
@@ -14,7 +14,7 @@ __all__ = ["BatchSampler", "Checkpoint", "report", "stream"]
 
 
 def __getattr__(name: str) -> "Any":
-    """Import a public name when it is first used: `report` alone must not cost the imports of checkpoints (PEP 562)."""
+    """Imports a public name on first use, because `report` alone must not load the checkpoint modules (PEP 562)."""
     import importlib
 
     home = {"BatchSampler": "sampler", "Checkpoint": "checkpoint"}.get(name)
@@ -24,5 +24,5 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """Returns the public names."""
     return sorted(__all__)

@@ -1,6 +1,6 @@
-"""`python -m windlass.train.call MODULE:FUNCTION JSON`: calls a function in a rank, and writes what it returns as JSON.
+"""`python -m windlass.train.call MODULE:FUNCTION JSON`: calls a function in a rank and writes its result as JSON.
 
-`windlass.submit` starts ranks so. Standard library only.
+`windlass.submit` starts ranks with this program. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FOLDER = "windlass-result"
-"""In the folder of the outputs: a file for each rank whose function has returned."""
+"""Folder below the outputs with one file for each rank whose function has returned."""
 
 
 def main(argv: Sequence[str]) -> None:
-    """Call the function with `{"args": […], "kwargs": {…}}`, and write what it returned."""
+    """Calls the function with the arguments `{"args": […], "kwargs": {…}}` and writes its result."""
     module, _, name = argv[0].partition(":")
     given = json.loads(argv[1])
     function = reduce(getattr, name.split("."), importlib.import_module(module))
-    env = dict(os.environ)  # the function may change it
+    env = dict(os.environ)  # copied because the function may change the environment
     value = function(*given["args"], **given["kwargs"])  # type: ignore[operator]
     if hasattr(value, "__await__") or hasattr(value, "__next__") or hasattr(value, "__anext__"):
         raise TypeError(f"{argv[0]} returned a {type(value).__name__}, and nothing of it has run")
@@ -33,9 +33,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def write(value: object, name: str, env: Mapping[str, str]) -> None:
-    """Write a value where the program that has submitted the function finds it, or why JSON does not hold it.
+    """Writes a value where the submitting program reads it, or the reason why it cannot be encoded as JSON.
 
-    A result that cannot be written is no failure of the training that made it.
+    A result that cannot be encoded does not fail the rank: its training has succeeded.
     """
     found = {"attempt": int(env["WINDLASS_ATTEMPT"])}
     try:
@@ -51,7 +51,7 @@ def write(value: object, name: str, env: Mapping[str, str]) -> None:
 
 
 def _plain(value: object) -> object:
-    """A scalar of NumPy or torch as a number, and a path as text."""
+    """Converts a NumPy or torch scalar to a number, and a path to text. Raises TypeError for other values."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):

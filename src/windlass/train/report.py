@@ -1,4 +1,4 @@
-"""Writes the progress of a training loop as lines of output: JSON for Windlass, or text for the user."""
+"""Prints the progress of a training loop: as JSON lines for Windlass, or as text for the user."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 MARKER = "::windlass "
-"""Begins a line for Windlass; the rest of it is one JSON object."""
+"""Prefix of a line for Windlass; the rest of the line is one JSON object."""
 
 MAX_LINE_BYTES = 4095
-"""A write to a pipe is atomic up to PIPE_BUF, 4096 bytes on Linux, so lines of several writers never mix."""
+"""Maximum length of a line. Writes to a pipe are atomic up to PIPE_BUF (4096 bytes on Linux), so lines never mix."""
 
 INTERVAL_SECONDS = 0.1
-"""At most ten lines a second from a process: enough for an eye, and a conversion from a GPU waits for the GPU."""
+"""Minimum time between two lines of a process. Converting a loss on a GPU waits for the GPU, so it must be rare."""
 
 _RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "WINDLASS_RANK")
 _STDOUT_FD = 1
-_SHORTEST_WINDOW_SECONDS = 0.05  # speeds over less than this are noise
+_SHORTEST_WINDOW_SECONDS = 0.05  # speeds over a shorter time are noise
 _NUM_METRICS = 64
-_MAX_NOT_FINITE = 32  # a loss that is not finite in each second step is not reported each time
+_MAX_NOT_FINITE = 32  # limit for a loss that alternates between finite and not finite
 _NAME_CHARS = 80
 _PHASE_CHARS = 100
 _MESSAGE_CHARS = 1000
 
 
 class Reporter:
-    """The state of `report` between two lines."""
+    """State of `report` between two lines."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, environ: Mapping[str, str] = os.environ, fd: int = _STDOUT_FD
@@ -41,17 +41,18 @@ class Reporter:
         self._environ = environ
         self._fd = fd
         self._file: tuple[int, int] | None = None
-        """Device and inode of the descriptor at the first line."""
+        """Device and inode of the descriptor when the first line was written."""
         self._lock = threading.Lock()
         self._last_line_at: float | None = None
         self._counted: int | None = None
-        """The steps that a `Checkpoint` has counted; None where none counts."""
+        """Steps counted by a `Checkpoint`; None if no checkpoint counts steps."""
         self._unreported_step: int | None = None
-        """The newest step, if no line has it."""
+        """Newest step if it was not written in a line."""
         self._unreported_loss: dict[str, Any] | None = None
-        """Step and loss of the newest report, if no line has them."""
+        """Step and loss of the newest report if they were not written in a line."""
         self._was_finite = True
-        """Whether the newest loss was; known of numbers alone, since a tensor is converted only for a line."""
+        """Whether the newest loss was finite; only checked for Python numbers, because a tensor is converted only for a
+        line."""
         self._num_not_finite = 0
         self._window_began_at = 0.0
         self._window_step: int | None = None
@@ -60,21 +61,23 @@ class Reporter:
         self._message: str | None = None
 
     def after_fork(self) -> None:
-        """A child must not wait for a lock that a thread of its parent held, nor report what its parent will."""
+        """Resets the state of a forked child: a thread of the parent may hold the lock, and the parent reports its own
+        step.
+        """
         self._lock = threading.Lock()
         self._unreported_step = self._unreported_loss = None
 
     def report_last(self) -> None:
-        """Report the last step if no line had it: it shows where a script ended or failed."""
+        """Reports the last step if it was not written yet, to show where a script ended or failed."""
         step, self._unreported_step = self._unreported_step, None
-        try:  # without waiting for the lock: a thread of the script may hold it for ever
+        try:  # without waiting for the lock, which a thread of the script may hold forever
             if step is not None and self._environ.get("WINDLASS_RUN_ID") and self._lock.acquire(blocking=False):
                 self._write(as_line({"step": step}, {}))
         except Exception:
             pass
 
     def count(self, step: int) -> None:
-        """Takes the steps that a `Checkpoint` has counted: from here on they are those of all reports."""
+        """Sets the steps counted by a `Checkpoint`; later reports use this count as their step."""
         if self._counted is None and self._environ.get("WINDLASS_RUN_ID"):
             self.checkpoint({"action": "counts"})
         self._counted = step
@@ -91,28 +94,27 @@ class Reporter:
         message: str | None = None,
         **metrics: Any,
     ) -> None:
-        """Reports the progress of training. Call it in every step: all but ten calls a second return at once.
+        """Reports the progress of training. Call it in every step; all but ten calls per second return at once.
 
         Args:
-            step: how many steps are done, an integer; of the run, or of the epoch where `total` is the epoch's.
-            total: how many there will be.
-            epoch: a number; 3.5 is half-way through the one after the third.
+            step: number of completed steps, an integer; of the run, or of the epoch if `total` is the epoch's.
+            total: number of steps in total.
+            epoch: a number; 3.5 means that three and a half epochs are done.
             loss: a number, or a tensor or array of one element. It is converted only when a line is written, so a loss
-                on a GPU makes the step wait for it at most ten times a second.
-            samples: how many samples this step trained on *this rank*. They are added up between lines, and
-                `samples_per_second` is that sum over the time; it is this rank's alone, not the job's.
-            phase: one or two words for what goes on from here: "training", "validating". A new phase is written at
-                once.
-            message: a sentence for the user; it is kept for the next line where this one is not written.
-            metrics: more numbers by name, `lr=0.1`. They are cut to what fits into a line of 4 kB.
+                on a GPU makes the step wait for the GPU at most ten times per second.
+            samples: number of samples of this step on *this rank*. The samples between two lines are summed;
+                `samples_per_second` is the sum divided by the time, of this rank only and not of the whole job.
+            phase: current phase in one or two words: "training", "validating". A new phase is written at once.
+            message: a sentence for the user. If no line is written now, the message is kept for the next line.
+            metrics: further numbers by name, `lr=0.1`. They are cut to what fits into a line of 4 kB.
 
-        Under Windlass each rank writes lines for Windlass; elsewhere rank 0 prints lines for the user. Lines are
-        dropped except the first, those that begin a phase, those with `step == total`, and one each tenth of a second;
-        the last step is reported when the script ends, if it was not. Where the loss, as a number of Python, becomes
-        NaN or infinite, that step and the one before it are reported too.
+        Under Windlass each rank writes lines for Windlass; without Windlass, rank 0 prints lines for the user. Lines
+        are dropped except the first, those that begin a phase, those with `step == total`, and one every tenth of a
+        second. The last step is reported when the script ends, if it was not written before. If the loss is a Python
+        number and becomes NaN or infinite, that step and the step before it are reported too.
 
         Raises:
-            TypeError: an argument is of the wrong type. No other error: a closed stdout or a full disk is ignored.
+            TypeError: an argument has the wrong type. Other errors, such as a closed stdout or a full disk, are ignored.
         """
         _check({"step": step, "total": total}, _is_one_integer, "an integer")
         numbers = {"epoch": epoch, "loss": loss, **metrics}
@@ -122,12 +124,12 @@ class Reporter:
         for_windlass = bool(self._environ.get("WINDLASS_RUN_ID"))
         if not for_windlass and any(self._environ.get(name, "0") != "0" for name in _RANK_NAMES):
             return
-        try:  # nothing but a wrong argument may end the training
+        try:  # only invalid arguments may raise errors in the training
             with self._lock:
                 counted = self._counted
                 is_counted = isinstance(step, int) and counted is not None and counted <= step <= counted + 1
                 if counted is not None and step is not None and not is_counted:
-                    step, total = counted, None  # the number of a batch in its epoch, as `total` is
+                    step, total = counted, None  # `step` is the number of a batch in its epoch, and so is `total`
                 elif step is None:
                     step = self._unreported_step
                 self._unreported_step = step if isinstance(step, int) else None
@@ -160,7 +162,7 @@ class Reporter:
             pass
 
     def checkpoint(self, fields: Mapping[str, Any]) -> None:
-        """Reports what became of a checkpoint, at once: `action`, `step`, `name` and more. Never raises."""
+        """Reports an event of a checkpoint at once: `action`, `step`, `name` and more. Never raises."""
         try:
             with self._lock:
                 if self._environ.get("WINDLASS_RUN_ID"):
@@ -171,7 +173,10 @@ class Reporter:
             pass
 
     def _follow_loss(self, step: Any, loss: Any, *, is_due: bool, for_windlass: bool) -> bool:
-        """Whether to write a line: it is due, or the loss is no longer finite; then the one before is written too."""
+        """Tracks the loss. Returns whether to write a line: it is due, or the loss has become NaN or infinite.
+
+        In the second case, the step before is written first.
+        """
         unreported, self._unreported_loss = self._unreported_loss, None
         if type(loss) not in (int, float):
             return is_due
@@ -193,7 +198,7 @@ class Reporter:
             return False
         self._last_line_at = now
         self._phase = phase if phase is not None else self._phase
-        if last is None:  # no time was measured for the samples before the first line
+        if last is None:  # samples before the first line have no measured time
             self._window_began_at = now
             self._window_samples = None if self._window_samples is None else 0
         return True
@@ -213,9 +218,9 @@ class Reporter:
             self._window_step = step
 
     def _write(self, line: bytes) -> None:
-        """Writes the line in one piece, unless the descriptor is no longer the stdout that it was."""
+        """Writes a line at once, unless the descriptor no longer refers to the original stdout."""
         if self._fd == _STDOUT_FD and (sys.__stdout__ is None or sys.__stdout__.closed):
-            return  # descriptor 1 may belong to another file by now
+            return  # descriptor 1 may have been reused for another file
         status = os.fstat(self._fd)
         self._file = self._file or (status.st_dev, status.st_ino)
         if self._file != (status.st_dev, status.st_ino):
@@ -224,12 +229,14 @@ class Reporter:
             if sys.stdout.fileno() == self._fd:
                 sys.stdout.flush()
         except (AttributeError, OSError, ValueError):
-            pass  # a stdout that is no file, or is closed, has nothing buffered for it
+            pass  # a stdout that is closed or not a file has no buffer to flush
         os.write(self._fd, line)
 
 
 def as_line(fields: dict[str, Any], metrics: dict[str, Any]) -> bytes:
-    """The line for Windlass, of at most `MAX_LINE_BYTES`: metrics are left out from the end, then the message cut."""
+    """Returns a line for Windlass of at most `MAX_LINE_BYTES`: the last metrics are left out, then the message
+    is cut.
+    """
     fields = dict(fields)
     left = MAX_LINE_BYTES - len(_dump({**fields, "metrics": {}}))
     while left < 0 and fields.get("message"):
@@ -249,7 +256,7 @@ def as_line(fields: dict[str, Any], metrics: dict[str, Any]) -> bytes:
 
 
 def as_text(fields: dict[str, Any], metrics: dict[str, Any]) -> str:
-    """The line for the user: `step 40/500  epoch 3  loss 0.1234  1,234 samples/s`."""
+    """Returns a line for the user, such as `step 40/500  epoch 3  loss 0.1234  1,234 samples/s`."""
     parts = []
     if "phase" in fields:
         parts.append(fields["phase"])
@@ -267,13 +274,13 @@ def as_text(fields: dict[str, Any], metrics: dict[str, Any]) -> str:
 
 
 def checkpoint_line(fields: Mapping[str, Any]) -> bytes:
-    """The line for Windlass about a checkpoint; its reason is cut to what fits."""
+    """Returns a line for Windlass about a checkpoint; a long reason is cut."""
     fields = {**fields, "reason": str(fields["reason"])[:_MESSAGE_CHARS]} if fields.get("reason") else dict(fields)
     return _dump({"checkpoint": fields})
 
 
 def checkpoint_text(fields: Mapping[str, Any]) -> str:
-    """The line for the user about a checkpoint: `checkpoint: step 120 saved, 512.0 MB in 0.81 s`."""
+    """Returns a line for the user, such as `checkpoint: step 120 saved, 512.0 MB in 0.81 s`."""
     text = f"checkpoint: step {fields['step']} {fields['action']}"
     if fields.get("bytes"):
         text += f", {fields['bytes'] / 1e6:,.1f} MB in {fields.get('seconds', 0.0):.2f} s"
@@ -291,7 +298,7 @@ def _short(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A number for JSON, with "nan", "inf" and "-inf" for the three it lacks; None where `value` is not a number."""
+    """Converts a value to a number for JSON, or to "nan", "inf" or "-inf"; None if it is not a number."""
     if value is None:
         return None
     if not isinstance(value, (int, float)):
@@ -322,7 +329,7 @@ def _check(given: Mapping[str, Any], fits: Callable[[Any], bool], wanted: str) -
 
 
 def _is_integer_of_python(value: Any) -> bool:
-    """Whether adding it up never waits for a GPU, as it would for tensors."""
+    """Whether a value can be summed without waiting for a GPU, as a tensor would."""
     return type(value) is int or (not hasattr(value, "device") and _is_one_integer(value))
 
 
@@ -333,7 +340,7 @@ def _is_one_integer(value: Any) -> bool:
 
 
 def _is_one_number(value: Any) -> bool:
-    """Whether `value` has one number; uses only what a tensor knows without its device."""
+    """Whether `value` is a single number; reads only what a tensor stores on the host."""
     if isinstance(value, (int, float)):
         return True
     if not callable(getattr(value, "item", None)):

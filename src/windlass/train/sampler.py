@@ -1,4 +1,4 @@
-"""Batches of one rank from a position in the epoch: each sample once over all ranks, also if their number changes."""
+"""Batch sampler that uses each sample of an epoch once, even if the number of ranks changes within the epoch."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _NUM_ROUND_PAIRS = 4
-_LEAST_BITS = 8  # of a smaller network some orders of a few samples come three times as often as others
+_LEAST_BITS = 8  # in a smaller network, some orders of a few samples are three times as frequent as others
 
 
 class BatchSampler:
-    """The batches of one rank, for a DataLoader's `batch_sampler`; the position in the epoch is common to all ranks.
+    """Batches of one rank, for a DataLoader's `batch_sampler`. The position in the epoch is shared by all ranks.
 
-    A step takes the next `global_batch` samples of the epoch's order and splits them among the ranks, so that a run
-    may resume with another world size at any step: no sample is left out, none is seen twice, and all ranks make the
-    same number of steps. Samples left at the end that are fewer than the ranks are taken by the step before them.
+    Each step takes the next `global_batch` samples of the epoch's order and splits them among the ranks. A run can
+    therefore resume with another world size at any step: no sample is skipped or repeated, and all ranks make the same
+    number of steps. If fewer samples than ranks would be left for the last step, they are added to the step before it.
 
-    One exception: where fewer samples than ranks are left and no step is before them in this attempt (the world size
-    has grown close to the end of an epoch, or the data set is smaller than the world), ranks without a sample repeat
-    one of that step's samples, and `repeated` counts them.
+    There is one exception: if fewer samples than ranks are left and this attempt has made no step in the epoch (because
+    the world size has grown close to the end of an epoch, or the data set is smaller than the world size), ranks
+    without a sample repeat one of the samples of that step, and `repeated` counts them.
 
     Args:
-        num_samples: the length of the data set.
-        batch_size: samples of one step on one rank. The global batch then grows and shrinks with the world size, and
-            the learning rate should follow it: `lr = base_lr * sampler.global_batch / base_batch`.
-        global_batch_size: samples of one step on all ranks, whatever their number; the learning rate stays.
-        shuffle: draw a new order for each epoch; otherwise 0, 1, 2 and so on.
-        seed: of the order; the same on all ranks.
-        drop_last: leave out the samples at the end that fill no step.
-        rank: this process's number; default: of torch.distributed where that is up, else `$RANK`, else 0.
+        num_samples: length of the data set.
+        batch_size: samples per step on one rank. The global batch then grows and shrinks with the world size, and the
+            learning rate should follow it: `lr = base_lr * sampler.global_batch / base_batch`.
+        global_batch_size: samples per step on all ranks together, independent of the world size.
+        shuffle: use a new random order in each epoch; otherwise 0, 1, 2 and so on.
+        seed: seed of the order; the same on all ranks.
+        drop_last: skip the samples at the end of an epoch that do not fill a step.
+        rank: rank of this process; default: from torch.distributed if initialized, else `$RANK`, else 0.
         world_size: number of ranks; default: as for `rank`, else 1.
 
     Raises:
-        ValueError: not exactly one of the two batch sizes was given, a number is out of its range, or the global
-            batch has fewer samples than there are ranks.
+        ValueError: not exactly one of the two batch sizes is given, a number is out of range, or the global batch is
+            smaller than the number of ranks.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class BatchSampler:
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"BatchSampler(rank={self.rank}): must be from 0 to {self.world_size - 1}")
         self.global_batch = batch_size * self.world_size if batch_size is not None else int(global_batch_size or 0)
-        """Samples of one step, all ranks together."""
+        """Samples of one step on all ranks together."""
         if self.global_batch < self.world_size:
             raise ValueError(
                 f"BatchSampler(global_batch_size={self.global_batch}): fewer samples in a step than the "
@@ -79,18 +79,20 @@ class BatchSampler:
         self.seed = seed
         self.drop_last = drop_last
         self.epoch = 0
-        """Which order is used."""
+        """Epoch whose order is used."""
         self.consumed = 0
-        """Samples of this epoch that steps were made of, all ranks together; what a DataLoader fetched ahead is not."""
+        """Samples of this epoch used in completed steps, on all ranks together; samples prefetched by a DataLoader do
+        not count."""
         self.repeated = 0
-        """Samples given to a second rank in the same step, in all epochs; see the exception above."""
+        """Number of times a sample was given to a second rank in the same step, in all epochs; see the
+        exception above."""
         self._may_be_empty = False
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's batches of the epoch from the position on.
+        """Yields this rank's batches from the current position to the end of the epoch.
 
         Raises:
-            RuntimeError: the epoch is over and no other was set; a loop would otherwise silently do nothing.
+            RuntimeError: the epoch is over and no new one was set; the loop would silently do nothing.
         """
         if self._next_size(self.consumed) == 0 and self.consumed and not self._may_be_empty:
             raise RuntimeError(
@@ -100,22 +102,22 @@ class BatchSampler:
         return self._batches(self.consumed, self._order())
 
     def __len__(self) -> int:
-        """Steps that are left in this epoch, the same on all ranks."""
+        """Returns the number of remaining steps in this epoch, the same on all ranks."""
         full, left = divmod(self.num_samples - self.consumed, self.global_batch)
         if self.drop_last or left == 0:
             return full
         return max(1, full) if left < self.world_size else full + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the beginning of an epoch; in the current epoch, as after a resume, the position stays."""
+        """Moves to the beginning of an epoch. For the current epoch, as after a resume, the position is kept."""
         if epoch != self.epoch:
             self.epoch, self.consumed, self._may_be_empty = epoch, 0, False
 
     def advance(self) -> None:
-        """One step was made, on all ranks. `Checkpoint` calls this; a loop without it calls it after each batch.
+        """Records a step on all ranks. `Checkpoint` calls this; loops without a checkpoint call it after each batch.
 
         Raises:
-            RuntimeError: the epoch has no more steps, so this is called more often than batches were drawn.
+            RuntimeError: the epoch has no more steps, so this was called more often than batches were drawn.
         """
         size = self._next_size(self.consumed)
         if size == 0:
@@ -127,7 +129,9 @@ class BatchSampler:
         self.consumed += size
 
     def state_dict(self) -> dict[str, Any]:
-        """The position and what it belongs to; common to all ranks, and valid for any world size."""
+        """Returns the position and the settings that it depends on; the same on all ranks, and valid for any world
+        size.
+        """
         return {
             "num_samples": self.num_samples,
             "seed": self.seed,
@@ -141,7 +145,7 @@ class BatchSampler:
         """Continues from the position of another sampler.
 
         Raises:
-            ValueError: that one had another data set size, seed or `shuffle`, so its position does not apply here.
+            ValueError: data set size, seed or `shuffle` of the other sampler differ, so its position is not valid here.
         """
         for name in ("num_samples", "seed", "shuffle"):
             if state[name] != getattr(self, name):
@@ -150,11 +154,13 @@ class BatchSampler:
                     "would be lost or seen twice. Give the same value, or begin without that checkpoint"
                 )
         self.epoch, self.consumed, self.repeated = int(state["epoch"]), int(state["consumed"]), int(state["repeated"])
-        # A run that was saved after an epoch's last step resumes in that epoch, for the code after its loop.
+        # A run saved after the last step of an epoch resumes in that epoch, to run the code after its loop.
         self._may_be_empty = True
 
     def _next_size(self, consumed: int) -> int:
-        """Samples of the step that begins there, all ranks together; 0 where none is left."""
+        """Returns the samples of the step that starts at `consumed`, on all ranks together; 0 at the end of the
+        epoch.
+        """
         left = self.num_samples - consumed
         if left < self.global_batch:
             return 0 if self.drop_last else left
@@ -174,11 +180,11 @@ class BatchSampler:
 
 
 class Permutation:
-    """A shuffled `range(length)` that is computed where it is read: no list of all, and any place at once.
+    """A shuffled `range(length)` that is computed on access, at any position, without a list of all numbers.
 
-    A Feistel network of random tables over the next power of two, walked on until the number is in range (Black and
-    Rogaway, *Ciphers with Arbitrary Finite Domains*, 2002). The tables come from SHAKE-256 of `key`, so the order is
-    the same with every version of Python, NumPy and torch.
+    A Feistel network with random tables over the next power of two, applied until the number is in range (Black and
+    Rogaway, *Ciphers with Arbitrary Finite Domains*, 2002). The tables are derived from `key` with SHAKE-256, so the
+    order is the same in every version of Python, NumPy and torch.
     """
 
     def __init__(self, length: int, key: str) -> None:
@@ -199,7 +205,7 @@ class Permutation:
         return self._length
 
     def __getitem__(self, places: slice) -> list[int]:
-        """The numbers at these places."""
+        """Returns the numbers at the positions of a slice."""
         length, bits, pairs = self._length, self._low_bits, self._pairs
         mask = (1 << bits) - 1
         found = []
@@ -224,10 +230,10 @@ def _random_numbers(key: str, count: int) -> array[int]:
 
 
 def _rank_and_size() -> tuple[int, int]:
-    """Rank and world size of this process, without importing torch."""
+    """Returns rank and world size of this process, without importing torch."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    # Without those of torchrun, of the ranks that `launcher: plain` starts side by side.
+    # With `launcher: plain` there are no torchrun variables, and Windlass's own are used.
     prefix = "" if "RANK" in os.environ else "WINDLASS_"
     return int(os.environ.get(f"{prefix}RANK", "0")), int(os.environ.get(f"{prefix}WORLD_SIZE", "1"))

@@ -1,4 +1,4 @@
-"""Opens the index of a source: that of the run, of the cache where the source has not changed, else a new one."""
+"""Opens the index of a source: that of the run, a cached one if the source is unchanged, or a new one."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from windlass.train.stream.tables import BadTables
 from windlass.train.stream.tar import RangeFile, members
 
 NUM_SHARDS = 8
-"""Indexed at once."""
+"""Number of shards that are indexed in parallel."""
 SUFFIXES = {"tar": (".tar",), "parquet": (".parquet", ".pq")}
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 LATEST = "latest.index"
 OLD_SECONDS = 7 * 86400
-"""After which an index is removed that is not the latest: workers of a process that had it have started long ago."""
+"""Age at which an index that is not the latest is removed; worker processes that use it have long started by then."""
 
 
 def open_index(
     source: Source, cached: CachedSet, format: str | None, group: bool, environ: Mapping[str, str] = os.environ
 ) -> Index:
-    """The index of a source. Raises StreamError.
+    """Opens or builds the index of a source. Raises StreamError.
 
-    All ranks and attempts of a run use one, which is in its checkpoint folder: an epoch that is resumed has the samples
-    it began with, and nothing is listed again.
+    All ranks and attempts of a run share one index, stored in its checkpoint folder: a resumed epoch has the same
+    samples as before, and nothing is listed again.
     """
-    # Nodes may have copies of a folder of their own, whose files have other times.
+    # Nodes may have separate copies of a local folder, with other modification times, so its index is not shared.
     shared = None if source.is_local else of_run(f"{cached.folder.name}.index", environ)
     try:
         if shared is not None and (found := _fetched(shared, cached)) is not None:
@@ -56,7 +56,7 @@ def open_index(
 
 
 def _fetched(shared: Shared, cached: CachedSet) -> Index | None:
-    """The index of the run, on the disk of this node: pages of a network file system may fail while they are read."""
+    """Copies the index of the run to the disk of this node, because mapped pages of a network file system may fail."""
     part = cached.folder / f".run-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         if not shared.fetch(part) or (found := _opened(part)) is None:
@@ -82,7 +82,7 @@ def _opened(path: Path) -> Index | None:
 
 
 def _built(source: Source, cached: CachedSet, format: str | None, group: bool) -> Index:
-    """The index of the source as it is now; shards that were indexed before are not read again."""
+    """Builds the index of the current source; shards that were indexed before are not read again."""
     objects = listed(source)
     if not objects:
         raise StreamError(f"{source.address} has no files: check the address")
@@ -110,14 +110,14 @@ def _built(source: Source, cached: CachedSet, format: str | None, group: bool) -
 
 
 def _forget(found: Index, cached: CachedSet) -> None:
-    """Blocks of objects that are not in the source any more, and row groups that were decoded of them."""
+    """Removes cached blocks and decoded row groups of objects that are no longer in the source."""
     if names := cached.names():
         kept = {block_key(one) for one in found.objects()}
         cached.remove([name for name in names if name.partition("-")[0] not in kept])
 
 
 def format_of(address: str, objects: Sequence[Object]) -> str:
-    """How the samples of these files are found. Raises StreamError for shards among other files."""
+    """Returns the format derived from the file names. Raises StreamError if shards are mixed with other files."""
     if packed := next((one.name for one in objects if one.name.endswith(COMPRESSED)), None):
         raise StreamError(
             f"{address}: {packed} is compressed, and a member of it cannot be read by itself: write shards as .tar, of "
@@ -153,7 +153,7 @@ def _samples(
 def _of_shards(
     source: Source, cached: CachedSet, format: str, group: bool, objects: Sequence[Object], before: Index | None
 ) -> Iterator[tuple[str, Sequence[Member]]]:
-    """The samples of all shards; several shards are read at once, and none that the index before has."""
+    """Yields the samples of all shards. Shards are read in parallel, except those in the previous index `before`."""
     reader = Reader(source, objects.__getitem__, None if source.is_local else cached)
     known = {} if before is None or before.format != format else {one: n for n, one in enumerate(before.objects())}
 

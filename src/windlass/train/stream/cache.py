@@ -1,8 +1,8 @@
-"""Cache of a node: blocks of objects on its disk, bounded, shared by all processes that stream.
+"""Cache of a node: blocks of objects on its disk, limited in size, shared by all processes that stream.
 
-A block appears under its name only once it is whole, so that a process may be killed at any moment. Nothing of a set
-that a process reads is evicted: with random access, a part that stays serves more reads than one that is replaced all
-the time. Sets that none reads leave in the order of their last use.
+A block appears under its name only once it is complete, so a process may be killed at any moment. Sets in use by a
+process are never evicted: with random access, blocks that are kept serve more reads than blocks that are constantly
+replaced. Sets that are not in use are evicted in the order of their last use.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pathlib import Path
 from windlass.train.stream.errors import StreamError
 
 SHARE = 0.5
-"""Of the space that is free or taken by the cache, what the cache may take."""
+"""Share of the available space (free, or used by the cache) that the cache may use."""
 FULL_SECONDS = 300.0
-"""For which nothing looks again whether there is room: all files are counted for that."""
+"""Seconds after finding the cache full until the next check for space, which must count all files."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PART = ".part"
 
 
 class Cache:
-    """The folder of all sets. Raises StreamError where it cannot be made."""
+    """Cache folder with all sets. Raises StreamError if it cannot be created."""
 
     def __init__(self, folder: Path, max_bytes: int | None = None) -> None:
-        """`max_bytes` is the most that all sets together may take; default: half of the space."""
+        """`max_bytes` is the maximum size of all sets together; default: half of the available space."""
         self.folder = folder
         self._max_bytes = max_bytes
         self._pid, self._count = 0, -1
@@ -48,18 +48,18 @@ class Cache:
         return Cache, (self.folder, self._max_bytes)
 
     def set(self, key: str) -> CachedSet:
-        """The set of a source, which is in use as long as a process holds it. Raises StreamError."""
+        """Returns the set of a source. It is in use while a process holds the object. Raises StreamError."""
         return CachedSet(self, self.folder / "sets" / hashlib.sha256(key.encode()).hexdigest()[:20])
 
     @property
     def bound(self) -> int:
-        """The most bytes that all sets may take."""
+        """Maximum bytes of all sets together."""
         if self._max_bytes is None:
             self._max_bytes = int(SHARE * (shutil.disk_usage(self.folder).free + self.usage()))
         return self._max_bytes
 
     def usage(self) -> int:
-        """Bytes that all sets take, as it was counted; at least what they do take."""
+        """Returns the counted bytes of all sets, which are at least the real ones."""
         try:
             return int(os.pread(self._opened(), 20, 0))
         except (OSError, ValueError):
@@ -67,7 +67,7 @@ class Cache:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone among all threads and processes. Raises OSError."""
+        """Locks the cache against all other threads and processes. Raises OSError."""
         count = self._opened()
         with self._threads:
             fcntl.flock(count, fcntl.LOCK_EX)
@@ -77,7 +77,9 @@ class Cache:
                 fcntl.flock(count, fcntl.LOCK_UN)
 
     def _opened(self) -> int:
-        """The file of the count; a child of a fork opens its own, as it would share its parent's lock."""
+        """Returns the file with the count. A forked child opens it again, because it would share the lock of its
+        parent.
+        """
         if self._pid != os.getpid():
             self._threads = threading.Lock()
             self._count = os.open(self.folder / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -89,7 +91,9 @@ class Cache:
             os.close(self._count)
 
     def take(self, num_bytes: int, own: Path) -> bool:
-        """Count so many bytes more, once there is room for them; call it locked. Sets other than `own` may leave."""
+        """Reserves bytes if there is space, and returns whether there is. May evict sets other than `own`; needs the
+        lock.
+        """
         if self.usage() + num_bytes > self.bound and not self._was_counted_lately():
             self._write(self._counted())
             self._evict(num_bytes, own)
@@ -100,7 +104,7 @@ class Cache:
         return True
 
     def give_back(self, num_bytes: int) -> None:
-        """Count so many bytes less; call it locked."""
+        """Releases reserved bytes; needs the lock."""
         self._write(max(0, self.usage() - num_bytes))
 
     def _evict(self, num_bytes: int, own: Path) -> None:
@@ -133,7 +137,7 @@ class Cache:
 
 
 class CachedSet:
-    """What is cached of one source. Raises StreamError where its folder cannot be made."""
+    """Cached blocks and indexes of one source. Raises StreamError if its folder cannot be created."""
 
     def __init__(self, cache: Cache, folder: Path) -> None:
         self.cache = cache
@@ -141,7 +145,7 @@ class CachedSet:
         self._full_until = 0.0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with cache.locked():  # so that none evicts it between these two
+            with cache.locked():  # so that the set is not evicted before its lock is taken
                 self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 self._forget_blocks_of_another_boot()
                 fcntl.flock(self._lock, fcntl.LOCK_SH)
@@ -158,16 +162,16 @@ class CachedSet:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While one process builds the index of the set, others wait. Raises OSError."""
+        """Makes other processes wait while this one builds the index of the set. Raises OSError."""
         with _lock(self.folder / "build", fcntl.LOCK_EX):
             yield
 
     def get(self, name: str, start: int, length: int) -> bytes | None:
-        """Bytes of a block from `start` on; None where the block is not there."""
+        """Returns `length` bytes of a block from `start` on; None if the block is not cached."""
         try:
             descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return None  # also a disk that fails costs a read of the source, and no training
+            return None  # a failing disk must cost a read of the source and not the training
         try:
             data = os.pread(descriptor, length, start)
         except OSError:
@@ -178,21 +182,23 @@ class CachedSet:
 
     @property
     def is_full(self) -> bool:
-        """Whether no room was found lately."""
+        """Whether the cache was found full recently."""
         return time.monotonic() < self._full_until
 
     def has(self, name: str) -> bool:
-        """Whether a block is there."""
+        """Whether a block is cached."""
         return os.path.exists(self.path(name))
 
     def names(self) -> list[str]:
-        """The blocks that are there; not those that are being written."""
+        """Returns the names of the cached blocks, without those that are being written."""
         with suppress(OSError):
             return [name for name in os.listdir(self.path("")) if not name.endswith(_PART)]
         return []
 
     def put(self, name: str, data: bytes) -> bool:
-        """Keep a block; gives whether it is there. False where there is no room, or another process writes it."""
+        """Caches a block and returns whether it is cached. False if there is no space, or another process is writing
+        it.
+        """
         if self.is_full:
             return False
         path = self.path(name)
@@ -201,7 +207,7 @@ class CachedSet:
             try:
                 fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not _is_named(part, f"{path}{_PART}") or os.path.exists(path):
-                    return os.path.exists(path)  # another process was sooner
+                    return os.path.exists(path)  # another process was faster
                 return self._write(part, path, data)
             finally:
                 os.close(part)
@@ -213,7 +219,7 @@ class CachedSet:
             return False
 
     def remove(self, names: list[str]) -> None:
-        """Blocks of objects that are no longer part of the source."""
+        """Removes blocks of objects that are no longer part of the source."""
         with self.cache.locked():
             for name in names:
                 with suppress(OSError):
@@ -222,14 +228,14 @@ class CachedSet:
                     self.cache.give_back(size)
 
     def _write(self, part: int, path: str, data: bytes) -> bool:
-        had = os.fstat(part).st_size  # of a process that was killed
+        had = os.fstat(part).st_size  # bytes left by a process that was killed
         with self.cache.locked():
             if len(data) > had and not self.cache.take(len(data) - had, self.folder):
                 self._full_until = time.monotonic() + FULL_SECONDS
                 os.unlink(f"{path}{_PART}")
                 self.cache.give_back(had)
                 return False
-            os.ftruncate(part, len(data))  # it is counted from here on
+            os.ftruncate(part, len(data))  # the bytes are counted from here on
         try:
             written = 0
             while written < len(data):
@@ -239,16 +245,19 @@ class CachedSet:
                 os.unlink(f"{path}{_PART}")
                 self.cache.give_back(len(data))
             raise
-        with self.cache.locked():  # a count that lists the folder meanwhile would find it by neither name
+        with self.cache.locked():  # locked: a count that lists the folder meanwhile could miss both names
             os.rename(f"{path}{_PART}", path)
         return True
 
     def path(self, name: str) -> str:
-        """Where a block is, if it is there."""
+        """Returns the path of a block, whether or not it is cached."""
         return f"{self.folder}/blocks/{name}"
 
     def _forget_blocks_of_another_boot(self) -> None:
-        """What was written before a power failure may be blocks of zeros. A set in use is of this boot."""
+        """Removes blocks written before the last boot: after a power failure they may contain zeros.
+
+        A set that is in use has blocks of this boot only.
+        """
         mark, boot = self.folder / "boot", _boot_id()
         with suppress(FileNotFoundError):
             if mark.read_text() == boot:
@@ -260,7 +269,7 @@ class CachedSet:
 
 
 def _created(path: str) -> int:
-    """Open a file; it and its folder are made if they are not there."""
+    """Opens a file; creates the file and its folder if they do not exist."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
@@ -269,7 +278,7 @@ def _created(path: str) -> int:
 
 
 def _is_named(descriptor: int, path: str) -> bool:
-    """Whether an open file still has this name."""
+    """Whether an open file still has this path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -284,7 +293,7 @@ def _boot_id() -> str:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the blocks of a set, those that are being written included."""
+    """Returns the bytes of the blocks of a set, including those that are being written."""
     found = 0
     for below, _, names in os.walk(folder / "blocks"):
         for name in names:

@@ -1,4 +1,4 @@
-"""Map-style dataset over a source: a sample by its number, a batch by many requests at once."""
+"""Map-style dataset over a source: reads samples by number, and a batch with many parallel requests."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 else:
-    Dataset = Generic  # a loader asks for the methods alone, and torch takes a second to import
+    Dataset = Generic  # a DataLoader needs the methods only, and importing torch takes a second
 Sample = dict[str, Any]
-"""`__key__`, and the bytes of each field; of Parquet the values of each column."""
+"""`__key__` and the bytes of each field; for Parquet, the value of each column."""
 AT_ONCE = 32
-"""Samples that an iteration without a loader reads at once."""
+"""Samples read at once when iterating without a DataLoader."""
 
 
 class Stream(Dataset[T]):
-    """The samples of a source, for a DataLoader. Safe for threads, forks and pickling; each worker has its own reader.
+    """Samples of a source, for a DataLoader. Safe for threads, forks and pickling; each worker has its own reader.
 
-    A batch is read at once (`__getitems__`), so that its time is about that of one request.
+    A batch is read with parallel requests (`__getitems__`), so it takes about as long as one request.
     """
 
     def __init__(
@@ -65,18 +65,20 @@ class Stream(Dataset[T]):
 
     @property
     def digest(self) -> str:
-        """Of the names, sizes and versions of all objects: equal streams have equal samples in the same order."""
+        """Digest of the names, sizes and versions of all objects. Streams with equal digests have equal samples in
+        equal order.
+        """
         return self._index.digest
 
     def __len__(self) -> int:
         return len(self._index) if self._rows is None else len(self._rows)
 
     def __getitem__(self, number: int) -> T:
-        """One sample. Raises IndexError, StreamError."""
+        """Returns one sample. Raises IndexError, StreamError."""
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[T]:
-        """The samples of a batch, in its order. Raises IndexError, StreamError."""
+        """Returns the samples of a batch, in its order. Raises IndexError, StreamError."""
         places = [self._place(number) for number in numbers]
         found = self._samples(places) if self._rows is None else self._rows.read(places)
         if self._transform is None:
@@ -84,16 +86,16 @@ class Stream(Dataset[T]):
         return [self._transform(one) for one in found]
 
     def __iter__(self) -> Iterator[T]:
-        """All samples in their order, some read ahead at once."""
+        """Yields all samples in order, reading `AT_ONCE` of them at once."""
         for first in range(0, len(self), AT_ONCE):
             yield from self.__getitems__(range(first, min(first + AT_ONCE, len(self))))
 
     def state_dict(self) -> dict[str, Any]:
-        """What the position of a sampler applies to: as a part of a Checkpoint, it refuses another source."""
+        """Returns the identity of the samples. As part of a Checkpoint, it prevents a resume with another source."""
         return {"digest": self.digest, "samples": len(self)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises SourceChanged where the checkpoint was of other samples."""
+        """Checks that the checkpoint was made with the same samples. Raises SourceChanged."""
         if state["digest"] != self.digest:
             raise SourceChanged(
                 f"{self._source.address} has changed since the checkpoint: it had {state['samples']:,} samples, and "
@@ -136,7 +138,7 @@ def open_stream(name: str | os.PathLike[str], environ: Mapping[str, str] = os.en
 
 
 def address_of(name: str | os.PathLike[str], environ: Mapping[str, str]) -> str:
-    """The address behind the name of a data set of the job; an address or a path stands for itself."""
+    """Returns the address of a data set of the job by its name; addresses and paths are returned unchanged."""
     text = os.fspath(name)
     variable = f"WINDLASS_DATA_{text.upper().replace('-', '_')}"
     if not isinstance(name, str) or "/" in text or text in (".", ".."):
@@ -150,6 +152,6 @@ def address_of(name: str | os.PathLike[str], environ: Mapping[str, str]) -> str:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where samples are kept: below the user's cache."""
+    """Returns the default cache folder of this user."""
     base = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base, "windlass", "stream")

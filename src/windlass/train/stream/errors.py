@@ -1,15 +1,15 @@
-"""Errors of streams, with one sentence on what was asked, what was found and what to try."""
+"""Errors of streams. Each message has one sentence with the request, what was found, and what to try."""
 
 from __future__ import annotations
 
 
 class StreamError(RuntimeError):
-    """A stream cannot be opened, or a sample of it cannot be read."""
+    """A stream cannot be opened, or a sample cannot be read."""
 
 
 class SourceChanged(StreamError):
-    """An object is not the one that was indexed: it was written or removed since."""
+    """An object was overwritten or removed after it was indexed."""
 
 
 class Busy(StreamError):
-    """A store asks for fewer requests, or does not answer: the request is repeated."""
+    """A store throttles requests or does not respond; the request is retried."""

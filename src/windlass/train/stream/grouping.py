@@ -1,4 +1,4 @@
-"""Groups files into samples as WebDataset does: `0001.jpg` and `0001.cls` are the fields `jpg` and `cls` of `0001`."""
+"""Groups files into samples like WebDataset: `0001.jpg` and `0001.cls` are the fields `jpg` and `cls` of `0001`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from windlass.train.stream.errors import StreamError
 from windlass.train.stream.index import Member
 
 WHOLE = "data"
-"""The field of a file without an extension."""
+"""Field name of a file without an extension."""
 
 
 def key_and_field(name: str) -> tuple[str, str]:
-    """`a/0001.seg.png` → (`a/0001`, `seg.png`)."""
+    """Splits a name at the first dot: `a/0001.seg.png` → (`a/0001`, `seg.png`)."""
     folder, slash, base = name.rpartition("/")
     stem, _, extension = base.partition(".")
     if not stem or not extension:
@@ -21,15 +21,15 @@ def key_and_field(name: str) -> tuple[str, str]:
 
 
 def key_and_last_extension(name: str) -> tuple[str, str]:
-    """`a/0001.seg.png` → (`a/0001.seg.png`, `png`): each file is a sample."""
+    """Returns the whole name as key, for samples of one file: `a/0001.seg.png` → (`a/0001.seg.png`, `png`)."""
     stem, _, extension = name.rpartition("/")[2].rpartition(".")
     return name, extension.lower() if stem and extension else WHOLE
 
 
 def grouped(files: Iterable[tuple[str, int, int, int]], where: str, group: bool) -> Iterator[tuple[str, list[Member]]]:
-    """Samples of files that follow each other, each given as (name, object, offset, size).
+    """Yields the samples formed by consecutive files, each given as (name, object, offset, size).
 
-    Raises StreamError where a sample would have two fields of one name.
+    Raises StreamError if a sample would have two fields with the same name.
     """
     last, members = None, list[Member]()
     for name, number, offset, size in files:

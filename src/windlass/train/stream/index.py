@@ -1,4 +1,4 @@
-"""Index of a source: which bytes of which objects each sample is made of."""
+"""Index of a source: maps each sample to ranges of bytes in objects."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ FORMATS = ("files", "tar", "parquet")
 
 
 class Member(NamedTuple):
-    """One part of a sample: a file, or a member of a tar shard; of Parquet a row group, whose row is `offset`."""
+    """Part of a sample: a file, or a member of a tar shard. For Parquet, a row group with its number as `offset`."""
 
     object: int
     """Number of the object."""
     offset: int
     size: int
     field: str
-    """Its name in the sample."""
+    """Field name in the sample."""
 
 
 @dataclass
 class Samples:
-    """Samples that are being indexed, in their order."""
+    """Samples while an index is built, in order."""
 
     fields: dict[str, int] = field(default_factory=dict)
     keys: Strings = field(default_factory=Strings)
     first: array[int] = field(default_factory=lambda: array("Q", [0]))
-    """Of each sample the first member, and at the end the number of all."""
+    """Number of the first member of each sample, followed by the number of all members."""
     objects: array[int] = field(default_factory=lambda: array("Q"))
     offsets: array[int] = field(default_factory=lambda: array("Q"))
     sizes: array[int] = field(default_factory=lambda: array("Q"))
     names: array[int] = field(default_factory=lambda: array("Q"))
 
     def add(self, key: str, members: Sequence[Member]) -> None:
-        """Add one."""
+        """Adds a sample."""
         self.keys.append(key)
         for one in members:
             self.objects.append(one.object)
@@ -53,10 +53,10 @@ class Samples:
 
 
 class Index:
-    """An index in a file, mapped into memory."""
+    """An index file, mapped into memory."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError, BadTables."""
+        """Opens an index file. Raises OSError, BadTables."""
         self.path = path
         tables = Tables(path)
         head, numbers, strings = tables.head, tables.numbers, tables.strings
@@ -64,7 +64,7 @@ class Index:
             raise BadTables(f"{path} is no index")
         self.format: str = head["format"]
         self.digest: str = head["digest"]
-        """Of the names, sizes, versions and digests of all objects, and of the format."""
+        """Digest of the format and of the names, sizes, versions and digests of all objects."""
         self._fields: list[str] = head["fields"]
         self._names, self._versions, self._digests = strings["name"], strings["version"], strings["digest"]
         self._object_sizes = numbers["object_size"]
@@ -77,19 +77,19 @@ class Index:
         return len(self._first) - 1
 
     def object(self, number: int) -> Object:
-        """One file of the source."""
+        """Returns an object of the source by number."""
         return Object(self._names[number], self._object_sizes[number], self._versions[number], self._digests[number])
 
     def objects(self) -> list[Object]:
-        """All files of the source."""
+        """Returns all objects of the source."""
         return [self.object(number) for number in range(len(self._object_sizes))]
 
     def key(self, sample: int) -> str:
-        """Name of a sample."""
+        """Returns the key of a sample."""
         return self._keys[sample]
 
     def members(self, sample: int) -> list[Member]:
-        """What a sample is made of."""
+        """Returns the members of a sample."""
         places = range(self._first[sample], self._first[sample + 1])
         return [
             Member(self._objects[at], self._offsets[at], self._sizes[at], self._fields[self._field_of[at]])
@@ -97,7 +97,7 @@ class Index:
         ]
 
     def samples_of(self, object: int) -> range:
-        """The samples of a shard; samples follow each other as their shards do."""
+        """Returns the samples of a shard; samples are stored in the order of their shards."""
 
         def shard(sample: int) -> int:
             return int(self._objects[self._first[sample]])
@@ -107,7 +107,7 @@ class Index:
 
 
 def write_index(path: Path, format: str, digest: str, objects: Sequence[Object], samples: Samples) -> Index:
-    """Write an index; gives it as it is read. Raises StreamError."""
+    """Writes an index file and opens it. Raises StreamError."""
     head: dict[str, Any] = {
         "kind": "windlass-stream-index",
         "format": format,
@@ -133,7 +133,9 @@ def write_index(path: Path, format: str, digest: str, objects: Sequence[Object],
 
 
 def digest_of(objects: Sequence[Object], format: str, group: bool, with_versions: bool) -> str:
-    """Digest of what an index is made of. Without versions, copies of a folder on several nodes have the same."""
+    """Returns the digest of the inputs of an index. Without versions, copies of a folder on several nodes have equal
+    digests.
+    """
     whole = hashlib.sha256(json.dumps([format, group]).encode())
     for one in objects:
         version = one.version if with_versions else ""

@@ -1,4 +1,4 @@
-"""Reads the manifest that `windlass data copy` writes beside a set: its objects, with their digests."""
+"""Reads the manifest that `windlass data copy` writes next to a data set: its objects, with their digests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DIGEST = re.compile(r"sha256(-\d{1,5})?:[0-9a-f]{64}")
 
 
 def listed(source: Source) -> list[Object]:
-    """All objects of a source, by name: of its manifest, else as it lists them. Raises StreamError."""
+    """Returns all objects of a source by name, from its manifest or else its listing. Raises StreamError."""
     data = source.read_own(NAME)
     if data is None:
         return source.objects()
@@ -26,7 +26,7 @@ def listed(source: Source) -> list[Object]:
 
 
 def _objects(data: bytes) -> list[Object]:
-    """Raises ValueError, KeyError, TypeError."""
+    """Parses a manifest and verifies its digest. Raises ValueError, KeyError, TypeError."""
     header, *lines = [json.loads(line) for line in data.splitlines()]
     if header.get("windlass") != "manifest" or header.get("version") != 1:
         raise ValueError(f"its header is {str(header)[:80]}")

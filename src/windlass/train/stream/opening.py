@@ -1,4 +1,4 @@
-"""Opens the source of an address."""
+"""Opens the source at an address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.train.stream.source import FolderSource, Source, StoreSource
 
 
 def open_source(address: str) -> Source:
-    """The source of `s3://bucket/prefix`, of `gs://` and `az://`, of `file:///path` or a path. Raises StreamError."""
+    """Opens the source at `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///path` or a path. Raises StreamError."""
     scheme, is_url, _ = address.partition("://")
     if not is_url:
         return FolderSource(Path(os.path.expanduser(address)).absolute())

@@ -1,6 +1,7 @@
-"""Rows of Parquet by row group: each is decoded once per node, and kept on its disk as Arrow, of which rows are read.
+"""Reads rows of Parquet files. Each row group is decoded once per node and cached on disk as Arrow, from which rows are
+read.
 
-A row cannot be read by itself: its columns are compressed with those of its row group.
+A row cannot be read alone, because its columns are compressed together with those of its row group.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from windlass.train.stream.reader import Reader, Span, block_name
 from windlass.train.stream.source import Object
 
 NUM_IN_MEMORY = 4
-"""Row groups that a process keeps where the cache has no room."""
+"""Row groups that a process keeps in memory if the cache has no space."""
 
 
 class ObjectFile(RangedFile):
-    """An object as a file for pyarrow, which asks for the ranges that it needs."""
+    """An object as a file for pyarrow, which reads only the ranges that it needs."""
 
     def __init__(self, reader: Reader, number: int, size: int) -> None:
         super().__init__(size)
         self._reader, self._number = reader, number
 
     def read(self, length: int = -1) -> bytes:
-        """At most `length` bytes: fewer at the end alone."""
+        """Reads `length` bytes; fewer only at the end of the file."""
         end = self._end_of(length)
         if end <= self._at:
             return b""
@@ -40,7 +41,7 @@ class ObjectFile(RangedFile):
 
 
 def row_groups(reader: Reader, one: Object, number: int, address: str) -> list[tuple[str, Sequence[Member]]]:
-    """The row groups of a file: of each its number as `offset`, and how many rows it has as `size`."""
+    """Returns the row groups of a file: the number of each as `offset`, and its number of rows as `size`."""
     metadata = _opened(reader, one, number, address).metadata
     return [
         (f"{one.name}#{group}", [Member(number, group, metadata.row_group(group).num_rows, "rows")])
@@ -49,7 +50,7 @@ def row_groups(reader: Reader, one: Object, number: int, address: str) -> list[t
 
 
 class Rows:
-    """The rows of all row groups of an index."""
+    """Rows of all row groups of an index."""
 
     def __init__(
         self, index: Index, reader: Reader, cached: CachedSet, columns: tuple[str, ...] | None, address: str
@@ -64,7 +65,7 @@ class Rows:
         return self._ends[-1] if self._ends else 0
 
     def read(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """The rows with these numbers. Raises StreamError."""
+        """Reads the rows with these numbers. Raises StreamError."""
         found: dict[int, dict[str, Any]] = {}
         for number in sorted(set(numbers)):
             group = bisect_right(self._ends, number)
@@ -84,7 +85,7 @@ class Rows:
         return table
 
     def _of_cache(self, group: int) -> Any:
-        """A row group, mapped from the cache where it is or can be kept."""
+        """Returns a row group, mapped from the cache if it is cached or can be cached."""
         pyarrow = _pyarrow()
         member = self._index.members(group)[0]
         one = self._index.object(member.object)

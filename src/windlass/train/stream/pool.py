@@ -1,4 +1,4 @@
-"""Threads that make requests. They are daemons: a process that ends does not wait for a store that does not answer."""
+"""Threads that make requests. They are daemon threads, so that a process can exit while a store does not respond."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Task = Callable[[], object]
 
 
 class Pool:
-    """A number of threads, started when there is work for them, which end with this object."""
+    """Thread pool whose threads are started on demand and end with this object."""
 
     def __init__(self, num_threads: int) -> None:
         self._num_threads, self._num_started = num_threads, 0
@@ -21,7 +21,7 @@ class Pool:
         self._lock = threading.Lock()
 
     def submit(self, task: Task) -> None:
-        """Do it once a thread is free; its errors are lost."""
+        """Runs a task once a thread is free; its errors are ignored."""
         with self._lock:
             is_new = self._num_started < self._num_threads
             self._num_started += is_new
@@ -30,7 +30,7 @@ class Pool:
         self._tasks.put(task)
 
     def run(self, work: Callable[..., Result], calls: Sequence[tuple[Any, ...]]) -> list[Result]:
-        """The results of `work` for each tuple of arguments, in their order. Raises the first error there is."""
+        """Returns the results of `work` for each tuple of arguments, in their order. Raises the first error."""
         batch = _Batch[Result](len(calls))
         for number, call in enumerate(calls):
             self.submit(lambda number=number, call=call: batch.do(number, work, call))  # type: ignore[misc]
@@ -48,7 +48,9 @@ class _Batch(Generic[Result]):
         self._error: BaseException | None = None
 
     def do(self, number: int, work: Callable[..., Result], call: tuple[Any, ...]) -> None:
-        """Note the result; what follows an error is not done, as the batch is of no use."""
+        """Runs one call and stores its result. After an error the other calls are skipped, because the batch has
+        failed.
+        """
         try:
             if self._error is None:
                 self._results[number] = work(*call)
@@ -72,4 +74,4 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
     while (task := tasks.get()) is not None:
         with suppress(Exception):
             task()
-        del task  # it may be the last that knows of its reader
+        del task  # the task may hold the last reference to its reader

@@ -1,7 +1,7 @@
-"""Reads ranges of objects: from the cache of the node, else from the source, many at once.
+"""Reads ranges of objects from the cache of the node or else from the source, with parallel requests.
 
-What a batch needs is read by its exact ranges, near ones in one request. The blocks that they are in are fetched whole
-in the background as long as the cache has room, so that each byte comes over the network about once per node.
+The ranges of a batch are read exactly, close ranges with one request. The blocks around them are then fetched in the
+background as long as the cache has space, so that each byte is transferred about once per node.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from windlass.train.stream.pool import Pool
 from windlass.train.stream.source import Object, Source
 
 BLOCK_BYTES = 8 << 20
-"""As the parts by which a manifest has the digests of large files."""
+"""Size of a block; equal to the parts over which a manifest computes digests of large files."""
 GAP_BYTES = 128 << 10
-"""Between two ranges that are read in one request: less than a request costs."""
+"""Maximum gap between two ranges that are read in one request; reading the gap costs less than a request."""
 NUM_REQUESTS = 16
-"""At once, by one process."""
+"""Maximum number of parallel requests of a process."""
 NUM_READS = 3
-"""Of an object that is not as its manifest says."""
+"""Maximum number of reads of an object that does not match its manifest."""
 NUM_FILLS = 2
-"""Of these by the background."""
+"""Maximum number of parallel requests in the background."""
 
 
 class Span(NamedTuple):
-    """A range of an object."""
+    """A range of bytes of an object."""
 
     object: int
     start: int
@@ -42,23 +42,23 @@ class Reader:
     """Reads spans; safe for threads and forks."""
 
     def __init__(self, source: Source, objects: Callable[[int], Object], cached: CachedSet | None) -> None:
-        """`objects(number)` gives an object; nothing is kept without `cached`."""
+        """`objects(number)` returns an object; without `cached`, nothing is cached."""
         self._source, self._object, self._cached = source, objects, cached
         self._pid = 0
         self._start_again()
 
     def _start_again(self) -> None:
-        """Threads of a parent are not there after a fork."""
+        """Creates new thread pools after a fork, because the parent's threads do not exist in the child."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._requests, self._fills = Pool(NUM_REQUESTS), Pool(NUM_FILLS)
             self._asked: set[tuple[int, int]] = set()
-            """Blocks that the background has fetched, or will."""
+            """Blocks that were fetched in the background, or are queued."""
 
     def read(self, spans: Sequence[Span], *, fills: bool = True) -> list[bytes]:
-        """The bytes of each span; with `fills` the blocks around them are fetched too.
+        """Returns the bytes of each span. With `fills`, the blocks around the spans are fetched in the background.
 
-        Raises StreamError, and SourceChanged for an object that was written.
+        Raises StreamError, and SourceChanged if an object was overwritten.
         """
         self._start_again()
         if self._cached is None and self._source.is_local:
@@ -100,7 +100,7 @@ class Reader:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _keep(self, span: Span, data: bytes) -> None:
-        """Put the blocks that are whole in `data` into the cache."""
+        """Caches the blocks that are completely contained in `data`."""
         if self._cached is not None:
             one = self._object(span.object)
             for number in _blocks(span):
@@ -112,7 +112,7 @@ class Reader:
     # -- the source ---------------------------------------------------------------------------------------------------
 
     def _fetch(self, spans: Sequence[Span]) -> Iterator[bytes]:
-        """Spans of the source, all their requests at once, each of at most a block."""
+        """Yields the bytes of spans of the source; requests are made in parallel, each for at most one block."""
         parts = [list(_parts(span)) for span in spans]
         pieces = iter(self._requests.run(self._request, [part for each in parts for part in each]))
         for span, each in zip(spans, parts, strict=True):
@@ -125,7 +125,9 @@ class Reader:
             yield data
 
     def _request(self, object: int, start: int, length: int, is_all: bool) -> bytes:
-        """At most a block; `is_all` where it is all of a span, which may then be kept. In a thread."""
+        """Requests at most a block. With `is_all` the request covers its whole span, which is then cached. Runs in a
+        thread.
+        """
         one = self._object(object)
 
         def read() -> bytes:
@@ -138,8 +140,10 @@ class Reader:
         return data
 
     def _verified(self, span: Span, data: bytes, again: Callable[[], bytes]) -> bytes:
-        """Compare a whole object with its digest; it is read again where it differs, as a byte may have been changed on
-        its way. Raises StreamError.
+        """Compares a whole object with its digest, and reads it again if it differs, because a byte may have changed in
+        transit.
+
+        Raises StreamError if it still differs after `NUM_READS` reads.
         """
         one = self._object(span.object)
         if not one.digest or span.length != one.size:
@@ -158,7 +162,7 @@ class Reader:
     # -- ahead --------------------------------------------------------------------------------------------------------
 
     def block(self, object: int, number: int) -> bytes:
-        """A whole block, which is kept. Raises StreamError."""
+        """Returns a whole block and caches it. Raises StreamError."""
         self._start_again()
         start = number * BLOCK_BYTES
         span = Span(object, start, min(BLOCK_BYTES, self._object(object).size - start))
@@ -166,7 +170,7 @@ class Reader:
         return next(self._fetch([span])) if found is None else found
 
     def _fill(self, groups: Sequence[Sequence[Span]]) -> None:
-        """Have the blocks of these fetched whole, in the background."""
+        """Queues the blocks around these spans to be fetched in the background."""
         if self._cached is None or self._cached.is_full:
             return
         for around in map(_around, groups):
@@ -177,7 +181,9 @@ class Reader:
                     self._fills.submit(partial(self._fill_one, around.object, number))
 
     def _fill_one(self, object: int, number: int) -> None:
-        """An error is lost here: a batch that needs the block reads it again, and reports it."""
+        """Fetches and caches a block. Errors are ignored: a batch that needs the block reads it again and reports the
+        error.
+        """
         assert self._cached is not None
         one = self._object(object)
         name = block_name(one, number)
@@ -191,18 +197,22 @@ class Reader:
 
 
 def block_name(one: Object, number: int) -> str:
-    """Name of a block in the cache."""
+    """Returns the name of a block in the cache."""
     return f"{block_key(one)}-{number}"
 
 
 def block_key(one: Object) -> str:
-    """What the names of all blocks of an object begin with, up to the first `-`: other versions have another."""
+    """Returns the prefix of the names of all blocks of an object, up to the first `-`. Other versions have another
+    prefix.
+    """
     key = hashlib.blake2b(f"{one.name}\0{one.version}\0{one.size}".encode("utf-8", "surrogateescape"), digest_size=16)
     return key.hexdigest()
 
 
 def digest_of(data: bytes, like: str) -> str:
-    """The digest of a whole file as its manifest writes it: SHA-256, of its parts where `like` has several."""
+    """Returns the digest of a whole file as its manifest writes it: SHA-256, computed over parts if `like` has
+    several.
+    """
     kind = like.partition(":")[0]
     if kind == "sha256":
         return f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -219,7 +229,9 @@ def _blocks(span: Span) -> range:
 
 
 def _parts(span: Span) -> Iterator[tuple[int, int, int, bool]]:
-    """Object, start and length of its requests, and whether one is all of it; several are cut where blocks are."""
+    """Yields the requests of a span as object, start, length, and whether one request covers it. Others end at block
+    ends.
+    """
     if span.length <= BLOCK_BYTES:
         yield *span, True
         return
@@ -229,7 +241,9 @@ def _parts(span: Span) -> Iterator[tuple[int, int, int, bool]]:
 
 
 def _near(spans: Sequence[Span]) -> list[list[Span]]:
-    """Spans that one request reads: of one object, close to each other, within a block's size together."""
+    """Groups spans that one request can read: of one object, close to each other, together at most as long as a
+    block.
+    """
     groups: list[list[Span]] = []
     for span in sorted(spans):
         if groups:

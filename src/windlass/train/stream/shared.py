@@ -1,4 +1,4 @@
-"""The index of a run, in its checkpoint folder: the first rank writes it, and all ranks and attempts read it."""
+"""Index of a run, stored in its checkpoint folder: the first rank writes it, and all ranks and attempts read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = ".stream"
 
 
 class Shared:
-    """A file that is written once, in a folder or in a store. All methods raise OSError."""
+    """A file in a folder or store that is written once. All methods raise OSError."""
 
     def __init__(self, store: Store, key: str) -> None:
         self._store, self._key = store, key
@@ -26,7 +26,7 @@ class Shared:
         return f"{self._store.address}/{self._key}"
 
     def fetch(self, to: Path) -> bool:
-        """Copy it to a path of this node, if it exists; returns whether it does."""
+        """Copies the file to a path of this node if it exists. Returns whether it does."""
         try:
             to.write_bytes(self._store.get(self._key))
         except Missing:
@@ -34,13 +34,13 @@ class Shared:
         return True
 
     def publish(self, path: Path) -> None:
-        """Write it, unless another process has."""
+        """Writes the file, unless another process has already written it."""
         with suppress(Changed):
             self._store.write(self._key, [path.read_bytes()])
 
 
 def of_run(name: str, environ: Mapping[str, str]) -> Shared | None:
-    """The index by this name of the run that this process is part of; None without a run or a checkpoint folder."""
+    """Returns the index with this name in the run of this process; None without a run or a checkpoint folder."""
     folder = environ.get("WINDLASS_CHECKPOINT_DIR")
     if not folder or not environ.get("WINDLASS_RUN_ID"):
         return None

@@ -1,4 +1,4 @@
-"""Sources of a stream: a folder of this machine, or a prefix in a store. Objects are listed once and read by ranges."""
+"""Sources of a stream: a local folder, or a prefix in a store. Objects are listed once and read by ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.stores.store import Store
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError
 
 OWN = ".windlass"
-"""Folder of a set that has its manifest, and none of its files; on a disk, the names of these files begin so."""
+"""Folder of a data set with its manifest and none of its samples; local temporary files have this prefix too."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Object:
     """One file of a source."""
 
     name: str
-    """Below the address, with `/` between its parts."""
+    """Name relative to the address, with `/` as separator."""
     size: int
     version: str
-    """Changes when the content does: an ETag; time, size and inode of a file."""
+    """Changes with the content: an ETag, or mtime, size and inode of a local file."""
     digest: str = ""
-    """Of the manifest, as `windlass data copy` writes it; empty where there is none."""
+    """Digest in the manifest, as `windlass data copy` writes it; empty without a manifest."""
 
 
 class Source(ABC):
@@ -38,26 +38,28 @@ class Source(ABC):
 
     address: str
     is_local = False
-    """Whether reads take no network, so that nothing is cached."""
+    """Whether reads need no network, so that nothing is cached."""
 
     @abstractmethod
     def objects(self) -> list[Object]:
-        """All objects, without ours (`OWN`), by name."""
+        """Returns all objects by name, without those of Windlass (`OWN`)."""
 
     @abstractmethod
     def read(self, one: Object, start: int, length: int) -> bytes:
-        """Bytes of an object. Raises SourceChanged where it is not the one that was listed, and Busy."""
+        """Reads bytes of an object. Raises SourceChanged if the object has changed since it was listed, and Busy."""
 
     @abstractmethod
     def read_own(self, name: str) -> bytes | None:
-        """A file below `OWN`; None where there is none."""
+        """Reads a file below `OWN`; None if it does not exist."""
 
 
 class StoreSource(Source):
-    """Objects below a prefix; safe for threads, forks and pickling. Credentials and endpoint are of the environment."""
+    """Objects below a prefix; safe for threads, forks and pickling. Credentials and endpoint come from the
+    environment.
+    """
 
     def __init__(self, store: Store, prefix: str) -> None:
-        """The `prefix` has no slashes at its ends."""
+        """`prefix` has no slashes at its beginning or end."""
         self._store = store
         self._prefix = f"{prefix}/" if prefix else ""
         self.address = f"{store.address}/{self._prefix}"
@@ -90,7 +92,8 @@ class StoreSource(Source):
             try:
                 return self._store.get(f"{self._prefix}{OWN}/{name}")
             except (Missing, Denied):
-                # Without the right to list a bucket, S3 denies a missing key. The listing reports what is wrong.
+                # Without the permission to list a bucket, S3 denies access to a missing key. The listing reports the
+                # real problem.
                 return None
 
 
@@ -109,12 +112,12 @@ class FolderSource(StoreSource):
 
     def read_own(self, name: str) -> bytes | None:
         """See `Source`."""
-        return None  # what the manifest of a folder says of its files may be older than they are
+        return None  # the manifest of a folder may be older than the folder's files
 
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Errors of a store as those of a stream."""
+    """Converts errors of a store to errors of a stream."""
     try:
         yield
     except stores_errors.Busy as error:
@@ -124,7 +127,9 @@ def _errors() -> Iterator[None]:
 
 
 def _is_file(one: stores.Object) -> bool:
-    """An empty object whose key ends with a slash stands for a folder, in the consoles of stores."""
+    """Whether an object is a file. In the consoles of stores, empty objects whose key ends with a slash stand for
+    folders.
+    """
     return not (one.key.endswith("/") and not one.size)
 
 
@@ -133,7 +138,7 @@ def _is_own(name: str) -> bool:
 
 
 def changed(what: str, one: Object) -> SourceChanged:
-    """The error of an object that was written."""
+    """Creates the error for an object that was overwritten."""
     then = "copy the set again, or start a new run" if one.digest else "start a new run"
     return SourceChanged(
         f"{what} was written {_since(one)}; samples of two versions would be mixed: {then}, "
@@ -142,7 +147,7 @@ def changed(what: str, one: Object) -> SourceChanged:
 
 
 def removed(what: str, one: Object) -> SourceChanged:
-    """The error of an object that is not there any more."""
+    """Creates the error for an object that was removed."""
     return SourceChanged(f"{what} was removed {_since(one)}")
 
 

@@ -1,6 +1,6 @@
-"""Tables in one file that is mapped into memory: columns of numbers and of strings, read without being loaded.
+"""Tables in a file that is mapped into memory: columns of numbers and strings that are read without loading the file.
 
-It is a line of JSON, then the columns, each aligned to 8 bytes. All processes of a node share the pages of one file.
+The file consists of a line of JSON and the columns, each aligned to 8 bytes. All processes of a node share its pages.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ VERSION = 1
 
 
 class BadTables(ValueError):
-    """A file that has no tables of this version."""
+    """A file does not contain tables of this version."""
 
 
 class Strings:
-    """A column of strings, to which more are added."""
+    """A column of strings that can be appended to."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self.ends = array("Q", [0])
@@ -34,13 +34,13 @@ class Strings:
             self.append(value)
 
     def append(self, value: str) -> None:
-        """Add one."""
+        """Appends a string."""
         self.text += value.encode("utf-8", "surrogateescape")
         self.ends.append(len(self.text))
 
 
 class StringColumn:
-    """A column of strings of a file."""
+    """A column of strings in a file."""
 
     def __init__(self, ends: memoryview, text: memoryview) -> None:
         self._ends, self._text = ends, text
@@ -53,10 +53,10 @@ class StringColumn:
 
 
 class Tables:
-    """The columns of a file."""
+    """Columns of a file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError, and BadTables for a file that is cut off or of another version or machine."""
+        """Maps a file. Raises OSError, and BadTables if the file is truncated or from another version or byte order."""
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if not size:
@@ -83,7 +83,7 @@ class Tables:
 def write(
     path: Path, head: Mapping[str, Any], numbers: Mapping[str, array[int]], strings: Mapping[str, Strings]
 ) -> None:
-    """Write a file that is whole at any moment, also after a power failure. Raises StreamError."""
+    """Writes a file atomically, so that it is complete even after a power failure. Raises StreamError."""
     pieces: list[Any] = []
     at = 0
 
@@ -116,7 +116,7 @@ def write(
 
 
 def _line(found: Mapping[str, Any], num_bytes: int) -> bytes:
-    """The first line, of a length that all offsets are moved by."""
+    """Returns the first line, padded to a length by which all offsets are moved."""
     length = 1024
     while True:
         moved = {

@@ -1,4 +1,4 @@
-"""Members of a tar shard by range reads: of shards of large members the headers alone are read, else whole blocks."""
+"""Finds the members of a tar shard with range reads: only the headers if members are large, otherwise whole blocks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ WINDOW_BYTES = 64 << 10
 
 
 class RangeFile(RangedFile):
-    """A file of which ranges are read; blocks that follow each other are read whole."""
+    """A file that is read by ranges; consecutive blocks are read completely."""
 
     def __init__(self, size: int, block: Callable[[int], bytes], window: Callable[[int, int], bytes]) -> None:
-        """`block(number)` reads a block, and `window(start, length)` a range."""
+        """`block(number)` reads a block, and `window(start, length)` reads a range."""
         super().__init__(size)
         self._block, self._window = block, window
         self._start, self._data = 0, b""
         self._last_block = -2
 
     def read(self, length: int = -1) -> bytes:
-        """At most `length` bytes: fewer at the end alone."""
+        """Reads `length` bytes; fewer only at the end of the file."""
         end = self._end_of(length)
         pieces = []
         while self._at < end:
@@ -36,7 +36,8 @@ class RangeFile(RangedFile):
 
     def _load(self) -> None:
         number = self._at // BLOCK_BYTES
-        if 0 <= number - self._last_block <= 1:  # the first of a shard is not: its members may be large
+        # the first block of a shard is not read whole: its members may be large
+        if 0 <= number - self._last_block <= 1:
             self._start, self._data = number * BLOCK_BYTES, self._block(number)
         else:
             self._start = self._at
@@ -45,23 +46,23 @@ class RangeFile(RangedFile):
 
 
 def members(file: RangeFile, size: int, what: str) -> Iterator[tuple[str, int, int]]:
-    """Name, offset and size of each file in a shard of `size` bytes, in its order. Raises StreamError."""
+    """Yields name, offset and size of each file in a shard of `size` bytes, in order. Raises StreamError."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as shard:
             while (one := shard.next()) is not None:
-                shard.members = []  # type: ignore[attr-defined]  # all would be kept
+                shard.members = []  # type: ignore[attr-defined]  # otherwise tarfile keeps all members
                 if one.issparse():
                     raise StreamError(f"{what}: {one.name} is sparse; write the shard without")
                 if one.isreg():
                     if one.size < 0 or one.offset_data + one.size > size:
                         raise tarfile.ReadError(f"{one.name} ends behind its end")
                     yield one.name, one.offset_data, one.size
-            # tarfile takes a damaged header that is not the first for the end.
+            # tarfile mistakes a damaged header, except the first, for the end of the archive.
             file.seek(shard.offset)
             end = file.read(2 * tarfile.BLOCKSIZE)
             if end.strip(b"\0"):
                 raise tarfile.ReadError(f"a header is damaged at byte {shard.offset}")
-            if len(end) < 2 * tarfile.BLOCKSIZE:  # two blocks of zeros are the end of an archive
+            if len(end) < 2 * tarfile.BLOCKSIZE:  # an archive ends with two blocks of zeros
                 raise tarfile.ReadError(f"it has no end behind byte {shard.offset}: it was cut off")
     except tarfile.TarError as error:
         hint = "streams read tar files that are whole and not compressed"
