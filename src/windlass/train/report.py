@@ -114,7 +114,7 @@ class Reporter:
         number and becomes NaN or infinite, that step and the step before it are reported too.
 
         Raises:
-            TypeError: an argument has the wrong type. Other errors, such as a closed stdout or a full disk, are ignored.
+            TypeError: an argument has a wrong type. Other errors, such as a closed stdout, are ignored.
         """
         _check({"step": step, "total": total}, _is_one_integer, "an integer")
         numbers = {"epoch": epoch, "loss": loss, **metrics}
