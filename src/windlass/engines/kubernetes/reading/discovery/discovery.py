@@ -1,6 +1,6 @@
 """Finds the runs of a namespace by their objects, whichever machine started them.
 
-`board.py` keeps the lists, `phase.py` derives the runs; `api/informer.py` keeps them up to date.
+`board.py` keeps the lists, `phase.py` derives the runs; `informer.py` keeps them up to date.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from windlass.runs.record import Status, Times
 
 STOP: Final = "stop"
 END: Final = "end"
-"""The marks that a run may have, see `workloads/tombstones.py`."""
+"""The marks that a run may have, see `running/tombstones.py`."""
 WELL: Final = "well"
 """Value of the end mark of a run that has succeeded."""
 ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")
