@@ -1,1 +1,1 @@
-"""Amazon SageMaker, and its container contract on this machine."""
+"""Engines for Amazon SageMaker: training jobs in AWS, and an emulation of its containers on this machine."""

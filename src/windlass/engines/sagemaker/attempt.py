@@ -55,13 +55,13 @@ from windlass.worker.protocol import (
 )
 
 LOG_SECONDS: Final = 30.0
-"""How long the last lines of a job that has ended may take to arrive in its logs."""
+"""Seconds that the last lines of an ended job may take to arrive in its logs."""
 KILLED_LOG_SECONDS: Final = 5.0
-"""The same where all hosts but a killed one have written their ends: its log gets none, however long it is awaited."""
+"""The same limit in seconds if only a killed host has not reported its end: a killed host never reports it."""
 KILLED: Final = "exit code: 137"
-"""How the reason of a job ends whose container was killed."""
+"""Suffix of the failure reason of a job whose container was killed."""
 MAX_MESSAGE: Final = 1000
-"""Of what a host reports, in characters."""
+"""Maximum characters of a worker's error message in a warning."""
 DELETED_WORDS: Final = "the training job was deleted, and how it ended is not known"
 TIME_IS_OVER: Final = "MaxRuntimeExceeded"
 STAGES: Final = {
@@ -73,7 +73,7 @@ STAGES: Final = {
     "Downloading": "pulling",
     "DownloadingTrainingImage": "pulling",
 }
-"""Secondary statuses of a job, as phases of a run."""
+"""Phases of a run by secondary status of the job."""
 
 
 class HostNode(Node):
@@ -85,16 +85,16 @@ class HostNode(Node):
         self.log = HostLog(attempt.service, self.folder, self.number, self.ranks, attempt.number, attempt.closed)
         self._attempt = attempt
         self._claim: Sequence[RankFailure] | None = None
-        """How its ranks have failed, by its log; believed once the job has ended."""
+        """Failures of the host's ranks according to its log; believed once the job has ended."""
         self._starts_read = 0
-        """Starts after the first whose events are read: SageMaker starts hosts again on other spot instances."""
+        """Number of later starts whose events are being read: SageMaker restarts hosts on other spot instances."""
         self.is_failing = False
-        """Whether one of its ranks has failed, by its log."""
+        """Whether a rank of the host has failed according to its log."""
         self._is_told_to_end = False
-        """Whether SageMaker has sent SIGTERM: because of spot instances, of another host, or of a stop."""
+        """Whether SageMaker has sent SIGTERM: for a spot interruption, the failure of another host, or a stop."""
         self._held: list[NodeEvent] = []
-        """What it has reported since then, until the job has ended; void if it is started again. A saved checkpoint is
-        not: the next start goes on from it."""
+        """Events since the SIGTERM, withheld until the job has ended and discarded if it is started again. Checkpoint
+        events are not withheld: the next start continues from the checkpoint."""
 
     def news(self) -> Iterator[NodeEvent]:
         """See `Node`."""
@@ -105,7 +105,7 @@ class HostNode(Node):
             yield RankSeen(time.time())
         for event in self._events():
             if isinstance(event, PreemptionNotice) and event.source == "sigterm":
-                self._is_told_to_end = True  # what follows is its effect, and SageMaker reports why
+                self._is_told_to_end = True  # SageMaker reports the reason; later failures follow from the SIGTERM
             elif isinstance(event, WorkerFailed):
                 if event.message and not self._is_told_to_end:  # the job itself may take minutes to end
                     message = f"the worker of host {self.place + 1} has failed: {event.message[:MAX_MESSAGE]}"
@@ -116,7 +116,7 @@ class HostNode(Node):
                 yield from self._noted(event)
         if self.place == 0:
             yield from attempt.reports()
-        if all_read and not self._was_ended_from_outside():  # else it is lost
+        if all_read and not self._was_ended_from_outside():  # otherwise the node is lost
             for event in self._held:
                 yield from self._noted(event)
             self._held.clear()
@@ -129,7 +129,10 @@ class HostNode(Node):
         yield event
 
     def _events(self) -> Iterator[NodeEvent]:
-        """Its events, start after start: each has a key of its own, and what the one before reported last is void."""
+        """Yields the events of the host, start after start.
+
+        Each start has its own key for events, and discards the state that the start before it reported last.
+        """
         while True:
             yield from super().news()
             if self._offset not in self._starts():
@@ -140,25 +143,29 @@ class HostNode(Node):
             self._held.clear()
 
     def _num_readable(self) -> int:
-        """See `Node`: those of one start."""
+        """Returns the bytes of events up to the next start of the host; −1 if no start follows."""
         return next((at - self._offset for at in self._starts()), -1)
 
     def _starts(self) -> list[int]:
-        """Where the events of later starts begin in the file, of those that were not read yet."""
+        """Returns the offsets in the events file at which later, unread starts begin."""
         return self.log.starts[self._starts_read :]
 
     def take_end(self, failures: Sequence[RankFailure]) -> None:
-        """See `Node`. Any process of the host may have written it: the end of the job decides if it is believed."""
+        """Stores the reported failures without believing them yet.
+
+        Any process of the host may have written the event; the end of the job decides whether it is believed.
+        """
         self._claim = failures
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether its ranks have, by its log."""
+        """Whether all ranks of the host have succeeded, according to its log."""
         return self._claim is not None and not self._claim
 
     def _believe(self) -> Iterator[NodeEvent]:
         status = self._attempt.status
-        is_explained = status != FAILED or any(node._claim for node in self._attempt.nodes)  # why the job has failed
+        # Whether the log of a host explains the failure of the job.
+        is_explained = status != FAILED or any(node._claim for node in self._attempt.nodes)
         if self._claim is not None and is_explained:
             self.ended, self.failures = True, list(self._claim)
         elif status == COMPLETED:
@@ -173,9 +180,10 @@ class HostNode(Node):
             ]
 
     def _was_ended_from_outside(self) -> bool:
-        """Whether SageMaker has stopped the job, and not for us: ranks that save and exit with 0 have not finished.
+        """Whether SageMaker stopped the job without a stop request of the run.
 
-        Where the job's own limits ended it, ranks that did fail are kept as failures of the time limit.
+        Ranks that then save and exit with 0 have not finished. If a time limit of the job ended it, ranks that failed
+        keep their failures.
         """
         attempt = self._attempt
         if attempt.status != STOPPED or not self._is_told_to_end or attempt.was_stopped_by_user:
@@ -184,7 +192,7 @@ class HostNode(Node):
 
     @property
     def exit_code(self) -> int:
-        """See `Node`: of a job that was stopped, as its ranks were."""
+        """SIGTERM for a stopped job, SIGKILL otherwise, as a negative exit code."""
         return -signal.SIGTERM if self._attempt.status == STOPPED else -signal.SIGKILL
 
     def lives(self) -> bool:
@@ -192,14 +200,14 @@ class HostNode(Node):
         return not self._attempt.all_read
 
     def last_words(self) -> str:
-        """Why the job has ended, and what the process of the host has written of its own."""
+        """Returns the output of the host's worker process, and the reason why the job ended."""
         return "\n".join(text for text in (super().last_words(), self._attempt.why_ended) if text)
 
     def send(self, intent: Intent) -> None:
-        """Stop the job: SageMaker signals all of its hosts, or none.
+        """Stops the job. SageMaker cannot signal a single host.
 
-        Where a rank has failed, its host is about to end with its exit code, and SageMaker then ends the others. A job
-        that is stopped in between would be `Stopped`, and without a reason.
+        A job with a failed rank is not stopped: that host is about to exit with its exit code, and SageMaker then ends
+        the other hosts. A stop in between would end the job as `Stopped`, without a reason.
         """
         is_failing = any(node.is_failing for node in self._attempt.nodes) and not self._attempt.was_stopped_by_user
         if (intent is Intent.STOP and not is_failing) or intent in (Intent.STOP_NOW, Intent.KILL):
@@ -207,11 +215,11 @@ class HostNode(Node):
 
 
 class JobAttempt(Attempt):
-    """All hosts of one training job. A thread asks the service for its state and its logs."""
+    """All hosts of one training job. A thread polls the service for the state and the logs of the job."""
 
     nodes: tuple[HostNode, ...]
     num_staged = 1
-    """See `Attempt`: the first host reports the phases of the job."""
+    """One node, the first host, reports the phases of the job."""
 
     def __init__(
         self,
@@ -223,7 +231,9 @@ class JobAttempt(Attempt):
         wake: Callable[[], None],
         log_seconds: float = LOG_SECONDS,
     ) -> None:
-        """`name` is that of the training job; `log_seconds` is how long the end of its logs is awaited."""
+        """`name` is the name of the training job; `log_seconds` limits the wait for the end of its logs after it has
+        ended.
+        """
         super().__init__(folder, ())
         self.log_seconds = log_seconds
         self.service = service
@@ -234,28 +244,28 @@ class JobAttempt(Attempt):
         self.nodes = tuple(HostNode(spec, place, self) for place, spec in enumerate(specs))
         self.description: Description = {}
         self.all_read = False
-        """Whether the job has ended, and all of its logs are in the files."""
+        """Whether the job has ended and all of its logs are written to the files."""
         self.is_seen_alive = False
         self.is_stopped_by_us = False
         self.trouble: TargetUnavailable | None = None
-        """Why the service does not answer now."""
+        """Why the service is unavailable now; None if it is available."""
         self._is_to_stop = False
         self._ended_at: float | None = None
-        """Monotonic seconds; when the job was first seen to have ended."""
+        """Monotonic seconds of the first description in which the job has ended."""
         self._absent_since: float | None = None
-        """Monotonic seconds; since when the service says that there is no such job."""
+        """Monotonic seconds since which the service reports that the job does not exist."""
         self._is_isolation_told = False
-        """Whether it was reported that hosts on this machine are folders alone."""
+        """Whether the warning about hosts without namespaces was reported."""
         self._is_left_out_told = False
-        """Whether it was reported what hosts on this machine have written and the store has not."""
+        """Whether the warning about files that were not uploaded was reported."""
         self._num_told = 0
-        """Transitions of the job that were reported."""
+        """Number of the job's transitions that were reported."""
         self._asked = threading.Event()
         threading.Thread(target=self._run, name=f"training job {name}", daemon=True).start()
 
     @property
     def status(self) -> str:
-        """`InProgress`, `Completed`, …; empty before it is known."""
+        """`TrainingJobStatus`, such as `InProgress` or `Completed`; empty before the first response."""
         return str(self.description.get("TrainingJobStatus", ""))
 
     @property
@@ -264,7 +274,7 @@ class JobAttempt(Attempt):
 
     @property
     def why_ended(self) -> str:  # type: ignore[override]
-        """The reason that the service gives; empty where it has none."""
+        """Reason for the end of the job, from the service if it gives one; empty while the job runs."""
         if self.status not in ENDED:
             return ""
         reason = str(self.description.get("FailureReason") or "")
@@ -274,12 +284,14 @@ class JobAttempt(Attempt):
 
     @property
     def has_failed_after_ranks(self) -> bool:  # type: ignore[override]
-        """See `Attempt`: SageMaker could not upload the model, or had an error of its own."""
+        """Whether the job failed although all ranks succeeded: the upload of the model failed, or SageMaker had an
+        internal error.
+        """
         return self.status == FAILED and all(node.has_succeeded for node in self.nodes)
 
     @property
     def ended_by_target(self) -> str | None:  # type: ignore[override]
-        """See `Attempt`: by the job's own time limit, or because its spot instances were taken back."""
+        """`timeout` for the job's own time limit, `preemption` for reclaimed spot instances; None otherwise."""
         second = self.description.get("SecondaryStatus")
         if second == TIME_IS_OVER:
             return "timeout"
@@ -287,11 +299,11 @@ class JobAttempt(Attempt):
 
     @property
     def was_stopped_by_user(self) -> bool:
-        """Whether a supervisor of the run has stopped the job."""
+        """Whether a supervisor of the run stopped the job, or the user has requested a stop."""
         return self.is_stopped_by_us or read_stop_request(self.folder.parent) is not None
 
     def reports(self) -> Iterator[NodeEvent]:
-        """What the service has reported of the job since the last call."""
+        """Yields events for everything that the service has reported about the job since the last call."""
         hosts = self.description.get("WindlassHosts") or {}
         if hosts.get("isolation") == "folders" and not self._is_isolation_told:
             self._is_isolation_told = True
@@ -315,13 +327,16 @@ class JobAttempt(Attempt):
             yield NodeWarning(time.time(), message, code=OUTPUTS_INCOMPLETE)
 
     def last_sign_of_life(self) -> float:
-        """See `Attempt`. Not when its files were written: after an adoption that is when earlier lines were read."""
+        """Returns the time of the newest log line in Unix seconds; 0 if there is none.
+
+        File times are not used: after an adoption they show when earlier lines were read.
+        """
         return max((last_line_at(path) for path in self.folder.glob("node-*.cursor")), default=0.0)
 
     def stop(self) -> None:
-        """Have the job stopped, by the thread: at once, and then at each of its turns.
+        """Makes the thread stop the job now, and again at each poll until it has stopped.
 
-        The supervisor calls this whenever the thread wakes it, so only the first call may wake the thread.
+        The supervisor calls this method every time the thread wakes it, so only the first call may wake the thread.
         """
         if not self._is_to_stop:
             self._is_to_stop = True
@@ -344,7 +359,7 @@ class JobAttempt(Attempt):
             except OSError as error:  # a full disk: the logs are read again from the cursor
                 words = f"the logs cannot be written: {error.strerror or error}"
                 self.trouble = TargetUnavailable("NotObserved", words)
-            except Exception as error:  # a defect of ours must not end the thread: the run would never end
+            except Exception as error:  # an internal error must not end the thread: the run would never end
                 self.trouble = TargetUnavailable("NotObserved", f"{type(error).__name__}: {error}")
                 traceback.print_exc()
             self._wake()
@@ -368,19 +383,21 @@ class JobAttempt(Attempt):
             raise problem
 
     def _stop_job(self) -> Refused | Unavailable | None:
-        """Have the job stopped, and again while it goes on; returns what was answered instead. The service may carry it
-        out without an answer, and something else may answer in its place.
+        """Requests a stop of the job and returns the error that the service answered, if the job may still run.
+
+        The request is repeated while the job runs: the service may carry it out without a response, and a proxy may
+        answer in place of the service.
         """
         self.is_stopped_by_us = True
         try:
             self.service.stop(self.name)
         except (Refused, Unavailable) as error:
-            is_over = isinstance(error, Refused) and error.code == VALIDATION  # it has ended meanwhile
+            is_over = isinstance(error, Refused) and error.code == VALIDATION  # the job has ended meanwhile
             return None if is_over else error
         return None
 
     def _describe(self) -> Description:
-        """What the service reports of the job, as `DELETED` where there is none. Raises Unavailable."""
+        """Returns the description of the job, with status `DELETED` if the job does not exist. Raises Unavailable."""
         try:
             found = self.service.describe(self.name)
         except Absent as error:
@@ -396,7 +413,7 @@ class JobAttempt(Attempt):
         return found
 
     def _has_all_logs(self) -> bool:
-        """Whether no more lines will come: each host's log has its end, or has had the time to get it."""
+        """Whether no more log lines are expected: each host's log has its end, or the time limit has passed."""
         assert self._ended_at is not None
         if "TrainingStartTime" not in self.description:  # no container has run
             return True
@@ -411,10 +428,10 @@ class JobAttempt(Attempt):
         return True
 
     def _read_logs(self) -> bool:
-        """Write what is new in the streams of the hosts; returns whether anything was."""
+        """Writes new lines of the hosts' log streams to the files; returns whether there were any."""
         is_new = False
         streams: Sequence[str] = ()
-        # Hosts on this machine keep no logs of a job that is deleted.
+        # The emulation on this machine keeps no logs of a deleted job.
         with contextlib.suppress(Refused if self.status == DELETED else Absent):
             streams = self.service.log_streams(self.name, is_over=self.status in ENDED)
         for stream in streams:
@@ -424,6 +441,6 @@ class JobAttempt(Attempt):
 
 
 def unavailable(error: Unavailable | Refused, more: str = "") -> TargetUnavailable:
-    """The condition of a run whose service cannot be used now."""
+    """Returns the condition of a run whose service is unavailable."""
     kind = "LoginFailed" if isinstance(error, NotLoggedIn) else "ServiceUnavailable"
     return TargetUnavailable(kind, "; ".join(part for part in (error.message, more) if part), error.hint)

@@ -1,4 +1,4 @@
-"""SageMaker and CloudWatch Logs of AWS, by botocore, with the credentials that its own tools find."""
+"""Client for SageMaker and CloudWatch Logs that uses botocore and the default AWS credentials."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from windlass.engines.sagemaker.service import (
 T = TypeVar("T")
 
 STREAMS_SECONDS: Final = 10.0
-"""Between two lists of the log streams of a job: a host has one more where SageMaker starts it again."""
+"""Seconds between two listings of a job's log streams. Each restart of a host by SageMaker adds a stream."""
 RETRIES: Final = Config(retries={"mode": "adaptive", "max_attempts": 4}, connect_timeout=10, read_timeout=30)
 PASSING: Final = (
     "Throttling",
@@ -87,22 +87,23 @@ class Aws(Service):
     settle_seconds = SETTLE_SECONDS
 
     def __init__(self, region: str, account: str = "", *, config: Config = RETRIES) -> None:
-        """`account` is the number of the run's own, where it is known: in another one its jobs are not absent.
+        """Creates the clients. `account` is the account number of the run, if known: with credentials of another
+        account, a job that is not found does not count as absent.
 
-        Raises NotLoggedIn for a profile that is not there.
+        Raises NotLoggedIn for a missing profile.
         """
         self._session, self._region, self._account, self._config = Session(), region, account, config
         self._training = self._client("sagemaker")
         self._streams: dict[str, tuple[float, list[str]]] = {}
-        """By job: when its streams were listed, in monotonic seconds, and their names."""
+        """Time of the last listing in monotonic seconds, and the names of the log streams, by job."""
 
     @functools.cached_property
     def _logs(self) -> Any:
-        """Not before a job is there that has logs: a client takes time to make."""
+        """Client for CloudWatch Logs, created for the first job that has logs because creating a client takes time."""
         return self._client("logs")
 
     def _client(self, service: str) -> Any:
-        """Uses botocore: importing boto3 takes longer."""
+        """Creates a client with botocore: importing boto3 takes longer."""
         return answered(lambda: self._session.create_client(service, region_name=self._region, config=self._config))
 
     def create(self, request: Request) -> None:
@@ -124,7 +125,7 @@ class Aws(Service):
         return found
 
     def _require_account(self, name: str) -> None:
-        """Raise NotLoggedIn where the login is of another account than the run."""
+        """Raises NotLoggedIn if the credentials belong to another account than the run."""
         found = answered(lambda: self._client("sts").get_caller_identity()["Account"])
         if self._account and str(found) != self._account:
             words = f"the login is of account {found}, and training job {name} is in account {self._account}"
@@ -138,7 +139,7 @@ class Aws(Service):
         """See `Service`."""
 
     def tagged(self, tag: str, value: str | None = None) -> list[Description]:
-        """The training jobs of the account that have a tag, newest first; as the index has them, seconds behind.
+        """Returns the training jobs of the account that have a tag, newest first. The search index lags by seconds.
 
         Raises Refused, Unavailable.
         """
@@ -153,7 +154,7 @@ class Aws(Service):
         return answered(lambda: [one["TrainingJob"] for page in pages for one in page["Results"]])
 
     def log_streams(self, name: str, *, is_over: bool = False) -> list[str]:
-        """See `Service`; the list may be `STREAMS_SECONDS` old."""
+        """Returns the names of a job's log streams; the list may be `STREAMS_SECONDS` old unless `is_over`."""
         at, known = self._streams.get(name, (float("-inf"), []))
         if known and not is_over and time.monotonic() - at < STREAMS_SECONDS:
             return known
@@ -167,7 +168,7 @@ class Aws(Service):
                 ]
             )
         except Refused as error:
-            if error.code != "ResourceNotFoundException":  # no job of the account has logged anything yet
+            if error.code != "ResourceNotFoundException":  # no job of the account has written a log yet
                 raise
             found = []
         self._streams[name] = (time.monotonic(), found)
@@ -192,24 +193,24 @@ class Aws(Service):
 
 
 def partition(region: str) -> str:
-    """The part of AWS that a region is in, as its ARNs begin."""
+    """Returns the AWS partition of a region, as in ARNs: `aws`, `aws-cn` or `aws-us-gov`."""
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
 @functools.cache
 def account(region: str) -> str:
-    """The number of the account of these credentials. Raises Refused, Unavailable."""
+    """Returns the account number of the current credentials. Raises Refused, Unavailable."""
     client = answered(lambda: Session().create_client("sts", region_name=region, config=RETRIES))
     return str(answered(lambda: client.get_caller_identity()["Account"]))
 
 
 def role_arn(role: str, region: str) -> str:
-    """The ARN of a role that may be named by its name in this account. Raises Refused, Unavailable."""
+    """Returns the ARN of a role, which may be given by its name in this account. Raises Refused, Unavailable."""
     return role if role.startswith("arn:") else f"arn:{partition(region)}:iam::{account(region)}:role/{role}"
 
 
 def answered(call: Callable[[], T]) -> T:
-    """What a call gives; its errors as ours."""
+    """Returns the result of a call, and converts botocore's errors to Refused, Unavailable or NotLoggedIn."""
     try:
         return call()
     except ClientError as error:
@@ -222,12 +223,13 @@ def answered(call: Callable[[], T]) -> T:
         raise NotLoggedIn(f"there are no credentials for AWS: {error}", LOGIN_HINT) from error
     except BotoCoreError as error:
         raise Unavailable(f"AWS does not answer: {error}", "is there a network, and is the region right?") from error
-    except (OSError, ValueError) as error:  # of a token file or a credential_process, which botocore lets through
+    # errors of a token file or a credential_process, which botocore does not wrap
+    except (OSError, ValueError) as error:
         raise NotLoggedIn(f"the credentials for AWS cannot be read: {error}", LOGIN_HINT) from error
 
 
 NOT_OF_AWS: Final = ("something else than AWS has answered", "a proxy or a login page of the network may be in between")
-"""Message and hint for an answer without what the operation always gives."""
+"""Message and hint for a response that lacks the required fields of its operation."""
 
 
 def _ours(error: ClientError) -> Refused | Unavailable:
@@ -236,7 +238,7 @@ def _ours(error: ClientError) -> Refused | Unavailable:
     status = metadata.get("HTTPStatusCode", 0)
     if code in PASSING or status >= 500:
         return Unavailable(f"AWS cannot answer now: {what}")
-    if code == str(status) and not error.operation_name.startswith("Head"):  # an error of AWS has a name
+    if code == str(status) and not error.operation_name.startswith("Head"):  # errors of AWS have a name as their code
         return Unavailable(f"{NOT_OF_AWS[0]}: {what}", NOT_OF_AWS[1])
     found = (
         NotLoggedIn(f"AWS does not accept the credentials: {what}", LOGIN_HINT)

@@ -1,7 +1,7 @@
-"""Backend of SageMaker: one training job for each attempt. Every step may be repeated: what exists is kept.
+"""Backend of SageMaker: one training job for each attempt. Every step can be repeated: existing jobs are kept.
 
-The name of a job is written before its creation is requested. From then on it counts as a job that bills until the
-service reports that it has ended, or that there is none: an error is neither.
+The name of a job is written before its creation is requested. From then on the job counts as running, and as billed,
+until the service reports that it has ended or does not exist. An error of the service proves neither.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE, pack
 
 REQUESTED: Final = "requested"
-"""File in the folder of an attempt, with the name of the training job whose creation was or is about to be requested.
-"""
+"""File in the folder of an attempt: the name of its training job, written before the job is requested."""
 STARTED: Final = "started"
-"""File there once the training job was created."""
+"""File in the folder of an attempt: the training job has been created."""
 
 
 class SageMakerBackend(Backend):
@@ -63,8 +62,9 @@ class SageMakerBackend(Backend):
     uploads_outputs = True
 
     def __init__(self, plan: Plan, run_dir: Path, service: Service | None = None) -> None:
-        """Connects to the service of the plan where it is first used, unless one is given: the command that sends the
-        code does not need it."""
+        """Uses `service`, or connects to the service of the plan at its first use: the command that sends the code does
+        not need a connection.
+        """
         self._given = service
         self._plan = plan
         self._run_dir = run_dir
@@ -76,11 +76,13 @@ class SageMakerBackend(Backend):
         self._attempt: JobAttempt | None = None
         self._fetching: _Fetching | None = None
         self._ports = contextlib.ExitStack()
-        """Sockets that hold the ports of the attempt: hosts bind them only once they have imported what they run."""
+        """Sockets that reserve the ports of the attempt until its ranks have finished their imports and bind them."""
 
     @classmethod
     def of_supervisor(cls, plan: Plan, run_dir: Path) -> SageMakerBackend:
-        """One that connects to AWS while its supervisor still reads the record and sends what the job needs."""
+        """Creates the backend of a supervisor, which connects to AWS in a thread while the supervisor reads the record
+        and uploads the code.
+        """
         made = cls(plan, run_dir)
         if made._where.engine == "sagemaker":
             made._ahead = _Connecting(made._where)
@@ -88,7 +90,7 @@ class SageMakerBackend(Backend):
 
     @functools.cached_property
     def service(self) -> Service:
-        """Raises EngineError, UsageError."""
+        """Connection to the service, opened at the first use. Raises EngineError, UsageError."""
         made = self._ahead.result() if self._ahead is not None else self._given
         return made or connect(self._where, os.environ)
 
@@ -101,7 +103,7 @@ class SageMakerBackend(Backend):
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def send_code(self) -> None:
-        """Store the code, unless the store has it. Raises EngineError, UsageError."""
+        """Uploads the code archive unless the store already contains it. Raises EngineError, UsageError."""
         code = self._plan.only(CodeStep)
         if not objects.is_there(code.address, layout.ARCHIVE, code.bytes, self._home):
             objects.put(code.address, {layout.ARCHIVE: planned_code(self._plan)}, self._home)
@@ -119,9 +121,9 @@ class SageMakerBackend(Backend):
         return self.adopt(folder, number, members, clock)
 
     def _request_name(self, folder: Path) -> None:
-        """Write the name of the training job before it is created: another supervisor, or the end, asks for it.
+        """Writes the name of the training job before it is created, for later supervisors and for the cleanup.
 
-        Raises TargetUnavailable where the disk is full.
+        Raises TargetUnavailable if the disk is full.
         """
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -133,21 +135,26 @@ class SageMakerBackend(Backend):
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
         """See `Backend`."""
         name, specs = layout.job_name(self._plan.run_id, number), compose(self._plan.nodes, members)
-        with contextlib.suppress(OSError):  # a supervisor that was killed may have created the job alone
+        with contextlib.suppress(OSError):  # a killed supervisor may have created the job but not the folder
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._attempt = JobAttempt(self.service, name, number, specs, folder, clock.wake)
         return self._attempt
 
     def is_started(self, folder: Path) -> bool | None:
-        """See `Backend`. The answer that a job was created may have been lost, with a supervisor or without."""
+        """Whether the training job of an attempt was created; None if unknown.
+
+        Asks the service if the marker file is missing, because the response to the creation may have been lost.
+        """
         try:
             return (folder / STARTED).exists() or self._has_job(folder)
         except EngineError:
             return None
 
     def _has_job(self, folder: Path, *, is_settled: bool = True) -> bool:
-        """Whether there is the training job of an attempt; that there is none counts `is_settled` only once no earlier
-        request can be carried out any more. Raises Unavailable where that is not known.
+        """Whether the training job of an attempt exists.
+
+        With `is_settled`, raises Unavailable while an earlier request may still create the job. Also raises Unavailable
+        if the service cannot answer.
         """
         if not (folder / REQUESTED).exists():
             return False
@@ -159,7 +166,7 @@ class SageMakerBackend(Backend):
             return False
 
     def _require_settled(self, folder: Path) -> None:
-        """Raise Unavailable while a request to create the job of an attempt may still be carried out."""
+        """Raises Unavailable while an earlier request may still create the training job of an attempt."""
         if (left := self._settling_seconds(folder)) > 0:
             raise Unavailable(
                 f"whether training job {self._name(folder)} will be created is not known for {left:.0f} s"
@@ -167,7 +174,7 @@ class SageMakerBackend(Backend):
             )
 
     def _settling_seconds(self, folder: Path) -> float:
-        """For how long a request to create the job of an attempt may still be carried out."""
+        """Returns the seconds for which an earlier request may still create the training job of an attempt."""
         with contextlib.suppress(FileNotFoundError):
             age = time.time() - (folder / REQUESTED).stat().st_mtime
             return self.service.settle_seconds - max(age, 0.0)
@@ -177,7 +184,7 @@ class SageMakerBackend(Backend):
         return layout.job_name(self._plan.run_id, _number(folder))
 
     def _create(self, record: Recorder, folder: Path, members: Sequence[int], now: float, *, is_repeated: bool) -> None:
-        """Create the training job of an attempt, unless it is there; `is_repeated` where that was requested before.
+        """Creates the training job of an attempt unless it exists; `is_repeated`: the creation was requested before.
 
         Raises EngineError.
         """
@@ -211,19 +218,21 @@ class SageMakerBackend(Backend):
                 (folder / REQUESTED).unlink()
                 raise
             elif isinstance(error, NotLoggedIn) or not self._has_job(folder, is_settled=False):
-                self._request_name(folder)  # an earlier request has created none yet, and may still be carried out
+                self._request_name(folder)  # An earlier request has not created the job yet, but still may.
                 raise
         except Unavailable:
-            self._request_name(folder)  # by its time, until when it may still be carried out
+            # The modification time of the file limits how long the request may still be carried out.
+            self._request_name(folder)
             raise
 
     def _is_ours(self, there: Description) -> bool:
-        """Whether a training job is of this run."""
+        """Whether a training job belongs to this run."""
         return bool(there.get("Environment", {}).get(layout.RUN_VARIABLE) == self._plan.run_id)
 
     def _require_ours(self, folder: Path) -> None:
-        """Raise EngineError where the name of an attempt's job is in use by another's, Unavailable where that is not
-        known."""
+        """Raises EngineError if another run or program uses the name of an attempt's job; Unavailable if the owner is
+        unknown.
+        """
         try:
             is_ours = self._is_ours(self.service.describe(self._name(folder)))
         except Absent as error:
@@ -238,11 +247,11 @@ class SageMakerBackend(Backend):
 
     @property
     def _binds_by_itself(self) -> bool:
-        """Whether the program may bind MASTER_PORT without SO_REUSEADDR, which a socket of ours would prevent."""
+        """Whether the program may bind MASTER_PORT without SO_REUSEADDR: a reserved socket would make that fail."""
         return self._plan.nodes.launcher == "plain"
 
     def _meeting_port(self, address: str) -> int:
-        """Where the ranks of the attempt with this address meet."""
+        """Returns the port of the rendezvous for the attempt with this address."""
         if not self._holds_ports:
             return layout.meeting_port(address)
         if not self._binds_by_itself:
@@ -251,12 +260,12 @@ class SageMakerBackend(Backend):
             return int(found.getsockname()[1])
 
     def _rank_ports(self, num_nodes: int, number: int) -> tuple[int, ...]:
-        """A port for each rank, where the launcher needs them."""
+        """Returns one port for each rank if the launcher needs them."""
         found = consecutive_ports(self._plan.nodes.launcher, num_nodes, self._plan.procs_per_node, number)
         return tuple(self._held_port() for _ in found) if self._holds_ports else found
 
     def _held_port(self) -> int:
-        """A port that nothing else gets until the next attempt, or the end of this process."""
+        """Reserves a port until the next attempt or the end of this process, and returns its number."""
         return int(self._ports.enter_context(ports.reserve(None)).getsockname()[1])
 
     def trouble(self) -> TargetUnavailable | None:
@@ -271,11 +280,13 @@ class SageMakerBackend(Backend):
             return True
 
     def live_jobs(self) -> list[str]:
-        """Training jobs of the run that have not ended. Raises EngineError where that is not known of one."""
+        """Returns the names of the run's training jobs that have not ended. Raises EngineError if a status is
+        unknown.
+        """
         return [self._name(folder) for folder in self._unsettled() if self._status(folder) not in ENDED]
 
     def _unsettled(self) -> list[Path]:
-        """The folders of attempts whose training job was requested, and is not known to have ended."""
+        """Returns the folders of attempts whose training job was requested and is not known to have ended."""
         return [
             folder
             for folder in sorted(self._run_dir.glob("attempt-*"), key=_number)
@@ -284,7 +295,10 @@ class SageMakerBackend(Backend):
         ]
 
     def _status(self, folder: Path) -> str:
-        """The status of the training job of an attempt, which is kept once it has ended. Raises EngineError."""
+        """Returns the status of an attempt's training job, and stores the description once the job has ended.
+
+        Raises EngineError.
+        """
         gone = {**read_description(folder), "TrainingJobStatus": DELETED}
         try:
             found = self.service.describe(self._name(folder))
@@ -300,7 +314,7 @@ class SageMakerBackend(Backend):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def upload(self, record: Recorder, clock: Clock) -> bool:
-        """See `Backend`: the service has stored the model; this brings it to the run's folder."""
+        """Fetches the model from the store, where SageMaker has uploaded it, to the folder of the run."""
         address = objects.model_address(self._model, self._plan.run_id, len(record.status.attempts))
         if self._fetching is None:
             self._fetching = _Fetching(lambda: self._fetch_model(address), clock.wake)
@@ -311,13 +325,13 @@ class SageMakerBackend(Backend):
             self.unfinished.write(replace(self.unfinished.read(), model=address, why_model=why))
             again = f"the next command tries again: windlass cp {self._plan.run_id}:output ."
             record.note(Warned(f"the model was not brought home: {why}; it is in {address}, and {again}", MODEL_AWAY))
-        elif self.unfinished.touched_at():  # by an attempt before it
+        elif self.unfinished.touched_at():  # an earlier attempt could not fetch its model
             self.unfinished.write(replace(self.unfinished.read(), model=""), is_over=False)
         self._note_left_out(record, self._fetching.left_out)
         return True
 
     def _fetch_model(self, address: str) -> list[str]:
-        """Bring the model that is below an address home; returns what was left out. Raises EngineError, OSError."""
+        """Fetches the model below an address and returns the files that were skipped. Raises EngineError, OSError."""
         return objects.fetch_model(f"{address}/", Path(self._model.path), self._home)
 
     def _note_left_out(self, record: Recorder, names: Sequence[str]) -> None:
@@ -326,17 +340,18 @@ class SageMakerBackend(Backend):
             record.note(Warned(message, OUTPUTS_INCOMPLETE))
 
     def prepare_end(self, record: Recorder) -> None:
-        """See `Backend`: what a supervisor that is killed leaves undone, the next command does."""
+        """Writes the marker of unfinished work, so that the next command completes it if the supervisor is killed."""
         self.unfinished.begin()
 
     @functools.cached_property
     def unfinished(self) -> Unfinished:
-        """What is left to do of the end of the run."""
+        """Marker of the work at the end of the run that is not done yet."""
         return Unfinished(self._run_dir)
 
     def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
-        """See `Backend`: no training job of an ended run may go on, and its model comes home. What fails is kept for
-        the next command.
+        """Stops the training jobs of an ended run that still run, and fetches its model.
+
+        Work that fails is written to the marker, and the next command repeats it.
         """
         left = self.unfinished.read()
         if is_patient and (waits := [self._settling_seconds(folder) for folder in self._unsettled()]):
@@ -355,7 +370,7 @@ class SageMakerBackend(Backend):
                 self.bring_model(record)
 
     def bring_model(self, record: Recorder) -> None:
-        """Bring the model that was left in the store home. Raises EngineError, OSError."""
+        """Fetches the model that an earlier command could not fetch. Raises EngineError, OSError."""
         left = self.unfinished.read()
         try:
             self._note_left_out(record, self._fetch_model(left.model))
@@ -365,9 +380,9 @@ class SageMakerBackend(Backend):
         self.unfinished.write(replace(left, model=""))
 
     def end_jobs(self) -> list[str]:
-        """Stop the training jobs of the run that have not ended; gives their names.
+        """Stops the training jobs of the run and returns the names of those that have not ended yet.
 
-        Raises EngineError where that is not known of one, once all others were stopped.
+        Raises EngineError if the status of a job is unknown, after all other jobs were stopped.
         """
         live, problem = list[str](), None
         for folder in self._unsettled():
@@ -381,12 +396,12 @@ class SageMakerBackend(Backend):
         return live
 
     def _end_job(self, folder: Path) -> bool:
-        """Stop the training job of an attempt; returns whether it goes on until it has stopped. Raises EngineError."""
+        """Stops the training job of an attempt; returns whether it has yet to end. Raises EngineError."""
         name, refused = self._name(folder), ""
         if (status := self._status(folder)) == IN_PROGRESS:
             try:
                 self.service.stop(name)
-            except Refused as error:  # it may have ended meanwhile
+            except Refused as error:  # the job may have ended meanwhile
                 refused = f": {error.message}"
             if (status := self._status(folder)) == IN_PROGRESS:
                 raise EngineError(
@@ -395,16 +410,17 @@ class SageMakerBackend(Backend):
         return status not in ENDED
 
     def read_late_logs(self, status: Status) -> None:
-        """Read what has arrived in logs after the end of their jobs. Raises EngineError, OSError."""
+        """Reads log lines that arrived after the end of their jobs. Raises EngineError, OSError."""
         for one in status.attempts:
             specs = compose(self._plan.nodes, one.members)
             folder = self._run_dir / f"attempt-{one.number}"
             read_late_logs(lambda: self.service, self._name(folder), one.number, specs, folder)
 
     def remove(self) -> None:
-        """See `Backend`: with what the run has in the store, but for the code, which other runs may have too.
+        """Stops the training jobs of the run and removes its objects from the store, except the code, which other runs
+        may share.
 
-        Training jobs that have ended stay in SageMaker's own list, which cannot be changed.
+        Ended training jobs remain in SageMaker's list, which cannot be changed.
         """
         self.end_jobs()
         objects.remove(self._model.source.removesuffix("/output"), self._home)
@@ -423,7 +439,7 @@ class SageMakerBackend(Backend):
 
 
 class _Connecting:
-    """Connects in a thread: importing botocore and reading its model of SageMaker takes 0.2 s."""
+    """A thread that connects to the service: importing botocore and its model of SageMaker takes 0.2 s."""
 
     def __init__(self, where: ServiceStep) -> None:
         self._where = where
@@ -432,21 +448,22 @@ class _Connecting:
         self._thread.start()
 
     def _run(self) -> None:
-        with contextlib.suppress(Exception):  # the next attempt, which is made where it can be reported, fails too
+        # the next attempt to connect raises the same error where it can be reported
+        with contextlib.suppress(Exception):
             self._made = connect(self._where, os.environ)
 
     def result(self) -> Service | None:
-        """The service, once; None where it could not be made."""
+        """Waits for the connection and returns it once; None if it failed."""
         self._thread.join()
         made, self._made = self._made, None
         return made
 
 
 class _Fetching:
-    """Brings the model home in a thread: the supervisor does not wait for it."""
+    """A thread that fetches the model, so that the supervisor does not wait for it."""
 
     def __init__(self, fetch: Callable[[], list[str]], wake: Callable[[], None]) -> None:
-        """`fetch` returns what it has left out."""
+        """`fetch` returns the names of skipped files."""
         self.left_out: list[str] = []
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, args=(fetch, wake), name="model", daemon=True)
@@ -461,10 +478,10 @@ class _Fetching:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended; a model that cannot be read is still in the store, and costs the run nothing."""
+        """Whether the thread has ended, with or without an error. After an error, the model is still in the store."""
         return not self._thread.is_alive()
 
 
 def _number(folder: Path) -> int:
-    """Of the attempt that has this folder."""
+    """Returns the number of the attempt whose folder this is."""
     return int(folder.name.rpartition("-")[2])

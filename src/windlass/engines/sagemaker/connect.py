@@ -1,4 +1,4 @@
-"""Connects to the service that a plan names: AWS, or the twin on this machine."""
+"""Connects to the service that a plan names: AWS, or its emulation on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windlass.plan.steps import ServiceStep
 
 
 def connect(where: ServiceStep, environ: Mapping[str, str]) -> Service:
-    """The service of a plan's step `service`. Raises MissingPart, EngineError."""
+    """Connects to the service of a plan's step `service`. Raises MissingPart, EngineError."""
     if where.engine == "sagemaker-local":
         from windlass.engines.sagemaker.twin.service import Twin
 
@@ -24,6 +24,6 @@ def connect(where: ServiceStep, environ: Mapping[str, str]) -> Service:
 
 
 def require_boto3() -> None:
-    """Raise MissingPart where the extra `aws` is not installed."""
+    """Raises MissingPart if the extra `aws` is not installed."""
     if find_spec("boto3") is None:
         raise MissingPart("targets of kind sagemaker need boto3", "pip install boto3")

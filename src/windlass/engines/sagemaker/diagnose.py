@@ -1,9 +1,9 @@
-"""The rules that SageMaker contributes to a diagnosis: what it refused, and why it has ended a training job.
+"""Diagnosis rules for SageMaker: why it refused a request, and why it ended a training job.
 
-The wording is that of the service, read in reports of its users: role `aws/sagemaker-python-sdk#35` and
+The patterns match messages of the service that users have reported: role `aws/sagemaker-python-sdk#35` and
 `astronomer/docs#1695`, quota `data-science-on-aws#200`, capacity `DIAGNijmegen/rse-grand-challenge#2631`, image
 `aws/sagemaker-python-sdk#1968` and `aws/sagemaker-spark-container#158`, data `aws/amazon-sagemaker-examples#2489`,
-`#4384`. What is not in the table is quoted as it is.
+`#4384`. A message that matches no pattern is quoted unchanged.
 """
 
 from __future__ import annotations
@@ -77,15 +77,15 @@ MESSAGES: Final = (
      Advice("sagemaker-internal", "SageMaker had an error of its own: {1}",
             "windlass resume {run} starts it again; restarts: {{max: 3, on: [node-loss]}} does so by itself")),
 )  # fmt: skip
-"""Patterns of a message, the first that fits counts; `{1}` and on are its groups."""
+"""Patterns of messages with their advice, in which `{1}`, `{2}`, … are groups of the pattern. The first match
+counts."""
 NO_CAPACITY_YET: Final = "Insufficient capacity error from EC2"
-"""How the status message begins of a job that SageMaker goes on to seek instances for (API reference,
-SecondaryStatusTransition).
-"""
+"""Prefix of the status message while SageMaker keeps looking for instances (API reference,
+SecondaryStatusTransition)."""
 
 
 NOT_RUN: Final = ("126", "127")
-"""Exit codes of a container whose program cannot be run, or is not there."""
+"""Exit codes of a container whose program is missing or cannot be executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +93,20 @@ class JobSeen:
     """The training job of the newest attempt, as the service last described it."""
 
     request: Mapping[str, Any]
-    """The body of CreateTrainingJob."""
+    """Body of CreateTrainingJob."""
     target: str
     region: str
-    """Empty for hosts on this machine."""
+    """Region of AWS; empty for hosts on this machine."""
     description: Mapping[str, Any] = field(default_factory=dict)
-    """Empty where it was not created, or the service was never reached."""
+    """Last description of the job; empty if it was not created or the service was never reached."""
     unreachable: str = ""
-    """Why the service did not answer now."""
+    """Error message if the service did not answer now."""
     model: str = ""
-    """The address of the model, where it was not brought home."""
+    """Address of the model if it was not fetched."""
     why_model: str = ""
 
     def words(self, run: str) -> dict[str, Any]:
-        """What advice is filled in with."""
+        """Returns the values for the placeholders of an advice."""
         resources, algorithm = self.request["ResourceConfig"], self.request["AlgorithmSpecification"]
         return {
             "run": run,
@@ -121,27 +121,27 @@ class JobSeen:
 
 
 def rules_on(job: JobSeen) -> tuple[Rule, ...]:
-    """All of them, on the training job of the newest attempt; of equal scores the earlier rule wins."""
+    """Returns all rules, bound to the training job of the newest attempt. For equal scores the earlier rule wins."""
     return tuple(partial(rule, job) for rule in RULES)
 
 
 def refused(job: JobSeen, case: Observations) -> Iterator[Verdict]:
-    """The service has not created the job."""
+    """Explains why the service did not create the job."""
     message = case.cause.summary
     if case.failed and not job.description and message.startswith("could not start: "):
         yield from _explained(job, case, message.removeprefix("could not start: "), 106)
 
 
 def failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
-    """The service has ended the job, for a reason of its own."""
+    """Explains why the service ended the job, for reasons other than the failure of a container."""
     reason = str(job.description.get("FailureReason") or "")
     if job.description.get("TrainingJobStatus") != FAILED or reason.startswith("AlgorithmError"):
-        return  # the worker has the first cause
+        return  # the worker reports the root cause
     yield from _explained(job, case, reason, 105)
 
 
 def waiting(job: JobSeen, case: Observations) -> Iterator[Verdict]:
-    """The job has no instances yet."""
+    """Explains why the job has no instances yet."""
     if case.status.phase.is_terminal or job.description.get("TrainingJobStatus") != IN_PROGRESS:
         return
     last = (job.description.get("SecondaryStatusTransitions") or [{}])[-1]
@@ -166,7 +166,7 @@ def waiting(job: JobSeen, case: Observations) -> Iterator[Verdict]:
 
 
 def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
-    """A container that ended before its worker could report anything, or was killed."""
+    """Explains a container that was killed, or that ended before its worker could report anything."""
     reason = str(job.description.get("FailureReason") or "")
     found = re.fullmatch(r"AlgorithmError: (.*?),? *exit code: (\d+)", reason, re.DOTALL)
     if found is None or case.cause.node_lost is None:
@@ -212,7 +212,7 @@ def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
 
 
 def interrupted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
-    """Spot instances were taken back, and the job was not started again."""
+    """Reports that the spot instances were reclaimed and the job was not started again."""
     if case.status.phase is Phase.SUCCEEDED or job.description.get("SecondaryStatus") != "Interrupted":
         return
     yield Verdict(
@@ -227,7 +227,7 @@ def interrupted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
 
 
 def time_is_over(job: JobSeen, case: Observations) -> Iterator[Verdict]:
-    """The job's own limits."""
+    """Reports that the job reached one of its own time limits."""
     second, limits = job.description.get("SecondaryStatus"), job.request["StoppingCondition"]
     if second == "MaxWaitTimeExceeded":
         yield Verdict(
@@ -252,7 +252,7 @@ def time_is_over(job: JobSeen, case: Observations) -> Iterator[Verdict]:
 
 
 def stopped(job: JobSeen, case: Observations) -> Iterator[Verdict]:
-    """The job was stopped by something else than Windlass."""
+    """Reports that the job was stopped, but not by Windlass."""
     is_stopped = job.description.get("TrainingJobStatus") == job.description.get("SecondaryStatus") == STOPPED
     if is_stopped and case.status.phase in (Phase.FAILED, Phase.LOST) and case.cause.node_lost is not None:
         yield Verdict(
@@ -266,7 +266,7 @@ def stopped(job: JobSeen, case: Observations) -> Iterator[Verdict]:
 
 
 def deleted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
-    """The job was deleted before a supervisor had seen how it ended."""
+    """Reports that the job was deleted before a supervisor could read how it ended."""
     is_known, has_failed = "TrainingJobName" in job.description, case.status.phase in (Phase.FAILED, Phase.LOST)
     if job.description.get("TrainingJobStatus") == DELETED and is_known and has_failed:
         yield Verdict(
@@ -280,7 +280,7 @@ def deleted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
 
 
 def model_away(job: JobSeen, case: Observations) -> Iterator[Verdict]:
-    """The model is in the store alone."""
+    """Reports that the model was not fetched and is in the store only."""
     if job.model and case.status.phase.is_terminal:
         yield Verdict(
             "model-away",
@@ -312,6 +312,6 @@ def _explained(job: JobSeen, case: Observations, message: str, score: float) -> 
 
 
 def _transitions(job: JobSeen) -> tuple[str, ...]:
-    """The last steps of the job, as the service tells them."""
+    """Returns the last four status transitions of the job as lines of text."""
     steps = job.description.get("SecondaryStatusTransitions") or []
     return tuple(f"{one['Status']}: {one.get('StatusMessage', '')}".rstrip(": ") for one in steps[-4:])

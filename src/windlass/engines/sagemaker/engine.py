@@ -1,4 +1,4 @@
-"""Engines of SageMaker, and of its hosts on this machine: their runs are supervised by a process of this machine."""
+"""Engines for SageMaker and for its emulation on this machine. A process on this machine supervises their runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from windlass.worker.tarpipe import Received
 
 AGAIN_SECONDS: Final = 10.0
-"""After what is left of the end of a run was tried in vain, until a command tries it again."""
+"""Seconds after a failed attempt to finish the cleanup of a run, before a command repeats it."""
 
 
 class SageMakerEngine(SupervisedEngine):
@@ -67,7 +67,9 @@ class SageMakerEngine(SupervisedEngine):
 
     @classmethod
     def role(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> list[dict[str, Any]]:
-        """See `Engine`: the role's trust policy, its policy, and that of the login that submits runs."""
+        """Returns three policies: the trust policy of the role, the permissions of the role, and those of the user who
+        submits runs.
+        """
         from windlass.engines.sagemaker.connect import require_boto3
         from windlass.engines.sagemaker.preflight import policies
 
@@ -84,7 +86,7 @@ class SageMakerEngine(SupervisedEngine):
 
     @classmethod
     def export(cls, plan: Plan, context: Context) -> Manifests:
-        """See `Engine`: an object of ACK."""
+        """Returns the run as a TrainingJob object of ACK."""
         from windlass.engines.sagemaker.export import manifests
 
         return manifests(plan, cls._code_of(plan, "plan -o manifest"), context.now())
@@ -98,7 +100,7 @@ class SageMakerEngine(SupervisedEngine):
 
     @classmethod
     def _code_of(cls, plan: Plan, what: str) -> bytes:
-        """What travels. Raises UsageError where the jobs of this engine exist on this machine alone."""
+        """Returns the packed code of a plan. Raises UsageError if jobs of this engine run on this machine only."""
         from windlass.engines.travel import planned_code
 
         if not cls.is_remote:
@@ -107,15 +109,17 @@ class SageMakerEngine(SupervisedEngine):
         return planned_code(plan)
 
     def checkpoint_dir(self, run_id: str) -> str:
-        """See `Engine`: where SageMaker keeps what hosts have in their folder of checkpoints."""
+        """Returns the address to which SageMaker uploads the checkpoints of hosts."""
         body = self.store.plan(run_id).only(TrainingJobStep).body
         if "CheckpointConfig" not in body:
             return super().checkpoint_dir(run_id)
         return str(body["CheckpointConfig"]["S3Uri"]).removeprefix("file://")
 
     def only_copy(self, run_id: str) -> str:
-        """See `Engine`: checkpoints in the folder that the run has in the store, and a model that is there alone."""
-        from windlass.engines.sagemaker import objects  # a list of runs needs none
+        """Describes checkpoints in the run's folder of the store, or a model that was not fetched; empty without
+        either.
+        """
+        from windlass.engines.sagemaker import objects  # imported late: listing runs does not need this module
 
         folder, status = self.checkpoint_dir(run_id), self.status(run_id)
         model = self.store.plan(run_id).only(ModelStep)
@@ -127,9 +131,7 @@ class SageMakerEngine(SupervisedEngine):
         return f"what it has saved in {folder}"
 
     def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
-        """See `Engine`: of the model, which was brought home, and of checkpoints on this machine; of hosts nothing can
-        be read.
-        """
+        """Copies the fetched model, or checkpoints on this machine. Files of hosts cannot be read."""
         from windlass.engines.copying import copy
 
         first, _, rest = path.partition("/")
@@ -150,11 +152,11 @@ class SageMakerEngine(SupervisedEngine):
         return copy(Path(folders[first], rest), local, told, Path(path).name)
 
     def _left(self, run_id: str) -> Left:
-        """What is left to do of the end of a run."""
+        """Returns the unfinished work at the end of a run."""
         return Unfinished(self.store.run_dir(run_id)).read()
 
     def _bring_model(self, run_id: str) -> None:
-        """Bring the model of an ended run home. Raises EngineError."""
+        """Fetches the model of an ended run. Raises EngineError."""
         from windlass.supervise.recorder import Recorder
 
         writer = self._writer_of_ended(run_id)
@@ -162,11 +164,11 @@ class SageMakerEngine(SupervisedEngine):
             raise EngineError(f"the model of {run_id} is being brought home now", f"windlass status {run_id}")
         with contextlib.closing(writer), contextlib.closing(self._backend_of(run_id)) as backend:
             assert hasattr(backend, "bring_model")
-            if self._left(run_id).model:  # the process that a command before has started may have brought it
+            if self._left(run_id).model:  # a process started by an earlier command may have fetched it
                 backend.bring_model(Recorder(writer))
 
     def results(self, run_id: str) -> ResultsLocation:
-        """See `Engine`: a model that was not brought home is in the store."""
+        """Returns the location of the results; for a model that was not fetched, its address in the store."""
         from windlass.engines.values import ResultsLocation
 
         if address := (left := self._left(run_id)).model:
@@ -175,13 +177,13 @@ class SageMakerEngine(SupervisedEngine):
 
     @contextlib.contextmanager
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
-        """See `Engine`; of an ended run, also what has arrived since."""
+        """Yields the folder of a run's logs; for an ended run, reads lines that arrived after its end first."""
         self._read_late_logs(run_id)
         with super().logs(run_id, follow=follow) as found:
             yield found
 
     def _read_late_logs(self, run_id: str) -> None:
-        """Read what has arrived in the logs of an ended run after its end, where AWS answers."""
+        """Reads log lines of an ended run that arrived after its end, if AWS answers."""
         status = self.store.status(run_id)
         is_due = status.phase.is_terminal and any(self.store.run_dir(run_id).glob(f"attempt-*/{LATE}"))
         if not is_due or (writer := self.store.writer(run_id)) is None:
@@ -195,20 +197,25 @@ class SageMakerEngine(SupervisedEngine):
             backend.read_late_logs(status)
 
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """See `Engine`. Of an ended run, raises EngineError where it is not known that its training jobs have ended."""
+        """Requests a stop of the run; for an ended run, stops its remaining training jobs.
+
+        Raises EngineError if the status of a training job is unknown.
+        """
         if self.store.status(run_id).phase.is_terminal:
             self._end_leftovers(run_id, now=now)
         else:
             super().stop(run_id, now=now)
 
     def left_running(self, run_id: str) -> list[str]:
-        """See `Engine`: training jobs."""
+        """Lists training jobs of the run that have not ended. Raises EngineError."""
         with contextlib.closing(self._backend_of(run_id)) as backend:
             assert hasattr(backend, "live_jobs")
             return list(backend.live_jobs())
 
     def can_kill(self, run_id: str) -> bool:
-        """See `Engine`: SageMaker knows one stop; what can be cut short is that the model is brought home."""
+        """Whether a stop without grace period is faster: only while the model is being fetched. SageMaker has one kind
+        of stop.
+        """
         return self.status(run_id).phase is Phase.UPLOADING
 
     def exec(
@@ -221,21 +228,21 @@ class SageMakerEngine(SupervisedEngine):
         stdout: IO[bytes],
         stderr: IO[bytes],
     ) -> int:
-        """See `Engine`: refused."""
+        """Raises UsageError: SageMaker cannot run commands in a container."""
         raise UsageError(
             "exec is not supported: SageMaker lets no command into a container that runs",
             f"windlass logs -f {run_id} shows the output",
         )
 
     def observe(self, run_id: str) -> Observations:
-        """All that can be seen of a run. Raises NoSuchRun."""
+        """Collects the observations of a run. Raises NoSuchRun."""
         from windlass.engines.sagemaker.observe import observe
 
         self._read_late_logs(run_id)
         return observe(self.store, self.status(run_id))
 
     def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
-        """See `Engine`: of all attempts that SageMaker has reported on."""
+        """Returns the billed time of all attempts that SageMaker has reported; None without any."""
         from windlass.engines.sagemaker.description import read_description
         from windlass.runs.ledger import Billed
 
@@ -255,13 +262,16 @@ class SageMakerEngine(SupervisedEngine):
         return str(plan.only(TrainingJobStep).body["ResourceConfig"]["InstanceType"])
 
     def _backend(self, plan: Plan, run_dir: Path) -> SageMakerBackend:
-        from windlass.engines.sagemaker.backend import SageMakerBackend  # a list of runs needs none
+        # imported late: listing runs does not need this module
+        from windlass.engines.sagemaker.backend import SageMakerBackend
 
         return SageMakerBackend(plan, run_dir)
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
-        """Send the code from here, where it is: errors are then the command's. A run is resumed once it is known that
-        all of its training jobs have ended.
+        """Uploads the code from the command, so that the command reports errors. Stops earlier training jobs of the
+        run.
+
+        Raises EngineError if an earlier training job has not ended yet.
         """
         if writer.status.attempts:
             with contextlib.closing(self._backend_of(plan.run_id)) as before:
@@ -275,11 +285,13 @@ class SageMakerEngine(SupervisedEngine):
             backend.send_code()
 
     def _left_by_failed(self, plan: Plan) -> str:
-        """See `SupervisedEngine`: nothing but the code, which other runs may have too."""
+        """Returns "": a failed submission leaves only the code, which other runs may share."""
         return ""
 
     def _after_end(self, status: Status) -> Status:
-        """See `SupervisedEngine`: what is left of the end is tried again by a process of its own, and shown."""
+        """Starts a process that finishes the cleanup of the run, and adds unfinished work as a condition to the
+        status.
+        """
         marker = Unfinished(self.store.run_dir(status.id))
         if (touched_at := marker.touched_at()) is None:
             return status
@@ -296,7 +308,7 @@ class SageMakerEngine(SupervisedEngine):
 
 
 class SageMakerLocalEngine(SageMakerEngine):
-    """Runs in SageMaker's hosts on this machine."""
+    """Runs in an emulation of SageMaker's hosts on this machine."""
 
     kind: ClassVar[str] = "sagemaker-local"
     is_remote: ClassVar[bool] = False
@@ -304,14 +316,14 @@ class SageMakerLocalEngine(SageMakerEngine):
 
     @classmethod
     def check(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> CheckReport:
-        """See `Engine`: refused."""
+        """Raises UsageError: there is no account to check."""
         raise cls.unsupported("check")
 
     @classmethod
     def role(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> list[dict[str, Any]]:
-        """See `Engine`: refused."""
+        """Raises UsageError: there is no role."""
         raise cls.unsupported("check --role")
 
     def billed(self, run_id: str, cost: Cost | None) -> Billed | None:
-        """See `Engine`: this machine bills nothing."""
+        """Returns None: this machine bills nothing."""
         return None

@@ -1,10 +1,10 @@
-"""Turns a plan into a request, or an ACK manifest, that other programs send to SageMaker. Pure.
+"""Exports a plan as a request, or as an ACK manifest, that other programs send to SageMaker. Pure.
 
-The training job is that of a run's first attempt, without a supervisor. It reads its code and the specs of its nodes
-from the store, so both come with the files that the store has to have.
+The training job is the first attempt of a run, without a supervisor. It reads its code and node specs from the store,
+so both forms include the files to upload.
 
-The kind `TrainingJob` of ACK (AWS Controllers for Kubernetes) names the fields of CreateTrainingJob in camel case, and
-lacks some of them; `LACKING` was read from the CRD that its controller publishes.
+The kind `TrainingJob` of ACK (AWS Controllers for Kubernetes) has the fields of CreateTrainingJob in camel case, with
+exceptions: `LACKING` was read from the CRD that its controller publishes.
 """
 
 from __future__ import annotations
@@ -32,29 +32,31 @@ NAMES: Final = {
     "VolumeKmsKeyId": "volumeKMSKeyID",
     "SecurityGroupIds": "securityGroupIDs",
 }
-"""Fields whose name in the manifest is not that of the request with a small first letter."""
+"""Manifest names of request fields whose name is not just the request's with a lower-case first letter."""
 LACKING: Final = (
     ("AlgorithmSpecification", "ContainerEntrypoint"),
     ("AlgorithmSpecification", "ContainerArguments"),
     ("ProfilerConfig", "DisableProfiler"),
     ("ResourceConfig", "TrainingPlanArn"),
 )
-"""Fields of the request that the manifest cannot have."""
+"""Fields of the request that the manifest does not support."""
 FREE: Final = frozenset({"Environment", "HyperParameters"})
-"""Mappings whose keys are the user's."""
+"""Fields whose keys are chosen by the user and keep their case."""
 
 
 def request(plan: Plan, code: bytes, since: float) -> WrittenRequest:
-    """The body of CreateTrainingJob for a run, and what the store has to have.
+    """Returns the body of CreateTrainingJob for a run, and the files to upload to the store.
 
-    `code` is what travels, packed; `since` is now, in Unix seconds.
+    `code` is the packed code; `since` is the current time in Unix seconds.
     """
     body = plan.only(TrainingJobStep).body
     return WrittenRequest(plan.run_id, body, _upload(plan, body, code, since), tuple(_notes(plan, body)))
 
 
 def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
-    """The same as an object of ACK."""
+    """Returns the training job as an object of ACK, and the files to upload to the store. Arguments as for
+    `request`.
+    """
     made = request(plan, code, since)
     body = made.body
     spec = _camel({name: _without(name, value) for name, value in body.items()})
@@ -104,14 +106,14 @@ def _specs(plan: Plan, address: str, since: float) -> dict[int, Any]:
 
 
 def _without(name: str, value: Any) -> Any:
-    """A part of the request without what the manifest cannot have."""
+    """Returns a part of the request without the fields that the manifest does not support."""
     if not isinstance(value, Mapping):
         return value
     return {key: one for key, one in value.items() if (name, key) not in LACKING}
 
 
 def _camel(value: Any) -> Any:
-    """A value with the names of the manifest."""
+    """Renames the fields of a value to those of the manifest."""
     if isinstance(value, Mapping):
         return {
             NAMES.get(name) or name[0].lower() + name[1:]: dict(one) if name in FREE else _camel(one)
@@ -147,7 +149,7 @@ def _start_note(body: Request) -> Note:
 
 
 def _lacking_notes(body: Request) -> Iterator[Note]:
-    """What of the request the manifest leaves out, beside how the job is started."""
+    """Yields a note for each part of the request that the manifest leaves out, except the start command."""
     if "TrainingPlanArn" in body["ResourceConfig"]:
         yield Note(
             "written-training-plan",

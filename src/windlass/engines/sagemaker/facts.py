@@ -1,4 +1,4 @@
-"""Reads the facts that a plan for SageMaker, or for its hosts on this machine, depends on."""
+"""Reads the facts that a plan for SageMaker, or for its emulation on this machine, depends on."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The world as a plan sees it."""
+    """Facts about this machine, the target and the account that a plan depends on."""
 
     home: str
-    """The folder of the records."""
+    """Folder of the records."""
     code: travel.CodeFacts
     user: str
     python: str = ""
-    """The script's interpreter on this machine, absolute; empty where hosts are elsewhere."""
+    """Absolute path of the script's interpreter on this machine; unused for hosts in AWS."""
     num_cpus: int = 1
-    """Cores of this machine that this process may use."""
+    """Number of this machine's cores that this process may use."""
     role: str = ""
-    """The ARN of the role that the target names; empty where hosts are here, or AWS did not answer."""
+    """ARN of the target's role; empty for hosts on this machine, or if AWS did not answer."""
     role_problem: tuple[str, str] | None = None
-    """Why the ARN is not known, and what to do."""
+    """Why the ARN of the role is unknown, and how to fix that."""
     python_found: bool = True
     bad_data: Mapping[str, str] = field(default_factory=dict)
-    """Why the source of a data set on this machine cannot be read, by its name; empty where hosts are elsewhere."""
+    """Why the source of a data set on this machine cannot be read, by its name; empty for hosts in AWS."""
     base: str = ""
-    """The folder that the job's paths are relative to, absolute."""
+    """Absolute path of the folder to which paths in the job are relative."""
     data_paths: Mapping[str, str] = field(default_factory=dict)
     """Absolute paths of the data sets that are read in place, by name."""
 
     @property
     def account(self) -> str:
-        """The number of the account of the role, and so of the training jobs; empty where it is not known."""
+        """Account number from the role's ARN, which is also the account of the training jobs; empty if unknown."""
         return self.role.split(":")[4] if self.role.count(":") >= 5 else ""
 
 
 def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
-    """What a plan for `job` on `target` depends on. Raises MissingPart without boto3."""
+    """Reads the facts for a plan of `job` on `target`. Raises MissingPart without boto3."""
     role, problem_of_role = _role(target)
     is_here, python = target.kind == "sagemaker-local", find_python(job.python or target.python, base, environ)
     return Facts(
@@ -72,7 +72,10 @@ def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Map
 
 
 def _role(target: Target) -> tuple[str, tuple[str, str] | None]:
-    """The ARN of a target's role, which AWS is asked for only where the target gives a name; or why it is not known."""
+    """Returns the ARN of a target's role, and why it is unknown if AWS did not answer.
+
+    AWS is asked only if the target gives the name of the role and not its ARN.
+    """
     if target.kind == "sagemaker-local":
         return "", None
     require_boto3()

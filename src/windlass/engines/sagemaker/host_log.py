@@ -19,22 +19,22 @@ from windlass.worker.protocol import NodeEnded, WorkerFailed
 STREAM: Final = re.compile(r".+/algo-(\d{1,6})-[^/]+")
 MISSING: Final = "CloudWatch has not kept them"
 LAST: Final = tuple(f'"kind": "{event.kind}"'.encode() for event in (NodeEnded, WorkerFailed))
-"""What the last event of a host has, as its worker writes it."""
+"""Byte strings of which one is in the last event of a host."""
 
 
 def place_of(stream: str) -> int:
-    """The place of the host whose log stream has this name; -1 for another stream."""
+    """Returns the place of the host that a log stream belongs to; −1 for other streams."""
     found = STREAM.fullmatch(stream)
     return int(found[1]) - 1 if found is not None else -1
 
 
 class HostLog:
-    """The log of one host of an attempt: a stream for each of its starts. Only `starts` is used by other threads."""
+    """The log of one host of an attempt: one stream for each start of the host. Other threads may use `starts` only."""
 
     def __init__(
         self, service: Service, folder: Path, node: int, ranks: tuple[int, ...], attempt: int, closed: threading.Event
     ) -> None:
-        """Nothing more is read once `closed` is set."""
+        """Creates a reader that stops once `closed` is set."""
         self._service = service
         self._folder = folder
         self._of = (node, ranks, attempt, attempt)
@@ -42,11 +42,11 @@ class HostLog:
         self._events = folder / f"node-{node}.events"
         self._starts_file = folder / f"node-{node}.starts"
         self._starts: list[tuple[str, int]] = []
-        """The streams that were read, each with where its events begin."""
+        """Names of the streams that were read, each with the offset of its first event."""
         with contextlib.suppress(OSError, ValueError):
             self._starts = [(stream, begin) for stream, begin in json.loads(self._starts_file.read_bytes())]
         self._tokens: dict[str, str] = {}
-        """By stream, where its next page begins."""
+        """Token of the next page, by stream."""
 
     @functools.cached_property
     def _tail(self) -> LogTail:
@@ -54,11 +54,11 @@ class HostLog:
 
     @property
     def starts(self) -> list[int]:
-        """Where the events of each start but the first begin in the file of events."""
+        """Offsets in the events file at which the events of the second and later starts begin."""
         return [begin for _, begin in self._starts[1:]]
 
     def has_end(self, num_starts: int) -> bool:
-        """Whether the log of its last start, of so many, has its end."""
+        """Whether the log contains the last event of start `num_starts` of the host."""
         if len(self._starts) < num_starts:
             return False
         with contextlib.suppress(OSError):
@@ -67,24 +67,27 @@ class HostLog:
         return False
 
     def read(self, stream: str) -> bool:
-        """Write what is new in a stream; returns whether anything was. Raises OSError, Refused, Unavailable."""
+        """Writes new lines of a stream to the files; returns whether there were any. Raises OSError, Refused,
+        Unavailable.
+        """
         self._begin(stream)
         is_new = False
         while not self._closed.is_set():
             token = self._tokens.get(stream)
             since = 0 if token is not None else (nanoseconds(self._tail.begin() or "") or 0) // 1_000_000
             page = self._service.read_log(stream, since=since, token=token)
-            tokens, self._tokens = self._tokens, {}  # what cannot be written is read again, from the last written line
+            # after a write error, reading starts again from the last written line
+            tokens, self._tokens = self._tokens, {}
             for at, text in page.lines:
                 self._tail.put(_stamped(at, text))
             is_new = self._tail.flush() or is_new or bool(page.lines and token is not None)
             self._tokens = {**tokens, stream: page.token}
-            if page.token == token:  # the end; a page may be empty before it
+            if page.token == token:  # the end of the stream; empty pages may come before it
                 return is_new
         return is_new
 
     def _begin(self, stream: str) -> None:
-        """Note where the events of a stream begin, before any of it is written. Raises OSError."""
+        """Stores the offset at which the events of a stream begin, before any of them is written. Raises OSError."""
         if all(stream != name for name, _ in self._starts):
             starts = [*self._starts, (stream, self._events.stat().st_size if self._events.exists() else 0)]
             write_whole(self._starts_file, json.dumps(starts).encode())
@@ -92,6 +95,6 @@ class HostLog:
 
 
 def _stamped(at: int, text: str) -> bytes:
-    """A line as `LogTail` takes it: its time, and the text."""
+    """Returns a line with its RFC 3339 time stamp, the format that `LogTail` reads."""
     stamp = datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{stamp}.{at % 1000:03d}Z {text}".encode()

@@ -1,4 +1,4 @@
-"""GPUs of SageMaker's instance types for training."""
+"""GPU counts of SageMaker's instance types for training."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Final
 from windlass.pricing.instances import instance_type, near_misses
 
 OLD_GPUS: Final = {"p3.2xlarge": 1, "p3.8xlarge": 4, "p3.16xlarge": 8}
-"""Of types that EC2 no longer lists, and SageMaker still starts."""
+"""GPU counts of types that EC2 no longer lists but SageMaker still offers."""
 
 
 def num_gpus(kind: str) -> int | None:
-    """GPUs of `ml.g5.12xlarge`; 0 for a type without any, None for one with Neuron devices or where it is not known."""
+    """Returns the number of GPUs of a type such as `ml.g5.12xlarge`; None for types with Neuron devices and unknown GPU
+    types.
+    """
     plain = kind.removeprefix("ml.")
     if plain.startswith(("trn", "inf")) or "." not in plain:
         return None
@@ -23,6 +25,6 @@ def num_gpus(kind: str) -> int | None:
 
 
 def misspelt(kind: str) -> str:
-    """`did you mean g5.xlarge?` for a type that is not known, and most like one that is; empty for others."""
+    """Returns a hint such as `did you mean g5.xlarge?` for an unknown type that resembles a known one; else ""."""
     is_known = instance_type(kind) is not None or kind.removeprefix("ml.") in OLD_GPUS
     return "" if is_known else near_misses(kind)

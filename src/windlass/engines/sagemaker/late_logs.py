@@ -1,7 +1,7 @@
-"""Reads lines that arrive in the logs of a training job after its attempt has ended, when a command needs them.
+"""Reads log lines that arrive after the attempt of a training job has ended, when a command needs them.
 
-CloudWatch may be minutes late, and a run does not wait for it so long. A file in the attempt's folder says that its
-logs were not known to be whole at its end.
+CloudWatch may be minutes late, which is longer than a run waits. A file in the attempt's folder marks logs that were
+possibly incomplete at its end.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from windlass.engines.sagemaker.service import Absent, Service
 from windlass.worker.protocol import NodeSpec
 
 LATE: Final = "late-logs"
-"""File in the folder of an attempt."""
+"""File in the folder of an attempt: its logs may be incomplete."""
 LATEST_SECONDS: Final = 3600.0
-"""After the end of an attempt, until when its logs are asked for again once they were read."""
+"""Seconds after the end of an attempt until its logs are considered complete."""
 
 
 def mark_late(folder: Path) -> None:
-    """Note that more lines may arrive in the logs of an attempt."""
+    """Marks the logs of an attempt as possibly incomplete."""
     with contextlib.suppress(OSError):
         (folder / LATE).touch()
 
@@ -33,16 +33,17 @@ def mark_late(folder: Path) -> None:
 def read_late_logs(
     connect: Callable[[], Service], name: str, number: int, specs: Sequence[NodeSpec], folder: Path
 ) -> None:
-    """Read what has arrived of the logs of a training job, if more may have. Raises EngineError, OSError."""
+    """Reads new log lines of a training job if its logs are marked as incomplete. Raises EngineError, OSError."""
     try:
         ended_at = (folder / LATE).stat().st_mtime
     except FileNotFoundError:
         return
     service, closed, asked_at = connect(), threading.Event(), time.time()
     logs = [HostLog(service, folder, one.node, tuple(rank.rank for rank in one.ranks), number, closed) for one in specs]
-    with contextlib.suppress(Absent):  # of hosts on this machine that were removed
+    with contextlib.suppress(Absent):  # an emulated job on this machine was removed
         if not (streams := service.log_streams(name, is_over=True)):
-            service.describe(name)  # a login of another account has none of them: that is an error
+            # raises an error if the login belongs to another account, where the job's streams are missing
+            service.describe(name)
         for stream in streams:
             if 0 <= (place := place_of(stream)) < len(logs):
                 logs[place].read(stream)

@@ -1,4 +1,4 @@
-"""Where everything is in a host of SageMaker, and how jobs, channels and objects are named."""
+"""Paths in a SageMaker container, and names of training jobs, channels and objects in the store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 OPT: Final = "/opt/ml"
 CHANNELS: Final = f"{OPT}/input/data"
 OWN: Final = "windlass"
-"""The channel with what starts an attempt."""
+"""Name of the channel with the start program and the node specs of an attempt."""
 CODE_CHANNEL: Final = "windlass-code"
 START: Final = f"{CHANNELS}/{OWN}/sagemaker_start.py"
 NODES: Final = "nodes.json.gz"
@@ -19,53 +19,55 @@ CODE: Final = f"{WORK}/code"
 TRAVEL: Final = f"{WORK}/travel"
 MODEL: Final = f"{OPT}/model"
 MODEL_ARCHIVE: Final = "model.tar.gz"
-"""In which SageMaker stores what is there."""
+"""Archive in which SageMaker stores the files of /opt/ml/model."""
 CHECKPOINTS: Final = f"{OPT}/checkpoints"
 NAMED: Final = 5
-"""Files that a warning names."""
+"""Maximum number of files that a warning names."""
 
 DIGEST_VARIABLE: Final = "WINDLASS_CODE_DIGEST"
 RUN_VARIABLE: Final = "WINDLASS_RUN"
-"""In the environment of a training job: the run whose attempt it is."""
+"""Environment variable of a training job: the id of its run."""
 SECRETS_VARIABLE: Final = "WINDLASS_SECRETS"
-"""There too: the names of the job's secrets, which the host reads."""
+"""Environment variable of a training job: the names of the secrets that each host reads."""
 RUN_TAG, JOB_TAG, USER_TAG, ATTEMPT_TAG = "windlass:run", "windlass:job", "windlass:user", "windlass:attempt"
 FIRST_PORT: Final = 20_000
 NUM_PORTS: Final = 10_000
-"""Below the kernel's ephemeral ports."""
+"""Number of ports from FIRST_PORT; all are below the kernel's ephemeral ports."""
 
 
 def meeting_port(attempt: str) -> int:
-    """Where the ranks of an attempt meet, by its address: two attempts in one network hardly share it."""
+    """Returns the port of the ranks' rendezvous, a hash of the attempt's address: collisions in one network are
+    unlikely.
+    """
     return FIRST_PORT + zlib.crc32(attempt.encode()) % NUM_PORTS
 
 
 def job_name(run_id: str, attempt: int) -> str:
-    """The training job of an attempt."""
+    """Returns the name of an attempt's training job."""
     return f"{run_id}-{attempt}"
 
 
 def host(place: int) -> str:
-    """The host at a place of an attempt, as all hosts call it."""
+    """Returns the host name of a place in an attempt, which all hosts of the job can resolve."""
     return f"algo-{place + 1}"
 
 
 def run_folder(storage: str, run_id: str) -> str:
-    """Address of all that a run has in the store."""
+    """Returns the address of a run's objects in the store."""
     return f"{storage.rstrip('/')}/runs/{run_id}"
 
 
 def attempt_folder(storage: str, run_id: str, attempt: int) -> str:
-    """Address of the channel that starts an attempt."""
+    """Returns the address of the channel that starts an attempt."""
     return f"{run_folder(storage, run_id)}/attempt-{attempt}/"
 
 
 def code_folder(storage: str, digest: str) -> str:
-    """Address of the channel with the code, for all runs that have the same."""
+    """Returns the address of the channel with the code; runs with the same code share it."""
     return f"{storage.rstrip('/')}/code/{digest}/"
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
+    """Joins the first five names, and adds the number of the others."""
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return "; ".join(names[:NAMED]) + more

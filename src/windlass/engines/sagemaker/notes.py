@@ -1,4 +1,4 @@
-"""What SageMaker, or this version, cannot do for a job, and what to know before it runs, as notes of the plan. Pure."""
+"""Notes of a plan: settings that SageMaker or this version does not support, and warnings before the run. Pure."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     Target = SageMakerTarget | SageMakerLocalTarget
 
 STOP_SECONDS: Final = 120
-"""From SIGTERM to SIGKILL, which no request can change."""
+"""Seconds between SIGTERM and SIGKILL, which SageMaker does not let a request change."""
 MAX_CHANNELS: Final = 18
-"""Data sets beside our own two channels."""
+"""Maximum number of data sets; Windlass uses two more channels."""
 MAX_LOCAL_HOSTS: Final = 100
-"""Hosts of one job that this machine starts."""
+"""Maximum number of hosts of one job on this machine."""
 MAX_WARM_SECONDS: Final = 21_600
-"""The longest that SageMaker keeps instances for the next job."""
+"""Maximum seconds for which SageMaker keeps instances for the next job."""
 MAX_VALUE: Final = 512
-"""Letters of an environment variable of a training job."""
+"""Maximum characters of an environment variable of a training job."""
 
 
 def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[Note]:
-    """What SageMaker, or this version, cannot do for the job."""
+    """Yields a blocker for each setting of the job that SageMaker or this version does not support."""
     is_local = not isinstance(target, SageMakerTarget)
     yield from facts.code.notes(job.script_argv[0])
     if facts.role_problem is not None:
@@ -123,7 +123,9 @@ def _local_refusals(job: Job, shape: Shape, facts: Facts) -> Iterator[Note]:
 
 
 def _resource_refusals(job: Job, shape: Shape) -> Iterator[Note]:
-    """What the job asks of each node, and its instance type lacks. Of a type that is not in the table, nothing."""
+    """Yields a blocker for each resource that the job requests and its instance type lacks; none for an unknown
+    type.
+    """
     found, asked = instance_type(shape.instance), job.resources
     if found is None:
         return
@@ -146,7 +148,7 @@ def _words(gpu_type: str) -> set[str]:
 
 
 def _limit_refusals(job: Job) -> Iterator[Note]:
-    """What SageMaker itself refuses, when the training job is created."""
+    """Yields a blocker for each limit at which SageMaker would refuse the training job."""
     options, limit = job.sagemaker, MAX_RUNTIME if job.timeout is None else job.timeout
     if options.max_wait is not None and options.max_wait < limit:
         yield blocker(
@@ -169,7 +171,10 @@ def _limit_refusals(job: Job) -> Iterator[Note]:
 
 
 def _isolation_refusals(job: Job, shape: Shape) -> Iterator[Note]:
-    """What containers do that reach nothing but each other: SageMaker moves channels, checkpoints and models itself."""
+    """Yields notes for network access that isolated containers do not have.
+
+    SageMaker transfers channels, checkpoints and models itself, so these work with network isolation.
+    """
     fix = "set network_isolation: false, or leave {} out"
     if job.secrets:
         yield blocker(
@@ -217,7 +222,7 @@ def _data_refusals(job: Job, facts: Facts, *, is_local: bool) -> Iterator[Note]:
 
 
 def warnings(job: Job, target: Target) -> Iterator[Note]:
-    """What the job gets otherwise than it may expect, and what it costs."""
+    """Yields warnings about settings that have no effect or another effect than expected, and about costs."""
     yield from image_notes(job)
     kind = job.resources.instance or (target.instance if isinstance(target, SageMakerTarget) else None) or ""
     if isinstance(target, SageMakerTarget) and (hint := instances.misspelt(kind)):
@@ -281,7 +286,7 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
 
 
 def _shared_gpus(job: Job, instance: str) -> Iterator[Note]:
-    """Of more ranks than the instance type has GPUs, where it has any."""
+    """Yields a warning if each node has more ranks than GPUs."""
     procs, gpus = job.procs_per_node, instances.num_gpus(instance)
     if gpus and procs != "auto" and procs > gpus:
         yield Note(
@@ -292,7 +297,7 @@ def _shared_gpus(job: Job, instance: str) -> Iterator[Note]:
 
 
 def _no_stacks(job: Job, seconds: float) -> Note:
-    """Of a job that says how long a hang lasts: SageMaker passes no signal to hosts but the one that stops them."""
+    """Returns the note for a job with `hang`: SageMaker cannot send the signal that makes workers record stacks."""
     if job.restarts.max and "hang" in job.restarts.on:
         what, fix = "is ended and started again", "faulthandler.dump_traceback_later prints them from the script"
     else:

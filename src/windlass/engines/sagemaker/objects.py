@@ -1,4 +1,4 @@
-"""What a run has in the store of its target: its code, what starts each attempt, its model."""
+"""Objects of a run in the target's store: its code, the files that start each attempt, its model."""
 
 from __future__ import annotations
 
@@ -30,40 +30,45 @@ def is_there(address: str, name: str, size: int, home: Path) -> bool:
 
 
 def has_any(address: str, home: Path) -> bool:
-    """Whether anything is below an address. Raises EngineError."""
+    """Whether any object exists below an address. Raises EngineError."""
     with _opened(address, home, "read") as (store, prefix), contextlib.suppress(MissingBucket):
         return next(store.listed(prefix), None) is not None
     return False
 
 
 def put(address: str, files: Mapping[str, bytes], home: Path) -> None:
-    """Write files below an address, by the standard library; several runs may do so at once. Raises EngineError."""
+    """Writes files below an address; several runs may do so at once. Uses the standard library only.
+
+    Raises EngineError.
+    """
     with _opened(address, home, "written") as (store, prefix):
         for name, data in files.items():
             store.write(f"{prefix}{name}", [data], is_new=False)
 
 
 def get(address: str, name: str, home: Path) -> bytes:
-    """A small file below an address. Raises EngineError."""
+    """Returns the content of a small file below an address. Raises EngineError."""
     with _opened(address, home, "read") as (store, prefix):
         return store.get(f"{prefix}{name}")
 
 
 def starters(nodes: bytes) -> dict[str, bytes]:
-    """The files of the channel that starts an attempt, whose packed node specs are `nodes`."""
+    """Returns the files of the channel that starts an attempt; `nodes` are its packed node specs."""
     folder = Path(windlass.worker.__file__).parent
     programs = {name: (folder / name).read_bytes() for name in ("boot.py", "sagemaker_start.py")}
     return {**programs, layout.NODES: nodes}
 
 
 def model_address(model: ModelStep, run_id: str, attempt: int) -> str:
-    """Where SageMaker stores the model of an attempt, by the step of the plan."""
+    """Returns the address at which SageMaker stores the model of an attempt."""
     return f"{model.source}/{layout.job_name(run_id, attempt)}/output"
 
 
 def fetch_model(address: str, into: Path, home: Path) -> list[str]:
-    """Unpack the model that is below an address into a folder, if there is one. Members whose names or links lead out
-    of the folder are left out, and returned with the reason. Raises EngineError, OSError.
+    """Unpacks the model below an address, if there is one, into a folder.
+
+    Members whose names or links lead out of the folder are skipped, and returned with the reason. Raises EngineError,
+    OSError.
     """
     left_out: list[str] = []
     archive = into.parent / f".{into.name}.tar.gz"
@@ -86,20 +91,20 @@ def fetch_model(address: str, into: Path, home: Path) -> list[str]:
 
 
 def remove(address: str, home: Path) -> None:
-    """Remove all that is below an address. Raises EngineError."""
+    """Removes all objects below an address. Raises EngineError."""
     with _opened(address, home, "removed") as (store, prefix), contextlib.suppress(MissingBucket):
         store.remove_below(prefix)
 
 
 @contextmanager
 def _opened(address: str, home: Path, use: str) -> Iterator[tuple[Store, str]]:
-    """The store of an address, and what the keys below it begin with; its errors as ours."""
+    """Opens the store of an address and yields it with the prefix of its keys; converts errors to EngineError."""
     found = Address.parse(address, home)
     try:
         if found.is_folder:
             yield FolderStore(found.path), ""
         else:
-            from windlass.stores.s3.store import S3Store  # a store on this machine needs none of it
+            from windlass.stores.s3.store import S3Store  # imported late: a store on this machine does not need it
 
             yield S3Store(found.bucket), f"{found.path}/" if found.path else ""
     except NoLogin as error:

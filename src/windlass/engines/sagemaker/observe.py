@@ -1,4 +1,4 @@
-"""Collects observations of a run on SageMaker, for `why`: the record, the logs, and its newest training job."""
+"""Collects observations of a run on SageMaker for `why`: the record, the logs and its newest training job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from windlass.runs.store import Store
 
 
 def observe(store: Store, status: Status) -> Observations:
-    """What is known of a run."""
+    """Returns the observations of a run."""
     plan = store.plan(status.id)
     job = job_seen(store, plan, status)
     seen = diagnose.observe(store, status, moved=(layout.CODE, plan.only(CodeStep).folder))
@@ -34,13 +34,15 @@ def observe(store: Store, status: Status) -> Observations:
 
 
 def image_of(body: Mapping[str, Any]) -> str:
-    """The image in which the script of a training job runs; empty where it runs on this machine."""
+    """Returns the image in which a training job runs its script; empty for a job on this machine."""
     image = str(body["AlgorithmSpecification"]["TrainingImage"])
     return "" if image == LOCAL_IMAGE else image
 
 
 def job_seen(store: Store, plan: Plan, status: Status) -> JobSeen:
-    """The training job of the newest attempt: as it was last recorded, and while it goes on as it is now."""
+    """Returns the training job of the newest attempt: its stored description, or the current one if it has not
+    ended.
+    """
     body, where = plan.only(TrainingJobStep).body, plan.only(ServiceStep)
     left = Unfinished(store.run_dir(status.id)).read()
     seen = JobSeen(body, plan.target, where.region, model=left.model, why_model=left.why_model)

@@ -1,4 +1,4 @@
-"""Plans a run on SageMaker, or in its hosts on this machine, from its job and the facts. Pure."""
+"""Plans a run on SageMaker, or in its emulation on this machine, from the job and the facts. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOLDERS: Final = Folders(layout.CODE, layout.TRAVEL)
 
 
 def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
-    """The plan of one run. Problems are in its notes."""
+    """Returns the plan of one run. Problems are in its notes."""
     shape = _shape(job, target, facts, run_id)
     procs = _procs(job, shape.instance)
     body = training_job(shape, job)
@@ -49,7 +49,7 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
         output_dir=output_dir,
         num_nodes=job.nodes.max,
         procs_per_node=procs,
-        policy=Policy.of_job(job).replace(min_nodes=job.nodes.max),  # it ends with the first host that is lost
+        policy=Policy.of_job(job).replace(min_nodes=job.nodes.max),  # a training job ends when it loses a host
         job=job.model_dump(mode="json", exclude_defaults=True),
         archive=facts.code.archive,
         steps=(
@@ -132,7 +132,7 @@ def _summary(body: Any) -> str:
 
 
 def _nodes(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> NodeTemplate:
-    """What all attempts have in common."""
+    """Returns the node template that all attempts share."""
     is_here = not isinstance(target, SageMakerTarget)
     return remote_nodes(
         job,
@@ -147,7 +147,7 @@ def _nodes(shape: Shape, job: Job, target: Target, facts: Facts, procs: int) -> 
         target_env=target.env,
         imports=facts.code.imports,
         grace_seconds=min(job.grace, STOP_SECONDS),
-        threads=facts.num_cpus // (procs * job.nodes.max) if is_here else None,  # its hosts share this machine's cores
+        threads=facts.num_cpus // (procs * job.nodes.max) if is_here else None,  # hosts share this machine's cores
     )
 
 
@@ -158,7 +158,7 @@ def _lone_ranks(shape: Shape, job: Job, target: Target, facts: Facts, procs: int
 
 
 def _data_path(data: Data, facts: Facts) -> str:
-    """Where the ranks read it, or the address of its source."""
+    """Returns the path at which ranks read a data set, or the address of its source if it is not staged."""
     if is_channel(data):
         return f"{layout.CHANNELS}/{data.name}"
     return facts.data_paths.get(data.name, data.source)

@@ -1,4 +1,4 @@
-"""The body of CreateTrainingJob for an attempt of a job. Pure: the same job gives the same bytes."""
+"""Builds the body of CreateTrainingJob for an attempt of a job. Pure: the same job gives the same bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from windlass.spec.parts import Data
 
 MAX_RUNTIME: Final = 432_000
-"""Seconds that a job without `timeout` may run: the five days that an account may use without asking for more."""
+"""Seconds that a job without `timeout` may run: the five days that every account has as its quota."""
 MAX_RETRIES: Final = 30
 VOLUME_GB: Final = 30
 DAY: Final = 86_400
@@ -25,12 +25,12 @@ MAX_PATTERN: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the target and the world add to a job."""
+    """Settings of a training job that come from the target and the facts, not from the job."""
 
     run_id: str
     role: str
     storage: str
-    """Address below which everything of Windlass is, without a slash at its end."""
+    """Address of Windlass's objects in the store, without a trailing slash."""
     image: str
     instance: str
     code_digest: str
@@ -46,7 +46,7 @@ class Shape:
 
 
 def training_job(shape: Shape, job: Job) -> Request:
-    """The request of the first attempt."""
+    """Returns the request of the first attempt."""
     options = job.sagemaker
     limit = MAX_RUNTIME if job.timeout is None else math.ceil(job.timeout)
     volume = options.volume or shape.volume_bytes
@@ -99,7 +99,7 @@ def training_job(shape: Shape, job: Job) -> Request:
 
 
 def numbered(body: Request, run_id: str, attempt: int, seconds_left: float | None = None) -> Request:
-    """The request of a later attempt, which may take as long as the run has left."""
+    """Returns the request of attempt number `attempt`; `seconds_left` is the remaining time limit of the run."""
     first, folder = "/attempt-1/", f"/attempt-{attempt}/"
     channels = [
         _channel(one["ChannelName"], one["DataSource"]["S3DataSource"]["S3Uri"].removesuffix(first) + folder)
@@ -124,15 +124,16 @@ def numbered(body: Request, run_id: str, attempt: int, seconds_left: float | Non
 
 
 def own_channel(body: Mapping[str, Any]) -> str:
-    """Address of the channel that starts an attempt, by its request or description; empty where it has none."""
+    """Returns the address of the channel that starts an attempt, from its request or description; empty if missing."""
     of = {str(one["ChannelName"]): one for one in body.get("InputDataConfig") or ()}
     return str(of[layout.OWN]["DataSource"]["S3DataSource"]["S3Uri"]) if layout.OWN in of else ""
 
 
 def checkpoint_folder(storage: str, run_id: str, job: Job) -> str:
-    """Where ranks save: in a folder that SageMaker keeps in step with the store, and from several hosts in the store.
+    """Returns the folder or address to which ranks save checkpoints.
 
-    Hosts share no folder, and a checkpoint of all ranks is written to one.
+    With one host, a folder that SageMaker synchronizes with the store. With several hosts, an address in the store:
+    hosts share no folder, and the ranks of a checkpoint must write to the same one.
     """
     default = layout.CHECKPOINTS
     if job.nodes.max > 1 and job.checkpoint.find is None:
@@ -149,7 +150,7 @@ def _channels(shape: Shape, job: Job) -> Iterator[dict[str, Any]]:
 
 
 def is_channel(data: Data) -> bool:
-    """Whether SageMaker brings a data set to the hosts."""
+    """Whether SageMaker copies a data set to the hosts."""
     return data.is_remote and not data.is_streamed
 
 
@@ -159,7 +160,7 @@ def _channel(name: str, address: str, mode: str = "File") -> dict[str, Any]:
 
 
 def _metrics(job: Job) -> dict[str, Any]:
-    """What CloudWatch is to take from the log: each group of the progress pattern, by its name."""
+    """Returns the metric definitions by which CloudWatch reads the log: one for each group of the progress pattern."""
     if job.progress is None:
         return {}
     groups = re.compile(job.progress).groupindex
@@ -169,7 +170,7 @@ def _metrics(job: Job) -> dict[str, Any]:
 
 
 def _only(pattern: str, group: str) -> str:
-    """The pattern with this group as the only one that captures: SageMaker takes the first."""
+    """Returns the pattern with `group` as its only capturing group, because SageMaker reads the first one."""
     made, at, in_class = [], 0, False
     while at < len(pattern):
         char = pattern[at]
@@ -181,7 +182,7 @@ def _only(pattern: str, group: str) -> str:
             in_class = char != "]"
         elif char == "[":
             in_class = True
-            made.append(pattern[at : at + 2])  # a bracket that follows is one of the class
+            made.append(pattern[at : at + 2])  # a bracket right after `[` belongs to the class
             at += 2
             continue
         elif char == "(":

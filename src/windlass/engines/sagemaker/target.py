@@ -1,7 +1,7 @@
-"""The runs in an account, by the tags of their training jobs: those of other machines have no record here.
+"""Runs in an account, found by the tags of their training jobs. Runs of other machines have no record here.
 
-SageMaker's `Search` gives jobs with their tags and states at once, and needs one right; a list of jobs has no tags. Its
-index is some seconds behind.
+SageMaker's `Search` returns jobs with their tags and states in one call and needs one permission; ListTrainingJobs
+returns no tags. The search index lags by some seconds.
 """
 
 from __future__ import annotations
@@ -58,36 +58,37 @@ PHASES: Final = {
     "Restarting": Phase.RESTARTING,
     "Uploading": Phase.UPLOADING,
 }
-"""By secondary status, of jobs that go on; `training` where containers run: their logs are not read."""
+"""Phases by secondary status of jobs that have not ended. A job with running containers counts as `training`, because
+its logs are not read."""
 OF_RECORD: Final = ("artifacts", "checkpoints", "cost", "cp", "events", "resume", "rm", "why")
 """Commands that need the record of a run."""
 LIMITS: Final = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded")
 
 
 class Seen(NamedTuple):
-    """A run, as far as its newest training job shows it."""
+    """A run, as its newest training job describes it."""
 
     id: str
     job: Description
     tags: Mapping[str, str]
     created_at: float
-    """When its first job was created, in Unix seconds."""
+    """Creation time of the run's first job in Unix seconds."""
 
     @property
     def name(self) -> str:
-        """Of its newest training job."""
+        """Name of the newest training job."""
         return str(self.job["TrainingJobName"])
 
     @property
     def phase(self) -> Phase:
-        """Where it is. Whether a supervisor restarts it is not known here."""
+        """Phase of the newest training job. Whether a supervisor will restart the run is unknown here."""
         second = str(self.job.get("SecondaryStatus", ""))
         if second in LIMITS:
             return Phase.FAILED
         return ENDS.get(str(self.job["TrainingJobStatus"])) or PHASES.get(second, Phase.STARTING)
 
     def state(self, target: str) -> RunState:
-        """The run on this target, as a run without a record."""
+        """Returns the state of the run on this target, as for a run without a record."""
         changed = seconds_of(self.job.get("LastModifiedTime"), self.created_at)
         status = Status(
             id=self.id,
@@ -103,13 +104,13 @@ class Seen(NamedTuple):
 
     @property
     def placement(self) -> Placement:
-        """The hosts of its newest job, in place of pods: an account has no namespaces."""
+        """Placement with the number of hosts as the number of pods; an account has no namespaces."""
         count = int(self.job.get("ResourceConfig", {}).get("InstanceCount", 0))
         return Placement("", int(self.name.rpartition("-")[2]), count if has_containers(self.job) else 0, count)
 
 
 def runs(jobs: Sequence[Description]) -> list[Seen]:
-    """The runs whose training jobs these are, newest first; jobs without our tags are left out."""
+    """Groups training jobs to runs, newest first; jobs without Windlass's tags are ignored."""
     found: dict[str, Seen] = {}
     for job in sorted(jobs, key=lambda one: seconds_of(one.get("CreationTime"))):
         tags = {str(one["Key"]): str(one["Value"]) for one in job.get("Tags") or ()}
@@ -141,13 +142,13 @@ class AccountRuns(TargetRuns):
     # -- all runs -----------------------------------------------------------------------------------------------------
 
     def list(self, *, is_everywhere: bool = False) -> list[RunState]:
-        """See `Engine`; an account has no namespaces."""
+        """Lists the runs of the account; `is_everywhere` has no effect because an account has no namespaces."""
         with self._service() as service:
             seen = runs(service.tagged(layout.RUN_TAG))
         return [self._state_of(one) for one in seen]
 
     def _state_of(self, seen: Seen) -> RunState:
-        """With the recorded status, which has more, where this machine has a record."""
+        """Returns the state of a run, from its recorded status if this machine has a record."""
         try:
             self.store.status(seen.id)
         except NoSuchRun:
@@ -156,14 +157,14 @@ class AccountRuns(TargetRuns):
         return RunState(status, self._context.now(), placement=seen.placement)
 
     def find(self, run: str | None) -> tuple[Engine, str]:
-        """See `Engine`. Raises EngineError too."""
+        """Resolves a run id, a prefix or a job name among the runs of the account. Raises NoSuchRun, EngineError."""
         where = self._target.name
         hint = f"windlass ps --on {where} lists them"
-        if run == "":  # from a script whose variable is not set
+        if run == "":  # the empty value of an unset variable in a script
             raise NoSuchRun("the id that was given is empty", hint)
         with self._service() as service:
             every = [one.id for one in runs(service.tagged(layout.RUN_TAG))]
-        # The index is behind, and has no run whose job was never seen.
+        # The search index lags, and lacks runs whose job was never created.
         every += [one.id for one in self.store.statuses() if one.target == where and one.id not in every]
         found = choose(run, every, where) if run else next(iter(every), None)
         if found is None:
@@ -177,7 +178,7 @@ class AccountRuns(TargetRuns):
     # -- one run without a record -------------------------------------------------------------------------------------
 
     def status(self, run_id: str) -> Status:
-        """See `Engine`. Raises EngineError too."""
+        """Returns the status from the newest training job. Raises NoSuchRun, EngineError."""
         return self._seen(run_id).state(self._target.name).status
 
     def state(self, run_id: str, now: float) -> RunState:
@@ -185,7 +186,9 @@ class AccountRuns(TargetRuns):
         return self._seen(run_id).state(self._target.name)
 
     def _seen(self, run_id: str) -> Seen:
-        """As the index has it, with the present state of its newest job."""
+        """Returns a run from the search index, with the current state of its newest job. Raises NoSuchRun,
+        EngineError.
+        """
         with self._service() as service:
             found = next((one for one in runs(service.tagged(layout.RUN_TAG, run_id)) if one.id == run_id), None)
             if found is None:
@@ -197,7 +200,7 @@ class AccountRuns(TargetRuns):
 
     @contextlib.contextmanager
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
-        """See `Engine`: of its newest job, in a temporary folder. Raises EngineError."""
+        """Yields a temporary folder with the logs of the run's newest job. Raises EngineError."""
         import tempfile
 
         from windlass.engines.sagemaker import objects
@@ -229,13 +232,13 @@ class AccountRuns(TargetRuns):
             turned = threading.Event()
             attempt = JobAttempt(service, str(job["TrainingJobName"]), number, by_place, folder, turned.set)
             with contextlib.closing(attempt):
-                turned.wait()  # by then all lines are here that have arrived
+                turned.wait()  # the first poll has read all lines that have arrived
                 if attempt.trouble is not None:
                     raise EngineError(attempt.trouble.message, attempt.trouble.hint)
                 yield Path(name), (lambda: attempt.all_read) if follow else None
 
     def grace_seconds(self, run_id: str) -> float:
-        """See `Engine`: what SageMaker gives every job."""
+        """Returns 120, the seconds that SageMaker gives every job."""
         return 120.0
 
     def can_kill(self, run_id: str) -> bool:
@@ -243,7 +246,9 @@ class AccountRuns(TargetRuns):
         return False
 
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """See `Engine`: all of its jobs; a supervisor on another machine then ends the run, as stopped from outside."""
+        """Stops all training jobs of the run. A supervisor on another machine then ends the run as stopped from
+        outside.
+        """
         for name in self.left_running(run_id):
             with self._service() as service:
                 try:
@@ -253,14 +258,14 @@ class AccountRuns(TargetRuns):
                         raise
 
     def left_running(self, run_id: str) -> builtins.list[str]:
-        """See `Engine`: training jobs of the run that go on, by the account alone, and do not stop."""
+        """Lists training jobs of the run that have neither ended nor begun to stop, according to the account."""
         with self._service() as service:
             names = [str(job["TrainingJobName"]) for job in service.tagged(layout.RUN_TAG, run_id)]
             numbers = {
                 int(name.rpartition("-")[2]) for name in names if re.fullmatch(rf"{re.escape(run_id)}-\d{{1,9}}", name)
             }
             found = {layout.job_name(run_id, number): _described(service, run_id, number) for number in numbers}
-            newer = max(numbers, default=0) + 1  # the index is behind
+            newer = max(numbers, default=0) + 1  # the search index lags
             while (job := _described(service, run_id, newer)) is not None:
                 found[layout.job_name(run_id, newer)] = job
                 newer += 1
@@ -276,19 +281,23 @@ class AccountRuns(TargetRuns):
         stdout: IO[bytes],
         stderr: IO[bytes],
     ) -> int:
-        """See `Engine`: refused."""
+        """Raises UsageError: SageMaker cannot run commands in a container."""
         return SageMakerEngine(self.store).exec(run_id, node, rank, command, stdin, stdout, stderr)
 
     @classmethod
     def unsupported(cls, command: str) -> UsageError:
-        """See `Engine`; of a command that needs the record of a run, where it can be called."""
+        """Returns the error for an unsupported command; for one that needs the record, names the machine that
+        has it.
+        """
         if command not in OF_RECORD:
             return super().unsupported(command)
         return UsageError(f"{command} is not supported for runs that another machine started", "call it there")
 
 
 def _described(service: Service, run_id: str, number: int) -> Description | None:
-    """A training job of a run; None where there is none, or no more. Raises Unavailable where that is not known."""
+    """Returns the description of a run's training job, or None if it does not exist. Raises Unavailable if that is
+    unknown.
+    """
     try:
         found = service.describe(layout.job_name(run_id, number))
     except Absent:
@@ -297,7 +306,7 @@ def _described(service: Service, run_id: str, number: int) -> Description | None
 
 
 class RecordedRun(SageMakerEngine):
-    """A run of this machine that was named with its target: its account is asked too, whatever the record has."""
+    """A run with a record on this machine that was named with its target: stop also queries the account."""
 
     def __init__(self, store: Store, account: AccountRuns) -> None:
         super().__init__(store)

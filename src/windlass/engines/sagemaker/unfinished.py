@@ -1,6 +1,7 @@
-"""The marker of what is left to do of the end of a run: training jobs to end, a model to bring home.
+"""Marker file of unfinished work at the end of a run: training jobs to stop, a model to fetch.
 
-It is written before the end is recorded, and removed when all is done; each command that looks at the run tries again.
+The marker is written before the end is recorded and removed when the work is done. Each command that reads the run
+tries again.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from windlass.storage.files import write_whole
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What could not be done."""
+    """Work at the end of a run that could not be done."""
 
     jobs: str = ""
-    """Why it is not known that all training jobs have ended; empty where they have."""
+    """Why it is unknown whether all training jobs have ended; empty if they have."""
     jobs_hint: str = ""
-    """How the user ends them."""
+    """How the user stops the training jobs."""
     model: str = ""
-    """The address of the model; empty where it is at home, or there is none."""
+    """Address of the model; empty if it was fetched or does not exist."""
     why_model: str = ""
-    """Why it could not be brought home."""
+    """Why the model could not be fetched."""
 
     def condition(self, run_id: str, since: float | None) -> ConditionChanged | None:
-        """As the condition of the run; None where nothing is known to be left."""
+        """Returns the unfinished work as a condition of the run; None if none is known."""
         if self.jobs:
             message = f"training jobs of this run may go on: {self.jobs}"
             fix = f"windlass stop {run_id} asks again; {self.jobs_hint}"
@@ -42,31 +43,31 @@ class Left:
 
 
 class Unfinished:
-    """The marker of one run."""
+    """The marker file of one run."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / LEFTOVERS
 
     def begin(self) -> None:
-        """The end is about to be recorded."""
+        """Creates the marker before the end of the run is recorded."""
         if not self._path.exists():
             self.write(Left(), is_over=False)
 
     def touched_at(self) -> float | None:
-        """When it was last written, in Unix seconds; None where nothing is left."""
+        """Returns the Unix time of the last write; None if the marker does not exist."""
         with contextlib.suppress(OSError):
             return self._path.stat().st_mtime
         return None
 
     def read(self) -> Left:
-        """What is left; nothing is known of it while the end is being recorded."""
+        """Reads the unfinished work; empty while the end is being recorded."""
         with contextlib.suppress(OSError, ValueError, TypeError):
             return Left(**json.loads(self._path.read_bytes()))
         return Left()
 
     def write(self, left: Left, *, is_over: bool = True) -> None:
-        """Keep what is left; the marker goes where nothing is, and it `is_over`."""
-        with contextlib.suppress(OSError):  # a full disk: what the marker had is tried again
+        """Writes the unfinished work; removes the marker if there is none and the run `is_over`."""
+        with contextlib.suppress(OSError):  # a full disk: the work in the old marker is repeated
             if is_over and not (left.jobs or left.model):
                 self._path.unlink(missing_ok=True)
             else:

@@ -1,1 +1,1 @@
-"""What is checked of an account before a run, and the rights that runs need."""
+"""Checks of an account before a run, and the permissions that runs need."""

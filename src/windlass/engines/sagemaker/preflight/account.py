@@ -1,4 +1,4 @@
-"""What AWS says of an account before a run, by boto3: identity, role, rights, quotas, image, bucket."""
+"""Queries an AWS account before a run with boto3: identity, role, permissions, quotas, image, bucket."""
 
 from __future__ import annotations
 
@@ -19,30 +19,33 @@ NO_BUCKET: Final = ("404", "NoSuchBucket")
 
 
 def named(resource: str) -> str:
-    """A resource as a simulation takes it: one of those that a pattern stands for; `*` stays what it is."""
+    """Returns an example for a resource pattern, which a policy simulation needs; `*` is returned unchanged."""
     return resource if resource == "*" else resource.replace("*", "windlass")
 
 
 class Account:
-    """One account, seen from a region. Methods raise Refused, Unavailable."""
+    """One account in one region. Methods raise Refused, Unavailable."""
 
     def __init__(self, region: str) -> None:
         self._session, self._region = Session(), region
 
     def identity(self) -> tuple[str, str]:
-        """The number of the account, and the ARN of the login."""
+        """Returns the account number and the ARN of the login."""
         found = answered(lambda: self._client("sts").get_caller_identity())
         return str(found["Account"]), str(found["Arn"])
 
     def role(self, name: str) -> tuple[str, Mapping[str, Any]]:
-        """The ARN of a role, and its trust policy; `name` may be an ARN."""
+        """Returns the ARN of a role and its trust policy; `name` may be an ARN."""
         short = name.rpartition("/")[2]
         found = answered(lambda: self._client("iam").get_role(RoleName=short)["Role"])
         document = found.get("AssumeRolePolicyDocument") or {}
         return str(found["Arn"]), json.loads(unquote(document)) if isinstance(document, str) else document
 
     def denied(self, principal: str, requests: Iterable[tuple[str, str]], context: Mapping[str, str]) -> list[str]:
-        """What a user or role may not do, as `ACTION on RESOURCE`. `context` are the keys of conditions."""
+        """Simulates requests of a user or role, and returns the denied ones as `ACTION on RESOURCE`.
+
+        `requests` are pairs of action and resource; `context` maps condition keys to their values.
+        """
         entries = [
             {"ContextKeyName": name, "ContextKeyValues": [value], "ContextKeyType": "string"}
             for name, value in context.items()
@@ -66,7 +69,7 @@ class Account:
         return refused
 
     def quotas(self) -> dict[str, float]:
-        """The quotas of SageMaker by name: those of the account, else the defaults of AWS."""
+        """Returns the quotas of SageMaker by name: those of the account, or else the defaults of AWS."""
         client = self._client("service-quotas")
         found: dict[str, float] = {}
         for operation in ("list_aws_default_service_quotas", "list_service_quotas"):
@@ -80,7 +83,7 @@ class Account:
         return found
 
     def has_image(self, account: str, region: str, repository: str, which: Mapping[str, str]) -> bool:
-        """Whether a repository of ECR has an image; `which` is its tag or its digest."""
+        """Whether a repository of ECR contains an image; `which` is its tag or its digest."""
         client = self._client("ecr", region)
         try:
             answered(lambda: client.describe_images(registryId=account, repositoryName=repository, imageIds=[which]))
@@ -91,7 +94,7 @@ class Account:
         return True
 
     def bucket_region(self, bucket: str) -> str:
-        """The region of a bucket; empty where there is none."""
+        """Returns the region of a bucket; empty if the bucket does not exist."""
         try:
             found = answered(lambda: self._client("s3").head_bucket(Bucket=bucket))
         except Refused as error:

@@ -1,4 +1,4 @@
-"""Checks of an account before a run: each is a finding with its fix. Nothing is started, and nothing is changed."""
+"""Checks an account before a run and suggests a fix for each problem. Nothing is started or changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Result = tuple[Level, str, str]
 
 
 def checks(target: SageMakerTarget, account: Account) -> Iterator[Check]:
-    """All checks, made one after the other; without a login there is nothing more to ask."""
+    """Runs all checks one after the other; stops after the first if there is no login."""
     try:
         number, login = account.identity()
     except EngineError as error:
@@ -63,7 +63,7 @@ def _role(target: SageMakerTarget, account: Account) -> Result:
 
 
 def _trusts(document: Mapping[str, Any]) -> bool:
-    """Whether a trust policy names SageMaker; what denies or limits it is not read."""
+    """Whether a trust policy allows SageMaker to assume the role. Conditions and Deny statements are not evaluated."""
     for one in _listed(document.get("Statement")):
         principal = one.get("Principal")
         services = _listed(principal.get("Service")) if isinstance(principal, dict) else _listed(principal)
@@ -139,7 +139,7 @@ def _image(target: SageMakerTarget, account: Account) -> Result:
 
 
 def _quotas(target: SageMakerTarget, account: Account) -> Iterator[tuple[str, Callable[[], Result]]]:
-    """The quota of the instance type: on demand, and for what a job may ask for besides."""
+    """Yields checks of the instance type's quotas: on demand, spot and warm pools."""
     if target.instance is None:
         yield "instance type", lambda: ("warn", "the target names none: each job has to", "set instance:")
         return

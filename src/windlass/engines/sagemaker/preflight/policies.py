@@ -1,4 +1,4 @@
-"""The policies with exactly the rights that runs on SageMaker need: of the user's login, and of the role. Pure."""
+"""IAM policies with exactly the permissions that runs on SageMaker need, for the user and for the role. Pure."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ IMAGE: Final = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[^:@]+)"
     r"(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?"
 )
-"""An image in ECR."""
+"""Pattern of image names in ECR."""
 Statement = Mapping[str, Any]
 
 
 def trust() -> dict[str, Any]:
-    """The trust policy of the role."""
+    """Returns the trust policy of the role."""
     allow = {"Effect": "Allow", "Principal": {"Service": SERVICE}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [allow]}
 
 
 def of_user(target: SageMakerTarget, account: str, role: str) -> dict[str, Any]:
-    """What the login needs that submits runs and looks at them; `role` is the ARN of the target's role."""
+    """Returns the policy for users who submit and observe runs; `role` is the ARN of the target's role."""
     aws = f"arn:{partition(target.region)}"
     jobs = f"{aws}:sagemaker:{target.region}:{account}:training-job/*"
     return _policy(
@@ -46,7 +46,7 @@ def of_user(target: SageMakerTarget, account: str, role: str) -> dict[str, Any]:
 
 
 def of_role(target: SageMakerTarget, account: str) -> dict[str, Any]:
-    """What the role needs, which training jobs have."""
+    """Returns the policy of the role with which training jobs run."""
     aws, there = f"arn:{partition(target.region)}", f"{target.region}:{account}"
     statements = [
         *_store(target, aws),
@@ -76,7 +76,7 @@ def of_role(target: SageMakerTarget, account: str) -> dict[str, Any]:
 
 
 def context(target: SageMakerTarget) -> dict[str, str]:
-    """The keys of conditions that these policies have, as requests of a run have them."""
+    """Returns the condition keys that these policies use, with the values that requests of a run have."""
     prefix = target.storage.removeprefix("s3://").strip("/").partition("/")[2]
     key = target.kms_key or ""
     return {
@@ -88,7 +88,7 @@ def context(target: SageMakerTarget) -> dict[str, str]:
 
 
 def requests(policy: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each action of a policy with its resource, as a simulation is asked for them."""
+    """Yields each action of a policy with its resource, for a policy simulation."""
     for statement in policy["Statement"]:
         for action in statement["Action"]:
             for resource in statement["Resource"]:
@@ -96,7 +96,9 @@ def requests(policy: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _network(target: SageMakerTarget, ec2: str) -> Iterator[dict[str, Any]]:
-    """The rights by which SageMaker connects instances to a VPC; those that describe can name nothing."""
+    """Yields the statements that SageMaker needs to attach instances to a VPC. Describe actions support no resource
+    names.
+    """
     places = [
         f"{ec2}:network-interface/*",
         *(f"{ec2}:subnet/{one}" for one in target.subnets),
@@ -120,12 +122,12 @@ def _network(target: SageMakerTarget, ec2: str) -> Iterator[dict[str, Any]]:
 
 
 def _key(key: str, kms: str) -> dict[str, Any]:
-    """The rights on a key, which may be named by its ARN, its id or an alias."""
+    """Returns the statement for a KMS key, which may be given by its ARN, its id or an alias."""
     actions = ["CreateGrant", "Decrypt", "DescribeKey", "GenerateDataKey"]
     alias = key[key.index("alias/") :] if "alias/" in key else ""
     if not alias:
         return _allow("Key", actions, key if key.startswith("arn:") else f"{kms}:key/{key}", "kms")
-    # Keys are not named by their aliases in policies.
+    # Policies cannot name a key by its alias.
     allow = _allow("Key", actions, f"{kms}:key/*", "kms")
     return {**allow, "Condition": {"StringEquals": {"kms:RequestAlias": alias}}}
 

@@ -1,1 +1,1 @@
-"""SageMaker's container contract on this machine, without Docker and without an account, made by processes."""
+"""Emulation of SageMaker training on this machine: processes in place of containers, without Docker and an account."""

@@ -1,4 +1,4 @@
-"""`python -m windlass.engines.sagemaker.twin FOLDER LOCK`: the manager of a job."""
+"""Entry point of a job's manager: `python -m windlass.engines.sagemaker.twin FOLDER LOCK`."""
 
 from __future__ import annotations
 

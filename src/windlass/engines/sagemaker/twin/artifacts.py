@@ -1,7 +1,7 @@
-"""Uploads what a job has written to /opt/ml/model and /opt/ml/output/data, of all hosts together.
+"""Uploads the files that all hosts of a job have written to /opt/ml/model and /opt/ml/output/data.
 
-Different files of two hosts with the same name clash; the one of the first host is taken, and the other is left out by
-name.
+If two hosts have different files of the same name, the file of the first host is uploaded; the other is reported as
+skipped.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from windlass.storage.place import system_errors
 from windlass.worker.tarpipe import leads_out
 
 MODEL, DATA = "model", "output/data"
-"""Below /opt/ml."""
+"""Folders of artifacts below /opt/ml."""
 GZIP_LEVEL: Final = 1
-"""Weights hardly get smaller, and each higher level takes longer."""
+"""Compression level. Model weights hardly compress, and higher levels take longer."""
 MAX_FAILURE: Final = 1024
-"""Characters of /opt/ml/output/failure that a description has."""
+"""Maximum characters of /opt/ml/output/failure in a description."""
 MAX_FAILURE_BYTES: Final = 4 * MAX_FAILURE
 
 
 class Artifacts:
-    """Of one job, once its hosts have ended: nothing changes their folders any more."""
+    """Artifacts of one job whose hosts have ended, so that their folders no longer change."""
 
     def __init__(self, request: Request, hosts: Sequence[Path], transfers: Transfers, scratch: Path) -> None:
-        """`hosts`: their folders; `scratch`: a folder that is made for archives, and removed."""
+        """`hosts`: folders of the hosts; `scratch`: temporary folder for archives, which is created and removed."""
         self._hosts, self._transfers, self._scratch = hosts, transfers, scratch
         base = f"{request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"
         self._destination = parse(base)
         self.model_uri = f"{base}/{MODEL_ARCHIVE}"
-        """Where the model is."""
+        """Address of the uploaded model."""
         self.left_out: list[str] = []
-        """What could not be uploaded, each with the reason."""
+        """Files that were not uploaded, each with the reason."""
 
     async def upload(self) -> None:
-        """Upload all of it. Raises StorageError."""
+        """Packs and uploads the model and the output data. Raises StorageError."""
         with system_errors(str(self._scratch)):
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch.mkdir()
@@ -60,7 +60,7 @@ class Artifacts:
             shutil.rmtree(self._scratch)
 
     def _folders(self, name: str) -> list[Path]:
-        """The folders of that name of all hosts; one that the container has replaced by a link is left out."""
+        """Returns the folders of that name of all hosts; a folder that the container replaced by a link is skipped."""
         found = []
         for host in self._hosts:
             if is_plain(host / ML, name):
@@ -70,7 +70,7 @@ class Artifacts:
         return found
 
     def _pack(self, name: str, path: Path) -> None:
-        """Write an archive. Raises OSError."""
+        """Writes an archive. Raises OSError."""
         known: dict[str, Path | None] = {}
         with tarfile.open(path, "w:gz", compresslevel=GZIP_LEVEL, format=tarfile.PAX_FORMAT) as tar:
             for folder in self._folders(name):
@@ -78,9 +78,10 @@ class Artifacts:
                     self._add(tar, folder, below_folder, f"{name}/{below_folder}", known)
 
     def _add(self, tar: tarfile.TarFile, folder: Path, name: str, shown: str, known: dict[str, Path | None]) -> None:
-        """Add one file or folder; `known` are those that the archive has: the path of a file, None for a folder.
+        """Adds one file or folder to the archive. `known` maps names in the archive to the path of a file, or None for
+        a folder.
 
-        Of a file that another host has written just so, none is left out.
+        A file with the same content as another host's file of that name is not reported as skipped.
         """
         tar.inodes = {}  # type: ignore[attr-defined]  # a file with two names is packed twice, and never as a link
         info = tar.gettarinfo(folder / name, name)
@@ -104,14 +105,14 @@ class Artifacts:
 
 
 def _is_same(there: Path | None, info: tarfile.TarInfo, path: Path) -> bool:
-    """Whether a folder, or a regular file with the same content, is in the archive already."""
+    """Whether the entry equals the one in the archive: both are folders, or regular files with the same content."""
     if there is None or not info.isreg():
         return there is None and info.isdir()
     return not there.is_symlink() and filecmp.cmp(there, path, shallow=False)
 
 
 def failure(host: Path) -> str:
-    """The first 1,024 characters of what a host has written to /opt/ml/output/failure."""
+    """Returns the first 1,024 characters that a host has written to /opt/ml/output/failure."""
     if not is_plain(host / ML, "output"):
         return ""
     try:
@@ -125,7 +126,7 @@ def failure(host: Path) -> str:
 
 
 def _problem(info: tarfile.TarInfo | None, name: str) -> str:
-    """Why a file cannot be a member of an archive; empty where it can."""
+    """Returns why a file cannot be a member of an archive, or ""."""
     if info is None or not (info.isreg() or info.isdir() or info.issym()):
         return "it is neither file, folder nor link"
     if info.issym() and leads_out(name.count("/"), info.linkname):
@@ -134,10 +135,10 @@ def _problem(info: tarfile.TarInfo | None, name: str) -> str:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    """The names of all that is below a folder, a folder before what is in it. Raises OSError."""
+    """Yields the relative names of all files and folders, each folder before its contents. Raises OSError."""
 
     def refuse(error: OSError) -> None:
-        raise error  # a folder that cannot be read is not empty
+        raise error  # an unreadable folder must not count as empty
 
     for at, folders, files in os.walk(folder, onerror=refuse):
         folders.sort()

@@ -1,4 +1,4 @@
-"""The description of a job as it changes: its states with their times, in the shape of DescribeTrainingJob."""
+"""Records the states of a job with their times, in the form of DescribeTrainingJob."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ MESSAGES: Final = {
     RUNTIME_EXCEEDED: "Training job runtime exceeded MaxRuntimeInSeconds",
     WAIT_EXCEEDED: "Training job exceeded MaxWaitTimeInSeconds",
 }
-"""Of the steps, by `SecondaryStatus`."""
+"""Status messages by `SecondaryStatus`."""
 
 
 class StateRecorder:
-    """Writes the state of a job. Only who has its lock has one."""
+    """Writes the state of a job. Only the process that has the job's lock may create one."""
 
     def __init__(self, job: JobFolder, clock: Callable[[], float]) -> None:
-        """`clock` gives Unix seconds. Raises OSError."""
+        """`clock` returns Unix seconds. Raises OSError."""
         self._job, self._clock = job, clock
         self._state = job.state()
         self._trained = float(self._state.get("TrainingTimeInSeconds", 0))
         self._since: float | None = None
-        """Since when this start trains."""
+        """Unix seconds at which the containers of this start began; None while no container runs."""
 
     def begin(self, hosts: dict[str, Any]) -> None:
-        """The first state; `hosts`: how they are isolated, and what they are called."""
+        """Writes the first state; `hosts` describes the isolation and the names of the hosts. Raises OSError."""
         created = self._job.settings().created
         self._state = {
             "TrainingJobStatus": IN_PROGRESS,
@@ -51,7 +51,7 @@ class StateRecorder:
         self.step(STARTING)
 
     def step(self, secondary: str, status: str = "", message: str = "", **fields: Any) -> None:
-        """Go to another state. Raises OSError."""
+        """Writes a transition to another state. Raises OSError."""
         now = self._clock()
         transitions = self._state["SecondaryStatusTransitions"]
         if transitions:
@@ -64,13 +64,13 @@ class StateRecorder:
         self._job.write_state(self._state)
 
     def train(self) -> None:
-        """The containers start."""
+        """Writes that the containers start. Raises OSError."""
         self._since = self._clock()
         self._state.setdefault("TrainingStartTime", self._since)
         self.step(TRAINING)
 
     def end_training(self) -> None:
-        """The containers have ended; the next step writes it down."""
+        """Adds the training time after the containers have ended; the next `step` writes it."""
         if self._since is not None:
             self._trained += self._clock() - self._since
             self._since = None
@@ -82,14 +82,14 @@ class StateRecorder:
             }
 
     def fail(self, reason: str, **fields: Any) -> None:
-        """The job has failed. Raises OSError."""
+        """Writes that the job has failed. Raises OSError."""
         self.end_training()
         self.step(FAILED, FAILED, reason, FailureReason=reason, **fields)
 
     def trained_seconds(self) -> float:
-        """How long all starts together have trained."""
+        """Returns the seconds of training in all starts together."""
         return self._trained + (0.0 if self._since is None else self._clock() - self._since)
 
     def waited_seconds(self) -> float:
-        """Since the creation of the job."""
+        """Returns the seconds since the creation of the job."""
         return self._clock() - float(self._state["CreationTime"])

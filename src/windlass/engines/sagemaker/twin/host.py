@@ -1,8 +1,8 @@
-"""`python -m windlass.engines.sagemaker.twin.host`: one host, which runs the container and writes its log stream.
+"""Runs the container of one host and writes its log stream: `python -m windlass.engines.sagemaker.twin.host`.
 
-It reads a `HostSpec` as JSON from its standard input, so that no credential is on a command line or a disk. SIGTERM is
-forwarded to the container's first process; SIGUSR1 ends all of the host by SIGKILL. All of it ends with the manager.
-How the container ended is in `REPORT`.
+The process reads a `HostSpec` as JSON from standard input, so that no credential is on a command line or on disk.
+SIGTERM is forwarded to the container's first process; SIGUSR1 kills all processes of the host. The host ends with its
+manager. The exit code of the container is written to `REPORT`.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ from windlass.worker.netns import (
 from windlass.worker.protocol import NetworkSpec
 
 REPORT: Final = "report.json"
-"""In the folder of a host: `{"exit": 0}`, or `{"error": "..."}` where the container could not be started."""
+"""File in the folder of a host: `{"exit": 0}`, or `{"error": "..."}` if the container could not be started."""
 KILL: Final = signal.SIGUSR1
 HANDLER_SECONDS: Final = 5.0
-"""How long a program without a process table of its own may take from a stop until it handles SIGTERM; then SIGTERM
-ends it. In a process table of its own it would ignore that, as any container.
-"""
+"""Seconds after a stop in which a program without a PID namespace may install its SIGTERM handler. After that, SIGTERM
+is sent anyway and ends it; in a PID namespace, the program would ignore the signal, as in any container."""
 LOOK_SECONDS: Final = 0.02
 NOT_FOUND, NOT_RUNNABLE = 127, 126
-"""Exit codes of a container whose entry point cannot be executed, as shells have them."""
+"""Exit codes of a container whose entry point cannot be executed, as in shells."""
 OPT: Final = Path("/opt")
 READ_BYTES: Final = 1 << 16
 PR_SET_PDEATHSIG: Final = 1
@@ -53,42 +52,42 @@ PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """What a host is to run."""
+    """Settings of the process of a host."""
 
     name: str
-    """`algo-1`."""
+    """Name of the host, such as `algo-1`."""
     folder: str
-    """Of the host, with its `opt/ml`."""
+    """Folder of the host, which contains its `opt/ml`."""
     log: str
-    """File of its log stream."""
+    """File of the log stream."""
     command: list[str]
     environment: dict[str, str]
     is_isolated: bool
-    """Whether it has namespaces of its own."""
+    """Whether the host has its own namespaces."""
     hosts: dict[str, str]
-    """The address of each host of the job by its name."""
+    """Address of each host of the job by its name."""
     network: str = ""
-    """Path of the network namespace; empty for that of this machine."""
+    """Path of the network namespace; empty for the network of this machine."""
 
 
 class Host:
-    """This process, once it has read what it is to run."""
+    """The process of a host."""
 
     def __init__(self, spec: HostSpec) -> None:
         self._spec = spec
         self._pid = 0
         self._pending = 0
-        """The last signal that was not passed on yet; 0 for none."""
+        """The last signal that was not forwarded yet; 0 for none."""
         self._pending_since = 0.0
-        """When it came, in monotonic seconds."""
+        """Monotonic seconds at which the pending signal arrived."""
         self._signalled, wakes = os.pipe()
-        """Readable once a signal has come: one that comes right before or during a `select` would not end its wait."""
+        """Pipe that becomes readable on a signal: a signal right before or during a `select` would not interrupt it."""
         for one in (self._signalled, wakes):
             os.set_blocking(one, False)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
 
     def run(self) -> dict[str, Any]:
-        """Run the container to its end; returns the report. Raises OSError where it cannot be started."""
+        """Runs the container to its end and returns the report. Raises OSError if the container cannot be started."""
         for number in (signal.SIGTERM, KILL):
             signal.signal(number, self._forward)
         process.adopt_orphans()
@@ -106,10 +105,10 @@ class Host:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Pass the pending signal on, once the container can take it.
+        """Forwards the pending signal once the container handles it.
 
-        The kernel keeps a signal from the first process of a process table that has no handler for it: a stop while
-        an interpreter starts would be lost, and the container would run until it is killed.
+        The kernel drops a signal to the first process of a PID namespace that has no handler for it. A stop during the
+        start of an interpreter would be lost, and the container would run until it is killed.
         """
         if not self._pending or not self._pid:
             return
@@ -122,7 +121,7 @@ class Host:
     # -- namespaces ---------------------------------------------------------------------------------------------------
 
     def _isolate(self) -> None:
-        """Have host name, mounts and process table of its own; the last for children. Raises OSError."""
+        """Enters namespaces for the host name, the mounts and the processes of children. Raises OSError."""
         spec = self._spec
         if spec.network:
             enter(NetworkSpec(spec.network, spec.name, spec.hosts), spec.folder)
@@ -134,7 +133,7 @@ class Host:
         show_ml(Path(spec.folder))
 
     def _show_hosts(self) -> None:
-        """The hosts of the job, and what this machine knows by name: its network is shared."""
+        """Mounts an /etc/hosts with the hosts of the job and the entries of this machine, whose network is shared."""
         known = Path("/etc/hosts")
         if not known.exists():
             return
@@ -147,7 +146,9 @@ class Host:
     # -- the container ------------------------------------------------------------------------------------------------
 
     def _start(self) -> tuple[int, str]:
-        """Fork the first process of the container; returns where its output is read, and an error of its start."""
+        """Forks the first process of the container; returns the descriptor of its output, and an error of its start or
+        "".
+        """
         output, its_output = os.pipe()
         error, its_error = os.pipe()
         here, alive = os.pipe()
@@ -157,22 +158,22 @@ class Host:
             self._become_container(here, its_output, its_error)
         for one in (its_output, its_error, here):
             os.close(one)
-        # It ends when the container's own program runs: before that, the child has handlers of this process, which
-        # would take a signal and do nothing.
+        # The pipe closes when the container's program is executed. Before that, the child still has the signal handlers
+        # of this process, which would swallow a signal.
         with open(error, "rb") as file:
             problem = file.read().decode(errors="replace")
         self._pid = pid
         return output, problem
 
     def _become_container(self, here: int, output: int, error: int) -> None:
-        """Runs in the child, and does not return."""
+        """Executes the container's program. Runs in the child and does not return."""
         spec = self._spec
         try:
             for number in (signal.SIGTERM, KILL, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
             call("prctl", ctypes.c_int(PR_SET_PDEATHSIG), ctypes.c_ulong(signal.SIGKILL), what="end with its host")
-            if select.select([here], [], [], 0)[0]:  # the host died before that
+            if select.select([here], [], [], 0)[0]:  # the parent died before prctl took effect
                 os._exit(1)
             if spec.is_isolated:
                 mount("proc", "/proc", "proc", 0)
@@ -189,7 +190,7 @@ class Host:
             os._exit(NOT_FOUND if isinstance(problem, FileNotFoundError) else NOT_RUNNABLE)
 
     def _pump(self, output: int, log: LogWriter) -> None:
-        """Write the output to the log until the first process has ended."""
+        """Writes the output to the log until the first process has ended."""
         ended = os.pidfd_open(self._pid)
         watched = [output, ended, self._signalled]
         try:
@@ -201,7 +202,7 @@ class Host:
                 if output in ready:
                     if data := os.read(output, READ_BYTES):
                         log.feed(data)
-                    else:  # nothing can write to it any more
+                    else:  # no process can write to the pipe any more
                         watched.remove(output)
                 elif ended in ready:
                     return
@@ -209,7 +210,9 @@ class Host:
             os.close(ended)
 
     def _wait(self, output: int, log: LogWriter) -> int:
-        """Collect the first process, end what it has left, and log what is still in the pipe; returns its exit code."""
+        """Waits for the first process, kills its remaining descendants, logs the rest of the pipe, and returns its exit
+        code.
+        """
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         self._pid = 0
         process.end_descendants()
@@ -217,15 +220,16 @@ class Host:
         try:
             while data := os.read(output, READ_BYTES):
                 log.feed(data)
-        except BlockingIOError:  # a process that cannot be ended still holds it
+        except BlockingIOError:  # a process that cannot be killed still has the pipe open
             pass
         return code if code >= 0 else 128 - code
 
 
 def _has_handler(pid: int, number: int) -> bool:
-    """Whether a process handles a signal, by its status in the process table that this one sees."""
+    """Whether a process handles a signal, according to /proc; True if the process has gone."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()  # the name of a process may be any bytes
+        # read as bytes: the name of a process may be any bytes
+        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except OSError:
         return True
     caught = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigCgt:")), 0)
@@ -233,7 +237,8 @@ def _has_handler(pid: int, number: int) -> bool:
 
 
 def unshare() -> None:
-    """Have namespaces for host name, mounts, and the processes of children; in one for users where this is not root.
+    """Creates namespaces for the host name, the mounts and the processes of children; as non-root user, also a user
+    namespace.
 
     Raises OSError.
     """
@@ -248,9 +253,12 @@ def unshare() -> None:
 
 
 def show_ml(folder: Path) -> None:
-    """Mount `opt/ml` of a host's folder at /opt/ml, beside what else this machine has in /opt. Raises OSError."""
+    """Mounts `opt/ml` of a host's folder at /opt/ml; other entries of this machine's /opt stay visible. Raises
+    OSError.
+    """
     target = OPT / "ml"
-    source = os.open(folder / "opt/ml", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # it may be below /opt itself
+    # opened before the mount, which may hide the folder if it is below /opt
+    source = os.open(folder / "opt/ml", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     if not target.is_dir():
         others = os.open(OPT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         mount("tmpfs", str(OPT), "tmpfs", 0)
@@ -274,7 +282,7 @@ def _show(one: Path, at: Path) -> None:
 
 
 def _probe(folder: Path) -> None:
-    """Raises OSError where this machine does not allow what `is_isolated` needs."""
+    """Raises OSError if this machine does not allow the namespaces and mounts that `is_isolated` needs."""
     unshare()
     socket.sethostname("algo-1")
     show_ml(folder)
@@ -291,7 +299,9 @@ def _probe(folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run what is asked for by standard input, or probe with a folder that has `opt/ml`."""
+    """Runs the host that standard input describes; with an argument, a folder that has `opt/ml`, only tests
+    isolation.
+    """
     if arguments:
         try:
             _probe(Path(arguments[0]))

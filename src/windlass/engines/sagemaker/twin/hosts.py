@@ -1,4 +1,6 @@
-"""Starts the hosts of one start of a job, signals them, and reads how they ended. The hosts are `host.py`."""
+"""Starts the hosts of one start of a job, signals them, and reads how they ended. Each host is a process of
+`host.py`.
+"""
 
 from __future__ import annotations
 
@@ -23,42 +25,43 @@ from windlass.worker import process
 from windlass.worker.process import Birth
 
 BASE_DIR: Final = "SAGEMAKER_BASE_DIR"
-"""Variable of the toolkit: its folder in place of /opt/ml. Without namespaces it also marks the processes of a host."""
+"""Variable of the SageMaker training toolkit: the folder to use in place of /opt/ml. Without namespaces, it also
+identifies the processes of a host."""
 
 OWN_PARTS: Final = 4
-"""Of the path of a host's /opt/ml in its job's folder: the start, the host, `opt` and `ml`."""
+"""Number of path components of a host's /opt/ml below `starts`: the start, the host, `opt` and `ml`."""
 END_SECONDS: Final = 30.0
-"""In which processes must have ended after SIGKILL."""
+"""Seconds in which processes must end after SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """What the hosts of a job are called, and how they reach each other."""
+    """Names, addresses and networks of the hosts of a job."""
 
     names: tuple[str, ...]
-    """In `resourceconfig.json`: `algo-1`, or addresses where names cannot be resolved."""
+    """Names in `resourceconfig.json`: `algo-1`, or addresses if names cannot be resolved."""
     addresses: Mapping[str, str]
-    """Address of each `algo-1` by its name."""
+    """Address of each host by its name, such as `algo-1`."""
     interface: str
     namespaces: tuple[str, ...] = ()
-    """Paths of their network namespaces; none where they share the network of this machine."""
+    """Paths of the hosts' network namespaces; empty if they share the network of this machine."""
 
 
 def shared_network(count: int, isolation: str) -> HostNames:
-    """Of hosts that share the network of this machine, each with a loopback address of its own."""
+    """Returns the names of hosts that share the network of this machine; each has a separate loopback address."""
     addresses = {f"algo-{at + 1}": f"127.0.0.{at + 2}" for at in range(count)}
     names = addresses.keys() if isolation == NAMESPACES else addresses.values()
     return HostNames(tuple(names), addresses, "lo")
 
 
 def isolated_network(job: JobFolder, count: int) -> NetworkStep:
-    """The network of a job whose hosts reach nothing but each other."""
+    """Returns the network of a job whose hosts can reach only each other."""
     names = [f"algo-{at + 1}" for at in range(count)]
     return netns.describe(job.name, str(job.path.resolve()), count, None, names)
 
 
 def isolated_names(network: NetworkStep) -> HostNames:
-    """Of hosts in such a network."""
+    """Returns the names of hosts in an isolated network."""
     addresses = {node.host: node.address for node in network.nodes}
     paths = tuple(one.namespace for one in netns.node_specs(network))
     return HostNames(tuple(addresses), addresses, netns.INTERFACE, paths)
@@ -74,16 +77,18 @@ class RunningHost:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all of it has ended."""
+        """Whether the process of the host has ended."""
         return self.popen.poll() is not None
 
     def send(self, number: int) -> None:
-        """SIGTERM to the container's first process, or `KILL` to all of it; what it has written is logged."""
+        """Sends SIGTERM to the container's first process, or `KILL` to all processes; remaining output is logged in
+        both cases.
+        """
         if not self.has_ended:
             self.popen.send_signal(number)
 
     def outcome(self) -> tuple[int, str]:
-        """Exit code of the container, once it has ended; and what kept it from running, or from ending by itself."""
+        """Returns the exit code of an ended container, and the error if it could not be run or its host was killed."""
         try:
             report = json.loads((self.folder / REPORT).read_bytes())
         except (OSError, ValueError):
@@ -92,7 +97,7 @@ class RunningHost:
 
 
 class HostStarter:
-    """Starts hosts of one job."""
+    """Starts the hosts of one job."""
 
     def __init__(self, job: JobFolder, request: Request, names: HostNames, environ: Mapping[str, str]) -> None:
         self._job, self._request, self._names = job, request, names
@@ -100,16 +105,16 @@ class HostStarter:
         self._environment = layout.environment(request, job.arn, self._settings.python, environ)
 
     def make(self, start: int) -> list[Path]:
-        """Make the folders of all hosts. Raises OSError."""
+        """Creates the folders of all hosts. Raises OSError."""
         folders = [self._job.host(start, name) for name in self._names.addresses]
         for folder, name in zip(folders, self._names.names, strict=True):
             layout.make_host(folder, self._request, name, self._names.names, self._names.interface)
         return folders
 
     def start(self, folders: Sequence[Path], second: int) -> list[RunningHost]:
-        """Start the containers; `second` is part of the names of their log streams. Raises OSError.
+        """Starts the containers; `second` is part of the names of their log streams. Raises OSError.
 
-        To be called by the main thread: the hosts end with the thread that started them.
+        Must be called by the main thread: the hosts end with the thread that started them.
         """
         return [self._start(number, folder, second) for number, folder in enumerate(folders)]
 
@@ -140,9 +145,9 @@ class HostStarter:
 
 
 def end_leftovers(job: JobFolder) -> bool:
-    """SIGKILL the processes of hosts whose manager was killed, and wait for their end; whether none is left.
+    """Kills the processes of hosts whose manager was killed, waits for their end, and removes their network.
 
-    Then their network is removed.
+    Returns whether all processes have ended and the network is removed.
     """
     folders = [str(one.resolve() / layout.ML) for one in (job.path / "starts").glob("*/*")]
     until = time.monotonic() + END_SECONDS
@@ -159,18 +164,20 @@ def end_leftovers(job: JobFolder) -> bool:
 
 
 def _is_of(pid: int, folders: Sequence[str]) -> bool:
-    """Whether a process has one of these folders as /opt/ml: mounted there, or by its environment."""
+    """Whether a process has one of these folders as /opt/ml, by its mounts or its environment."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         mounts = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
     except OSError:
         return False
-    # The fourth column is the folder below the root of its file system, the fifth where it is mounted.
+    # Columns of mountinfo: 3 is the folder below the root of its file system, 4 the mount point.
     roots = [columns[3].replace("\\040", " ") for columns in mounts if columns[4] == "/opt/ml"]
     is_mounted = any(_is_at(root, folder) for folder in folders for root in roots)
     return is_mounted or any(f"{BASE_DIR}={folder}".encode() in variables for folder in folders)
 
 
 def _is_at(root: str, folder: str) -> bool:
-    """Whether a folder below the root of its file system is that of a host: not just any that is called /opt/ml."""
+    """Whether `root`, a path below the root of its file system, is a host's folder. Other mounts at /opt/ml do not
+    count.
+    """
     return folder.endswith(root) and Path(root).parts[-OWN_PARTS:] == Path(folder).parts[-OWN_PARTS:]

@@ -1,4 +1,4 @@
-"""What a host finds below /opt/ml, and the environment of its container."""
+"""Creates the files below /opt/ml of a host, and the environment and command of its container."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from windlass.engines.sagemaker.service import Request
 
 FOLDERS: Final = ("input/config", "input/data", "model", "output/data", "code", "checkpoints")
 GROUP: Final = "homogeneousCluster"
-"""Name that SageMaker gives the only group of a job whose instances are all of one type."""
+"""SageMaker's name for the only instance group of a job whose instances are of one type."""
 ML: Final = Path("opt/ml")
-"""Below the folder of a host."""
+"""Path of /opt/ml in the folder of a host."""
 
 
 def make_host(folder: Path, request: Request, host: str, hosts: Sequence[str], interface: str) -> None:
-    """Make /opt/ml of one host below its folder, without data. Raises OSError."""
+    """Creates /opt/ml of one host in its folder, without data. Raises OSError."""
     ml = folder / ML
     for name in FOLDERS:
         (ml / name).mkdir(parents=True, exist_ok=True)
@@ -34,13 +34,13 @@ def make_host(folder: Path, request: Request, host: str, hosts: Sequence[str], i
 
 
 def checkpoint_path(request: Request) -> str | None:
-    """Where a container keeps its checkpoints, relative to /opt/ml; None for a job without."""
+    """Returns the folder of the container's checkpoints relative to /opt/ml; None for a job without checkpoints."""
     config = request.get("CheckpointConfig")
     return None if config is None else str(PurePosixPath(config["LocalPath"]).relative_to(OPT))
 
 
 def environment(request: Request, arn: str, python: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Of the container: a clean one, the variables of the request, and those of AWS, which stand for the role."""
+    """Returns the environment of the container: the variables of the request, and those of AWS in place of the role."""
     return {
         "PATH": os.pathsep.join([os.path.dirname(python), environ.get("PATH", os.defpath)]),  # noqa: PTH120 - a string
         "HOME": environ.get("HOME", "/root"),
@@ -53,14 +53,14 @@ def environment(request: Request, arn: str, python: str, environ: Mapping[str, s
 
 
 def command(request: Request, base: str) -> list[str]:
-    """Entry point of the container and its arguments, with `base` in place of /opt/ml at the beginning of a word."""
+    """Returns the container's entry point and arguments; `base` replaces /opt/ml at the beginning of a word."""
     algorithm = request["AlgorithmSpecification"]
     words = [*algorithm.get("ContainerEntrypoint", ["train"]), *algorithm.get("ContainerArguments", [])]
     return [base + word.removeprefix(OPT) if word.startswith(f"{OPT}/") else word for word in words]
 
 
 def is_plain(root: Path, name: str) -> bool:
-    """Whether all that leads to a folder below the root is folders, and no link: a container may have made one."""
+    """Whether every component of a path below the root is a folder. A container may have replaced one by a link."""
     parts = name.split("/")
     paths = [root.joinpath(*parts[: at + 1]) for at in range(len(parts))]
     return all(path.is_dir() and not path.is_symlink() for path in paths)

@@ -1,6 +1,7 @@
-"""Log streams: written by the process of a host, one JSON line for each line of output, and read page by page.
+"""Log streams: the process of a host writes one JSON line for each line of output; readers get them in pages.
 
-A line is `[milliseconds, text]`. One that was cut off by the end of its writer has no newline, and is not read.
+Each JSON line is `[milliseconds, text]`. A last line without a newline was cut off by the end of its writer, and is
+ignored.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Final
 from windlass.engines.sagemaker.service import VALIDATION, LogPage, Refused
 
 MAX_LINE_BYTES: Final = 256 << 10
-"""Of one event of CloudWatch Logs."""
+"""Maximum bytes of one event of CloudWatch Logs."""
 PAGE_BYTES: Final = 1 << 20
-"""Of a stream that are read at once, and a line more."""
+"""Bytes of a stream that one page reads, up to the end of a line."""
 STREAM: Final = re.compile(r"(?P<job>[^/]+)/(?P<file>algo-[0-9]+-[0-9]+)")
 
 
@@ -25,14 +26,14 @@ class LogWriter:
     """Writes one stream. Single-threaded."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """`clock` gives Unix seconds. Raises OSError, also where the file exists."""
+        """`clock` returns Unix seconds. Raises OSError, also if the file exists."""
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._clock = clock
         self._rest = b""
         self._last = 0
 
     def feed(self, data: bytes) -> None:
-        """Write the lines that are whole with these bytes of output. Raises OSError."""
+        """Adds bytes of output and writes the complete lines. Raises OSError."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         while len(self._rest) > MAX_LINE_BYTES:
             piece, self._rest = _cut(self._rest)
@@ -40,7 +41,7 @@ class LogWriter:
         self._write(lines)
 
     def close(self) -> None:
-        """Write what has no newline. Raises OSError."""
+        """Writes the remaining output, which has no newline. Raises OSError."""
         if self._rest:
             self._write([self._rest])
         os.close(self._file)
@@ -62,15 +63,15 @@ class LogWriter:
 
 
 def _cut(line: bytes) -> tuple[bytes, bytes]:
-    """The longest beginning of a line that one event holds and that ends with a whole character, and the rest."""
+    """Splits a line after the last complete character that fits into one event."""
     at = MAX_LINE_BYTES
-    while at > MAX_LINE_BYTES - 4 and line[at] & 0xC0 == 0x80:  # inside a character of UTF-8
+    while at > MAX_LINE_BYTES - 4 and line[at] & 0xC0 == 0x80:  # inside a UTF-8 character
         at -= 1
     return line[:at], line[at:]
 
 
 def streams(folder: Path, job: str) -> list[str]:
-    """The streams of a job, in the order of their starts and hosts."""
+    """Returns the streams of a job, in the order of their starts and hosts."""
     try:
         files = [one.name for one in folder.iterdir()]
     except FileNotFoundError:
@@ -80,7 +81,7 @@ def streams(folder: Path, job: str) -> list[str]:
 
 
 def read_page(path: Path, since: int, token: str | None) -> LogPage:
-    """A page of a stream; see `Service.read_log`. Raises Refused, OSError."""
+    """Returns a page of a stream, with arguments as `Service.read_log`. Raises Refused, OSError."""
     with path.open("rb") as file:
         start = _offset(file.fileno(), token)
         file.seek(start)

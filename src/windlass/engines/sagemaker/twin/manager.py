@@ -1,6 +1,7 @@
-"""The manager of a job: a process that takes it from its creation to its end, over all its starts.
+"""Manager of a job: the process that runs it from its creation to its end, over all starts of its hosts.
 
-Whatever ends it ends its hosts too; the next command that reads the job then finds the lock free, and fails the job.
+If the manager is killed, its hosts end too. The next command that reads the job then finds the lock free, and marks the
+job as failed.
 """
 
 from __future__ import annotations
@@ -46,22 +47,21 @@ from windlass.errors import WindlassError
 
 LOOK_SECONDS: Final = 0.05
 UPLOAD_SECONDS: Final = 1.0
-"""Between two looks for checkpoints that have changed."""
+"""Seconds between two scans for changed checkpoints."""
 FAILURE_GRACE_SECONDS: Final = 30.0
-"""Between SIGTERM and SIGKILL for the other hosts of a job that has failed, at most: one that is killed has no end in
-its log, and the run takes it for lost.
-"""
+"""Maximum seconds between SIGTERM and SIGKILL for the other hosts of a failed job. The log of a killed host has no end,
+and the run counts the host as lost."""
 FAILED_HOST = "host failed"
-"""An ending beside those that are a `SecondaryStatus`."""
+"""Reason for the end of a start that is no `SecondaryStatus`."""
 Result = TypeVar("Result")
 
 
 class Ended(Exception):
-    """The job has to end now; the argument is the `SecondaryStatus` of its end, or `INTERRUPTED`."""
+    """The job must end now; the argument is its final `SecondaryStatus`, or `INTERRUPTED`."""
 
 
 class Manager:
-    """Of one job. To be used by the main thread of a process, which has the lock."""
+    """Runs one job. Must be used by the main thread of a process that has the job's lock."""
 
     def __init__(self, job: JobFolder, environ: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:
         self._job, self._clock = job, clock
@@ -78,12 +78,12 @@ class Manager:
         self._transfers = Transfers(state)
         self._left_out: list[str] = []
         self._second = 0
-        """Of the newest log streams."""
+        """Unix seconds in the names of the newest log streams."""
         self._failed: RunningHost | None = None
-        """The first host that failed."""
+        """The first host that failed, or None."""
 
     def run(self) -> None:
-        """Take the job to its end. Raises OSError where its state cannot be written."""
+        """Runs the job to its end. Raises OSError if its state cannot be written."""
         self._recorder.begin(
             {
                 "isolation": self._settings.isolation,
@@ -94,7 +94,7 @@ class Manager:
         )
         try:
             asyncio.run(self._run())
-        except Ended as ended:  # before its first container
+        except Ended as ended:  # the job ended before its first container
             self._recorder.step(ended.args[0], STOPPED)
         except WindlassError as error:
             self._recorder.fail(f"ClientError: {error.message}")
@@ -113,7 +113,9 @@ class Manager:
         await self._finish(ending, folders)
 
     async def _run_starts(self) -> tuple[str, list[Path]]:
-        """Run the containers until no further start follows; returns why they were ended, and the last folders."""
+        """Runs the containers until no further start follows; returns why they were ended, and the folders of the last
+        start.
+        """
         if self._network is not None:
             netns.make(self._network, self._job.path)
         start = 1
@@ -149,7 +151,7 @@ class Manager:
     # -- why to end ---------------------------------------------------------------------------------------------------
 
     def _ending(self) -> str:
-        """Why the job has to end now; empty where it has not."""
+        """Returns why the job must end now, or ""."""
         limits = self._request["StoppingCondition"]
         if self._job.is_marked(STOP):
             return STOPPED
@@ -160,7 +162,7 @@ class Manager:
         return ""
 
     async def _or_end(self, work: Awaitable[Result]) -> Result:
-        """The result of some work, which is given up where the job has to end. Raises Ended."""
+        """Returns the result of `work`, which is cancelled if the job must end. Raises Ended."""
         task = asyncio.ensure_future(work)
         while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
             if ending := self._ending():
@@ -173,7 +175,7 @@ class Manager:
     # -- training -----------------------------------------------------------------------------------------------------
 
     async def _train(self, folders: Sequence[Path], uploads: Sequence[CheckpointUploads]) -> str:
-        """Run the containers to their end; returns why they were ended, empty where they were not."""
+        """Runs the containers to their end; returns why they were ended, or "" if they ended by themselves."""
         self._second = max(int(self._clock()), self._second + 1)
         self._recorder.train()
         hosts = self._starter.start(folders, self._second)
@@ -183,7 +185,7 @@ class Manager:
             ending = await self._until_ended(hosts)
         finally:
             have_ended.set()
-            await uploading  # rather than cancelled: the last upload must not meet the threads of one that was given up
+            await uploading  # Not cancelled: threads of a cancelled upload would run in parallel with the last one.
         self._recorder.end_training()
         try:
             for one in uploads:
@@ -225,8 +227,8 @@ class Manager:
             host.popen.wait()
 
     async def _upload_continuously(self, uploads: Sequence[CheckpointUploads], have_ended: asyncio.Event) -> None:
-        """Upload checkpoints as they are written. What fails is repeated, at the latest when the containers have ended:
-        then a failure is one of the job.
+        """Uploads checkpoints while they are written. A failed upload is repeated; after the containers have ended, a
+        failure fails the job.
         """
         while uploads and not have_ended.is_set():
             with suppress(TimeoutError):
@@ -241,7 +243,7 @@ class Manager:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def _finish(self, ending: str, folders: Sequence[Path]) -> None:
-        """Upload what the containers have left, and go to the last state."""
+        """Uploads the artifacts of the containers, and writes the last state."""
         self._recorder.step(UPLOADING)
         artifacts = Artifacts(self._request, folders, self._transfers, self._job.path / "upload")
         reason = "" if self._failed is None else _failure_reason(self._failed)
@@ -261,7 +263,7 @@ class Manager:
             self._recorder.step(ending, STOPPED, **fields)
         else:
             self._recorder.step(COMPLETED, COMPLETED, **fields)
-        shutil.rmtree(self._job.path / "starts", ignore_errors=True)  # the artifacts have all that is kept
+        shutil.rmtree(self._job.path / "starts", ignore_errors=True)  # the artifacts contain all files that are kept
 
 
 def _failure_reason(host: RunningHost) -> str:
@@ -272,7 +274,9 @@ def _failure_reason(host: RunningHost) -> str:
 
 
 def main(folder: str, lock: str) -> int:
-    """Manage the job of a folder. The descriptor of its lock was inherited: it is free when this process has ended."""
+    """Manages the job of a folder. `lock` is an inherited descriptor, so that the lock is released when this process
+    ends.
+    """
     os.set_inheritable(int(lock), False)
     Manager(JobFolder(Path(folder)), os.environ).run()
     return 0

@@ -1,6 +1,6 @@
-"""SageMaker on this machine: training jobs whose hosts are processes, by the contract that containers have there.
+"""Emulates SageMaker on this machine: training jobs whose hosts are processes with SageMaker's container contract.
 
-What a job needs of the machine is in `job.py`; what differs from SageMaker is in decision 0069.
+The files of a job are described in `job.py`; differences to SageMaker in decision 0069.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from windlass.storage.files import write_whole
 from windlass.worker import process
 
 FOLDER: Final = "sagemaker-local"
-"""Of all jobs, in the folder of this user's records."""
+"""Folder of all jobs, in the folder of this user's records."""
 ALLOWED: Final = ".namespaces"
-"""File there: where hosts were seen to get namespaces, so that no interpreter is started to find it out again."""
+"""File in the folder of jobs: the environments in which namespaces are known to work, which saves a test."""
 GRACE_SECONDS: Final = 120.0
-"""Between SIGTERM and SIGKILL, as SageMaker has it."""
+"""Seconds between SIGTERM and SIGKILL, as in SageMaker."""
 PROBE_SECONDS: Final = 120.0
 
 
 class Twin(Service):
-    """Training jobs on this machine. A job goes on when the process that created it has ended."""
+    """Training jobs on this machine. A job continues after the process that created it has ended."""
 
     poll_seconds = 0.1
     logs_are_prompt = True
@@ -73,9 +73,9 @@ class Twin(Service):
         python: str = sys.executable,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Jobs are kept below `home`. Of `environ`, containers get PATH, HOME and what begins with `AWS_`: it stands
-        for the role. `isolation` is `namespaces` or `folders`; by default what this machine allows. The folder of the
-        interpreter `python` is the first of the container's PATH.
+        """`home`: folder below which jobs are stored. `environ`: source of the containers' PATH, HOME and `AWS_*`
+        variables, which replace the role. `isolation`: `namespaces` or `folders`; by default, whichever this machine
+        allows. `python`: interpreter whose folder comes first in the containers' PATH.
         """
         self._root = home / FOLDER
         self._environ = dict(environ)
@@ -88,7 +88,9 @@ class Twin(Service):
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     def create(self, request: Request) -> None:
-        """See `Service`. Raises EngineError where the folder of jobs cannot be written."""
+        """Creates a job. Raises Refused with `IN_USE` if it exists, EngineError if the folder of jobs cannot be
+        written.
+        """
         body: dict[str, Any] = json.loads(json.dumps(request))
         self._find_isolation()
         if body.get("EnableNetworkIsolation"):
@@ -106,14 +108,16 @@ class Twin(Service):
                 os.close(lock)
 
     def describe(self, name: str) -> Description:
-        """See `Service`. Beside the fields of SageMaker, it has `WindlassHosts`, and what was not uploaded."""
+        """Returns SageMaker's description of a job, with the additional fields `WindlassHosts` and
+        `WindlassLeftOut`.
+        """
         job = self._job(name)
         with system_errors(str(job.path)):
             state = self._state(job)
             if state.get("TrainingJobStatus") not in ENDED and job.is_marked(STOP):
                 state |= {"TrainingJobStatus": STOPPING}
             request = job.request()
-            request.pop("Tags", None)  # a description has none
+            request.pop("Tags", None)  # descriptions contain no tags
             created = job.settings().created
         return {
             **request,
@@ -133,9 +137,9 @@ class Twin(Service):
             self._job(name).mark(STOP)
 
     def interrupt(self, name: str) -> None:
-        """Take the hosts of a job on spot capacity away, as SageMaker may at any time; they are started again.
+        """Interrupts a job on spot capacity, as SageMaker may at any time; its hosts are started again.
 
-        Raises Refused with `VALIDATION` for other jobs, and where none of its containers runs.
+        Raises Refused with `VALIDATION` for other jobs, and if no container is running.
         """
         found = self._require_running(name)
         if not found.get("EnableManagedSpotTraining"):
@@ -146,23 +150,23 @@ class Twin(Service):
             self._job(name).mark(INTERRUPT)
 
     def delete(self, name: str) -> None:
-        """See `Service`. Raises Refused with `VALIDATION` for a job that has not ended."""
+        """Deletes an ended job. Raises Refused with `VALIDATION` if the job has not ended."""
         status = self.describe(name)["TrainingJobStatus"]
         if status not in ENDED:
             raise Refused(VALIDATION, f"the training job {name} is in status {status}", "stop it first")
         job = self._job(name)
         with system_errors(name):
-            lock = job.lock(waits=True)  # the manager may be removing the folders of its hosts
+            lock = job.lock(waits=True)  # the manager may still be removing the folders of its hosts
             try:
                 gone = self._root / f".gone-{secrets.token_hex(8)}"
-                job.path.rename(gone)  # at once: half a job is none
+                job.path.rename(gone)  # renamed first, so that a job is never half deleted
                 shutil.rmtree(gone)
             finally:
                 if lock is not None:
                     os.close(lock)
 
     def close(self) -> None:
-        """See `Service`: there is nothing to release."""
+        """Does nothing: there are no connections."""
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
@@ -173,7 +177,9 @@ class Twin(Service):
             return logs.streams(job.logs, job.name)
 
     def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
-        """See `Service`. A token is a number of bytes. Raises Refused with `VALIDATION` for an unknown stream."""
+        """Returns a page of a stream. Tokens are byte offsets. Raises Refused with `VALIDATION` for an unknown
+        stream.
+        """
         found = logs.STREAM.fullmatch(stream)
         if found is None:
             raise Refused(VALIDATION, f"{stream[:200]!r} is no log stream", "they are called NAME/algo-1-SECONDS")
@@ -187,7 +193,7 @@ class Twin(Service):
     # -- a job --------------------------------------------------------------------------------------------------------
 
     def _job(self, name: str) -> JobFolder:
-        """Raises Refused where there is no such job."""
+        """Returns the folder of a job. Raises Absent if the job does not exist."""
         job = JobFolder(self._root / name) if NAME.fullmatch(name) else None
         if job is None or not job.exists():
             raise Absent(VALIDATION, f"Requested resource not found: there is no training job {name[:80]!r}")
@@ -200,13 +206,13 @@ class Twin(Service):
         return found
 
     def _state(self, job: JobFolder) -> dict[str, Any]:
-        """The state of a job; one whose manager has been killed is failed first."""
+        """Returns the state of a job; marks the job as failed first if its manager was killed."""
         state = job.state()
         if state.get("TrainingJobStatus") in ENDED or (lock := job.lock()) is None:
             return state
         try:
             recorder = StateRecorder(job, self._clock)
-            state = job.state()  # it may have ended meanwhile
+            state = job.state()  # the job may have ended meanwhile
             if state.get("TrainingJobStatus") not in ENDED:
                 left = "" if end_leftovers(job) else "; some processes of its hosts could not be ended"
                 if not state:
@@ -217,7 +223,7 @@ class Twin(Service):
             os.close(lock)
 
     def _make(self, job: JobFolder, body: dict[str, Any], settings: Settings) -> int:
-        """Make the folder of a job, whole under its name or not at all; returns the descriptor of its lock.
+        """Creates the folder of a job atomically and returns the descriptor of its lock.
 
         Raises Refused, OSError.
         """
@@ -225,7 +231,7 @@ class Twin(Service):
         try:
             made.make(body, settings)
             lock = made.lock()
-            assert lock is not None  # no other process knows the folder
+            assert lock is not None  # no other process uses the new folder yet
             try:
                 made.path.rename(job.path)
             except OSError as error:
@@ -239,7 +245,9 @@ class Twin(Service):
         return lock
 
     def _start_manager(self, job: JobFolder, lock: int) -> None:
-        """A process of its own session, so that neither a closed terminal nor Ctrl-C reaches it. Raises OSError."""
+        """Starts the manager in a separate session, so that closing the terminal or Ctrl-C does not end it. Raises
+        OSError.
+        """
         command = [sys.executable, "-m", "windlass.engines.sagemaker.twin", str(job.path), str(lock)]
         with (job.path / "manager.log").open("ab") as log:
             popen = subprocess.Popen(
@@ -252,10 +260,10 @@ class Twin(Service):
                 pass_fds=[lock],
                 env=self._environ,
             )
-        popen.returncode = 0  # it outlives this process, which does not wait for it
+        popen.returncode = 0  # The manager outlives this process, which does not wait for it.
 
     def _require_networks(self) -> None:
-        """Raises Refused where hosts cannot have a network of their own."""
+        """Raises Refused if hosts cannot have separate networks on this machine."""
         path = netns.search_path(self._environ.get("PATH"))
         if self._isolation == NAMESPACES and os.geteuid() == 0 and shutil.which("ip", path=path) is not None:
             return
@@ -266,7 +274,7 @@ class Twin(Service):
         )
 
     def _find_isolation(self) -> None:
-        """Find out whether this machine allows namespaces; that it does is kept until its next start."""
+        """Tests whether this machine allows namespaces; a positive result is stored until the next boot."""
         if self._isolation:
             return
         known, here = self._root / ALLOWED, _whereabouts()
@@ -295,7 +303,9 @@ class Twin(Service):
 
 
 def _whereabouts() -> str:
-    """What decides whether namespaces are allowed: this boot, the user, and the container that this process is in."""
+    """Returns the facts that decide whether namespaces are allowed: boot id, user and container of this process; "" if
+    unknown.
+    """
     with suppress(OSError):
         own = " ".join(str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("user", "mnt"))
         return f"{process.boot_id()} {os.geteuid()} {own}"

@@ -1,6 +1,6 @@
-"""Copies of a job between its hosts and stores, by `windlass.storage`: channels, checkpoints, and what is uploaded.
+"""Copies channels, checkpoints and artifacts of a job between its hosts and stores, with `windlass.storage`.
 
-Unlike `windlass data copy`, they leave no manifest at their destination: a script would take it for a part of its data.
+Unlike `windlass data copy`, these copies write no manifest at the destination: a script would read it as data.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from windlass.storage.progress import Copied
 
 
 class _Selected(Place):
-    """Some files of a place, which may have other names."""
+    """Selected files of a place, possibly under other names."""
 
     def __init__(self, place: Place, files: Mapping[str, Entry]) -> None:
-        """`files`: name → the entry as the place lists it."""
+        """`files` maps names to the entries that the place lists."""
         self.address = place.address
         self._place, self._files = place, files
 
@@ -50,17 +50,17 @@ class _Selected(Place):
 
 
 class Transfers:
-    """Copies of one job. `state` is a folder of it for what is known of unfinished uploads."""
+    """Copies of one job. `state` is a folder for the state of unfinished uploads."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
 
     def open(self, address: Address) -> Place:
-        """The place of an address. Raises StorageError, MissingPart."""
+        """Opens the place of an address. Raises StorageError, MissingPart."""
         return open_place(address, self._state)
 
     async def copy(self, source: Place, files: Mapping[str, Entry], destination: Address) -> Copied:
-        """Copy these files of a place, each verified. Raises StorageError where nothing more can be copied."""
+        """Copies and verifies these files of a place. Raises StorageError if no more files can be copied."""
         with system_errors(str(destination)), tempfile.TemporaryDirectory(dir=self._state) as folder:
             with Journal(Path(folder) / "journal.jsonl") as journal:
                 into = self.open(destination)
@@ -73,21 +73,23 @@ class Transfers:
         return done
 
     async def fetch(self, uri: str, folder: Path) -> None:
-        """Fetch what begins with an S3Uri into a folder. Raises StorageError, also where there is nothing."""
+        """Fetches the files whose address begins with `uri` into a folder. Raises StorageError, also if there
+        are none.
+        """
         place, files = await self._matching(uri)
         if not files:
             raise StorageError(f"there is nothing at {uri}")
         refuse_none(await self.copy(place, files, folder_address(folder)))
 
     async def duplicate(self, folder: Path, to: Path) -> None:
-        """Copy all of a folder of this machine to another one. Raises StorageError."""
+        """Copies all files of a local folder to another one. Raises StorageError."""
         place = Folder(folder_address(folder))
         refuse_none(await self.copy(place, await listed(place), folder_address(to)))
 
     async def _matching(self, uri: str) -> tuple[Place, dict[str, Entry]]:
-        """The place of the files of a URI, and the files by their names in a channel.
+        """Returns the place of a URI's files, and the files by their names in a channel.
 
-        An S3Uri is the beginning of keys and not a folder: `s3://b/train` has `train/a`, and also `train-1.csv`.
+        An S3Uri is a key prefix and not a folder: `s3://b/train` matches `train/a` and also `train-1.csv`.
         """
         address = parse(uri)
         if address.is_folder:
@@ -105,17 +107,17 @@ class Transfers:
 
 
 class CheckpointUploads:
-    """Uploads what has changed of the checkpoints of one host."""
+    """Uploads changed checkpoint files of one host."""
 
     def __init__(self, transfers: Transfers, host: Path, path: str, destination: Address) -> None:
-        """`path`: of the folder below /opt/ml."""
+        """`path`: folder of the checkpoints, relative to /opt/ml."""
         self._transfers, self._host, self._path, self._destination = transfers, host, path, destination
         self._folder = Folder(folder_address(host / ML / path))
         self._sent: dict[str, str] = {}
-        """Version of each file that the store has."""
+        """Version of each file in the store, by name."""
 
     async def fetch(self) -> None:
-        """Fetch what the store has. Raises StorageError."""
+        """Fetches existing checkpoints from the store. Raises StorageError."""
         if not self._destination.is_folder or Path(self._destination.path).exists():
             place = self._transfers.open(self._destination)
             if files := await listed(place):
@@ -123,7 +125,7 @@ class CheckpointUploads:
         self._sent = {name: one.version for name, one in (await listed(self._folder)).items()}
 
     async def push(self) -> list[str]:
-        """Upload what has changed; returns what was left out, each with the reason. Raises StorageError."""
+        """Uploads changed files; returns the skipped files, each with the reason. Raises StorageError."""
         if not is_plain(self._host / ML, self._path):
             return [f"{self._path} of {self._host.name}: it is no folder any more"]
         files = await listed(self._folder)
@@ -136,7 +138,7 @@ class CheckpointUploads:
 
 
 async def fetch_channels(transfers: Transfers, request: Request, hosts: list[Path]) -> None:
-    """Fetch the channels of a job into the folders of its hosts: once, then copied here. Raises StorageError."""
+    """Fetches each channel of a job to its first host and copies it to the other hosts. Raises StorageError."""
     for channel in request.get("InputDataConfig", ()):
         source = channel["DataSource"]["S3DataSource"]
         folders = [host / ML / "input/data" / channel["ChannelName"] for host in hosts]
@@ -148,23 +150,23 @@ async def fetch_channels(transfers: Transfers, request: Request, hosts: list[Pat
 
 
 def parse(uri: str) -> Address:
-    """Address of an S3Uri, which may be a `file://` one."""
+    """Parses an S3Uri, which may also be a `file://` URI."""
     scheme, _, rest = uri.partition("://")
     return folder_address(Path(rest).resolve()) if scheme == "file" else Address.parse(uri, Path("/"))
 
 
 def folder_address(path: Path) -> Address:
-    """Address of a folder of this machine."""
+    """Returns the address of a local folder."""
     return Address("folder", "", str(path))
 
 
 async def listed(place: Place) -> dict[str, Entry]:
-    """All files of a place by name. Raises StorageError."""
+    """Returns all files of a place by name. Raises StorageError."""
     return {one.name: one for one in await place.listed()}
 
 
 def refuse_none(done: Copied) -> None:
-    """Raises StorageError where a file was left out."""
+    """Raises StorageError if a file was skipped."""
     if done.refused:
         first = done.refused[0]
         more = f" (and {len(done.refused) - 1} more)" if len(done.refused) > 1 else ""
