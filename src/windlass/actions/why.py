@@ -19,10 +19,11 @@ def why(run_id: str, engine: Engine) -> Diagnosis:
 
 def report(run_id: str, engine: Engine) -> Why:
     """The same with every restart of the run, as `windlass why` shows it. Raises NoSuchRun."""
+    from windlass.diagnose.diagnose import diagnose
     from windlass.runs.data import data_differences
     from windlass.runs.ledger import restarts
     from windlass.views.verdict import Why
 
-    status, store = engine.status(run_id), engine.store
-    found = tuple(restarts(store.events(run_id)))
-    return Why(status, why(run_id, engine), found, data_differences(status, store))
+    seen = engine.observe(run_id)
+    different = data_differences(seen.status, engine.store)
+    return Why(seen.status, diagnose(seen), tuple(restarts(seen.events)), different)
