@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windlass.code.pack import Packed
     from windlass.spec.job import Job
 
-PARTS: Final = ("__init__.py", "worker", "train", "stores")
+PARTS: Final = ("__init__.py", "compat.py", "worker", "train", "stores")
 """The parts of the package, under its own name. They need the standard library alone, but for stores that obstore
 reaches."""
 MAX_BYTES: Final = 512 << 20

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from windlass.clusters.components.component import Chart, Manifests
 from windlass.clusters.components.helm import run_helm
+from windlass.compat import override
 from windlass.errors import EngineError
 
 MAX_BYTES: Final = 32 * 2**20
@@ -42,7 +43,7 @@ class FolderSource:
         self._folder = folder
 
     def chart(self, chart: Chart) -> Path:
-        """See `Source`."""
+        """Returns the path of the chart's archive."""
         names = (f"{chart.name}-{chart.version}.tgz", f"{chart.name}-{chart.version}", chart.name)
         found = next((path for name in names if (path := self._folder / name).exists()), None)
         if found is None:
@@ -53,7 +54,7 @@ class FolderSource:
         return found
 
     def manifests(self, name: str, manifests: Manifests) -> str:
-        """See `Source`."""
+        """Returns the objects of a file."""
         path = self._folder / f"{name}.yaml"
         try:
             return path.read_text("utf-8")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
+from windlass.compat import override
 from windlass.engines import copying
 from windlass.engines.checks import CheckReport
 from windlass.engines.kubernetes.access.client import Client
@@ -70,8 +71,8 @@ class KubernetesEngine(SupervisedEngine):
         return replace(made, notes=(*made.notes, *dry_run(made)))
 
     @classmethod
+    @override
     def export(cls, plan: Plan, context: Context) -> Manifests:
-        """See `Engine`."""
         from windlass.engines.kubernetes.planning.export import manifests
         from windlass.engines.travel import planned_code
 
@@ -79,8 +80,8 @@ class KubernetesEngine(SupervisedEngine):
         return manifests(plan, planned_code(plan), context.now())
 
     @classmethod
+    @override
     def check(cls, target: KubernetesTarget, context: Context) -> CheckReport:
-        """See `Engine`."""
         from windlass.engines.kubernetes.reading.preflight.report import check
 
         return check(target, context.environ)
@@ -95,15 +96,15 @@ class KubernetesEngine(SupervisedEngine):
         return check_network(report, target, context.environ, told)
 
     @classmethod
+    @override
     def role(cls, target: KubernetesTarget, context: Context) -> list[dict[str, Any]]:
-        """See `Engine`."""
         from windlass.engines.kubernetes.reading.preflight.report import role
 
         return role(target, context.environ)
 
     @classmethod
+    @override
     def setup_objects(cls, target: KubernetesTarget, context: Context) -> list[dict[str, Any]]:
-        """See `Engine`."""
         from windlass.engines.kubernetes.reading.preflight.setup import objects
 
         return objects(target, context.environ)
@@ -132,8 +133,8 @@ class KubernetesEngine(SupervisedEngine):
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
+    @override
     def status(self, run_id: str) -> Status:
-        """See `Engine`."""
         status = self.store.status(run_id)
         if status.supervision.supervisor != CLUSTER:
             return super().status(run_id)
@@ -150,8 +151,8 @@ class KubernetesEngine(SupervisedEngine):
             found |= {one.status.id: self._in_cluster.with_outputs(one.status) for one in states}
         return [found.get(one.id, one) for one in every]
 
+    @override
     def states(self, statuses: Iterable[Status], now: float, *, is_thorough: bool = False) -> list[RunState]:
-        """See `Engine`."""
         from windlass.engines.kubernetes.reading.discovery.snapshot import states
 
         every = list(statuses)
@@ -188,16 +189,16 @@ class KubernetesEngine(SupervisedEngine):
             run_note.write(self._in_cluster.client(run_id), run_id, text)
         super().write_note(run_id, text)
 
+    @override
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """See `Engine`."""
         status = self.status(run_id)
         if status.supervision.supervisor == CLUSTER and not status.phase.is_terminal:
             self._in_cluster.stop(run_id, now=now)
         else:
             super().stop(run_id, now=now)
 
+    @override
     def resume(self, run_id: str, plan: Plan | None = None, checkpoint: str | None = None) -> Status:
-        """See `Engine`."""
         if plan is not None:
             plan.require_runnable()
             self._require_same_place(run_id, plan)
@@ -247,8 +248,8 @@ class KubernetesEngine(SupervisedEngine):
             )
 
     @contextlib.contextmanager
+    @override
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
-        """See `Engine`."""
         inside = self._is_in_cluster(run_id)
         with self._in_cluster.logs(run_id, follow=follow) if inside else super().logs(run_id, follow=follow) as found:
             yield found
@@ -259,12 +260,13 @@ class KubernetesEngine(SupervisedEngine):
 
         return self._in_cluster.import_run(client, ClusterNamespace(context, client.namespace, kubeconfig), run_id)
 
+    @override
     def staleness(self) -> Callable[[Status], str]:
-        """See `Engine`."""
         from windlass.engines.kubernetes.reading.discovery.snapshot import Staleness
 
         return Staleness(self.store).of
 
+    @override
     def exec(
         self,
         run_id: str,
@@ -275,7 +277,6 @@ class KubernetesEngine(SupervisedEngine):
         stdout: IO[bytes],
         stderr: IO[bytes],
     ) -> int:
-        """See `Engine`."""
         with self._files(run_id) as files:
             return files.execute(node, rank, command, stdin, stdout, stderr)
 
@@ -300,13 +301,13 @@ class KubernetesEngine(SupervisedEngine):
             self._in_cluster.bring_home(status, is_patient=True)
         return self.store.run_dir(run_id).joinpath(*parts)
 
+    @override
     def put(self, run_id: str, node: int, local: Path, path: str, told: Callable[[int], None]) -> Received:
-        """See `Engine`."""
         with self._files(run_id) as files:
             return files.put(node, local, path, told)
 
+    @override
     def results(self, run_id: str) -> ResultsLocation:
-        """See `Engine`."""
         from windlass.engines.kubernetes.access.exec_copy import results_claim
         from windlass.engines.kubernetes.objects.planned import attempt_objects
         from windlass.engines.kubernetes.objects.pod_spec import pod_spec
@@ -320,13 +321,13 @@ class KubernetesEngine(SupervisedEngine):
         path = str(PurePosixPath(found["mount"].get("subPath", ""), "output"))
         return ResultsLocation("claim", path, found["volume"]["persistentVolumeClaim"]["claimName"], copied)
 
+    @override
     def list_results(self, run_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """See `Engine`."""
         with self._files(run_id) as files:
             return files.list_results(self.checkpoint_dir(run_id))
 
+    @override
     def list_checkpoints(self, run_id: str) -> Mapping[str, Any]:
-        """See `Engine`."""
         with self._files(run_id) as files:
             return files.list_checkpoints(self.checkpoint_dir(run_id))
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from windlass.compat import override
 from windlass.engines.base import ClaimFiles, Engine, TargetRuns, Watch
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.connect import connect, find_kubeconfig
@@ -61,14 +62,15 @@ class ClusterRuns(TargetRuns):
         with self._connected() as client, claim_files(client, cast("KubernetesTarget", self._target), claim) as files:
             yield files
 
+    @override
     def list_data(self, claim: str | None) -> Sequence[Mapping[str, Any]]:
-        """See `Engine`."""
         from windlass.engines.kubernetes.running.claim_sets import list_sets
 
         wanted = self._claim_of_data(claim)
         with self._connected() as client:
             return list_sets(client, cast("KubernetesTarget", self._target), wanted)
 
+    @override
     def stage_data(
         self,
         claim: str | None,
@@ -79,7 +81,6 @@ class ClusterRuns(TargetRuns):
         secrets: Sequence[str] = (),
         service_account: str | None = None,
     ) -> Mapping[str, Any]:
-        """See `Engine`."""
         from windlass.engines.kubernetes.running.claim_staging import stage_set
         from windlass.spec.parts import DataClaim
 
@@ -92,8 +93,8 @@ class ClusterRuns(TargetRuns):
             )
         return {**found, "claim": name}
 
+    @override
     def remove_data(self, claim: str | None, which: str) -> Mapping[str, Any]:
-        """See `Engine`."""
         from windlass.engines.kubernetes.running.claim_sets import remove_set
 
         wanted = self._claim_of_data(claim)
@@ -107,8 +108,8 @@ class ClusterRuns(TargetRuns):
 
     # -- all runs -----------------------------------------------------------------------------------------------------
 
+    @override
     def list(self, *, is_everywhere: bool = False) -> list[RunState]:
-        """See `Engine`."""
         now = self._context.now()
         with self._connected() as client:
             try:

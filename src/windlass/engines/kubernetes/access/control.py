@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Protocol
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access import exec_stream
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.exec_stream import Pod
@@ -102,7 +103,7 @@ class ExecControl:
     def call_all(
         self, requests: Sequence[tuple[Pod, Request]], seconds: float
     ) -> Iterator[tuple[int, int | EngineError]]:
-        """See `PodControl`."""
+        """Sends each request to its pod; yields its number and the exit code, or the error, as each answer arrives."""
 
         def call(pod: Pod, request: Request) -> int | EngineError:
             try:
@@ -136,7 +137,7 @@ class ConnectionControl:
     def call_all(
         self, requests: Sequence[tuple[Pod, Request]], seconds: float
     ) -> Iterator[tuple[int, int | EngineError]]:
-        """See `PodControl`."""
+        """Sends each request to its pod; yields its number and the exit code, or the error, as each answer arrives."""
         return self.events.call_all([(pod["metadata"]["name"], request.words) for pod, request in requests], seconds)
 
 

@@ -19,6 +19,7 @@ import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access.client import CHANNELS, ENDS_INPUT, Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects import layout
@@ -213,7 +214,7 @@ class Report:
         return len(data)
 
     def flush(self) -> None:
-        """See `IO`."""
+        """Does nothing: bytes are sent at once."""
         self._out.flush()
 
     def confirmed(self, code: int) -> int:

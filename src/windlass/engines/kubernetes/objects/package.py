@@ -26,6 +26,7 @@ os.execv(sys.executable, [sys.executable, "-I", "-S", path, *sys.argv[3:]])
 """Runs a packed program read from standard input. Arguments: its length, variables as JSON, then its own arguments."""
 SUPERVISOR_PARTS: Final = (
     "__init__.py",
+    "compat.py",
     "errors.py",
     "code",
     "engines/__init__.py",
@@ -64,7 +65,7 @@ except ImportError as error:  # Debian's python3-minimal, builds without the hea
 
 sys.exit(main())
 '''
-TRANSFER_PARTS: Final = ("__init__.py", "errors.py", "storage", "stores")
+TRANSFER_PARTS: Final = ("__init__.py", "compat.py", "errors.py", "storage", "stores")
 """Files and folders that a transfer pod needs. They need the standard library alone."""
 REFUSED: Final = 64
 """Exit code where another pod would fail in the same way."""

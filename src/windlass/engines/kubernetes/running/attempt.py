@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access.background import PAUSES
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import PodControl
@@ -183,13 +184,13 @@ class PodNode(Node):
         is_late = time.monotonic() - self._over_at > REASON_SECONDS
         return is_late or self.is_explained or not self.is_taken_away
 
+    @override
     def lives(self) -> bool:
-        """See `Node`."""
         return not self.all_read and not self.attempt.pods.is_lost(self.place)
 
     @property
+    @override
     def exit_code(self) -> int:
-        """See `Node`."""
         return self._exit_code() or -signal.SIGKILL
 
     def _exit_code(self) -> int | None:
@@ -215,8 +216,8 @@ class PodNode(Node):
             return ""
         return self._why_it_ended()
 
+    @override
     def last_sign_of_life(self) -> float:
-        """See `Node`."""
         if (ended := ended_at(self.pod)) is not None:
             return ended
         lines = (last_line_at(path) for path in self.attempt.folder.rglob(f"node-{self.number}.cursor"))
@@ -357,8 +358,8 @@ class PodAttempt(Attempt):
         return "preemption" if self.is_taken_back else None
 
     @property
+    @override
     def evicted(self) -> frozenset[int]:  # type: ignore[override]
-        """See `Attempt`."""
         pods = {node.number: node.pod for node in self.nodes}
         return frozenset(number for number, pod in pods.items() if pod is not None and eviction.is_planned(pod))
 

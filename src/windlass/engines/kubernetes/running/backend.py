@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ExecControl, PodControl
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
@@ -104,8 +105,8 @@ class KubernetesBackend(Backend):
         """Whether the pods of the last attempt were told that no other follows."""
         self._wake: Callable[[], None] = lambda: None
 
+    @override
     def close(self) -> None:
-        """See `Backend`."""
         self.client.close()
 
     # -- who acts -----------------------------------------------------------------------------------------------------
@@ -129,8 +130,8 @@ class KubernetesBackend(Backend):
         return True
 
     @property
+    @override
     def is_lost_to_another(self) -> bool:
-        """See `Backend`."""
         return bool(self.lease.lost_to)
 
     def trouble(self) -> TargetUnavailable | None:
@@ -231,16 +232,16 @@ class KubernetesBackend(Backend):
             )
         return None
 
+    @override
     def stage(self, record: Recorder, clock: Clock) -> bool:
-        """See `Backend`."""
         return self._transfers.staging.turn(record, clock)
 
+    @override
     def upload_at_checkpoint(self, record: Recorder, clock: Clock) -> None:
-        """See `Backend`."""
         self._transfers.checkpoints.turn(record, clock)
 
+    @override
     def check_outputs(self, record: Recorder, clock: Clock) -> None:
-        """See `Backend`."""
         self._transfers.check.turn(record, clock)
 
     def upload(self, record: Recorder, clock: Clock) -> bool:
@@ -271,8 +272,8 @@ class KubernetesBackend(Backend):
         found = [event for event in node_events.read(path) if isinstance(event, NodeStarted | NodeEnded)]
         return found[-1] if found else None
 
+    @override
     def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
-        """See `Backend`."""
         pods = dict(zip(self._members(record), self._assignment(record).pods, strict=True))
         ids = {node: pods[node] for node in nodes if node in pods}
         seen = {} if self._attempt is None else self._attempt.running_pods(ids)
@@ -285,8 +286,8 @@ class KubernetesBackend(Backend):
             self.client.delete("v1", "PersistentVolumeClaim", claim["metadata"]["name"])
 
     @property
+    @override
     def removal_hint(self) -> str:  # type: ignore[override]
-        """See `Backend`."""
         kinds = dict.fromkeys((WORKLOADS[self.via].plural, "jobs", "pods", "services", "configmaps", "leases"))
         where = f"--context {self.client.context} -n {self.client.namespace}"
         return f"to remove all of it: kubectl {where} delete {','.join(kinds)} -l {layout.selector(self.plan.run_id)}"
@@ -311,8 +312,8 @@ class KubernetesBackend(Backend):
             (folder / STARTED).touch()
         return self.adopt(folder, number, members, clock)
 
+    @override
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
-        """See `Backend`."""
         self.room.begin(members)
         self._wake = clock.wake
         specs = compose(self.plan.nodes, members)
@@ -426,6 +427,6 @@ class KubernetesBackend(Backend):
         number = len(record.status.attempts)
         return PodAssignment.of(self._folder(number), number, len(self._members(record)))
 
+    @override
     def watch_node_deletion(self, store: Store) -> None:
-        """See `Backend`."""
         deletion.watch_deletion(store, self.plan.run_id, self.client)

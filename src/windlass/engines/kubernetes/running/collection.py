@@ -26,6 +26,7 @@ from queue import Empty, SimpleQueue
 from socket import socket
 from typing import Any, Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access import exec_stream
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ConnectionControl, PodControl, Request
@@ -234,7 +235,7 @@ class ExecFetch:
         self._files = PodFiles(client, self._python, KEEP)
 
     def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
-        """See `Fetch`."""
+        """Fetches the outputs of one pod into `into`; returns the paths. Raises EngineError, LeftBehind."""
         words = [*self._python, f"{layout.TRAVEL}/windlass/worker/outputs.py", "digest", layout.OUTPUT]
         code, answer, complaint = exec_stream.call(self._client, pod, words, outputs.SILENCE_SECONDS)
         expected = parsed(answer)
@@ -252,7 +253,7 @@ class PushFetch:
         self._control = control
 
     def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
-        """See `Fetch`."""
+        """Fetches the outputs of one pod into `into`; returns the paths. Raises EngineError, LeftBehind."""
         name, server = pod["metadata"]["name"], self._control.events
         connections: SimpleQueue[socket] = SimpleQueue()
         server.expect_outputs(name, connections.put)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access.control import ConnectionControl
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.unavailable import is_passing
@@ -44,8 +45,8 @@ class InClusterBackend(KubernetesBackend):
         self._mirror = mirror
 
     @property
+    @override
     def is_lost_to_another(self) -> bool:
-        """See `Backend`."""
         return super().is_lost_to_another or self._mirror.is_lost
 
     def requested_at(self, number: int) -> float | None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.lease import Lease, holder_of
@@ -89,8 +90,8 @@ class ClusterClock(Clock):
         super().__init__()
         self._client = client
 
+    @override
     def time(self) -> float:
-        """See `Clock`."""
         return super().time() + self._client.ahead
 
 

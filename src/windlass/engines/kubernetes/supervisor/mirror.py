@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.background import Health
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord
@@ -127,12 +128,12 @@ class MirroredStore(Store):
         super().__init__(home)
         self.mirror = mirror
 
+    @override
     def append(self, after: Status, added: Sequence[Event], plan: str | None = None) -> None:
-        """See `Store`."""
         super().append(after, added, plan)
         self.mirror.put(after, added)
 
+    @override
     def set_progress(self, run_id: str, progress: Json) -> None:
-        """See `Store`."""
         super().set_progress(run_id, progress)
         self.mirror.put_progress(progress)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
 
 BATCH: Final = "batch/v1"
@@ -18,17 +19,17 @@ class IndexedJob(Workload):
 
     name, api, kind, plural = "job", BATCH, "Job", "jobs"
 
+    @override
     def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
-        """See `Workload`."""
         spec = {**indexed(template, asked), **ttl(asked)}
         return [{"apiVersion": BATCH, "kind": "Job", "metadata": meta, "spec": spec}]
 
+    @override
     def host(self, name: str, subdomain: str, node: int) -> str:
-        """See `Workload`."""
         return f"{name}-{node}.{subdomain}"
 
+    @override
     def resize(self, made: Manifest, num_nodes: int) -> None:
-        """See `Workload`."""
         made["spec"] |= {"completions": num_nodes, "parallelism": num_nodes}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
 from windlass.engines.kubernetes.objects.workloads.job import indexed, ttl, unnamed
 
@@ -16,8 +17,8 @@ class JobSet(Workload):
 
     name, api, kind, plural = "jobset", "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
 
+    @override
     def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
-        """See `Workload`."""
         subdomain = template["spec"]["subdomain"]
         # The Job that it makes is found as one that is made without it.
         job = {"metadata": {"labels": template["metadata"]["labels"]}, "spec": indexed(unnamed(template), asked)}
@@ -28,11 +29,11 @@ class JobSet(Workload):
         }
         return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": {**spec, **ttl(asked)}}]
 
+    @override
     def host(self, name: str, subdomain: str, node: int) -> str:
-        """See `Workload`."""
         return f"{name}-{REPLICATED}-0-{node}.{subdomain}"
 
+    @override
     def resize(self, made: Manifest, num_nodes: int) -> None:
-        """See `Workload`."""
         [replicated] = made["spec"]["replicatedJobs"]
         replicated["template"]["spec"] |= {"completions": num_nodes, "parallelism": num_nodes}

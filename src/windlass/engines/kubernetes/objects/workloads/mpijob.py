@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
 from windlass.engines.kubernetes.objects.workloads.pytorchjob import numbered
@@ -48,8 +49,8 @@ class MPIJob(Workload):
     replaces_pods = True
     no_ttl = "keeps its Workers: the cluster would remove its Launcher alone"
 
+    @override
     def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
-        """See `Workload`."""
         replicas = {"Launcher": {"replicas": 1, "restartPolicy": "Never", "template": numbered(template, 0)}}
         if asked.num_nodes > 1:
             workers = {"replicas": asked.num_nodes - 1, "restartPolicy": "Never", "template": numbered(template, 1)}
@@ -66,8 +67,8 @@ class MPIJob(Workload):
         }
         return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": spec}]
 
+    @override
     def host(self, name: str, subdomain: str, node: int) -> str:
-        """See `Workload`."""
         return f"{name}-launcher.{name}" if node == 0 else f"{name}-worker-{node - 1}.{name}"
 
     def resize(self, made: Manifest, num_nodes: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
 from windlass.engines.kubernetes.objects.workloads.job import ttl
@@ -24,8 +25,8 @@ class PyTorchJob(Workload):
     container = "pytorch"
     replaces_pods = True
 
+    @override
     def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
-        """See `Workload`."""
         spec: Manifest = {
             # Pods that still run after a failure are ended, and ended pods are kept for their logs.
             "runPolicy": {"cleanPodPolicy": "Running", **ttl(asked)},
@@ -43,12 +44,12 @@ class PyTorchJob(Workload):
             }
         return [{"apiVersion": self.api, "kind": self.kind, "metadata": meta, "spec": spec}]
 
+    @override
     def host(self, name: str, subdomain: str, node: int) -> str:
-        """See `Workload`."""
         return f"{name}-worker-{node}"
 
+    @override
     def resize(self, made: Manifest, num_nodes: int) -> None:
-        """See `Workload`."""
         made["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = num_nodes
 
 

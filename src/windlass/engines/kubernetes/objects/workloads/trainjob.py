@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from windlass.compat import override
 from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
 from windlass.engines.kubernetes.objects.workloads.job import indexed, unnamed
 from windlass.engines.kubernetes.objects.workloads.runtimes import API, NODE, STEP, TRAINER, train_job
@@ -22,8 +23,8 @@ class TrainJob(Workload):
     no_ttl = "would make anew what the cluster has removed, and train again"
     parts = (("TrainingRuntime", "trainingruntimes"),)
 
+    @override
     def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
-        """See `Workload`."""
         if asked.runtime is not None:
             return [train_job(asked.runtime, meta, template, asked)]
         labels = template["metadata"]["labels"]
@@ -47,8 +48,8 @@ class TrainJob(Workload):
             {"apiVersion": API, "kind": self.kind, "metadata": meta, "spec": spec},
         ]
 
+    @override
     def host(self, name: str, subdomain: str, node: int) -> str:
-        """See `Workload`."""
         return f"{name}-{NODE}-0-{node}.{name}"
 
     def remakes(self, made: Mapping[str, Any]) -> bool:

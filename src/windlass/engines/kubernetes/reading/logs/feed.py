@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.order_server import EventSink
 from windlass.engines.kubernetes.objects.pod_status import (
@@ -136,12 +137,12 @@ class NodeFeed:
 
     @property
     def offset(self) -> int:
-        """See `EventSink`."""
+        """Bytes of events received so far."""
         return self._files.offset
 
     @property
     def printed_seconds(self) -> float:
-        """See `EventSink`."""
+        """Seconds between two reports of the bytes that ranks have printed."""
         return self._readers.printed_seconds
 
     def take(self, token: str, events: bytes) -> None:
@@ -161,13 +162,13 @@ class NodeFeed:
             self._wake()
 
     def take_printed(self, sizes: Mapping[int, int]) -> None:
-        """See `EventSink`."""
+        """Records the bytes that each rank has printed. Raises OSError."""
         with self._lock:
             if not self._is_closed:
                 self._files.grow(sizes)
 
     def disconnected(self) -> None:
-        """See `EventSink`."""
+        """Records that the connection to the pod was lost."""
         with self._lock:
             self._unfed_since = self._clock() if self._unfed_since is None else self._unfed_since
 

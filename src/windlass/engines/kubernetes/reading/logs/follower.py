@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access.background import Backoff
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Silent
@@ -189,6 +190,7 @@ class PodLogReader:
 class Follower(PodLogReader):
     """Reads the log of one node in a thread of its own, until `is_done`."""
 
+    @override
     def __init__(
         self,
         what: str,
@@ -199,7 +201,6 @@ class Follower(PodLogReader):
         connections: Connections,
         wake: Callable[[], None],
     ) -> None:
-        """See `PodLogReader`."""
         super().__init__(what, client, pods, place, make_intake, wake)
         self._connections = connections
         self._looked = threading.Event()

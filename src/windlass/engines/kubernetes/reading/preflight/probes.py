@@ -47,7 +47,7 @@ BROKEN_SECONDS, AGAIN_SECONDS = 15.0, 1.0
 """For which a question is asked again whose connection breaks, and the pause before."""
 MOUNT: Final = "/claim"
 KEY: Final = "doctor/"
-PARTS: Final = ("__init__.py", "errors.py", "stores")
+PARTS: Final = ("__init__.py", "compat.py", "errors.py", "stores")
 
 
 @dataclass(frozen=True, slots=True)
