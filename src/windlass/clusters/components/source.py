@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 from windlass.clusters.components.component import Chart, Manifests
 from windlass.clusters.components.helm import run_helm
-from windlass.compat import override
 from windlass.errors import EngineError
 
 MAX_BYTES: Final = 32 * 2**20

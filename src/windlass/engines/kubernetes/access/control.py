@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Protocol
 
-from windlass.compat import override
 from windlass.engines.kubernetes.access import exec_stream
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.exec_stream import Pod

@@ -19,7 +19,6 @@ import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from windlass.compat import override
 from windlass.engines.kubernetes.access.client import CHANNELS, ENDS_INPUT, Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects import layout

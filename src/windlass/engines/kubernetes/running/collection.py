@@ -26,7 +26,6 @@ from queue import Empty, SimpleQueue
 from socket import socket
 from typing import Any, Final
 
-from windlass.compat import override
 from windlass.engines.kubernetes.access import exec_stream
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.control import ConnectionControl, PodControl, Request

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
-from windlass.compat import override
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.order_server import EventSink
 from windlass.engines.kubernetes.objects.pod_status import (
