@@ -1,4 +1,4 @@
-"""One package per kind of target, and the registry that finds the engine of a kind by its name."""
+"""One package per target kind, and the registry that finds the engine of a kind by its name."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ ENGINES: Final = {
     "sagemaker-local": "windlass.engines.sagemaker.engine:SageMakerLocalEngine",
     "fake": "windlass.engines.fake.engine:FakeEngine",
 }
-"""The class of each engine of this package, imported when a target or a record first asks for it."""
+"""Import path of each built-in engine, imported at first use."""
 TARGETS: Final = {
     "kubernetes": "windlass.engines.kubernetes.target:ClusterRuns",
     "sagemaker": "windlass.engines.sagemaker.target:AccountRuns",
 }
-"""The class of the runs on a target, whichever machine started them, where it is another: a list of these runs imports
-nothing of what plans and supervises them."""
+"""Import path of the engine for all runs on a target, whichever machine started them. Kinds that are not listed use
+ENGINES. The modules are separate because listing runs must not import the code that plans and supervises them."""
 GROUP: Final = "windlass.engines"
-"""Entry points of this group, `kind = "package.module:Class"`, add engines of other packages."""
+"""Entry point group for engines of other packages: `kind = "package.module:Class"`."""
 
 
 def engine_class(kind: str, needed_by: str = "") -> type[Engine]:
-    """The engine of targets of this kind. Raises UsageError where none is installed; it names who needs it."""
+    """Returns the engine class for targets of this kind. Raises UsageError if none is installed, with `needed_by` as
+    reason.
+    """
     path = ENGINES.get(kind) or _entry_point(kind)
     if path is None:
         raise UsageError(
@@ -40,13 +42,13 @@ def engine_class(kind: str, needed_by: str = "") -> type[Engine]:
 
 
 def target_class(kind: str, needed_by: str = "") -> type[Engine]:
-    """The class to `connect` to a target of this kind with. Raises as `engine_class`."""
+    """Returns the class whose `connect` gives access to a target of this kind. Raises as `engine_class`."""
     path = TARGETS.get(kind)
     return _imported(path) if path is not None else engine_class(kind, needed_by)
 
 
 def target_model(kind: str) -> type[Any] | None:
-    """The class of targets of this kind in targets.yaml; None for an unknown kind."""
+    """Returns the model of targets of this kind in targets.yaml; None for an unknown kind."""
     from windlass.spec.targets import KINDS
 
     if kind in KINDS:
@@ -61,13 +63,13 @@ def _imported(path: str) -> type[Engine]:
 
 
 def _entry_point(kind: str) -> str | None:
-    from importlib.metadata import entry_points  # 20 ms, which engines of this package do without
+    from importlib.metadata import entry_points  # imported late: it takes 20 ms, and built-in engines do not need it
 
     return next((point.value for point in entry_points(group=GROUP, name=kind)), None)
 
 
 def added_kinds() -> list[str]:
-    """The kinds of targets that other packages add."""
+    """Returns the target kinds that other packages add."""
     from importlib.metadata import entry_points
 
     return sorted(entry_points(group=GROUP).names - ENGINES.keys())

@@ -1,4 +1,4 @@
-"""Copies files and folders between two places of this machine, as they are copied from pods."""
+"""Copies files and folders on this machine in the same way as files of pods."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from windlass.worker import tarpipe
 
 
 def copy(source: Path, destination: Path | str, told: Callable[[int], None], name: str) -> tarpipe.Received:
-    """Copy by the program that sends from pods too, so that the same is kept and left out.
+    """Copies `source` with the program that also sends files from pods, so that the same file types and attributes are
+    kept.
 
-    A `destination` that ends in a slash is a folder, which is made.
-
-    Raises UsageError, OSError.
+    A `destination` that ends in a slash is a folder, which is created if missing. `name` is the name of the source;
+    `told` gets the bytes so far. Raises UsageError, OSError.
     """
     if not (source.is_file() or source.is_dir()):
         raise UsageError(
@@ -30,9 +30,9 @@ def copy(source: Path, destination: Path | str, told: Callable[[int], None], nam
         assert sender.stderr is not None
         try:
             found = tarpipe.receive(sender.stdout, str(destination), name, told)
-            sender.stdout.read()  # what follows the archive
+            sender.stdout.read()  # padding after the archive
         except tarfile.TarError as error:
-            sender.stdout.close()  # or a sender that still writes would not end
+            sender.stdout.close()  # the sender ends when it can no longer write
             raise OSError(sender.stderr.read().decode(errors="replace").strip() or str(error)) from error
         if why := sender.stderr.read().decode(errors="replace").strip():
             raise OSError(why)

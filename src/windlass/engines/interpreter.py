@@ -10,7 +10,9 @@ from pathlib import Path
 
 
 def find_python(asked: str | None, base: Path, environ: Mapping[str, str]) -> Path:
-    """The script's interpreter: the job's, else the active environment's, else the one that runs Windlass."""
+    """Returns the script's interpreter: the job's, or else the active environment's, or else the one that runs
+    Windlass.
+    """
     if asked and "/" in asked:
         return (base / os.path.expanduser(asked)).absolute()
     if asked:

@@ -1,11 +1,11 @@
-"""A network namespace for each node of a run: the list of `ip` and `tc` commands, and running them.
+"""Network namespaces for the nodes of a run on this machine: lists the `ip` and `tc` commands, and runs them.
 
     namespace of node 0          namespace of the run           namespace of node 1
     eth0  10.77.0.1  ── veth ──  node0 ── bridge br0 ── node1  ── veth ──  eth0  10.77.0.2
 
-Every device is created inside a namespace of the run, so the host's network does not change, two runs may have the same
-addresses, and there is no route out. The names contain the run and a hash of the records' folder
-(`wl-RUN-HOME-node-0`), so that the namespaces of a killed process are found from the record alone.
+Every device is created inside a namespace of the run, so that the host's network does not change, two runs may have the
+same addresses, and there is no route out. Namespace names contain the run and a hash of the records' folder
+(`wl-RUN-HOME-node-0`), so that namespaces of a killed process are found from the record alone.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from windlass.plan.steps import NetworkNode, NetworkStep
 from windlass.worker.protocol import NetworkSpec
 
 INTERFACE: Final = "eth0"
-"""The device of a node, by its usual name."""
+"""Name of a node's network interface."""
 NETWORK: Final = ipaddress.ip_network("10.77.0.0/16")
-"""The addresses of every run: node k has the one after k. Runs do not see each other, so they may share them."""
+"""Addresses of every run, of which node k has number k + 1. Runs are isolated, so that they may have the same
+addresses."""
 MAX_NODES: Final = 1000
-"""A Linux bridge has 1024 ports."""
+"""Maximum number of nodes; a Linux bridge has 1024 ports."""
 FOLDER: Final = Path("/run/netns")
-"""Where `ip` keeps network namespaces."""
+"""Folder in which `ip` stores network namespaces."""
 FIRST_PORT: Final = 29500
-"""MASTER_PORT of the first attempt: below the kernel's ephemeral ports."""
+"""MASTER_PORT of the first attempt, below the kernel's ephemeral ports."""
 PORTS: Final = 1000
 COMMAND_SECONDS: Final = 60.0
 QUANTUM_BYTES: Final = 60000
-"""Without it the kernel derives the quantum of a class from the rate, and warns if it is large."""
+"""Quantum of a traffic class in bytes. By default the kernel derives it from the rate, and warns if it is large."""
 
 
 # -- commands (pure) --------------------------------------------------------------------------------------------------
 
 
 def describe(run_id: str, home: str, num_nodes: int, rate: str | None, host_names: Sequence[str] = ()) -> NetworkStep:
-    """The network of a run: its nodes with their addresses, and the commands that create and remove it.
+    """Returns the network of a run: its nodes with their addresses, and the commands that create and remove it.
 
-    `host_names`: of all nodes; `node-0` and so on by default.
+    `host_names` are the names of all nodes; default: `node-0` and so on.
     """
     names = host_names or [f"node-{node}" for node in range(num_nodes)]
     stem = f"wl-{run_id}-{hashlib.sha256(home.encode()).hexdigest()[:6]}"
@@ -71,13 +72,13 @@ def describe(run_id: str, home: str, num_nodes: int, rate: str | None, host_name
 
 
 def node_specs(network: NetworkStep) -> tuple[NetworkSpec, ...]:
-    """What the worker of each node needs to enter its network."""
+    """Returns for each node the settings with which its worker enters the network."""
     hosts = {node.host: node.address for node in network.nodes}
     return tuple(NetworkSpec(str(FOLDER / node.namespace), node.host, hosts) for node in network.nodes)
 
 
 def meeting_port(attempt: int) -> int:
-    """The port at which the ranks of an attempt meet: none that an attempt before it has used."""
+    """Returns the rendezvous port of an attempt, which differs from those of the attempts before it."""
     return FIRST_PORT + (attempt - 1) % PORTS
 
 
@@ -103,9 +104,10 @@ def _node_commands(hub: str, node: NetworkNode, rate: str | None) -> list[str]:
 
 
 def make(network: NetworkStep, run_dir: Path) -> bool:
-    """Create the network unless it exists; returns whether it was created. Raises EngineError, leaving nothing.
+    """Creates the network unless it exists; returns whether it was created. Raises EngineError after removing partial
+    results.
 
-    An existing network is not changed, cut links included: a restart of the run does not repair a partition.
+    An existing network is not changed, including cut links: a restart of the run must not repair a partition.
     """
     complete = run_dir / "network-made"
     if complete.exists() and all((FOLDER / name).exists() for name in _names(network)):
@@ -120,7 +122,9 @@ def make(network: NetworkStep, run_dir: Path) -> bool:
 
 
 def remove(network: NetworkStep) -> list[str]:
-    """Remove the network; returns what could not be removed, and why. Processes in it keep their namespace."""
+    """Removes the network; returns the commands that failed, with their errors. Processes in it keep their
+    namespace.
+    """
     refused = []
     for command in network.remove:
         path = FOLDER / command[-1]
@@ -130,17 +134,17 @@ def remove(network: NetworkStep) -> list[str]:
 
 
 def cut(run_id: str, node: int) -> None:
-    """Set the link of a node down, without notice to its processes. Raises NoSuchRun, EngineError."""
+    """Sets the link of a node down, without notice to its processes. Raises NoSuchRun, EngineError."""
     _plug(run_id, node, "down")
 
 
 def restore(run_id: str, node: int) -> None:
-    """Set the link of a node up again. Raises NoSuchRun, EngineError."""
+    """Sets the link of a node up again. Raises NoSuchRun, EngineError."""
     _plug(run_id, node, "up")
 
 
 def unplugged(network: NetworkStep) -> set[int]:
-    """The nodes whose links are down, as the bridge shows; none where there is no network."""
+    """Returns the nodes whose links are down according to the bridge; empty if the network does not exist."""
     command = ["ip", "-n", network.bridge, "-json", "link", "show", "type", "veth"]
     try:
         links = {link["ifname"]: link.get("flags", ()) for link in json.loads(_run(command).stdout)}
@@ -178,7 +182,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _call(command: Sequence[str]) -> str:
-    """Run one command; returns its error message if it failed."""
+    """Runs one command; returns its error message if it failed, or ""."""
     try:
         done = _run(command)
     except FileNotFoundError:
@@ -189,7 +193,7 @@ def _call(command: Sequence[str]) -> str:
 
 
 def search_path(path: str | None) -> str:
-    """`path`, with the sbin folders, which few users have on theirs."""
+    """Returns `path` with the sbin folders added, which few users have on theirs."""
     return os.pathsep.join([path or os.defpath, "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 

@@ -8,18 +8,18 @@ from windlass.errors import EngineError
 
 
 def reserve(fixed: int | None) -> socket.socket:
-    """A socket that is bound and does not listen: the kernel assigns its port to no other meanwhile.
+    """Returns a socket that is bound but does not listen, so that the kernel assigns its port to no other process.
 
-    The rank that hosts the store sets SO_REUSEADDR (as torch's TCPStore does), so it may bind the same port; the
-    kernel's own choice, and any program that binds without that option, cannot. Picking a free number and closing the
-    socket again would leave a moment in which another run gets the same.
+    The rank that hosts the store sets SO_REUSEADDR, as torch's TCPStore does, so that it can bind the same port.
+    Programs that bind without this option cannot, and the kernel does not choose the port. Closing the socket instead
+    would leave a moment in which another run could get the port.
 
     Raises EngineError if the `fixed` port is in use.
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        holder.bind(("0.0.0.0", fixed or 0))  # bound, never listening: nothing can connect
+        holder.bind(("0.0.0.0", fixed or 0))  # bound but not listening: connections are refused
     except OSError as error:
         holder.close()
         hint = "leave local.port out: a free one is reserved"

@@ -1,4 +1,4 @@
-"""Engine of runs elsewhere whose record cannot be written: shows them as recorded, and asks nothing of their target."""
+"""Engine for remote runs whose record cannot be written: shows runs as recorded, and never connects to their target."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class RecordedEngine(Engine):
-    """Runs on clusters and accounts, by a record of which nothing may be more than read.
+    """Runs on clusters and accounts with a read-only record.
 
-    A record of another user is not trusted: no login that it names is used.
+    The record may belong to another user and is not trusted: no login that it names is used.
     """
 
     kind: ClassVar[str] = "recorded"
     is_remote: ClassVar[bool] = True
 
     def status(self, run_id: str) -> Status:
-        """See `Engine`: as recorded."""
+        """Returns the recorded status."""
         return self.store.status(run_id)
 
     def results(self, run_id: str) -> ResultsLocation:
-        """See `Engine`: refused."""
+        """Raises UsageError, because the location of results may need the target."""
         raise self.unsupported("artifacts")
 
     @classmethod

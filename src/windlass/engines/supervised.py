@@ -1,4 +1,6 @@
-"""Engine whose runs have supervisors: starts these, and settles the records of runs whose supervisor has ended."""
+"""Base class of engines whose runs have supervisors: starts supervisors, and handles runs whose supervisor has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -35,71 +37,77 @@ if TYPE_CHECKING:
     from windlass.supervise.supervisor import Supervisor
 
 SUPERVISOR_SECONDS: Final = 1.0
-"""How long a supervisor may take until it has written its pid file."""
+"""Seconds that a new supervisor may take to write its pid file."""
 LOOK_AGAIN_SECONDS: Final = 5.0
-"""Between two polls of a target, by a command that follows a run which this machine cannot supervise now."""
+"""Seconds between two polls of a target, for a command that follows a run which this machine cannot supervise now."""
 LEAVE_SECONDS: Final = 30.0
-"""How long a supervisor may take to end once it has written the end of its run."""
+"""Seconds that a supervisor may take to exit after it has recorded the end of its run."""
 PROGRAM: Final = (
     "import sys; from importlib import import_module; from operator import attrgetter; "
     "sys.path.insert(0, sys.argv[1]); from windlass.supervise.process import main; "
     "module, _, name = sys.argv[2].partition(':'); "
     "sys.exit(main(sys.argv[3:], attrgetter(name)(import_module(module))))"
 )
-"""The program of a supervisor in an interpreter that may know nothing of Windlass: see `supervisor_program`."""
+"""Python program of a supervisor, for interpreters in which Windlass may not be installed; see `supervisor_program`."""
 _STARTED: Final[set[int]] = set()
-"""Pids of the supervisors that this process has started, until it has collected them."""
+"""Pids of supervisors that this process has started and not yet waited for."""
 
 
 def supervisor_program(make_backend: str, *options: str) -> tuple[str, ...]:
-    """The words that start a supervisor in an interpreter with these options, before home, run id and lock descriptor.
+    """Returns the interpreter's arguments for a supervisor, which are followed by home, run id and lock descriptor.
 
-    `make_backend` is `package.module:function`, which makes the backend of a run from its plan and its folder.
+    `make_backend` is `package.module:function`, a function from plan and run folder to the backend of the run.
+    `options` are options of the interpreter.
     """
     return *options, "-c", PROGRAM, str(Path(__file__).absolute().parents[2]), make_backend
 
 
 class SupervisedEngine(Engine):
-    """Runs that a supervisor on this machine supervises, wherever their nodes are."""
+    """Runs with a supervisor on this machine, wherever their nodes are."""
 
     _supervisor: ClassVar[tuple[str, ...]]
-    """The program of a supervisor, with the interpreter's options before it."""
+    """Interpreter options and program of a supervisor."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.store = store
         self._clock = clock
         self._later: dict[str, tuple[float, ConditionChanged | None]] = {}
-        """Runs for which no supervisor can be started now: until when their target is not tried again (by
-        `time.monotonic`), and the condition of each meanwhile."""
+        """Runs for which no supervisor can be started now: the monotonic time of the next try, and the run's condition
+        until then."""
 
     # -- what an engine adds ------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _backend(self, plan: Plan, run_dir: Path) -> Backend:
-        """The target of a run. Raises EngineError, UsageError."""
+        """Returns the backend of a run. Raises EngineError, UsageError."""
 
     def _supervised_by(self, plan: Plan) -> str:
-        """As `Status.supervisor`: empty for a process of this machine."""
+        """Returns the value of `Status.supervisor`; empty for a supervisor process on this machine."""
         return ""
 
     def _now(self, plan: Plan) -> float:
-        """When a run begins, by the clock of its supervisor as far as that is known. Raises EngineError."""
+        """Returns the current Unix time for the start of a run, if possible by its supervisor's clock. Raises
+        EngineError.
+        """
         return self._clock()
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
-        """Make what all attempts share, and what can be made by now of the first. Raises EngineError, StoreError."""
+        """Creates objects and files that all attempts need, before the supervisor starts. Raises EngineError,
+        StoreError.
+        """
 
     def _after_end(self, status: Status) -> Status:
-        """Finish the cleanup of a run that has ended, and return its status with its present condition."""
+        """Finishes the cleanup of an ended run, and returns its status with its current condition."""
         return status
 
     def _end_leftovers(self, run_id: str, *, now: bool) -> None:
-        """End processes or pods of a run that is recorded as ended. Raises EngineError."""
+        """Ends processes or pods of a run that is recorded as ended. Raises EngineError."""
 
     # -- the engine ---------------------------------------------------------------------------------------------------
 
     def submit(self, plan: Plan) -> Status:
-        """Write the record and start the supervisor, which inherits the run's lock: a run always has a supervisor.
+        """Writes the record and starts the supervisor, which inherits the run's lock, so that no other process can take
+        over.
 
         Raises PlanError if the plan is blocked, EngineError if the target refuses or no process can be started,
         StoreError if the record cannot be written.
@@ -135,7 +143,7 @@ class SupervisedEngine(Engine):
         return writer.status
 
     def _left_by_failed(self, plan: Plan) -> str:
-        """Remove what a submission that failed has made; gives what could not be removed, and how to; mostly empty."""
+        """Removes the objects of a failed submission; returns what could not be removed and how to do it, or ""."""
         hint = ""
         try:
             with closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
@@ -146,9 +154,10 @@ class SupervisedEngine(Engine):
         return ""
 
     def status(self, run_id: str) -> Status:
-        """The status, true now; as recorded where another machine supervises the run, or the record cannot be written.
+        """Returns the current status; the recorded one if another machine supervises the run or the record is
+        read-only.
 
-        Raises NoSuchRun.
+        Raises NoSuchRun, StoreFull.
         """
         _collect_ended()
         give_up = time.monotonic() + SUPERVISOR_SECONDS
@@ -165,15 +174,15 @@ class SupervisedEngine(Engine):
                     raise StoreFull(f"{error.message}: {_recorded(status, self._clock())}", error.hint) from error
                 if settled is not None:
                     return settled
-            # Held, but by a supervisor? It may be another command that is just settling the record.
+            # The lock may be held by another command that is updating the record, instead of a supervisor.
             if self._is_supervised(run_id) or time.monotonic() >= give_up:
                 return status
             time.sleep(POLL_SECONDS)
 
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """Request the end of the run; a supervisor on another machine reads that from the shared home.
+        """Requests the end of the run. A supervisor on another machine reads the request from the shared home.
 
-        Raises NoSuchRun.
+        Raises NoSuchRun, StoreError; for a lost run also EngineError.
         """
         phase = self.store.status(run_id).phase
         if phase.is_terminal:
@@ -183,9 +192,10 @@ class SupervisedEngine(Engine):
             return
         run_dir = self.store.run_dir(run_id)
         try:
-            write_stop_request(run_dir, StopRequest(now=now))  # first: a run without a supervisor is not restarted then
+            # written first, so that a run without a supervisor is not restarted
+            write_stop_request(run_dir, StopRequest(now=now))
         except OSError as error:
-            # A full disk must not keep a run alive: the signal alone is a request, though one with a grace period.
+            # On a full disk, the signal alone requests the stop, with a grace period.
             if not self._wake_supervisor(run_id):
                 raise StoreError(
                     f"{run_dir} cannot be written ({error.strerror})", "is there space, and the right to write?"
@@ -195,10 +205,10 @@ class SupervisedEngine(Engine):
             self.status(run_id)
 
     def resume(self, run_id: str, plan: Plan | None = None, checkpoint: str | None = None) -> Status:
-        """Give an ended run new attempts. Raises NoSuchRun, UsageError, PlanError, EngineError, StoreError."""
+        """Starts new attempts of an ended run. Raises NoSuchRun, UsageError, PlanError, EngineError, StoreError."""
         if plan is not None:
             plan.require_runnable()
-        self._require_here(self.status(run_id))  # one whose supervisor died may not have ended
+        self._require_here(self.status(run_id))  # `status` settles the record if the supervisor has died
         writer = self._writer_of_ended(run_id)
         if writer is None:
             if (phase := self.store.status(run_id).phase).is_terminal:
@@ -209,7 +219,8 @@ class SupervisedEngine(Engine):
             self._prepare(plan or self.store.plan(run_id), writer)
             run_dir = self.store.run_dir(run_id)
             reopen(writer, run_dir, plan, checkpoint)
-            if (log := run_dir / "supervisor.log").exists():  # an earlier failure is no reason not to try again
+            # the log of an earlier supervisor's failure must not count for the new one
+            if (log := run_dir / "supervisor.log").exists():
                 log.replace(run_dir / f"supervisor-{len(writer.status.attempts)}.log")
             crash.move_away(run_dir, writer.status.last_seq)
             self._start_supervisor(writer)
@@ -221,7 +232,9 @@ class SupervisedEngine(Engine):
         return writer.status
 
     def _writer_of_ended(self, run_id: str) -> RunWriter | None:
-        """The writer of an ended run, once its supervisor has released it; None where it is not ended."""
+        """Returns the writer of an ended run after its supervisor has released it; None if it is not
+        released in time.
+        """
         give_up = time.monotonic() + LEAVE_SECONDS
         while True:
             writer = self.store.writer(run_id)
@@ -232,12 +245,12 @@ class SupervisedEngine(Engine):
             time.sleep(POLL_SECONDS)
 
     def delete(self, run_id: str) -> None:
-        """Remove an ended run. Raises UsageError while it is active."""
+        """Deletes an ended run with its objects. Raises UsageError while the run is active."""
         status = self.status(run_id)
         self._require_here(status)
         if not status.phase.is_terminal:
             raise UsageError(f"{run_id} has not ended", f"windlass stop {run_id}, then remove it")
-        writer = self._writer_of_ended(run_id)  # its supervisor may still be cleaning up
+        writer = self._writer_of_ended(run_id)  # the supervisor may still be cleaning up
         try:
             with closing(self._backend_of(run_id)) as backend:
                 backend.remove()
@@ -247,11 +260,11 @@ class SupervisedEngine(Engine):
                 writer.close()
 
     def _backend_of(self, run_id: str) -> Backend:
-        """The target of a recorded run. Raises EngineError, UsageError."""
+        """Returns the backend of a recorded run. Raises EngineError, UsageError."""
         return self._backend(self.store.plan(run_id), self.store.run_dir(run_id))
 
     def _require_here(self, status: Status) -> None:
-        """Raise UsageError for a run that has not ended and is supervised on another machine."""
+        """Raises UsageError for a run that has not ended and is supervised on another machine."""
         host = self.store.host_elsewhere(status)
         if host is not None and not status.phase.is_terminal:
             raise UsageError(
@@ -263,7 +276,9 @@ class SupervisedEngine(Engine):
     # -- the supervisor -----------------------------------------------------------------------------------------------
 
     def _start_supervisor(self, writer: RunWriter) -> None:
-        """A process of its own session, so that neither a closed terminal nor Ctrl-C reaches it. Raises OSError."""
+        """Starts a supervisor in a separate session, so that closing the terminal or Ctrl-C does not end it. Raises
+        OSError.
+        """
         _collect_ended()
         run_id = writer.status.id
         command = [sys.executable, *self._supervisor, str(self.store.home), run_id, str(writer.lock)]
@@ -281,7 +296,7 @@ class SupervisedEngine(Engine):
             )
         finally:
             os.close(log)
-        popen.returncode = 0  # it may outlive this process, which does not wait for it
+        popen.returncode = 0  # The supervisor may outlive this process, which does not wait for it.
         _STARTED.add(popen.pid)
 
     def _is_supervised(self, run_id: str) -> bool:
@@ -289,13 +304,14 @@ class SupervisedEngine(Engine):
         return supervisor_pid(self.store.run_dir(run_id)) is not None
 
     def _wake_supervisor(self, run_id: str) -> bool:
-        """Signal the run's supervisor; gives whether there was one to signal."""
+        """Signals the run's supervisor; returns whether there is one."""
         pid = supervisor_pid(self.store.run_dir(run_id))
         return pid is not None and process.send(pid, signal.SIGINT)
 
     def _take_over(self, run_id: str) -> Status | None:
-        """The run's supervisor has ended: settle the record, or start a new supervisor. Returns None where another
-        command has done so.
+        """Updates the record of a run whose supervisor has ended, or starts a new supervisor.
+
+        Returns the status; None if another command has taken over the run.
         """
         writer = self.store.writer(run_id)
         if writer is None:
@@ -313,7 +329,7 @@ class SupervisedEngine(Engine):
                 backend = self._backend(plan, run_dir)
             except (EngineError, UsageError) as error:  # an expired login must not hide the record
                 return self._seen(writer.status, "LoginFailed", f"no supervisor can be started: {error.message}")
-            # Not at the top: a command that submits a run needs neither.
+            # Imported late: a command that submits a run needs neither.
             from windlass.supervise import adoption
             from windlass.supervise.supervisor import Supervisor
 
@@ -331,7 +347,7 @@ class SupervisedEngine(Engine):
                 tell_end(self.store, ended)
 
     def _follow_up(self, writer: RunWriter, supervisor: Supervisor) -> None:
-        """Start the next supervisor, unless those before it made no progress and the last was started just now."""
+        """Starts the next supervisor, unless earlier ones made no progress and the last was started a moment ago."""
         from windlass.supervise import adoption
 
         run_id = writer.status.id
@@ -341,14 +357,16 @@ class SupervisedEngine(Engine):
         run_dir = self.store.run_dir(run_id)
         crashed = crash.read(run_dir)
         data: dict[str, Any] = {} if crashed is None else {"crash": crashed.summary, "crashed_at": crashed.at}
-        if supervisor.backend.outlives_supervisor:  # its nodes went on, or ended, since then
+        if supervisor.backend.outlives_supervisor:  # the nodes have continued, or ended, since then
             data["observed_until"] = adoption.observed_until(writer)
         writer.note(SupervisorRestarted(**data))
         crash.move_away(run_dir, writer.status.last_seq)
         self._start_supervisor(writer)
 
     def _seen(self, status: Status, kind: str, message: str) -> Status:
-        """A status with a condition that holds now and is not in the record, kept for some seconds."""
+        """Returns the status with a current condition that is not recorded; the condition is reused for some
+        seconds.
+        """
         condition = ConditionChanged(kind, message, self._clock())
         self._later[status.id] = (time.monotonic() + LOOK_AGAIN_SECONDS, condition)
         return status.with_condition(condition)
@@ -368,15 +386,18 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _collect_ended() -> None:
-    """Collect the supervisors that have ended: a program that starts many runs would keep them as zombies."""
+    """Waits for ended supervisors, which would remain as zombies in a program that starts many runs."""
     for pid in tuple(_STARTED):
-        with contextlib.suppress(ChildProcessError):  # another part has collected it, or this is a fork of its parent
+        # another part of the program has waited for it, or this process is a fork of its parent
+        with contextlib.suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG) == (0, 0):
                 continue
         _STARTED.discard(pid)
 
 
 def _recorded(status: Status, now: float) -> str:
-    """The recorded status of a run whose supervisor has ended, while the record cannot be written."""
+    """Describes the recorded status of a run whose supervisor has ended, for the error that the record cannot be
+    written.
+    """
     since = max(0.0, now - status.times.phase_since)
     return f"the supervisor of {status.id} is gone; the last that was recorded is '{status.phase}', {since:.0f} s ago"

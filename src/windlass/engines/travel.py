@@ -1,4 +1,4 @@
-"""What travels with a job to machines that have nothing of ours: its folder, and parts of this package."""
+"""Packs the code that is sent with a job to other machines: its folder, and parts of Windlass."""
 
 from __future__ import annotations
 
@@ -20,54 +20,56 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
 
 PARTS: Final = ("__init__.py", "compat.py", "worker", "train", "stores")
-"""The parts of the package, under its own name. They need the standard library alone, but for stores that obstore
-reaches."""
+"""Parts of Windlass that are sent. They need only the standard library, except for stores that obstore accesses."""
 MAX_BYTES: Final = 512 << 20
-"""Code before it is compressed, where a store carries it."""
+"""Maximum bytes of uncompressed code that is sent through a store."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFacts:
-    """The folder of a job, and what travels of it."""
+    """The folder of a job, and its packed code."""
 
     folder: str
-    """Absolute."""
+    """Absolute path of the folder."""
     is_there: bool
     has_script: bool
     packed: Packed | None
-    """What travels; None where there is no folder."""
+    """The packed code; None if the folder does not exist or cannot be packed."""
     problem: tuple[str, str] | None = None
-    """Why it cannot be packed, and what to do."""
+    """Why the code cannot be packed, and how to fix that."""
     leaves_out_script: bool = False
-    """Whether an ignore file keeps the script from travelling."""
+    """Whether an ignore file excludes the script."""
     imports: tuple[str, ...] = ()
-    """Top-level names of the modules that the script, and what lies beside it, imports."""
+    """Top-level names of modules that the script and the files next to it import."""
     saves_at_end: str = ""
-    """Where the script saves for the first time, after its loops; empty where it does before, or that is not known."""
+    """Location of the first save if it comes after the script's loops; empty if the script saves earlier, or
+    unknown."""
 
     @property
     def digest(self) -> str:
-        """Of what travels; zeros where nothing does."""
+        """Digest of the packed code; zeros without code."""
         return self.packed.digest if self.packed is not None else "0" * 64
 
     @property
     def num_packed_bytes(self) -> int:
-        """Of what travels, compressed."""
+        """Bytes of the compressed code; 0 without code."""
         return len(self.packed.data) if self.packed is not None else 0
 
     @property
     def size(self) -> str:
-        """In words."""
+        """Size and number of files of the packed code in words."""
         code = self.packed
         return f"{len(code.data) / 1e6:.2f} MB of {len(code.files)} files" if code is not None else "no code"
 
     @property
     def archive(self) -> bytes | None:
-        """What travels, as a gzipped tar."""
+        """The packed code, a gzipped tar; None without code."""
         return self.packed.data if self.packed is not None else None
 
     def step(self, where: str, **fields: Any) -> CodeStep:
-        """The step of a plan that sends the code; `where` says where to, as `fields` do."""
+        """Returns the plan's step that sends the code. `where` names the destination in words; `fields` are set in the
+        step.
+        """
         step, code = CodeStep(f"send the code, {self.size}, {where}", self.digest, self.folder, **fields), self.packed
         if code is None:
             return step
@@ -80,7 +82,7 @@ class CodeFacts:
         )
 
     def notes(self, script: str) -> Iterator[Note]:
-        """What keeps the code, and the job's script in it, from travelling."""
+        """Yields blockers if the code cannot be packed, or `script` is missing or excluded."""
         if not self.is_there:
             yield blocker("code-missing", f"the folder {self.folder} is not there", "set code: to the script's folder")
         elif not self.has_script:
@@ -96,7 +98,7 @@ class CodeFacts:
 
 
 def read_code(job: Job, base: Path, environ: Mapping[str, str], limit: int = MAX_BYTES) -> CodeFacts:
-    """Read and pack the folder of a job, of so many bytes at most; its path is relative to `base`."""
+    """Reads and packs the folder of a job, whose path is relative to `base`. `limit` is its maximum size in bytes."""
     folder = (base / job.code_path).absolute()
     if not os.path.isdir(folder):  # noqa: PTH112 - Path's own raises for too long a name
         return CodeFacts(str(folder), False, False, None)
@@ -112,9 +114,10 @@ def read_code(job: Job, base: Path, environ: Mapping[str, str], limit: int = MAX
 
 
 def import_folder(home: str, package_root: str) -> str:
-    """The folder in a home from which ranks of this machine import the parts, where their interpreter lacks them.
+    """Returns the folder in a home from which ranks on this machine import parts of Windlass missing in their
+    interpreter.
 
-    One for each installation: those of another version may use the same home.
+    Each installation of Windlass has a separate folder, because several versions may use the same home.
     """
     from hashlib import sha256
 
@@ -122,16 +125,17 @@ def import_folder(home: str, package_root: str) -> str:
 
 
 def pack_code(code_dir: Path, environ: Mapping[str, str], limit: int = MAX_BYTES) -> Packed:
-    """What travels with a job: its folder, of so many bytes at most, and the parts. Raises UsageError."""
-    from windlass.code.pack import pack  # runs of this machine need the names of the parts alone
+    """Packs the folder of a job, of at most `limit` bytes, and parts of Windlass. Raises UsageError."""
+    from windlass.code.pack import pack  # imported late: runs on this machine need only PARTS
 
     package = Path(__file__).parents[1]
     return pack(code_dir, limit, environ, {f"travel/windlass/{name}": package / name for name in PARTS})
 
 
 def _has_script(job: Job, code_dir: Path) -> bool:
-    """Whether a job's script is in its folder; an absolute path is one in the image, which is taken to be there, and so
-    is what `setup` may bring."""
+    """Whether a job's script is in its folder. Absolute paths, which are in the image, and scripts of jobs with
+    `setup`, which may create them, count as present.
+    """
     script = job.script_argv[0]
     return bool(job.setup) or job.script_kind != "script" or script.startswith("/") or (code_dir / script).is_file()
 
@@ -145,9 +149,9 @@ def _leaves_out_script(job: Job, code_dir: Path, code: Packed) -> bool:
 
 
 def planned_code(plan: Plan) -> bytes:
-    """The archive of the code of a plan: as it was packed while planning, else packed again.
+    """Returns the code archive of a plan, which is packed again if the plan was not made by this process.
 
-    Raises EngineError where the folder has changed since the plan was made, UsageError as `pack_code`.
+    Raises EngineError if the folder has changed since the plan was made, and UsageError as `pack_code`.
     """
     if plan.archive is not None:
         return plan.archive

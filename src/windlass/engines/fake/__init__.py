@@ -1,4 +1,4 @@
-"""Fake engine, to test programs that drive Windlass: every rank is a thread that calls a function.
+"""Fake engine for testing programs that use Windlass: every rank is a thread that calls a function.
 
     from windlass.engines.fake import FakeEngine
 
@@ -10,9 +10,9 @@
     run = windlass.run(Job(name="digits", run="train.py", nodes=2), on=FakeEngine(store, play))
     assert run.wait(check=False).cause.rank == 1
 
-Supervisor, record, logs, root cause, restarts and stops are those of a real run. Features of a process are not
-available: pids, a working folder, an environment in `os.environ` (it is in `rank.env`), and a kill in the middle of a
-statement: a signal reaches a rank when it next calls one of `FakeRank`'s methods.
+Supervisor, record, logs, root cause, restarts and stops work as in a real run. Properties of processes are missing:
+there are no pids and no working folder, the environment is in `rank.env` and not in `os.environ`, and a signal takes
+effect only when the rank next calls a method of `FakeRank`, not in the middle of a statement.
 """
 
 from __future__ import annotations

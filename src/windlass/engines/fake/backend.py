@@ -52,7 +52,7 @@ class ThreadClock(Clock):
 
 
 class FakeNode(Node):
-    """One node; a node that is adopted has no threads, since those end with their process."""
+    """One node. An adopted node has no threads, because threads end with their process."""
 
     exit_code = -signal.SIGKILL
 
@@ -68,7 +68,7 @@ class FakeNode(Node):
         self._spoke = self._is_failing = self._is_asked_for_stacks = False
 
     def start(self, play: Play) -> None:
-        """Start its ranks. Raises OSError."""
+        """Starts the ranks of the node. Raises OSError."""
         for spec in self._spec.ranks:
             log = LogFile(str(self.folder), spec.rank, self._spec.progress)
             rank = FakeRank(self._spec, spec, log, self._clock.wake)
@@ -90,15 +90,15 @@ class FakeNode(Node):
             thread.send(signal.SIGTERM if intent is Intent.STOP else signal.SIGKILL)
 
     def news(self) -> Iterator[NodeEvent]:
-        """See `Node`: from the threads, without a file."""
+        """Yields the events of the threads since the last call; there is no events file."""
         if self._clock.monotonic() >= self._kill_at:
             self.send(Intent.KILL)
-        is_over = not self.lives()  # before anything is read: what ended ranks wrote is then complete
+        is_over = not self.lives()  # read before the output, so that the output of ended ranks is complete
         ended = [thread for thread in self._threads if thread.exit_code is not None and not thread.reported]
         yield from self._output(self._clock.time())
         if self._is_asked_for_stacks:
             self._is_asked_for_stacks = False
-            yield StacksTaken(self._clock.time(), ())  # of no rank: where a thread waits is code of this engine
+            yield StacksTaken(self._clock.time(), ())  # no stacks: threads wait in code of this engine
         for thread in ended:
             thread.reported = True
             yield RankChanged(thread.ended_at, thread.rank.rank, exit_code=thread.exit_code)
@@ -142,7 +142,7 @@ class FakeBackend(Backend):
         folder.mkdir(parents=True, exist_ok=True)
         here = (MASTER_ADDR,) * len(members)
         launcher, procs = self._plan.nodes.launcher, self._plan.procs_per_node
-        distinct = consecutive_ports(launcher, 1, len(members) * procs, number)  # all are this machine
+        distinct = consecutive_ports(launcher, 1, len(members) * procs, number)  # all nodes share one address
         meet = Rendezvous(MASTER_ADDR, FIRST_PORT + number, here, distinct)
         asked = record.history.continuation(record.status)
         facts = AttemptFacts(number, str(folder), meet, record.status.times.created_at, continuation=asked)

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FakeTarget:
-    """The target that fake runs name."""
+    """The target of fake runs."""
 
     name: str = "fake"
     gpus_per_node: int = 0
-    """What `procs_per_node: auto` counts."""
+    """Number of GPUs for `procs_per_node: auto`."""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(job: Job, target: FakeTarget, home: str, run_id: str) -> Plan:
-    """The plan of a fake run. `home` is the folder of the records. Pure."""
+    """Returns the plan of a fake run. `home` is the folder of the records. Pure."""
     procs = max(1, target.gpus_per_node) if job.procs_per_node == "auto" else job.procs_per_node
     run_dir = f"{home}/runs/{run_id}"
     output_dir, checkpoints = f"{run_dir}/output", f"{run_dir}/checkpoints"
@@ -77,38 +77,38 @@ def plan(job: Job, target: FakeTarget, home: str, run_id: str) -> Plan:
 
 
 class FakeEngine(SupervisedEngine):
-    """Runs of threads of this process; when the process ends, runs that have not ended are lost."""
+    """Runs whose ranks are threads of this process; runs that have not ended are lost with the process."""
 
     kind: ClassVar[str] = "fake"
 
     @classmethod
     def connect(cls, store: Store, target: Any = None, context: Context | None = None) -> FakeEngine:
-        """See `Engine`: to look at runs, since only the process that plays a run can continue it."""
+        """Returns an engine for reading runs only: a run can continue only in the process that has its function."""
         return cls(store, lambda rank: None)
 
     def __init__(self, store: Store, play: Play) -> None:
-        """`play` is called in a thread for each rank; it gives the exit code (None: 0), or raises."""
+        """`play` is called in a thread for each rank; it returns the exit code (None: 0) or raises."""
         super().__init__(store)
         self._play = play
         self._clocks: dict[str, ThreadClock] = {}
-        """Of the supervisors in this process, by run."""
+        """Clocks of the supervisors in this process, by run id."""
 
     def plan(self, job: Job, run_id: str) -> Plan:
-        """The plan of a run."""
+        """Returns the plan of a run."""
         return plan(job, FakeTarget(), str(self.store.home), run_id)
 
     def _backend(self, plan: Plan, run_dir: Path) -> FakeBackend:
         return FakeBackend(plan, self._play)
 
     def _start_supervisor(self, writer: RunWriter) -> None:
-        """In a thread, which inherits the run's lock as a process would."""
+        """Starts the supervisor as a thread, which inherits the run's lock as a process would."""
         run_id, clock = writer.status.id, ThreadClock()
         self._clocks[run_id] = clock
         args = (run_id, os.dup(writer.lock), clock)
         threading.Thread(target=self._supervise, args=args, name=f"supervisor of {run_id}", daemon=True).start()
 
     def _supervise(self, run_id: str, lock: int, clock: ThreadClock) -> None:
-        with Store(self.store.home) as store:  # SQLite's connections belong to their threads
+        with Store(self.store.home) as store:  # SQLite connections belong to their thread
             writer = store.writer(run_id, lock)
             assert writer is not None
             try:
@@ -128,6 +128,6 @@ class FakeEngine(SupervisedEngine):
         return clock is not None
 
     def _follow_up(self, writer: RunWriter, supervisor: Supervisor) -> None:
-        """The run is lost: only its process, which has ended, had the function that the ranks call."""
+        """Ends the run as lost: only its process, which has ended, had the function that ranks call."""
         cause = crash.cause_of_loss(supervisor.run_dir)
         supervisor.end_run(Outcome(Phase.LOST, cause=cause, reason="node-loss"))

@@ -1,4 +1,4 @@
-"""One rank of a fake run: the interface of the function that it calls, and the thread in which it runs."""
+"""One rank of a fake run: the interface for the rank's function, and the thread that calls it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.worker.protocol import NodeSpec, RankFailure, RankSpec
 
 
 class FakeSignal(BaseException):
-    """A signal that ends the rank. Not an `Exception`, so that a script's `except Exception` does not survive it."""
+    """A signal that ends the rank. Not an `Exception`, so that `except Exception` in a script does not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -25,7 +25,7 @@ class FakeSignal(BaseException):
 
 
 class FakeRank:
-    """One rank, as passed to the function that runs in its place."""
+    """One rank, as passed to the function that replaces the script."""
 
     def __init__(self, node: NodeSpec, spec: RankSpec, log: LogFile, wake: Callable[[], None]) -> None:
         self.env: dict[str, str] = {**node.env, **spec.env}
@@ -43,16 +43,16 @@ class FakeRank:
         self._writing = threading.Lock()
 
     def take_checkpoints(self) -> list[dict[str, object]]:
-        """What it has reported of checkpoints since the last call; for the supervisor."""
+        """Returns the checkpoint reports since the last call; used by the supervisor."""
         with self._writing:
             return self._log.take_checkpoints()
 
     def print(self, text: str) -> None:
-        """Write one line, or several."""
+        """Writes one or more lines."""
         self.write(f"{text}\n")
 
     def write(self, data: bytes | str) -> None:
-        """Write bytes, or text in UTF-8, as they are."""
+        """Writes bytes, or text in UTF-8, without adding a newline."""
         self._handle_signals()
         data = data.encode() if isinstance(data, str) else data
         now_ns, is_first = time.time_ns(), not self._log.has_output
@@ -63,16 +63,18 @@ class FakeRank:
             self._wake()
 
     def report(self, **fields: Any) -> None:
-        """What `windlass.train.report` does: step, total, epoch, loss, samples_per_second, phase, message."""
+        """Reports like `windlass.train.report`: step, total, epoch, loss, samples_per_second, phase, message."""
         self.write(MARKER + json.dumps(fields).encode() + b"\n")
         self._wake()
 
     def checkpoint(self, action: str = "saved", **fields: Any) -> None:
-        """What `windlass.train.checkpoint` reports: that it has `saved` or `restored` one; step, name, bytes."""
+        """Reports like `windlass.train.checkpoint`; `action` is `saved` or `restored`, fields are step, name
+        and bytes.
+        """
         self.report(checkpoint={"action": action, **fields})
 
     def sleep(self, seconds: float) -> None:
-        """Wait, as `time.sleep`. Raises FakeSignal when the rank must end."""
+        """Sleeps like `time.sleep`. Raises FakeSignal when the rank must end."""
         until = time.monotonic() + seconds
         self._handle_signals()
         while (left := until - time.monotonic()) > 0:
@@ -80,15 +82,15 @@ class FakeRank:
             self._handle_signals()
 
     def on_term(self, callback: Callable[[], None]) -> None:
-        """Call this at SIGTERM, instead of dying of it."""
+        """Makes SIGTERM call `callback` instead of ending the rank."""
         self._on_term = callback
 
     def die(self, number: int) -> None:
-        """Die of a signal. Raises FakeSignal, which is not to be caught."""
+        """Ends the rank as a signal would. Raises FakeSignal, which must not be caught."""
         raise FakeSignal(number)
 
     def send(self, number: int) -> None:
-        """Signal the rank, from any thread."""
+        """Sends a signal to the rank, from any thread."""
         self._pending.append(number)
         self._signalled.set()
 
@@ -97,7 +99,7 @@ class FakeRank:
         while self._pending:
             number = self._pending.pop(0)
             if number != signal.SIGTERM or self._on_term is None:
-                self._pending.insert(0, number)  # a killed rank must not go on
+                self._pending.insert(0, number)  # a killed rank must not continue
                 raise FakeSignal(number)
             self._on_term()
 
@@ -106,7 +108,7 @@ Play = Callable[[FakeRank], int | None]
 
 
 class RankThread:
-    """The thread in which a rank runs, and how it ended."""
+    """The thread of a rank, and how the rank ended."""
 
     def __init__(self, rank: FakeRank, log: LogFile, play: Play, wake: Callable[[], None]) -> None:
         self.rank, self.log, self.play, self.wake = rank, log, play, wake
@@ -116,7 +118,9 @@ class RankThread:
         threading.Thread(target=self._run, name=f"fake rank {rank.rank}", daemon=True).start()
 
     def send(self, number: int) -> None:
-        """Signal the rank. One that is killed has ended at once, though its thread goes on until its next call."""
+        """Sends a signal to the rank. A killed rank counts as ended at once, although its thread runs until its next
+        call.
+        """
         if self.exit_code is None:
             self.ended_by_us = True
             self.rank.send(number)
@@ -124,7 +128,7 @@ class RankThread:
                 self._end(-number)
 
     def failure(self) -> RankFailure:
-        """How it failed."""
+        """Returns the failure of an ended rank."""
         assert self.exit_code is not None
         return RankFailure(
             self.rank.rank, self.exit_code, self.ended_at, self.log.tail, self.log.traceback_at, self.ended_by_us
@@ -140,14 +144,14 @@ class RankThread:
             if isinstance(error.code, str):
                 self._last_words(f"{error.code}\n")
         except BaseException as error:
-            trace = error.__traceback__.tb_next if error.__traceback__ else None  # without our own frame
+            trace = error.__traceback__.tb_next if error.__traceback__ else None  # without the frame of this module
             code = 1
             self._last_words("".join(traceback.format_exception(type(error), error, trace)))
         self._end(code)
         self.log.close()
 
     def _last_words(self, text: str) -> None:
-        with contextlib.suppress(FakeSignal):  # it was killed meanwhile
+        with contextlib.suppress(FakeSignal):  # the rank was killed meanwhile
             self.rank.write(text)
 
     def _end(self, code: int) -> None:

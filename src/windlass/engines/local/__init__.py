@@ -1,1 +1,1 @@
-"""This machine: nodes are process trees under one detached supervisor a run."""
+"""Engine for this machine: nodes are process trees, and each run has one detached supervisor process."""

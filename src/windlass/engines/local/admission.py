@@ -22,18 +22,18 @@ from windlass.supervise.recorder import Recorder
 
 LOOK_SECONDS: Final = 1.0
 MAX_LOOK_SECONDS: Final = 10.0
-"""Longest time between two checks of a run with many others ahead of it."""
+"""Maximum seconds between two checks for a run that has many others ahead of it."""
 Look = Callable[[Store, str], object]
-"""Brings the record of another run up to date: where its supervisor was killed, another one is started."""
+"""Updates the status of another run; starts another supervisor if its supervisor was killed."""
 
 
 def queue_folder(home: Path, target: str) -> Path:
-    """Where the queue of a target is: machines that share a home have queues of their own."""
+    """Returns the folder of a target's queue. Machines that share a home have separate queues."""
     return home / "slots" / this_machine(os.environ).id / target
 
 
 class Admission:
-    """Decides, for one run, whether its next attempt may start."""
+    """Decides for one run whether its next attempt may start."""
 
     def __init__(self, plan: Plan, home: Path, look: Look) -> None:
         self._look = look
@@ -44,10 +44,10 @@ class Admission:
         self.slots = SlotQueue(queue_folder(home, plan.target), plan.run_id)
         self._look_at = 0.0
         self.numbers: tuple[int, ...] = ()
-        """The slots that the run holds."""
+        """Numbers of the slots that are reserved for the run."""
 
     def turn(self, record: Recorder, clock: Clock) -> bool:
-        """Whether the run may start; records why not. Raises NotAdmitted where it never may."""
+        """Returns whether the run may start, and records why not. Raises NotAdmitted if the run can never start."""
         if (self._queue is None and not self._after) or self.numbers:
             return True
         if clock.monotonic() < self._look_at:
@@ -66,7 +66,7 @@ class Admission:
         return not why
 
     def _take(self, record: Recorder, clock: Clock) -> str:
-        """Takes the slots; returns why the run has to wait, empty if it has not."""
+        """Reserves the slots; returns why the run must wait, or ""."""
         if self._queue is None:
             return ""
         status = record.status
@@ -88,11 +88,13 @@ class Admission:
             record.note(event)
 
     def _why_not_yet(self, store: Store) -> str:
-        """The runs that have not succeeded yet, in words. Raises NotAdmitted if one failed or was removed."""
+        """Names the runs that have not succeeded yet; "" if all have. Raises NotAdmitted if one failed or was
+        removed.
+        """
         waiting = []
         for run_id in self._after:
             try:
-                with contextlib.suppress(WindlassError):  # as recorded, where it cannot be looked at now
+                with contextlib.suppress(WindlassError):  # on failure, the recorded status is used
                     self._look(store, run_id)
                 status = store.status(run_id, with_progress=False)
             except NoSuchRun:

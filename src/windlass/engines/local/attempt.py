@@ -1,7 +1,7 @@
-"""One attempt on this machine: its node workers as processes, whose events are read and which are signalled.
+"""One attempt on this machine: node workers as processes, which report events and receive signals.
 
-Everything about an attempt is in its folder, so that a second supervisor can adopt it: `node-K.json` (the spec),
-`node-K.events` (its events), `node-K.lock` (held while it lives), the logs of its ranks.
+All files of an attempt are in its folder, so that another supervisor can adopt it: `node-K.json` (the spec),
+`node-K.events` (events), `node-K.lock` (locked while the worker runs), and the logs of the ranks.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class LocalNode(Node):
     def __init__(self, number: int, ranks: tuple[int, ...], folder: Path) -> None:
         super().__init__(number, ranks, folder)
         self.popen: subprocess.Popen[bytes] | None = None
-        """The worker as our child; None for one that another supervisor started."""
+        """Child process of the worker; None if another supervisor started the worker."""
 
     def lives(self) -> bool:
-        """Whether the worker's process still exists: only it holds the lock."""
+        """Whether the worker process still exists: only the worker holds the lock."""
         if self.popen is not None and self.popen.poll() is not None:
             return False
         return process.is_locked(str(self.path("lock")))
@@ -40,21 +40,21 @@ class LocalNode(Node):
 
     @property
     def exit_code(self) -> int:
-        """How a worker without a report ended: killed, unless its own exit code shows otherwise."""
+        """Exit code of a worker that ended without a report; SIGKILL if the worker is no child of this process."""
         return (self.popen.returncode if self.popen is not None else None) or -signal.SIGKILL
 
     def know(self, pid: int) -> None:
-        """Take note of a worker before it reports: a stop may have to reach it first."""
+        """Stores the pid of a worker before its first report, because a stop may come earlier."""
         found = process.stat(pid)
         self.pid, self.start_ticks, self.boot = pid, found.start_ticks if found else 0, process.boot_id()
 
     def send(self, intent: Intent) -> None:
-        """Signal the worker, if it is still the process that it was."""
+        """Sends a signal to the worker, unless its pid now belongs to another process."""
         if self.pid is not None and process.is_same(self.pid, self.start_ticks, self.boot):
             process.send(self.pid, intent.value)
 
     def sweep(self) -> None:
-        """SIGKILL what of the node's session outlived its worker."""
+        """Kills processes of the node's session that outlived its worker."""
         if self.pid is None or (self.boot and self.boot != process.boot_id()):
             return
         leader = process.stat(self.pid)
@@ -70,18 +70,18 @@ class LocalAttempt(Attempt):
 
     @classmethod
     def of(cls, folder: Path, specs: Sequence[NodeSpec]) -> Self:
-        """The attempt whose nodes were started with these specs."""
+        """Returns the attempt whose nodes were started with these specs."""
         return cls(folder, [LocalNode(one.node, tuple(rank.rank for rank in one.ranks), folder) for one in specs])
 
     def close(self) -> None:
-        """Collect the workers that are our children."""
+        """Waits for ended workers that are children of this process, so that no zombies remain."""
         for node in self.nodes:
             if node.popen is not None:
                 node.popen.wait()
-            node.path("reserve").unlink(missing_ok=True)  # of a worker that was killed
+            node.path("reserve").unlink(missing_ok=True)  # left by a killed worker
 
     def last_sign_of_life(self) -> float:
-        """When any of its files was last written, in unix seconds; 0 where there is none."""
+        """Returns the newest modification time of the attempt's files in Unix seconds; 0 without files."""
         written = [0.0]
         for path in self.folder.glob("*.*"):
             if path.suffix in (".events", ".log", ".idx", ".json"):

@@ -39,7 +39,9 @@ MASTER_ADDR: Final = "127.0.0.1"
 
 
 class LocalBackend(Backend):
-    """This machine, for one run. The run's lock is one of this machine: no other supervisor can hold it."""
+    """This machine, for one run. The run's lock is local to this machine, so that no other supervisor can acquire the
+    run.
+    """
 
     def __init__(self, plan: Plan, run_dir: Path, look: Look = lambda _store, _run_id: None) -> None:
         self._plan = plan
@@ -75,7 +77,7 @@ class LocalBackend(Backend):
         """See `Backend`."""
         for made in self._plan.every(FolderStep):
             Path(made.path).mkdir(parents=True, exist_ok=True)
-            # A later attempt finds it there. Where it cannot be read for a while, the ranks try again.
+            # A later attempt finds the folder. If it is unreadable for a while, the ranks try again.
             with contextlib.suppress(*((OSError,) if number > 1 else ())):
                 Path(made.checkpoints).mkdir(parents=True, exist_ok=True)
         with (
@@ -87,11 +89,12 @@ class LocalBackend(Backend):
             port = netns.meeting_port(number) if addresses else master.getsockname()[1]
             is_held = not addresses and self._plan.nodes.launcher != "plain"
             if not is_held:
-                # A program without a launcher may bind the port without SO_REUSEADDR, and could not while it is held.
+                # A program without a launcher may bind the port without SO_REUSEADDR, which fails while the port is
+                # reserved.
                 master.close()
             rank_ports = consecutive_ports(self._plan.nodes.launcher, len(members), self._plan.procs_per_node, number)
             of_ranks: list[socket.socket] = []
-            if not addresses:  # all ranks are on one address
+            if not addresses:  # all ranks share one address, so that their ports must differ
                 of_ranks = [own.enter_context(contextlib.closing(ports.reserve(None))) for _ in rank_ports]
                 rank_ports = tuple(one.getsockname()[1] for one in of_ranks)
             facts = AttemptFacts(
@@ -109,7 +112,7 @@ class LocalBackend(Backend):
             return start_attempt(folder, specs, held, clock.fileno(), pool, self.admission.slots.lock)
 
     def nodes(self) -> NodeTemplate:
-        """The nodes with the GPUs of the slots that the run holds, where a slot is a GPU."""
+        """Returns the node template; if slots are GPUs, with the GPUs of the run's slots."""
         nodes, slots = self._plan.nodes, self.admission.numbers
         if not slots or not self._plan.only(QueueStep).gpus:
             return nodes
@@ -118,14 +121,18 @@ class LocalBackend(Backend):
         return nodes.replace(node_env={node: {VISIBLE: ",".join(map(str, own))} for node, own in shares.items()})
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
-        """See `Backend`. The nodes cannot wake this supervisor: they have the end of a pipe of the previous one."""
+        """Returns the attempt that another supervisor has started. Its nodes cannot wake this supervisor, because they
+        write to the pipe of the previous one.
+        """
         self.admission.slots.keep()
         return LocalAttempt.of(folder, compose(self._plan.nodes, members))
 
     def held_elsewhere(self) -> str:
-        """See `Backend`. In a copy of a home, the processes of a run are those of the original, and must live on."""
+        """Returns the original run if this one is in a copied home: its processes belong to the original and must not
+        be killed.
+        """
         for path in self._run_dir.glob("attempt-*/node-*.json"):
-            # There is none where the home was moved; to another user it is closed, and so are its processes.
+            # The folder is missing if the home was moved, and unreadable if another user owns the original.
             with contextlib.suppress(OSError, ValueError, KeyError):
                 folder = Path(json.loads(path.read_bytes())["folder"])
                 if folder.parent.samefile(self._run_dir):
@@ -135,7 +142,7 @@ class LocalBackend(Backend):
         return ""
 
     def is_started(self, folder: Path) -> bool:
-        """See `Backend`. A worker reports its start before it starts a rank: before that, nothing has run."""
+        """Whether any worker has reported or runs. A worker reports its start before it starts a rank."""
         nodes = LocalAttempt.of(folder, compose(self._plan.nodes, range(self._plan.num_nodes))).nodes
         return any(node.has_reported() or node.lives() for node in nodes)
 
@@ -144,7 +151,9 @@ class LocalBackend(Backend):
         return set().union(*(netns.unplugged(network) for network in self._plan.every(NetworkStep)))
 
     def prepare_end(self, record: Recorder) -> None:
-        """Remove the networks before the end is written: no command looks after an ended run."""
+        """Removes the networks and gives back the slots before the end is recorded: no command cleans up an
+        ended run.
+        """
         self._staging.end()
         self._uploads.end()
         self._upload.end()
@@ -154,9 +163,9 @@ class LocalBackend(Backend):
                 record.note(Warned(f"left behind: {refused}"))
 
     def _make_networks(self, record: Recorder, run_dir: Path) -> list[str]:
-        """Make the networks of the nodes, unless they are there; gives the address of each node. Raises EngineError.
+        """Creates the missing networks of the nodes and returns the address of each node. Raises EngineError.
 
-        They outlive an attempt: a link that was cut is not restored.
+        Networks outlive an attempt, so that a new attempt does not restore a link that was cut.
         """
         addresses: list[str] = []
         for network in self._plan.every(NetworkStep):
@@ -168,10 +177,10 @@ class LocalBackend(Backend):
 
 
 def of_supervisor(plan: Plan, run_dir: Path) -> LocalBackend:
-    """The backend of a supervisor, which updates the records of the runs that this one waits for."""
+    """Creates the backend of a supervisor, which also updates the status of the runs that this run waits for."""
 
     def look(store: Store, run_id: str) -> object:
-        from windlass.engines.local.engine import LocalEngine  # few runs wait for others
+        from windlass.engines.local.engine import LocalEngine  # imported late: few runs wait for others
 
         return LocalEngine(store).status(run_id)
 
@@ -179,9 +188,10 @@ def of_supervisor(plan: Plan, run_dir: Path) -> LocalBackend:
 
 
 def _importing(spec: NodeSpec, parts: str | None, environ: Mapping[str, str]) -> NodeSpec:
-    """The spec with `parts`, the folder of Windlass's own modules, behind the shell's PYTHONPATH, or alone.
+    """Prepends the PYTHONPATH of this shell to that of the spec if the spec's is `parts`, the folder of Windlass's
+    modules.
 
-    A plan has no values of the shell.
+    Plans contain no values of shell variables.
     """
     if not (of_shell := environ.get(IMPORTS)) or not parts or spec.env[IMPORTS] != parts:
         return spec
@@ -199,11 +209,11 @@ def start_attempt(
     pool: WarmPool,
     slots: int | None = None,
 ) -> LocalAttempt:
-    """Write the specs and start the workers; each writes a byte to `wake` whenever it reports something.
+    """Writes the specs and starts the workers; each writes a byte to `wake` for every report.
 
-    `held` are the sockets that hold the ports at which ranks meet, `slots` the descriptor that holds the slots of the
-    run, which every worker keeps. Workers whose spec names modules to
-    have warm are forked from `pool` where that is safe. Raises OSError.
+    `held` are the sockets that reserve the rendezvous ports; `slots` is the locked descriptor of the run's slots, which
+    every worker inherits. Workers whose spec names modules to import in advance are forked from `pool` if that is safe.
+    Raises OSError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     specs = _resumed(specs)
@@ -211,7 +221,7 @@ def start_attempt(
     refusals: dict[str, None] = {}
     for node, spec in zip(nodes, specs, strict=True):
         spec.write()
-        # The ports outlive a supervisor that is killed: the first node holds them too.
+        # The first node inherits the sockets, so that the ports stay reserved if the supervisor is killed.
         kept = [one.fileno() for one in held] if node is nodes[0] else []
         kept += [] if slots is None else [slots]
         if refused := _start_worker(node, spec, [wake, *kept], pool):
@@ -220,28 +230,30 @@ def start_attempt(
 
 
 def first_start(run_dir: Path) -> float:
-    """When the run started its first node, in unix seconds; now, where it has started none."""
+    """Returns the start time of the run's first node in Unix seconds; the current time if no node was started."""
     specs = run_dir.glob("attempt-*/node-*.json")
     return min((path.stat().st_mtime for path in specs), default=time.time())
 
 
 def _resumed(specs: Sequence[NodeSpec]) -> list[NodeSpec]:
-    """The specs with the arguments that make a script resume which saves its own checkpoints. Raises OSError."""
+    """Adds the arguments with which a script that saves its own checkpoints resumes. Raises OSError."""
     if specs[0].resume is None:
         return list(specs)
-    from windlass.worker import resume  # its imports take as long as those of the rest of this process
+    from windlass.worker import resume  # imported late: the import takes as long as all others of this process
 
     try:
         return resume.add_resume_arguments(specs)
     except ValueError as error:
         raise OSError(str(error)) from error
-    except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:  # a defect: the run fails, and is not lost
+    # an internal error: the run fails instead of being lost
+    except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
         raise OSError(f"checkpoint.find: internal error: {type(error).__name__}: {error}") from error
 
 
 def _start_worker(node: LocalNode, spec: NodeSpec, kept: Sequence[int], pool: WarmPool) -> str:
-    """Start one worker, which holds the descriptors of `kept`; returns why it could not be warm, if that was
-    requested."""
+    """Starts one worker, which inherits the descriptors of `kept`; returns why a requested warm start was not possible,
+    or "".
+    """
     lock = os.open(node.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     out = os.open(node.path("out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
@@ -250,7 +262,7 @@ def _start_worker(node: LocalNode, spec: NodeSpec, kept: Sequence[int], pool: Wa
         if isinstance(answer, int):
             node.know(answer)
             return ""
-        # -I -S: the worker needs the standard library alone, and must not import what the user has installed.
+        # -I -S: the worker needs only the standard library, and must not import packages of the user.
         command = [spec.worker_python, "-I", "-S", str(WORKER), str(node.path("json")), str(kept[0])]
         node.popen = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, pass_fds=[*kept, lock]
@@ -258,7 +270,7 @@ def _start_worker(node: LocalNode, spec: NodeSpec, kept: Sequence[int], pool: Wa
         node.know(node.popen.pid)
         return answer.why if answer is not None else ""
     finally:
-        os.close(lock)  # the worker holds it on
+        os.close(lock)  # the worker has inherited the lock
         os.close(out)
 
 

@@ -1,4 +1,6 @@
-"""Checks of this machine: what would make runs fail, each with its fix. Writes nothing but a probe file."""
+"""Checks this machine for conditions that make runs fail, each with a fix. Writes nothing but a temporary probe
+file.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,25 @@ from windlass.runs.private import refuse_foreign
 MIN_PYTHON: Final = (3, 11)
 GIB: Final = 1 << 30
 LOW_HOME_BYTES: Final = 2 * GIB
-"""A checkpoint or two of a small model."""
+"""Space for a few checkpoints of a small model."""
 NO_HOME_BYTES: Final = 64 << 20
 LOW_SHM_BYTES: Final = GIB
-"""Docker gives 64 MiB, with which torch's data loaders are killed by a bus error."""
+"""Minimum free shared memory. Docker's default of 64 MiB makes torch's data loaders fail with a bus error."""
 LOW_MEMORY_BYTES: Final = 2 * GIB
 LOW_FILES: Final = 4096
-"""A run of 64 ranks holds a few hundred files; data loaders hold thousands."""
+"""Minimum limit of open files. A run of 64 ranks opens a few hundred; data loaders open thousands."""
 ASK_SECONDS: Final = 60.0
-"""How long the script's interpreter may take to import torch; a cold file system needs half of it."""
+"""Time limit for importing torch in the script's interpreter; a cold file system may need half of it."""
 Result = tuple[Level, str, str]
 """Level, finding and fix of a check."""
 
 
 def checks(context: Context) -> Iterator[Check]:
-    """All checks, made one after the other; one that raises is reported as a warning, and the others go on."""
+    """Runs all checks one after the other. An exception is reported as a warning, and the next check runs."""
     for name, look in CHECKS.items():
         try:
             yield Check(name, *look(context))
-        except Exception as error:  # an unforeseen kind of machine is what this command is for
+        except Exception as error:  # doctor must also work on machines with unforeseen problems
             yield Check(name, "warn", f"could not be checked: {type(error).__name__}: {error}")
 
 
@@ -56,7 +58,7 @@ def _home(context: Context) -> Result:
     while not there.exists() and there != there.parent:
         there = there.parent
     try:
-        # Where the folder is not there yet, its parent is tried: doctor makes nothing that it does not remove.
+        # If the home does not exist yet, its parent is probed: doctor leaves no files behind.
         with tempfile.NamedTemporaryFile(dir=there, prefix=".windlass-doctor-") as probe:
             probe.write(b"windlass")
             probe.flush()
@@ -115,7 +117,7 @@ def _cores(_: Context) -> Result:
 
 
 def _cpu_quota() -> float | None:
-    """Cores that the control group allows; None where it sets no limit."""
+    """Returns the cores that the control group allows; None without a limit."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -197,7 +199,7 @@ def _gpus(_: Context) -> Result:
 
 
 def _interpreter(context: Context) -> Result:
-    """The interpreter that a script without `python:` gets, and the torch in it."""
+    """Checks the interpreter for scripts without `python:`, and torch in it."""
     from windlass.engines.interpreter import find_python
 
     python = find_python(None, context.cwd, context.environ)
@@ -232,7 +234,7 @@ def _interpreter(context: Context) -> Result:
 
 
 def _version(name: str, context: Context, without: str) -> Result:
-    """What an optional program prints as its version."""
+    """Reports the version of an optional program; `without` names the consequence if it is not installed."""
     path = shutil.which(name, path=context.environ.get("PATH"))
     if path is None:
         return "ok", f"not installed: {without}", ""

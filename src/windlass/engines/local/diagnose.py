@@ -1,4 +1,4 @@
-"""Diagnosis rules of this machine: what a run waits for that has not been admitted."""
+"""Diagnosis rules of this machine: what a run waits for before its admission."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.runs.phase import Phase
 
 
 def waits(case: Observations) -> Iterator[Verdict]:
-    """A run that waits for slots of its target, or for other runs."""
+    """Reports that the run waits for slots of its target, or for other runs."""
     seen = case.last(QueueChanged)
     if seen is None or not seen.is_of_machine or case.status.phase is not Phase.QUEUED:
         return

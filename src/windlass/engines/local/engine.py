@@ -32,7 +32,7 @@ class LocalEngine(SupervisedEngine):
 
     kind: ClassVar[str] = "local"
     can_follow: ClassVar[bool] = True
-    # -I -S: it needs nothing but the standard library and this package, and starts in half the time.
+    # -I -S: the supervisor needs only the standard library and this package, and starts in half the time.
     _supervisor = supervisor_program("windlass.engines.local.backend:of_supervisor", "-I", "-S")
 
     @classmethod
@@ -115,11 +115,11 @@ class LocalEngine(SupervisedEngine):
         return copy(local, f"{exec_copy.result(self._folders(run_id), path)}{slash}", told, local.resolve().name)
 
     def _folders(self, run_id: str) -> tuple[Path, Mapping[str, str]]:
-        """The folder of a run, and the environment with the folders of its results."""
+        """Returns the folder of a run, and the environment that names the folders of its results."""
         return self.store.run_dir(run_id), self.store.plan(run_id).nodes.common
 
     def observe(self, run_id: str) -> Observations:
-        """All that can be seen of a run. Raises NoSuchRun."""
+        """Collects the observations of a run, with facts of this machine. Raises NoSuchRun."""
         from windlass.diagnose.observe import observe
         from windlass.engines.local.diagnose import waits
         from windlass.engines.local.observe import machine_facts
@@ -129,12 +129,13 @@ class LocalEngine(SupervisedEngine):
         return replace(seen, rules=(waits,))
 
     def _backend(self, plan: Plan, run_dir: Path) -> LocalBackend:
-        from windlass.engines.local.backend import LocalBackend  # a command that submits a run does not need it
+        # imported late: a command that submits a run does not need it
+        from windlass.engines.local.backend import LocalBackend
 
         return LocalBackend(plan, run_dir)
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
-        """Lay out the folder that is put on PYTHONPATH for interpreters that do not have this package."""
+        """Creates the folder on PYTHONPATH for interpreters in which Windlass is not installed."""
         package = Path(__file__).parents[2]
         folder = Path(travel.import_folder(str(self.store.home), str(package.parent))) / "windlass"
         try:
@@ -147,11 +148,11 @@ class LocalEngine(SupervisedEngine):
                         (folder / part).symlink_to(package / part)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made ({error.strerror})", "see: windlass doctor") from error
-        refuse_foreign(self.store.home)  # which another user may have put there since the record was opened
+        refuse_foreign(self.store.home)  # another user may have created the folder since the record was opened
 
 
 def _own_pool(home: Path) -> WarmPool:
-    """The warm processes of a home, in which another user could name any process. Raises StoreError."""
+    """Returns the warm processes of a home after checking that no other user can write to it. Raises StoreError."""
     from windlass.engines.local.warm_pool import WarmPool
 
     refuse_foreign(home)

@@ -16,7 +16,7 @@ from windlass.runs.record import Status
 
 PROGRAM = Path(windlass.worker.__file__).with_name("exec_command.py")
 FOLDERS = {"output": "WINDLASS_OUTPUT_DIR", "checkpoints": "WINDLASS_CHECKPOINT_DIR"}
-"""Parts of the results, and the variable with the path of each."""
+"""Environment variable with the path of each folder of results."""
 
 
 def execute(
@@ -30,9 +30,9 @@ def execute(
     stdout: IO[bytes],
     stderr: IO[bytes],
 ) -> int:
-    """Run a command as one of the ranks of a node, or as none; gives its exit code. Raises EngineError.
+    """Runs a command with the environment of a rank, or of the node if `rank` is None; returns its exit code.
 
-    Ctrl-C is the command's; where it ends the command, raises KeyboardInterrupt.
+    Ctrl-C is forwarded to the command, and raises KeyboardInterrupt if it ends the command. Raises EngineError.
     """
     worker = 0 if plan.nodes.one_worker else node
     spec = run_dir / f"attempt-{status.attempts[-1].number}" / f"node-{worker}.json"
@@ -54,9 +54,9 @@ def execute(
             break
         except KeyboardInterrupt as received:
             interrupt = received
-            if not _is_in_foreground():  # else the terminal has signalled the command too
+            if not _is_in_foreground():  # in the foreground, the terminal has signalled the command already
                 child.send_signal(signal.SIGINT)
-        except BaseException:  # from a signal handler of the program, such as a time limit
+        except BaseException:  # raised by a signal handler of the calling program, such as a time limit
             child.kill()
             child.wait()
             raise
@@ -67,7 +67,7 @@ def execute(
 
 
 def _is_in_foreground() -> bool:
-    """Whether Ctrl-C in the terminal of this process is a signal to it and all that it has started."""
+    """Whether this process is in the foreground of its terminal, so that Ctrl-C also signals its children."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -81,7 +81,7 @@ def _is_in_foreground() -> bool:
 
 
 def _process_of(status: Status, node: int) -> int:
-    """A live process in the network of a node. Raises EngineError."""
+    """Returns the pid of a live process in the network of a node. Raises EngineError."""
     pids = [rank.pid for rank in status.ranks if rank.node == node and rank.exit_code is None and rank.pid]
     if not pids:
         raise EngineError(f"node {node} has no live rank to share the network of", f"windlass status {status.id}")
@@ -89,7 +89,10 @@ def _process_of(status: Status, node: int) -> int:
 
 
 def result(folders: tuple[Path, Mapping[str, str]], path: str) -> Path:
-    """Where a relative path of the results is, by a run's folder and its ranks' environment. Raises UsageError."""
+    """Returns the path for a relative path of the results. `folders` are the run's folder and its ranks' environment.
+
+    Raises UsageError for an absolute path.
+    """
     if path.startswith("/"):
         raise UsageError(f"{path} is a path of this machine, as the run is", f"cp {path}, without windlass")
     run_dir, env = folders

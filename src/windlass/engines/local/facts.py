@@ -1,4 +1,4 @@
-"""Facts of this machine that a local plan depends on; reading them changes nothing."""
+"""Reads the facts of this machine that a local plan depends on, without changing anything."""
 
 from __future__ import annotations
 
@@ -30,78 +30,80 @@ if TYPE_CHECKING:
 LAUNCHERS = ("mpirun", "torchrun")
 NETWORK_TOOLS = ("ip", "tc")
 NETWORK_CAPABILITIES = {"NET_ADMIN": 12, "SYS_ADMIN": 21}
-"""Their bits, see capabilities(7)."""
+"""Bit numbers of capabilities, see capabilities(7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a local plan depends on."""
+    """Facts that a local plan depends on."""
 
     home: str
-    """The folder of the records."""
+    """Folder of the records."""
     code_dir: str
-    """The job's folder, absolute: the scripts' working directory."""
+    """Absolute path of the job's folder, the working directory of scripts."""
     code_dir_found: bool
     python: str
-    """The interpreter of the script, absolute."""
+    """Absolute path of the script's interpreter."""
     python_found: bool
     python_is_ours: bool
-    """Whether Windlass runs under the same interpreter, so that scripts can import `windlass.train` anyway."""
+    """Whether the script's environment is that of Windlass, so that scripts can import `windlass.train` without
+    PYTHONPATH."""
     own_python: str
-    """The interpreter that Windlass runs under."""
+    """Interpreter that runs Windlass."""
     package_root: str
-    """The folder that holds the package `windlass`."""
+    """Folder that contains the package `windlass`."""
     script_found: bool
     program: str | None
-    """The program of a job that runs no Python script, absolute; None where it was not found."""
+    """Absolute path of the program of a job that runs no Python script; None if it was not found."""
     script_imports: tuple[str, ...]
-    """Top-level names of the modules that the script, and what lies beside it, imports."""
+    """Top-level names of modules that the script and the files next to it import."""
     num_cpus: int
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     gpus: tuple[str, ...]
     """Names of the GPUs, by index."""
     is_root: bool
     launchers: Mapping[str, str | None]
-    """Path of each launcher, None where it is not installed."""
+    """Path of each launcher; None if it is not installed."""
     environ: frozenset[str]
-    """Names, never values, of the variables that the ranks inherit."""
+    """Names of the variables that the ranks inherit. Values are never stored."""
     bad_data: Mapping[str, str] = field(default_factory=dict)
-    """Why the source of a data set, a path or `file://`, cannot be read, by the name of the set."""
+    """Why the source of a data set, a path or `file://`, cannot be read, by the name of the data set."""
     busy_ports: frozenset[int] = field(default_factory=frozenset)
-    """Ports named by the job that something listens on."""
+    """Ports named by the job that are in use."""
     missing_network_tools: frozenset[str] = frozenset()
-    """Which of `ip` and `tc` are not installed."""
+    """Programs among `ip` and `tc` that are not installed."""
     missing_capabilities: frozenset[str] = frozenset()
-    """Capabilities that this process lacks to create networks."""
+    """Capabilities for creating networks that this process lacks."""
     is_open_mpi: bool = False
     """Whether `mpirun` is Open MPI's; read only for jobs that need it."""
     metadata_endpoint: str | None = None
-    """The metadata endpoint of this EC2 instance; None where this is none, or its use is disabled."""
+    """Metadata endpoint of this EC2 instance; None on other machines, or if its use is disabled."""
     has_data_extra: bool = True
     """Whether the extra `data` is installed; read only for jobs that need it."""
     has_obstore: bool = True
     """Whether the script's interpreter has obstore; read only for jobs that need it."""
     bad_outputs: tuple[str, str] | None = None
-    """Why outputs cannot be written to their folder, or uploaded to their store, and what to try; None where they can,
-    as far as can be told."""
+    """Why outputs cannot be written to their folder or uploaded to their store, and what to try; None if no problem is
+    known."""
     is_program_file: bool = False
-    """Whether the folder of the code has a file of the program's name, be it executable or not."""
+    """Whether the code folder has a file with the program's name, executable or not."""
     python_version: tuple[int, int] | None = None
-    """The version of the script's interpreter, 3 and 12; None where the name of its file does not have it."""
+    """Major and minor version of the script's interpreter; None if the file name does not contain it."""
     num_visible_gpus: int | None = None
-    """GPUs that `CUDA_VISIBLE_DEVICES` of the shell names; None where it is not set."""
+    """Number of GPUs in the shell's `CUDA_VISIBLE_DEVICES`; None if it is not set."""
     base: str = ""
-    """The folder that the job's paths are relative to, absolute."""
+    """Absolute path of the folder to which paths in the job are relative."""
     data_paths: Mapping[str, str] = field(default_factory=dict)
     """Absolute paths of the data sets that are read in place, by name."""
     saves_at_end: str = ""
-    """Where the script saves for the first time, after its loops; empty where it does before, or that is not known."""
+    """Location of the first save if it comes after the script's loops; empty if the script saves earlier, or
+    unknown."""
     outputs_dir: str | None = None
-    """The folder that `outputs` names, absolute; None where they stay with the run or go to a store."""
+    """Absolute path of the folder in `outputs`; None if outputs stay with the run or go to a store."""
 
 
 def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
-    """What a plan for `job` depends on. `base` is the folder that the job's paths are relative to."""
+    """Reads the facts for a plan of `job`, whose paths are relative to `base`."""
     code_dir = (base / job.code_path).absolute()
     python = find_python(job.python, base, environ)
     return Facts(
@@ -142,7 +144,7 @@ def read_facts(job: Job, *, base: Path, home: Path, environ: Mapping[str, str]) 
 
 
 def find_metadata(environ: Mapping[str, str], dmi: Path = Path("/sys/class/dmi/id")) -> str | None:
-    """The endpoint of instance metadata, by the variables that AWS's own tools read; None for none."""
+    """Returns the endpoint of the instance metadata, from the same variables as AWS's tools; None outside EC2."""
     if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     if endpoint := environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
@@ -155,7 +157,7 @@ def find_metadata(environ: Mapping[str, str], dmi: Path = Path("/sys/class/dmi/i
 
 @functools.cache
 def find_gpus() -> tuple[str, ...]:
-    """Names of the NVIDIA GPUs of this machine, from its driver; none where there is no driver."""
+    """Returns the names of this machine's NVIDIA GPUs, from the driver; empty without a driver."""
     if not Path("/proc/driver/nvidia").exists() or not shutil.which("nvidia-smi"):
         return ()
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -167,14 +169,14 @@ def find_gpus() -> tuple[str, ...]:
 
 
 def _bad_outputs(job: Job, base: Path, home: Path) -> tuple[str, str] | None:
-    """See `Facts.bad_outputs`; of a folder that is not there yet, what can be made on the way to it counts."""
+    """Computes `Facts.bad_outputs`; for a missing folder, checks the nearest existing parent."""
     if job.outputs.to is None:
         return None
     where = job.outputs.to.removeprefix("file://")
     if job.outputs.scheme and not where.startswith("/"):
         if job.outputs.scheme not in STORES:
             return None
-        from windlass.storage.reach import refusal  # few jobs upload anything
+        from windlass.storage.reach import refusal  # imported late: few jobs upload to a store
 
         refused = refusal(job.outputs.to, home)
         return (refused.message, refused.hint) if refused is not None else None
@@ -187,13 +189,15 @@ def _bad_outputs(job: Job, base: Path, home: Path) -> tuple[str, str] | None:
 
 
 def _version(python: Path) -> tuple[int, int] | None:
-    """By the file that an interpreter's name leads to, such as `python3.12`: none is started for a plan."""
+    """Returns the version from the file name of the interpreter, such as `python3.12`: planning starts no
+    interpreter.
+    """
     found = re.fullmatch(r"python(\d)\.(\d+)", Path(os.path.realpath(python)).name)
     return (int(found[1]), int(found[2])) if found is not None else None
 
 
 def _same_environment(python: Path) -> bool:
-    """Whether `python` and ours see the same packages: two names of one environment's interpreter."""
+    """Whether `python` belongs to the environment that runs Windlass, possibly under another name."""
     return python.parent.resolve() == Path(sys.executable).parent.resolve() and _is_program(python)
 
 
@@ -232,16 +236,16 @@ def _is_open_mpi(environ: Mapping[str, str]) -> bool:
 
 
 def _may_have(python: Path, package: str, environ: Mapping[str, str]) -> bool:
-    """False only for an interpreter whose packages lie where they usually do, and this is not one of them.
+    """Whether an interpreter may have a package; False only if its usual package folders lack it.
 
-    Its files are searched: a plan does not run the interpreter that a job file names.
+    Reads files only: planning must not run the interpreter that a job file names.
     """
     if not _is_program(python):
         return False
     with python.open("rb") as file:
         is_script = file.read(2) == b"#!"
     if is_script or "PYTHONPATH" in environ:
-        return True  # a script may start any interpreter, and packages may lie anywhere
+        return True  # a script may start any interpreter, and PYTHONPATH may name any folder
     prefixes = [python.parent.parent]
     if not (prefixes[0] / "pyvenv.cfg").is_file():
         prefixes = [python.resolve().parent.parent, Path("/usr/local"), Path(environ.get("HOME", "/"), ".local")]
@@ -270,7 +274,7 @@ def _missing_tools(environ: Mapping[str, str]) -> frozenset[str]:
 
 
 def _missing_capabilities() -> frozenset[str]:
-    """Which of `NETWORK_CAPABILITIES` this process does not have; all of them where there are none (not Linux)."""
+    """Returns the `NETWORK_CAPABILITIES` that this process lacks; all of them on systems other than Linux."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -12,7 +12,7 @@ from windlass.runs.store import Store
 
 
 def machine_facts(store: Store, status: Status) -> MachineFacts:
-    """Facts of this machine that may explain how a run ended. Reads files only."""
+    """Reads facts of this machine that may explain how a run ended, from files only."""
     began = status.attempts[-1].started_at if status.attempts else 0.0
     written = [path for path in store.run_dir(status.id).glob("nccl-trace-rank-*") if path.stat().st_mtime >= began]
     seen = Observations(status, store.plan(status.id))
@@ -25,7 +25,7 @@ def machine_facts(store: Store, status: Status) -> MachineFacts:
 
 
 def environment(python: str, code_dir: str) -> Environment:
-    """What the packages of an interpreter are managed with."""
+    """Returns which tool manages the packages of an interpreter, and the prefix of its environment."""
     if not python:
         return Environment()
     prefix = Path(python).parent.parent
@@ -40,13 +40,13 @@ def environment(python: str, code_dir: str) -> Environment:
         project = next((one for one in (folder, *folder.parents) if (one / lock).is_file()), None)
         if project is not None and (kind == "poetry" or prefix == project / ".venv"):
             return Environment(kind, str(prefix))
-    # uv puts no pip into the environments that it makes.
+    # uv installs no pip in the environments that it creates.
     made_by_uv = any(line.partition("=")[0].strip() == "uv" for line in config.splitlines())
     return Environment("uv" if made_by_uv else "venv", str(prefix))
 
 
 def _booted_at() -> float | None:
-    """When this machine came up, in Unix seconds."""
+    """Returns the boot time of this machine in Unix seconds."""
     try:
         for line in Path("/proc/stat").read_text().splitlines():
             if line.startswith("btime "):

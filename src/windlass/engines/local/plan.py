@@ -1,4 +1,4 @@
-"""Plans a run on this machine, from its job and the facts of the machine. Pure."""
+"""Plans a run on this machine from the job and the facts of the machine. Pure."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ NOT_HERE = {
     "image": "ranks run under the interpreter of this machine",
     "queue": "a target has one queue here, of its slots",
 }
-"""Fields that have no effect on this machine."""
+"""Fields without effect on this machine, each with the reason."""
 PRIORITIES: Final = {"low": -1, "normal": 0, "high": 1}
-"""Names that a priority may have here, beside whole numbers."""
+"""Named priorities; whole numbers are allowed too."""
 
 
 WITHOUT_EXTRA: Final = ("file", "s3", *HTTP)
-"""Schemes of addresses that are read and written without the extra `data`."""
+"""Address schemes that work without the extra `data`."""
 KNOWN_STORES: Final = "known are s3://, gs://, az:// and file://, and paths of folders"
 FROM_ROOT: Final = "write file:///PATH"
 NOTICE_SECONDS = 5.0
-"""Polling interval of the instance metadata, as AWS advises: a notice comes two minutes ahead."""
+"""Seconds between two polls of the instance metadata, as AWS recommends; notices come two minutes in advance."""
 REHEARSED_RANKS = 4
-"""So many ranks for each core, on several nodes, rehearse a job; that they are slow is no news."""
+"""Ranks per core up to which a job on several nodes counts as a rehearsal, without a warning about speed."""
 OLDEST_PYTHON: Final = (3, 9)
-"""Of the worker, which runs under the script's interpreter."""
+"""Oldest version in which the node worker runs, under the script's interpreter."""
 MAX_RANKS = 4096
-"""The most processes that a plan may start on one machine."""
+"""Maximum number of ranks of a plan for one machine."""
 
 
 def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
-    """The plan of one run on this machine. Problems are in its notes."""
+    """Returns the plan of one run on this machine. Problems are in its notes."""
     num_nodes = job.nodes.max
     procs = _procs_per_node(job, target, facts, num_nodes)
-    if num_nodes * procs > MAX_RANKS:  # refused at once: the plan alone would fill the memory
+    if num_nodes * procs > MAX_RANKS:  # raised at once, because the plan alone would exhaust the memory
         message = f"{num_nodes * procs} ranks are more than this machine can start"
         raise PlanError([Problem(job.name, "", message, f"ask for at most {MAX_RANKS}")])
     run_dir = f"{facts.home}/runs/{run_id}"
@@ -79,7 +79,7 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         output_dir=output_dir,
         num_nodes=num_nodes,
         procs_per_node=procs,
-        # The ports of a network of its own are all free.
+        # In a separate network, all ports are free.
         policy=Policy.of_job(job).replace(port=None if job.local.netns else job.local.port),
         job=job.model_dump(mode="json", exclude_defaults=True),
         steps=(*steps, *node_steps(nodes, job)),
@@ -102,31 +102,33 @@ def _procs_per_node(job: Job, target: LocalTarget, facts: Facts, num_nodes: int)
 
 
 def _num_gpus(job: Job, target: LocalTarget, facts: Facts) -> int:
-    """GPUs that the ranks see, by the variable that they get, as torchrun counts them."""
+    """Returns the number of GPUs that the ranks can see, according to their CUDA_VISIBLE_DEVICES, as torchrun counts
+    them.
+    """
     chosen = {**target.env, **job.env}.get(VISIBLE)
     visible = facts.num_visible_gpus if chosen is None else num_visible(chosen)
     return len(facts.gpus) if visible is None else min(visible, len(facts.gpus))
 
 
 def _queue(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: int) -> list[QueueStep]:
-    """The wait for slots of the target, before the first attempt."""
+    """Returns the step that waits for slots of the target before the first attempt."""
     if target.slots is None:
         return []
     takes, priority = num_nodes * (job.resources.gpus or procs), _priority(job)
-    # Only where nothing else says which GPUs the ranks see.
+    # Slots are GPUs only if no variable already selects the GPUs of ranks.
     is_gpu = target.slots <= len(facts.gpus) and VISIBLE not in {*facts.environ, *target.env, *job.env}
     summary = f"wait for {takes} of {target.slots} slots of {target.name}"
     return [QueueStep(summary, takes, target.slots, priority or 0, is_gpu)]
 
 
 def _priority(job: Job) -> int | None:
-    """The priority of the job in a queue of this machine; None for a name that has a meaning on a cluster alone."""
+    """Returns the priority of the job in a queue of this machine; None for a name that exists only on clusters."""
     name = job.priority or "normal"
     return PRIORITIES.get(name, int(name) if name.isascii() and name.isdigit() else None)
 
 
 def _queue_notes(job: Job, target: LocalTarget, num_nodes: int, procs: int) -> Iterator[Note]:
-    """Problems with the slots or the priority of a job."""
+    """Yields notes about problems with the slots or the priority of a job."""
     if target.slots is None:
         if job.priority is not None:
             yield Note(
@@ -152,7 +154,7 @@ def _queue_notes(job: Job, target: LocalTarget, num_nodes: int, procs: int) -> I
 
 
 def _stagings(job: Job, facts: Facts, run_dir: str) -> list[StageStep]:
-    """The data sets that are fetched, each to the cache of this machine, before the first attempt."""
+    """Returns a step for each data set that is copied to the cache of this machine before the first attempt."""
     return [
         StageStep(
             f"stage {data.source} as ${data.env_name}",
@@ -167,14 +169,14 @@ def _stagings(job: Job, facts: Facts, run_dir: str) -> list[StageStep]:
 
 
 def _upload(job: Job, facts: Facts, run_id: str, output_dir: str) -> list[UploadStep]:
-    """The upload of the outputs to a store, after the last attempt."""
+    """Returns the step that uploads the outputs to a store after the last attempt."""
     if job.outputs.to is None or not job.outputs.scheme:
         return []
     return [UploadStep.of_job(job, output_dir, f"{job.outputs.to.rstrip('/')}/{run_id}/", facts.own_python)]
 
 
 def _data_path(data: Data, facts: Facts, run_dir: str) -> str:
-    """Where the ranks read it."""
+    """Returns the path or address at which ranks read a data set."""
     if data.is_staged:
         return f"{run_dir}/data/{data.name}"
     return facts.data_paths.get(data.name, data.source)
@@ -191,7 +193,7 @@ def _nodes(
     run_dir: str,
     network: NetworkStep | None,
 ) -> NodeTemplate:
-    """What all attempts have in common."""
+    """Returns the node template that all attempts share."""
     promised = contract(
         run_id=run_id,
         launcher=job.launcher,
@@ -239,31 +241,31 @@ def _nodes(
 
 
 def _collect(job: Job, facts: Facts) -> CollectSpec:
-    """Which files of the code folder are results; folders of Windlass in it are left out."""
+    """Returns which files of the code folder are collected as results; Windlass's folders in it are skipped."""
     skip = (facts.home, *([facts.outputs_dir] if facts.outputs_dir is not None else []))
     return CollectSpec(job.outputs.collect, skip, is_shared=True)
 
 
 def _defaults(job: Job, facts: Facts, num_ranks: int, run_dir: str) -> dict[str, str]:
-    """What ranks get on top of the environment that the command was called in, unless the user sets it."""
+    """Returns variables that are added to the inherited environment of ranks unless the user sets them."""
     defaults = {
-        # Ranks must not fight for cores: torchrun gives each one thread; we share the cores out.
+        # torchrun gives each rank one thread; here the cores are divided among the ranks, so that they do not compete.
         "OMP_NUM_THREADS": str(max(1, facts.num_cpus // num_ranks)),
-        # A line must appear when it is printed, and a crash in native code must print a traceback.
+        # Lines appear when they are printed, and a crash in native code prints a traceback.
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
-        # gloo asks the resolver for this host's name, which on laptops often answers with an address of no use.
+        # By default gloo resolves the host name, which on laptops is often an unreachable address.
         "GLOO_SOCKET_IFNAME": "lo",
-        # The last collectives of a rank, for `why`. A dump of 2000 holds the interpreter for a tenth of a second.
+        # Number of a rank's last collectives for `why`. Dumping 2000 blocks the interpreter for a tenth of a second.
         "TORCH_FR_BUFFER_SIZE": "2000" if facts.gpus else "256",
     }
-    if facts.gpus:  # which collectives were begun and not ended, written when NCCL's watchdog gives up
+    if facts.gpus:  # NCCL's watchdog dumps the unfinished collectives at a timeout
         defaults |= {
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
             "TORCH_FR_DUMP_TEMP_FILE": f"{run_dir}/nccl-trace-rank-",
         }
     env = {name: value for name, value in defaults.items() if name not in facts.environ}
-    if job.local.netns:  # whatever the device of this machine is called
+    if job.local.netns:  # all nodes have the same interface name, unlike the host
         env |= {"GLOO_SOCKET_IFNAME": netns.INTERFACE, "NCCL_SOCKET_IFNAME": netns.INTERFACE}
         env |= {"MASTER_PORT": str(job.local.port)} if job.local.port else {}
     if job.secrets:
@@ -280,9 +282,9 @@ def _program(job: Job, facts: Facts) -> list[str]:
 
 
 def _devices(facts: Facts, num_nodes: int, procs: int) -> dict[str, dict[str, str]]:
-    """Each node sees the GPUs of its own ranks, so that `LOCAL_RANK` numbers them as on a machine of its own.
+    """Returns variables by which each node sees only the GPUs of its ranks, so that `LOCAL_RANK` is the GPU index.
 
-    Not where there are too few: then `_warnings` has a note.
+    Empty if there are fewer GPUs than ranks; `_warnings` reports that.
     """
     if num_nodes == 1 or len(facts.gpus) < num_nodes * procs:
         return {}
@@ -293,10 +295,10 @@ def _devices(facts: Facts, num_nodes: int, procs: int) -> dict[str, dict[str, st
 
 
 def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
-    """Fields that this machine does not support: the results would be wrong, so the run is refused."""
+    """Yields blockers for unsupported fields and for missing programs."""
     if not facts.code_dir_found:
         yield blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
-    elif not facts.script_found and not job.setup:  # which may fetch it
+    elif not facts.script_found and not job.setup:  # `setup` may create the script
         script = job.script_argv[0]
         yield blocker("script-missing", f"{script} is not in {facts.code_dir}", "check run: and code:")
     elif job.script_kind == "program" and facts.program is None and not job.setup:
@@ -305,7 +307,7 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
             yield blocker("program-not-executable", f"{program} is not executable", f"chmod +x {shlex.quote(program)}")
         else:
             yield blocker("program-missing", f"{program} was not found", "give its path, or install it")
-    if job.script_kind != "program" and not job.setup:  # which may make it
+    if job.script_kind != "program" and not job.setup:  # `setup` may create the interpreter
         yield from _interpreter_refusals(facts)
     if job.launcher == "mpi" and facts.launchers.get("mpirun") is None:
         yield blocker(
@@ -345,7 +347,7 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
 
 
 def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
-    """Data sets that cannot be staged or streamed on this machine."""
+    """Yields blockers for data sets that cannot be staged or streamed on this machine."""
     for data in job.data:
         if not data.is_remote or data.is_streamed:
             continue
@@ -365,12 +367,12 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
 
 
 def _is_absolute(address: str) -> bool:
-    """Whether it is no `file://` address, or one of a path from the root."""
+    """Whether an address is not a `file://` URL, or one with an absolute path."""
     return not address.startswith("file://") or address.startswith("file:///")
 
 
 def _outputs_refusals(job: Job, facts: Facts) -> Iterator[Note]:
-    """Places to which outputs cannot be uploaded from this machine."""
+    """Yields blockers for destinations to which outputs cannot be uploaded from this machine."""
     scheme = job.outputs.scheme
     if scheme and scheme not in (*STORES, "file"):
         yield blocker("outputs-unknown", f"outputs: {scheme}:// is no known kind of store", KNOWN_STORES)
@@ -398,7 +400,7 @@ def _interpreter_refusals(facts: Facts) -> Iterator[Note]:
 
 
 def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:
-    """What keeps the nodes from having networks of their own."""
+    """Yields blockers for nodes with separate networks."""
     if facts.missing_network_tools:
         tools = " and ".join(sorted(facts.missing_network_tools))
         yield blocker(
@@ -418,7 +420,7 @@ def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:
 
 
 def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: int) -> Iterator[Note]:
-    """What is worth knowing before the run."""
+    """Yields warnings to show before the run."""
     ranks = num_nodes * procs
     if procs > facts.num_cpus or ranks > REHEARSED_RANKS * facts.num_cpus:
         yield Note("ranks-exceed-cores", f"{ranks} ranks share {facts.num_cpus} cores", "fewer ranks run faster here")

@@ -1,8 +1,8 @@
-"""Queue of a target of this machine: decides which waiting run gets slots next, and records which runs hold them.
+"""Queue of a target on this machine: decides which waiting run gets slots next, and records the slots of each run.
 
-Each run has a file in the folder of the queue, with a shared lock that its supervisor and its node workers hold. The
-kernel releases it when the last of them ends, however it ends: a file without a lock is of a run that neither waits nor
-holds slots. All files are read and written under one lock more, which is held for milliseconds.
+Each run has a file in the folder of the queue, with a shared lock held by its supervisor and its node workers. The
+kernel releases the lock when the last of these processes ends, even if it is killed. A file without a lock belongs to a
+run that neither waits nor has slots. All files are read and written under another lock, which is held for milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from windlass.runs.store import locked
 
 LOCK: Final = ".lock"
 MAX_NAMED: Final = 4
-"""Most runs that are named in the reason to wait."""
+"""Maximum number of runs that are named in the reason for waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,37 +29,38 @@ class Ticket:
 
     run_id: str
     takes: int
-    """Number of slots that it needs."""
+    """Number of slots that the run needs."""
     priority: int = 0
-    """Runs with a higher one start first."""
+    """Priority; runs with a higher one start first."""
     since: float = 0.0
-    """Begin of its wait, in Unix seconds: the oldest starts first."""
+    """Time at which the run entered the queue, in Unix seconds; the oldest run starts first."""
     slots: tuple[int, ...] = ()
-    """The slots that it holds, from 0; empty while it waits."""
+    """Numbers of the run's slots, from 0; empty while it waits."""
     is_known: bool = True
-    """Whether its file could be read; else it counts as holding all."""
+    """Whether the file of the run could be read; if not, the run counts as having all slots."""
 
     @property
     def order(self) -> tuple[int, float, str]:
-        """Sort key among the runs that wait."""
+        """Sort key among waiting runs."""
         return -self.priority, self.since, self.run_id
 
 
 def free_slots(mine: Ticket, others: Sequence[Ticket], total: int) -> tuple[int, ...]:
-    """The slots that `mine` gets now, none where it waits: strictly by priority, then age.
+    """Returns the slots that `mine` gets now; empty if it must wait. The order is strictly by priority, then age.
 
-    A run waits behind each one before it, even where its own slots are free: smaller runs must not pass a large one
-    again and again.
+    A run waits behind every run before it, even if enough slots are free: smaller runs must not overtake a large one
+    forever.
     """
     held = {slot for one in others for slot in one.slots}
     free = [slot for slot in range(total) if slot not in held]
     is_next = all(one.slots or one.order > mine.order for one in others)
-    fits = mine.takes <= min(len(free), total - len(held))  # fewer than are free, once `slots:` was lowered
+    # after `slots:` was lowered, fewer slots may be usable than are free
+    fits = mine.takes <= min(len(free), total - len(held))
     return tuple(free[: mine.takes]) if is_next and fits else ()
 
 
 def why_waiting(mine: Ticket, others: Sequence[Ticket], total: int) -> str:
-    """Why a run waits: `it takes 2 of 4 slots, and 1 is free: a-1 holds 3`."""
+    """Returns why a run waits, such as `it takes 2 of 4 slots, and 1 is free: a-1 holds 3`."""
     holders = [one for one in others if one.slots]
     ahead = sorted((one for one in others if not one.slots and one.order < mine.order), key=lambda one: one.order)
     num_free = max(0, total - sum(len(one.slots) for one in holders))
@@ -87,11 +88,12 @@ class SlotQueue:
         self._folder = folder
         self._path = folder / run_id
         self.lock: int | None = None
-        """Descriptor of the run's file and its shared lock, which node workers inherit; None while it has none."""
+        """Descriptor of the run's file with a shared lock, which node workers inherit; None without reserved slots."""
 
     def take(self, mine: Ticket, total: int) -> tuple[tuple[int, ...], str, int]:
-        """Enter the queue, and take slots if it is the run's turn: the slots, or why it waits, and how many of those
-        that wait are ahead of it. Raises OSError.
+        """Enters the queue, and reserves slots if it is the run's turn.
+
+        Returns the slots, the reason for waiting, and the number of waiting runs ahead. Raises OSError.
         """
         with locked(self._folder / LOCK):
             self._keep()
@@ -110,22 +112,24 @@ class SlotQueue:
             return slots, "" if slots else why_waiting(mine, others, total), num_ahead
 
     def keep(self) -> None:
-        """Hold the slots of nodes that an earlier supervisor of the run has started, also after they have ended, until
-        the next attempt; nothing where they have ended already.
+        """Locks the slots of nodes that an earlier supervisor has started, so that they stay reserved until the next
+        attempt.
+
+        Does nothing if the nodes have ended already.
         """
         if self._path.exists():
             with contextlib.suppress(OSError), locked(self._folder / LOCK):
                 self._keep()
 
     def leave(self) -> None:
-        """Give the slots back, or stop waiting."""
+        """Releases the slots, or leaves the queue."""
         if self.lock is not None:
             with contextlib.suppress(OSError), locked(self._folder / LOCK):
                 self._path.unlink(missing_ok=True)
             self.close()
 
     def close(self) -> None:
-        """Hold nothing in this process; node workers keep what they hold."""
+        """Releases the lock in this process; node workers keep their lock."""
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
@@ -142,14 +146,14 @@ class SlotQueue:
             os.close(lock)
 
     def others(self, total: int) -> Iterator[Ticket]:
-        """The other runs that wait or hold slots; for the holder of the queue's lock."""
+        """Yields the other runs that wait or have slots. The caller must have the queue's lock."""
         for path in sorted(self._folder.iterdir()):
             if path == self._path or path.name == LOCK or not path.is_file():
                 continue
             lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 if _is_held(lock):
-                    # An incomplete ticket (the disk was full) may hold any slot: it counts as holding all.
+                    # The owner of an incomplete ticket, left by a full disk, may have any slot.
                     yield _read(lock) or Ticket(path.name, total, slots=tuple(range(total)), is_known=False)
                 else:
                     path.unlink()
@@ -167,7 +171,7 @@ def _is_held(lock: int) -> bool:
 
 
 def _read(lock: int) -> Ticket | None:
-    """The ticket in an open file; None if it is incomplete."""
+    """Returns the ticket in an open file; None if it is incomplete."""
     with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         data = json.loads(os.pread(lock, 1 << 16, 0))
         found = Ticket(**{**data, "slots": tuple(data["slots"])})

@@ -1,4 +1,4 @@
-"""Moves the files of a run of this machine by a process beside its supervisor."""
+"""Stages data and uploads outputs of a local run in processes that run in parallel with its supervisor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from windlass.worker.root_cause import death_of
 
 
 def data_staging(steps: Sequence[StageStep], home: Path) -> DataStaging:
-    """The staging of a run, whose sets the cache of this machine keeps, by the steps of its plan."""
+    """Returns the staging of a run's data sets to the cache of this machine, from the steps of its plan."""
     if not steps:
         return DataStaging(None, {})
     words = [word for one in steps for word in (one.name, one.source, one.link)]
@@ -35,7 +35,9 @@ def data_staging(steps: Sequence[StageStep], home: Path) -> DataStaging:
 
 
 def outputs_uploads(step: UploadStep | None, home: Path) -> tuple[OutputsUpload, CheckpointUploads]:
-    """The upload of a run after its last attempt, and those while it trains, if its plan has the step."""
+    """Returns the uploads of a run after its last attempt and during training; without the step, uploads that do
+    nothing.
+    """
     if step is None:
         return OutputsUpload(None, ""), CheckpointUploads(None, "")
     words = ["outputs", step.source, step.destination]
@@ -49,18 +51,20 @@ def outputs_uploads(step: UploadStep | None, home: Path) -> tuple[OutputsUpload,
 
 
 class ProcessTransfer(Transfer):
-    """A program of `windlass.storage`: it reports by lines of JSON, and ends with the supervisor that started it."""
+    """A program of `windlass.storage` that reports in lines of JSON and ends with the supervisor that started it."""
 
     def __init__(self, program: Sequence[str], what: str) -> None:
-        """`what` names it in messages: `process that stages the data`."""
+        """`what` names the process in messages, such as `process that stages the data`."""
         self._program = program
         self._what = what
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
-        """What it has written; None at its end."""
+        """Lines that the process has written; None marks the end."""
 
     def reports(self, record: Notes, clock: Clock) -> Iterator[Line]:
-        """See `Transfer`; `clock` is woken by what it reports."""
+        """Yields the lines that the process has written since the last call; each line wakes `clock`. Raises
+        EngineError.
+        """
         if self._process is None:
             self._process = subprocess.Popen(self._program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")
             self._lines = queue.SimpleQueue()
@@ -75,7 +79,7 @@ class ProcessTransfer(Transfer):
                 self.is_done = True
             elif "error" in line:
                 self.end()
-                self._process = None  # the next call starts another one
+                self._process = None  # the next call starts another process
                 raise (TransferInterrupted if line.get("passes") else EngineError)(line["error"], line["hint"])
             else:
                 yield line

@@ -1,4 +1,4 @@
-"""One warm process as its callers see it: its files in the folder `warm/`, and its socket."""
+"""Client of one warm process: its files in the folder `warm/`, and its socket."""
 
 from __future__ import annotations
 
@@ -21,38 +21,41 @@ from windlass.worker.environ_watch import lasting
 
 PROGRAM: Final = Path(warm_server.__file__)
 KILLED_BY: Final = (-signal.SIGKILL, -signal.SIGTERM)
-"""The exit code of a process that was killed."""
+"""Exit codes of a killed process."""
 LOOK_SECONDS: Final = 0.1
-"""How often a waiting caller checks whether to keep waiting."""
+"""Seconds between two checks of whether to keep waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the warm processes of one home may take."""
+    """Limits of the warm processes of one home."""
 
     processes: int = 3
-    """Concurrent ones; the least recently used is ended for a new one."""
+    """Maximum number of processes; the least recently used one is ended for a new one."""
     idle_seconds: float = 900.0
-    """Without a start, after which a process ends."""
+    """Seconds without a fork after which a process ends."""
     resident_bytes: int | None = None
-    """Of all processes together: the least recently used ends above it. Default: a quarter of this machine's memory."""
+    """Maximum memory of all processes together, above which the least recently used one ends. Default: a quarter of
+    this machine's memory."""
     import_seconds: float = 120.0
-    """From its start, after which no caller waits for its imports; also of one module that is tried."""
+    """Seconds after the start of a process for which callers wait for its imports; also the limit for the trial of a
+    module."""
     trial_delay_seconds: float = 5.0
-    """From its start, before which a process tries no modules: the run beside which it does has begun by then."""
+    """Seconds from the start of a process until it tries modules, so that the trials do not slow the start of
+    the run."""
     answer_seconds: float = 10.0
-    """For an answer of a process whose imports are done; one that takes longer hangs, and is killed."""
+    """Seconds for a response of a process with finished imports. A slower process hangs, and is killed."""
     refused_seconds: float = 900.0
-    """How long it is remembered that such a process could not be used."""
+    """Seconds for which a process that could not be used is not started again."""
 
     @property
     def most_resident_bytes(self) -> int:
-        """What all processes together may hold."""
+        """Maximum memory of all processes together."""
         return _machine_bytes() // 4 if self.resident_bytes is None else self.resident_bytes
 
 
 class WarmClient:
-    """The process called `name`, which may live or not. Its socket is one that only its user can reach."""
+    """The warm process called `name`, which may have ended. Only its user can connect to its socket."""
 
     def __init__(self, folder: Path, name: str, bounds: Bounds) -> None:
         self.folder = folder
@@ -60,7 +63,7 @@ class WarmClient:
         self.bounds = bounds
 
     def progress(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """How far a live process is, and what it uses. Raises OSError where it has ended."""
+        """Returns the state, age and memory of a live process. Raises OSError if it has ended."""
         age = {"age_seconds": round(time.time() - known["started_at"], 1)}
         memory = {"resident_bytes": process.resident_bytes(known["pid"])}
         if not self.is_ready():
@@ -68,14 +71,14 @@ class WarmClient:
         return {"state": "ready", **_as_mapping(self._path("ready").read_bytes()), **age, **memory}
 
     def connect(self) -> socket.socket:
-        """A connection to a process of this user. Raises OSError."""
+        """Connects to the process and checks that it belongs to this user. Raises OSError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with self._address() as address:
                 connection.settimeout(self.bounds.answer_seconds)
                 connection.connect(address)
             _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != os.getuid():  # it would receive the environment, and start the ranks
+            if uid != os.getuid():  # a process of another user would receive the environment and start the ranks
                 raise PermissionError(errno.EPERM, f"its socket belongs to user {uid}")
             return connection
         except BaseException:
@@ -84,7 +87,9 @@ class WarmClient:
 
     @contextlib.contextmanager
     def _address(self) -> Iterator[str]:
-        """A way to the socket that fits into the 107 bytes of a Unix address, however deep the home lies."""
+        """Yields a path of the socket that fits into the 107 bytes of a Unix address, however long the path of the home
+        is.
+        """
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield f"/proc/self/fd/{folder}/{self.name}.sock"
@@ -92,7 +97,8 @@ class WarmClient:
             os.close(folder)
 
     def start(self, python: str, modules: Sequence[str], env: Mapping[str, str], tried: Path) -> None:
-        """Start it anew, with `modules` to import in this environment, of which `tried` says what is safe.
+        """Starts the process anew. `modules` are imported in the environment `env`; the file `tried` lists which are
+        safe.
 
         Raises OSError.
         """
@@ -130,7 +136,7 @@ class WarmClient:
                 raise
             finally:
                 os.close(log)
-            popen.returncode = 0  # it outlives us; no code here waits for it
+            popen.returncode = 0  # The process outlives this one, and is never waited for.
         born = process.stat(popen.pid)
         about = {
             "pid": popen.pid,
@@ -140,7 +146,7 @@ class WarmClient:
             "python": python,
             "modules": list(modules),
         }
-        whole = self._path("json.start")  # a starter that is killed leaves no half of it
+        whole = self._path("json.start")  # Renamed below, so that a killed starter leaves no incomplete file.
         whole.write_text(json.dumps(about))
         whole.replace(self._path("json"))
 
@@ -151,7 +157,7 @@ class WarmClient:
         descriptors: Sequence[int],
         gave_up: Callable[[], bool],
     ) -> dict[str, Any]:
-        """The answer to a request. Waits for a process that imports, and ends one that hangs.
+        """Sends a request and returns the response. Waits for a process that is importing, and kills one that hangs.
 
         Raises OSError, ValueError.
         """
@@ -169,7 +175,7 @@ class WarmClient:
                 if gave_up():
                     return {"refused": "the run is to stop"}
                 if self._is_importing():
-                    began = time.monotonic()  # its time to answer begins when the imports are done
+                    began = time.monotonic()  # the time limit for the response begins after the imports
                 if reason := self._why_not_wait(time.monotonic() - began):
                     return {"refused": reason}
                 continue
@@ -198,24 +204,26 @@ class WarmClient:
         return reason
 
     def _ended(self) -> dict[str, Any]:
-        """What it means that a process ended without an answer."""
+        """Returns the refusal for a process that ended without a response."""
         if self.is_ready():
-            self.end()  # or another process has its address
+            self.end()  # the process has ended, or another one has its address
             return {"refused": "the warm process was ended", "again": True}
-        if not self._path("json").exists():  # a person has stopped it
+        if not self._path("json").exists():  # the user has stopped the process
             return {"refused": "the warm process was ended while it imported"}
         ended_by = self._ended_by()
-        # Its imports are to blame if they crashed it. One that was killed from outside, as where memory is short, or of
-        # whose end nothing is known, may do better the next time.
+        # An exit code of its own shows that the imports crashed the process. A killed process, such as for lack of
+        # memory, or one with an unknown end may succeed the next time.
         lasting = {"lasting": True} if ended_by is not None and ended_by not in KILLED_BY else {}
         return {"refused": "the warm process ended while it imported", **lasting}
 
     def _ended_by(self) -> int | None:
-        """The exit code of a process that we have started, −N for signal N; None where another has, who alone knows."""
+        """Returns the exit code of a process that this process started, −N for signal N; None if another process
+        started it.
+        """
         try:
             pid = int(_as_mapping(self._path("json").read_bytes())["pid"])
             give_up = time.monotonic() + self.bounds.answer_seconds
-            while time.monotonic() < give_up:  # its sockets are closed a moment before it has ended
+            while time.monotonic() < give_up:  # a process closes its sockets shortly before it ends
                 ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is not None:
                     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
@@ -225,16 +233,16 @@ class WarmClient:
         return None
 
     def is_ready(self) -> bool:
-        """Whether its imports are done."""
+        """Whether the imports are done."""
         return self._path("ready").exists()
 
     def known(self) -> dict[str, Any] | None:
-        """What was written of a process; None where it does not live."""
+        """Returns the recorded facts of a live process; None if it does not run."""
         about = self.written()
         return about if about is not None and is_alive(about) else None
 
     def written(self) -> dict[str, Any] | None:
-        """What was written of a process, alive or not; None where it is missing, or its starter is writing it."""
+        """Returns the recorded facts of a process, alive or not; None if they are missing or incomplete."""
         try:
             about = _as_mapping(self._path("json").read_bytes())
         except (OSError, ValueError):
@@ -242,20 +250,20 @@ class WarmClient:
         return about if about.keys() >= {"pid", "start_ticks", "boot"} else None
 
     def end(self, *, keep_log: bool = False) -> None:
-        """Kill it, if it is alive, and remove its files. It has no state to lose, and its forks keep running."""
+        """Kills the process if it runs, and removes its files. It has no state to lose, and its forks keep running."""
         known = self.known()
         if known is not None:
             process.send(known["pid"], signal.SIGKILL)
         self.forget(keep_log=keep_log)
 
     def forget(self, *, keep_log: bool = False) -> None:
-        """Remove the files of a process that has ended."""
+        """Removes the files of an ended process."""
         for kind in ("sock", "json", "json.start", "ready", "refused", *(() if keep_log else ("log",))):
             with contextlib.suppress(IsADirectoryError, FileNotFoundError):
                 self._path(kind).unlink()
 
     def size(self) -> int:
-        """Bytes of memory that it holds; 0 where it has ended."""
+        """Returns the bytes of memory that the process uses; 0 if it has ended."""
         known = self.known()
         try:
             return process.resident_bytes(known["pid"]) if known else 0
@@ -263,19 +271,19 @@ class WarmClient:
             return 0
 
     def used_at(self, otherwise: float) -> float:
-        """When it forked last, in unix seconds; `otherwise` where it is not ready."""
+        """Returns the time of the last fork in Unix seconds; `otherwise` if the process is not ready."""
         try:
             return self._path("ready").stat().st_mtime
         except FileNotFoundError:
             return otherwise
 
     def remember(self, why: str) -> None:
-        """End it, and refuse others of its kind for a while."""
+        """Kills the process, and records the reason why none of its kind is started for a while."""
         self.end(keep_log=True)
         self._path("refused").write_text(why, encoding="utf-8")
 
     def remembered(self) -> str:
-        """Why callers do not use a process of this kind now; empty where they may."""
+        """Returns the recorded reason why no process of this kind is used now, or ""."""
         path = self._path("refused")
         try:
             if time.time() - path.stat().st_mtime < self.bounds.refused_seconds:
@@ -290,15 +298,15 @@ class WarmClient:
 
 
 def is_alive(about: Mapping[str, Any]) -> bool:
-    """Whether the process of which this was written lives."""
+    """Whether the process with these recorded facts is alive."""
     return process.is_same(about["pid"], about["start_ticks"], about["boot"])
 
 
 def _send(connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-    """Send a request as a line of JSON. Raises OSError."""
+    """Sends a request as a line of JSON. Raises OSError."""
     data = json.dumps(request).encode() + b"\n"
     sent = socket.send_fds(connection, [data], list(descriptors))
-    if sent < len(data):  # even an empty send fails where the other side has answered and closed already
+    if sent < len(data):  # an empty send would fail too if the process has answered and closed already
         connection.sendall(data[sent:])
 
 
@@ -310,9 +318,9 @@ def _as_mapping(data: bytes) -> dict[str, Any]:
 
 
 def _machine_bytes() -> int:
-    """The memory of this machine, or of the container in which this process runs."""
+    """Returns the memory of this machine, or of the container of this process, in bytes."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no limit, which is written as `max`
+    except (OSError, ValueError):  # without a limit, the file contains `max`
         return machine

@@ -1,16 +1,16 @@
-"""Finds, starts and asks the warm processes of this user: one for each interpreter and list of modules.
+"""Finds, starts and uses the warm processes of this user: one for each interpreter and list of modules.
 
-In the folder `warm/` of the home, under the name of each process:
+Files in the folder `warm/` of the home, by the name of the process:
 
-| file | is |
+| file | content |
 |---|---|
-| `NAME.sock` | where it listens, from before it has imported anything |
-| `NAME.json` | its pid and identity, what it imports, when it was started |
-| `NAME.ready` | what was imported and how long it took, and the number of forks; as old as the last fork |
-| `NAME.log` | what its imports printed |
-| `NAME.refused` | why such a process could not be used, so that the next run need not find out again |
-| `LIST.tried` | of an interpreter and a list of modules: which of these are safe to import before a fork |
-| `off` | there while warm starts are turned off |
+| `NAME.sock` | the socket, bound before the first import |
+| `NAME.json` | pid and identity of the process, its modules, its start time |
+| `NAME.ready` | imported modules with their import time, and the number of forks; modified at each fork |
+| `NAME.log` | output of the imports |
+| `NAME.refused` | why such a process could not be used, so that the next run does not try again |
+| `LIST.tried` | for an interpreter and a list of modules: which of them are safe to import before a fork |
+| `off` | exists while warm starts are turned off |
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ DEFAULT_BOUNDS: Final = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A fork that could not be had."""
+    """The reason why no process could be forked."""
 
     why: str
 
 
 class WarmPool:
-    """The warm processes under one home. The folder is the user's alone, and so is each socket in it."""
+    """The warm processes of one home. Only the user can access the folder and the sockets in it."""
 
     def __init__(self, home: Path, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.folder = home / "warm"
@@ -62,10 +62,11 @@ class WarmPool:
         keep: Sequence[int],
         gave_up: Callable[[], bool] = lambda: False,
     ) -> int | Refused:
-        """Fork a node worker for the node spec at `spec`; returns its pid, or why it must be started cold.
+        """Forks a node worker for the node spec at `spec`; returns its pid, or why it must be started cold.
 
-        `env` is what all ranks of the node share. The worker writes to `output` and holds the descriptors
-        of `keep`, of which the first is woken at each event. `gave_up` reports whether the run was abandoned.
+        `env` is the environment that all ranks of the node share. The worker writes its output to `output` and inherits
+        the descriptors of `keep`; it writes a byte to the first one for each event. `gave_up` reports whether the run
+        was abandoned.
         """
         if reason := why_not(env):
             return Refused(reason)
@@ -74,7 +75,7 @@ class WarmPool:
         nothing_is_known = not (import_ahead.SURE.intersection(modules) or self.tried(python, modules).exists())
         reason = "no warm process could be reached"
         try:
-            for _ in range(3):  # a process that ends just now, or is outdated, is followed by a new one
+            for _ in range(3):  # an outdated or ending process is followed by a new one
                 if remembered := client.remembered():
                     return Refused(remembered)
                 with self._connect_or_start(client, python, modules, env) as connection:
@@ -99,14 +100,14 @@ class WarmPool:
         return Refused(reason)
 
     def show(self) -> list[dict[str, Any]]:
-        """What is known of each warm process: `state` is `importing`, `ready` or `refused`."""
+        """Lists the warm processes; `state` is `importing`, `ready` or `refused`."""
         found = []
         for path in sorted(self.folder.glob("*.json")):
             client = self._client(path.stem)
             if (written := client.written()) is None:
-                continue  # of a process that is just being started: its socket must stay
+                continue  # another process is being started under this name: its socket must stay
             if is_alive(written):
-                with contextlib.suppress(OSError):  # it may end at any time
+                with contextlib.suppress(OSError):  # the process may end at any time
                     found.append({"name": client.name, **written, **client.progress(written)})
             elif not client.remembered():
                 client.forget()
@@ -116,14 +117,14 @@ class WarmPool:
         return found
 
     def kept(self) -> tuple[int, int]:
-        """How many processes there are, and the bytes of memory that they hold."""
+        """Returns the number of processes and the bytes of memory that they use."""
         sizes = [size for path in self.folder.glob("*.sock") if (size := self._client(path.stem).size())]
         return len(sizes), sum(sizes)
 
     def stop(self, name: str | None = None) -> list[str]:
-        """End the warm process called `name`, or all, and forget what was tried; forks keep running.
+        """Ends the warm process called `name`, or all, and deletes the results of trials; forks keep running.
 
-        Returns the names of those ended.
+        Returns the names of the ended processes.
         """
         names = {path.stem for kind in ("sock", "json", "refused") for path in self.folder.glob(f"*.{kind}")}
         stopped = sorted(names if name is None else names & {name})
@@ -134,7 +135,7 @@ class WarmPool:
         return stopped
 
     def tried(self, python: str, modules: Sequence[str]) -> Path:
-        """The file that says which modules of this list this interpreter can import before a fork."""
+        """Returns the file that lists which of these modules this interpreter can import before a fork."""
         name = name_of({"python": str(Path(python).absolute()), "modules": list(modules)})
         return self.folder / f"{name}.tried"
 
@@ -144,7 +145,7 @@ class WarmPool:
         return (self.folder / "off").exists()
 
     def switch(self, *, on: bool) -> None:
-        """Turn warm starts on, or off, which ends all processes. Raises OSError."""
+        """Turns warm starts on, or off, which ends all processes. Raises OSError."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if on:
             (self.folder / "off").unlink(missing_ok=True)
@@ -162,7 +163,7 @@ class WarmPool:
             return client.connect()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_private(self.folder)
-        with locked(self.folder / "lock"):  # two runs at once start one process, not two
+        with locked(self.folder / "lock"):  # two concurrent runs start one process, not two
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
                 return client.connect()
             self._make_room(client, self.bounds.processes - 1)
@@ -170,7 +171,7 @@ class WarmPool:
             return client.connect()
 
     def _make_room(self, kept: WarmClient, processes: int | None = None) -> None:
-        """End the least recently used processes beside `kept` until `processes` and the bound on memory are kept to."""
+        """Ends the least recently used processes except `kept` until the limits on their number and memory are met."""
         lasts = {path.stem: path.lstat().st_mtime for path in self.folder.glob("*.sock") if path.stem != kept.name}
         used = sorted(map(self._client, lasts), key=lambda each: each.used_at(lasts[each.name]))
         sizes = {each.name: each.size() for each in (*used, kept)}
@@ -182,7 +183,7 @@ class WarmPool:
 
 
 def why_not(env: Mapping[str, str], platform: str = sys.platform) -> str:
-    """Why nothing can be forked in this environment; empty where it can."""
+    """Returns why forking is unsafe in this environment, or ""."""
     if platform != "linux":
         return "forking is only safe on Linux"
     for name in ("LD_PRELOAD", "LD_AUDIT", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
@@ -192,7 +193,7 @@ def why_not(env: Mapping[str, str], platform: str = sys.platform) -> str:
 
 
 def _require_private(folder: Path) -> None:
-    """Raises PermissionError where another user could enter, or where the folder is not what it seems."""
+    """Makes the folder private. Raises PermissionError if it is a link, or belongs to another user."""
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
         raise PermissionError(errno.EPERM, f"{folder} is not a folder of this user's")
@@ -201,14 +202,14 @@ def _require_private(folder: Path) -> None:
 
 
 def _digest(python: str, modules: Sequence[str], env: Mapping[str, str]) -> str:
-    """Names the warm process for starts of this kind; whether `env` is one that it can serve is for it to say."""
+    """Returns the name of the warm process for these values. The process itself checks whether it can serve `env`."""
     return name_of(
         {
             "python": str(
                 Path(python).absolute()
-            ),  # not resolved: an environment is known by the name of its interpreter
+            ),  # Not resolved: the name of an interpreter identifies its environment.
             "modules": list(modules),
-            # Windlass sets it by the number of ranks, between which a user changes to and fro.
+            # Windlass derives it from the number of ranks, which users change back and forth.
             "threads": env.get("OMP_NUM_THREADS"),
             "program": max(
                 entry.stat().st_mtime_ns for entry in os.scandir(PROGRAM.parent) if entry.name.endswith(".py")
