@@ -46,7 +46,6 @@ from windlass.worker.protocol import (
     RanksAtWork,
     RankSpec,
     StacksTaken,
-    read_spec,
 )
 from windlass.worker.rank import DONE_VARIABLE
 from windlass.worker.rank_activity import Activity, activity_of
@@ -561,15 +560,3 @@ class Node:
 
     def _warn(self, message: str, code: str | None = None) -> None:
         self.events.add(NodeWarning(time.time(), message, code=code))
-
-
-def run_node(path: str, wake: int | None, start: Start) -> int:
-    """Runs the node of the spec file at `path`, with or without an external launcher. Returns 0 if all its ranks
-    succeeded.
-    """
-    spec = read_spec(path)
-    if spec.launch is not None:
-        from windlass.worker.external_launcher import LaunchedNode  # only needed when mpirun starts the ranks
-
-        return LaunchedNode(spec, wake, start).run()
-    return Node(spec, wake, start).run()

@@ -296,8 +296,8 @@ class WarmProcess:
     def become(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
         """Turns the fork into a node worker like one in a new interpreter, and runs its ranks by forking."""
         from windlass.worker.fork_reset import inherit
-        from windlass.worker.node import run_node
         from windlass.worker.rank_start import WarmStart
+        from windlass.worker.run import run_node
 
         client.close()
         os.setsid()

@@ -26,14 +26,13 @@ from windlass.plan.steps import FolderStep, NetworkStep, QueueStep, StageStep, U
 from windlass.runs.clock import Clock
 from windlass.runs.events import NetworkCreated, NodeAddress, Warned
 from windlass.runs.stop_request import read_stop_request
-from windlass.runs.store import Store
 from windlass.supervise.backend import Backend
 from windlass.supervise.recorder import Recorder
 from windlass.worker.devices import VISIBLE
 from windlass.worker.process import is_locked
 from windlass.worker.protocol import NodeSpec
 
-WORKER: Final = Path(windlass.worker.__file__).with_name("__main__.py")
+WORKER: Final = Path(windlass.worker.__file__).with_name("run.py")
 IMPORTS: Final = "PYTHONPATH"
 MASTER_ADDR: Final = "127.0.0.1"
 
@@ -174,17 +173,6 @@ class LocalBackend(Backend):
                 record.note(NetworkCreated(network.interface, network.rate, nodes))
             addresses += [node.address for node in network.nodes]
         return addresses
-
-
-def of_supervisor(plan: Plan, run_dir: Path) -> LocalBackend:
-    """Creates the backend of a supervisor, which also updates the status of the runs that this run waits for."""
-
-    def look(store: Store, run_id: str) -> object:
-        from windlass.engines.local.engine import LocalEngine  # imported late: few runs wait for others
-
-        return LocalEngine(store).status(run_id)
-
-    return LocalBackend(plan, run_dir, look)
 
 
 def _importing(spec: NodeSpec, parts: str | None, environ: Mapping[str, str]) -> NodeSpec:

@@ -127,7 +127,7 @@ class ToyNode(Node):
 
     def start(self, spec: NodeSpec, wake: int) -> None:
         spec.write()
-        command = [spec.worker_python, "-I", "-S", str(WORKER / "__main__.py"), str(self.path("json")), str(wake)]
+        command = [spec.worker_python, "-I", "-S", str(WORKER / "run.py"), str(self.path("json")), str(wake)]
         with open(self.path("out"), "ab") as out:
             self.popen = Popen(command, stdin=DEVNULL, stdout=out, stderr=out, pass_fds=[wake], start_new_session=True)
         found = process.stat(self.popen.pid)
