@@ -237,7 +237,7 @@ def aged(home: Path, run: str, days: float) -> None:
     with Store(home) as store:
         row = store._db.execute("SELECT status FROM runs WHERE id = ?", (run,)).fetchone()
         data = json.loads(row[0])
-        data["ended_at"] -= days * 86400
+        data["times"][2] -= days * 86400  # when it ended
         store._db.execute("UPDATE runs SET status = ? WHERE id = ?", (json.dumps(data), run))
 
 

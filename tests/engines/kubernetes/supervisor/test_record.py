@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
@@ -23,7 +22,7 @@ from windlass.errors import EngineError
 from windlass.plan.plan import NO_PLAN, Plan
 from windlass.runs.events import RECORD_VERSION, Created, Event, PhaseEntered, Progress, Warned
 from windlass.runs.phase import Phase
-from windlass.runs.record import Status, fold
+from windlass.runs.record import fold
 from windlass.runs.store import Store
 from windlass.supervise.backend import HeldElsewhere
 
@@ -311,11 +310,3 @@ def test_a_store_takes_over_a_record_and_then_what_is_new(tmp_path: Path) -> Non
         assert after.supervision.supervisor == "cluster"
         assert after.supervision.machine is None
         assert store.plan(RUN) == NO_PLAN
-
-
-def test_a_status_of_an_older_version_has_no_user(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        store.create(RUN, name="digits", target="lab", output_dir="/out", plan="{}", time=1.0).close()
-        found: Any = store._db.execute("SELECT status FROM runs").fetchone()[0]
-        store._db.execute("UPDATE runs SET status = ?", (found.replace(', "user": ""', "").replace(',"user":""', ""),))
-        assert isinstance(store.status(RUN), Status)
