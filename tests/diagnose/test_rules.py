@@ -1037,3 +1037,13 @@ def test_a_worker_whose_interpreter_does_not_work_was_not_killed(words: str, eng
     begun = seen(ranks=[RankSeen(0, exit_code=-9, tail="")], cause=cause, more=[("node", {"node": 0})])
     begun = replace(begun, plan=replace(NO_PLAN, engine=engine), nodes=[NodeSeen(0, words)])
     assert diagnose(begun).verdict.code in ("node-killed", "worker-broke")
+
+
+def test_a_run_whose_logs_are_gone_is_explained_by_its_recorded_cause() -> None:
+    """Neither the log of the rank nor the report of its node is there."""
+    host = {"oom_kills_of_group": 1, "memory_limit_bytes": 1 << 30}
+    killed = {"rank": 0, "summary": "killed", "exit_code": 137, "failure": "signal", "code": -9, "host": host}
+    assert diagnose(seen(cause=killed)).verdict.code == "oom-killed"
+    trace = f"{TRACE}ModuleNotFoundError: No module named 'timm'"
+    raised = {"rank": 0, "summary": "x", "exit_code": 1, "failure": "exception", "code": 1, "traceback": trace}
+    assert diagnose(seen(cause=raised)).verdict.code == "module-missing"

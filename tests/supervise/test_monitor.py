@@ -14,7 +14,7 @@ from windlass.runs.node_events import StageReached
 from windlass.runs.phase import Phase
 from windlass.supervise.backend import Intent
 from windlass.supervise.monitor import AttemptMonitor
-from windlass.worker.protocol import OutputBegan, RankFailure
+from windlass.worker.protocol import HostReport, OutputBegan, RankFailure
 from windlass.worker.root_cause import failed_by_itself, first_cause
 
 
@@ -278,3 +278,18 @@ def test_a_lost_node_and_not_its_signal_is_the_cause(monitor: AttemptMonitor) ->
     assert cause.summary == "node 1 was lost: pod p-1 was deleted, and its node does not answer"
     assert (cause.node_lost, cause.signal, cause.exit_code) == (1, None, -9)
     assert [event["since"] for event in events(monitor, "lost-node")] == [1007.0]
+
+
+def test_a_root_cause_has_its_node_and_what_that_read_of_its_machine(monitor: AttemptMonitor) -> None:
+    nodes = nodes_of(monitor)
+    for node in nodes:
+        node.begin()
+    nodes[1].host = HostReport(oom_kills_of_group=1)
+    nodes[1].end(-9)
+    nodes[0].end(-15, ended_by_us=True)
+    nodes[2].end(-15, ended_by_us=True)
+    monitor.read_news()
+    cause = monitor.judge(RootCause("no one saw"))[0].cause
+    assert cause is not None
+    assert (cause.rank, cause.node, cause.failure, cause.host) == (1, 1, "signal", HostReport(oom_kills_of_group=1))
+    assert RootCause.from_json(cause.to_json()) == cause

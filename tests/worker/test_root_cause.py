@@ -83,3 +83,22 @@ def test_a_program_that_gives_up_after_an_error_of_the_network_is_transient() ->
 
 def test_arguments_that_a_script_refuses_are_not_transient_whatever_they_are() -> None:
     assert not is_transient("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --timeout 5\n", 2)
+
+
+@pytest.mark.parametrize(
+    ("tail", "exit_code", "failure", "code"),
+    [
+        ("", -9, "signal", -9),
+        ("train.sh: line 3: 71 Killed python train.py\n", 137, "signal", -9),
+        (f"{TRACE}ValueError: bad batch\n", 1, "exception", 1),
+        ("no config\n", 3, "exit-code", 3),
+        ("process 0 terminated with signal SIGSEGV\n", 1, "signal", -11),
+    ],
+    ids=["signal", "of-a-shell", "exception", "exit-code", "of-a-child"],
+)
+def test_a_root_cause_says_how_the_process_failed_that_a_shell_or_a_launcher_reports(
+    tail: str, exit_code: int, failure: str, code: int
+) -> None:
+    cause = first_cause([RankFailure(0, exit_code, 9.0, tail)])
+    assert cause is not None
+    assert (cause.exit_code, cause.failure, cause.code) == (exit_code, failure, code)

@@ -138,7 +138,7 @@ class HostNode(Node):
             if self._offset not in self._starts():
                 return
             self._starts_read += 1
-            self._sieve, self._partial, self._claim = Sieve(), b"", None
+            self._sieve, self._partial, self._claim, self.host = Sieve(), b"", None, None
             self._is_told_to_end = self.is_failing = False
             self._held.clear()
 
