@@ -1,23 +1,23 @@
-"""Every error that Windlass raises, as one tree.
+"""Defines every exception that Windlass raises.
 
-    WindlassError                   1    the root of all others; an internal error, where it is none of those below
-    ├── UsageError                  2    a command line, a name or an option that cannot be
+    WindlassError                   1    base class of all others; raised itself for internal errors
+    ├── UsageError                  2    an invalid command line, name or option
     │   ├── JobFileError            2    a job file, targets file or job object with problems in it
-    │   └── PlanError               2    a good job that this target cannot run; names the targets which can
-    ├── MissingPart                 1    an extra that is not installed; names the one command that installs it
+    │   └── PlanError               2    a valid job that this target cannot run; names the targets that can
+    ├── MissingPart                 1    an extra that is not installed; names the command that installs it
     ├── StoreError                  1    the record cannot be read or written
     │   ├── UnsupportedVersion      1    recorded by another version of Windlass; nothing is changed
-    │   └── StoreFull               1    no space left where the record lives
-    ├── EngineError                 1    a target refused or broke
-    │   └── LoginFailed             2    a target that knows no login, or one that has expired; nothing was started
-    ├── StorageError                1    a folder or an object store refused or broke
+    │   └── StoreFull               1    no space left on the disk of the record
+    ├── EngineError                 1    a target refused a request or failed
+    │   └── LoginFailed             2    no login for a target, or an expired one; nothing was started
+    ├── StorageError                1    a folder or an object store refused a request or failed
     ├── NoSuchRun                   102  no run has this id, or several have this prefix
-    └── RunEnded                         what `wait` and `run` raise for a run that did not succeed
+    └── RunEnded                         raised by `wait` and `run` for a run that did not succeed
         ├── RunFailed               100
         ├── RunNotFinished          101
         └── RunStopped              103
 
-The number is the exit code of the command. A person sees `message` and `hint`; `--debug` shows the trace.
+The number is the exit code of the command. The command prints `message` and `hint`; `--debug` adds the traceback.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 
 class WindlassError(Exception):
-    """Something was asked that could not be done: `message` says what was asked and found, `hint` what to try."""
+    """Base class of Windlass's errors: `message` says what was requested and found, `hint` what to try."""
 
     exit_code = 1
 
@@ -41,28 +41,29 @@ class WindlassError(Exception):
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        # An exception is pickled as a call with its `args`; subclasses take other arguments, some by keyword alone.
+        # An exception is pickled as a call with its `args`, but subclasses take other arguments, some of them
+        # keyword-only.
         return BaseException.__new__, (type(self), *self.args), vars(self)
 
 
 class UsageError(WindlassError):
-    """The request itself is wrong."""
+    """An invalid request: a bad command line, name or option."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in what the user wrote."""
+    """One mistake in a file, a mapping or a command line of the user."""
 
     where: str
-    """File and line, `job.yaml:4`; the name of the object where there is no file."""
+    """File and line, `job.yaml:4`; the name of the object if it was not read from a file."""
     field: str
-    """Path of the field, `resources.gpus`; empty where the whole document is meant."""
+    """Path of the field, `resources.gpus`; empty if the whole document is affected."""
     message: str
-    """What was found, as the end of a sentence that begins with the field: `not a field`."""
+    """The value found, as the end of a sentence that begins with the field: `not a field`."""
     hint: str = ""
-    """What to try: `did you mean nodes?`"""
+    """How to correct the mistake: `did you mean nodes?`"""
 
     def __str__(self) -> str:
         field = f" {self.field}:" if self.field else ""
@@ -71,7 +72,7 @@ class Problem:
 
 
 class JobFileError(UsageError):
-    """What the user wrote has problems; all of them are in `problems`, in the order of the file."""
+    """An invalid job file, targets file or job object; `problems` lists every mistake in the order of the file."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -79,7 +80,7 @@ class JobFileError(UsageError):
 
 
 class PlanError(UsageError):
-    """A good job that this target cannot run; all reasons are in `problems`."""
+    """A valid job that this target cannot run; `problems` lists every reason."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -87,7 +88,7 @@ class PlanError(UsageError):
 
 
 class MissingPart(WindlassError):
-    """A part that is installed by an extra is not there."""
+    """An optional dependency (extra) is not installed."""
 
 
 class StoreError(WindlassError):
@@ -95,72 +96,72 @@ class StoreError(WindlassError):
 
 
 class UnsupportedVersion(StoreError):
-    """A record was written by another version of Windlass; it is neither read nor changed."""
+    """A record was written by another version of Windlass, and is neither read nor changed."""
 
 
 class StoreFull(StoreError):
-    """There is no space left where the record lives."""
+    """The disk of the record has no space left."""
 
 
 class EngineError(WindlassError):
-    """A target refused the request, or broke."""
+    """A target refused a request or failed."""
 
 
 class LoginFailed(EngineError):
-    """There is no login for the target, it has expired, or it is another one than the run's."""
+    """The login for the target is missing, has expired, or differs from the run's."""
 
     exit_code = 2
 
 
 class StorageError(WindlassError):
-    """A folder or an object store refused a request, or broke."""
+    """A folder or an object store refused a request or failed."""
 
 
 class NoSuchRun(WindlassError):
-    """No run has this id, or more than one has this prefix."""
+    """No run has this id, or several runs have this prefix."""
 
     exit_code = 102
 
 
 class RunEnded(WindlassError):
-    """A run that was waited for did not succeed."""
+    """A run that `wait` or `run` waited for did not succeed."""
 
     run: Any = None
-    """The `windlass.Run`; None where the error was not raised by one."""
+    """The `windlass.Run`; None if the error was not raised by one of its methods."""
 
     @property
     def diagnosis(self) -> Any:
-        """The `windlass.Diagnosis` of why it ended so, as `run.why()`. Raises NoSuchRun once the run was removed."""
+        """The `windlass.Diagnosis` of the run, as from `run.why()`. Raises NoSuchRun if the run was removed."""
         return None if self.run is None else self.run.why()
 
 
 class RunFailed(RunEnded):
-    """The run failed; the message names the first cause."""
+    """The run failed; the message names the root cause."""
 
     exit_code = 100
 
 
 class RunNotFinished(RunEnded):
-    """The run is still going on."""
+    """The run has not ended yet."""
 
     exit_code = 101
 
 
 class RunStopped(RunEnded):
-    """The run was stopped by a person."""
+    """The user stopped the run."""
 
     exit_code = 103
 
 
 def in_a_line(error: Exception) -> str:
-    """What went wrong, and what to do about it in brackets."""
+    """Formats an error on one line, with its hint in brackets."""
     hint = f" ({error.hint})" if isinstance(error, WindlassError) and error.hint else ""
     return f"{error.message if isinstance(error, WindlassError) else error}{hint}"
 
 
 def near(word: str, choices: Iterable[str]) -> str:
-    """`did you mean nodes?`; empty if no choice is similar."""
-    import difflib  # most commands fail without a misspelled name
+    """Returns a suggestion such as `did you mean nodes?`; empty if no choice is similar."""
+    import difflib  # imported here because only misspelled names need it
 
     by_folded = {choice.lower(): choice for choice in choices}
     hits = difflib.get_close_matches(word[:80].lower(), by_folded, n=1, cutoff=0.6)

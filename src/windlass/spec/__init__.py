@@ -1,5 +1,5 @@
-"""Job files, targets files and command lines as checked, frozen values. Pure: nothing here reads files or networks.
+"""Job files, targets files and command lines as validated, immutable values. Does no file or network access.
 
-`job` and `targets` are the values, `parse` makes them from YAML, `commandline` from a command, `dump` writes YAML
-again, `schema` describes them. Import the module you need: this one stays empty so that start-up stays short.
+`job` and `targets` define the values, `parse` reads them from YAML, `commandline` from a command line, `dump` writes
+YAML, and `schema` describes the fields. Import the module you need: this package stays empty so that start-up is fast.
 """

@@ -1,7 +1,7 @@
-"""Turns the options of `accelerate launch`, and its configuration file, into fields of a job.
+"""Translates the options of `accelerate launch`, and its configuration file, into fields of a job.
 
-accelerate passes most of its settings to the ranks as variables (accelerate/utils/launch.py); the same variables are
-set here, with the same defaults. Options take precedence over the file, as in accelerate.
+accelerate passes most of its settings to the ranks as variables (accelerate/utils/launch.py); this module sets the same
+variables with the same defaults. Options take precedence over the file, as in accelerate.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _KINDS: Final = {
     "FSDP": "use_fsdp",
     "DEEPSPEED": "use_deepspeed",
 }
-"""Values of `distributed_type`, and the option that each stands for."""
+"""The option that each value of `distributed_type` stands for."""
 _OF_THE_LAUNCHER: Final = (
     "compute_environment",
     "distributed_type",
@@ -91,11 +91,11 @@ _OF_THE_LAUNCHER: Final = (
     "deepspeed_multinode_launcher",
     *_OFFLOAD_FILES,
 )
-"""Keys of a file that say how accelerate starts the ranks, which Windlass does."""
+"""Keys of a configuration file that control how accelerate starts ranks; Windlass starts ranks itself."""
 
 
 def _settings(values: int, *names: str) -> dict[str, Option]:
-    """Options that set a variable of the ranks: to their value, or true where they have none."""
+    """Creates options that set a variable of the ranks to the option's value, or to true if the option takes none."""
 
     def option(name: str) -> Option:
         def take(parsed: Parsed, words: tuple[str, ...]) -> None:
@@ -139,10 +139,10 @@ ACCELERATE = Options(
 
 
 def take_settings(parsed: Parsed, read_file: Callable[[str], str] | None, defaults: str | None) -> None:
-    """Sets the fields of the job that the options, and the file that they name or that of defaults, stand for.
+    """Sets the fields of the job from the options and from accelerate's configuration file.
 
-    `read_file` gives the text of a file, and raises `JobFileError`; None where no file can be read. `defaults` is the
-    path of the file that `accelerate config` has written, if there is one.
+    `read_file` returns the text of a file and raises `JobFileError`; None if files cannot be read. `defaults` is the
+    path of the file that `accelerate config` has written, if it exists; `--config_file` replaces it.
     """
     given = dict(parsed.settings)
     path = given.pop("config_file", None) or (None if "cpu" in given else defaults)
@@ -159,7 +159,7 @@ def take_settings(parsed: Parsed, read_file: Callable[[str], str] | None, defaul
                 )
             )
     kinds = ("cpu", "use_fsdp", "use_deepspeed")
-    if any(kind in given for kind in kinds):  # the kind of the file is that of another start
+    if any(kind in given for kind in kinds):  # the options select another kind of start than the file
         file = {name: value for name, value in file.items() if name not in kinds}
     settings = {**file, **given}
     if settings.get("use_deepspeed") and file.get("_deepspeed_fields"):
@@ -169,7 +169,7 @@ def take_settings(parsed: Parsed, read_file: Callable[[str], str] | None, defaul
 
 
 def _settings_of_file(parsed: Parsed, path: str, text: str) -> dict[str, Any]:
-    """The settings in a file of `accelerate config`, flat, by the names of the options."""
+    """Returns the settings of a file of `accelerate config` as a flat mapping, keyed by option name."""
     read, places = read_yaml(text, path, "it is written by `accelerate config`")
     parsed.problems += [one for _, one in places.problems]
     settings: dict[str, Any] = {}
@@ -202,7 +202,7 @@ def _settings_of_file(parsed: Parsed, path: str, text: str) -> dict[str, Any]:
 
 
 def _number(parsed: Parsed, settings: Mapping[str, Any], name: str) -> int | None:
-    """A number of a file; None, with a problem, where it is none."""
+    """Returns a number of the configuration file; None, with a problem, if the value is no positive integer."""
     value = settings.get(name)
     if value is None or (str(value).isdecimal() and int(value) > 0):
         return None if value is None else int(value)
@@ -211,7 +211,7 @@ def _number(parsed: Parsed, settings: Mapping[str, Any], name: str) -> int | Non
 
 
 def _set_size(parsed: Parsed, settings: Mapping[str, Any]) -> None:
-    """Sets the ranks of each node: `accelerate launch` counts them over all machines."""
+    """Sets the ranks per node: `accelerate launch` counts ranks over all machines."""
     total, machines = parsed.fields.pop("processes", None), parsed.fields.get("nodes")
     if total is None:
         total = _number(parsed, settings, "num_processes")
@@ -230,7 +230,7 @@ def _set_size(parsed: Parsed, settings: Mapping[str, Any]) -> None:
 
 
 def _variables(parsed: Parsed, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that accelerate would set for each rank."""
+    """Returns the variables that accelerate would set for each rank."""
     env = {variable: _text(settings[name]) for name, variable in _VARIABLES.items() if name in settings}
     env |= {variable: on for name, (variable, on) in _SWITCHES.items() if _is_true(settings.get(name))}
     if "ACCELERATE_DYNAMO_BACKEND" in env:

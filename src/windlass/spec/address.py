@@ -1,4 +1,4 @@
-"""Reads from a targets file how a cluster is reached, without the models that check all fields of a target."""
+"""Reads the address of a cluster from a targets file, without loading the models that validate all fields."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 from windlass.spec.yamltext import read_yaml
 
 PLAIN: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
-"""Names that are legal for a target and for a namespace alike."""
+"""Names that are valid for both a target and a namespace."""
 PATH: Final = re.compile(r"~?/[-\w./+@]*[-\w.+@]", re.ASCII)
-"""Paths that certainly are absolute, on one line."""
+"""Paths on one line that are absolute beyond doubt."""
 
 
 class ClusterAddress(NamedTuple):
-    """What commands on existing runs need of a target; the fields are those of `KubernetesTarget`."""
+    """The fields of `KubernetesTarget` that commands on existing runs need."""
 
     name: str
     context: str
@@ -25,11 +25,11 @@ class ClusterAddress(NamedTuple):
 
 
 def read_address(files: Iterable[tuple[str, str]], name: str) -> ClusterAddress | None:
-    """The address of the target called `name`, by the first of these targets files that has one of that name.
+    """Returns the address of the target `name`, from the first of these targets files that defines it.
 
-    `files` are their YAML texts, each with the name of its file. None where only `parse_targets` can decide: for other
-    kinds, and for what is not certainly right. Further fields of the target are not checked: they matter to those who
-    plan a run. Raises JobFileError for text that is not YAML.
+    `files` are pairs of YAML text and file name. Returns None if only `parse_targets` can decide: for other kinds of
+    target, and for values that may be invalid. Other fields of the target are not checked, since only planning needs
+    them. Raises JobFileError for text that is not YAML.
     """
     for text, where in files:
         mapping, places = read_yaml(text, where, "", may_be_empty=True)

@@ -37,15 +37,15 @@ Component = Literal[
 GIB = 1 << 30
 PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
 MIN_PUBLIC = 8
-"""Prefix length of the widest range that may reach the API server: no owner of addresses has more."""
+"""Prefix length of the widest range that may reach the API server; nobody owns a wider range of addresses."""
 MIN_NETWORK, MAX_NETWORK = 16, 20
-"""Prefix lengths that AWS takes for a VPC, and that leave its subnets enough addresses for pods."""
+"""Prefix lengths that AWS accepts for a VPC and that leave its subnets enough addresses for pods."""
 
 
 ClusterName = Annotated[
     Line, matching(r"[a-z][a-z0-9-]{1,28}[a-z0-9]", "a legal name", "3 to 30 lower-case letters, digits and '-'")
 ]
-"""Short: names of roles and of load balancers are made of it, and have 64 and 32 characters at most."""
+"""Short, because names of roles (64 characters at most) and of load balancers (32) are derived from it."""
 Region = Annotated[Line, matching(r"[a-z]{2}(?:-[a-z]+)+-\d", "an AWS region", "write for example us-west-2")]
 Zone = Annotated[
     Line, matching(r"[a-z]{2}(?:-[a-z]+)+-\d[a-z]", "an availability zone", "write for example us-west-2a")
@@ -134,7 +134,7 @@ def _addresses(text: str) -> str:
 
 
 def _yes_or_more(given: object) -> object:
-    """`true` is a part with its defaults, `false` none."""
+    """Converts `true` to a section with its defaults and `false` to None."""
     if isinstance(given, bool):
         return {} if given else None
     return given
@@ -144,65 +144,67 @@ class Network(Part):
     """The VPC."""
 
     cidr: Annotated[Line, AfterValidator(_network)] = "10.40.0.0/16"
-    """Private addresses of nodes and pods. Default `10.40.0.0/16`; choose another where networks are peered."""
+    """Private address range of nodes and pods. Default `10.40.0.0/16`; choose another if networks are peered."""
     nat: Literal["one", "per-zone"] = "one"
-    """NAT gateways: `one` costs a third, and the other zones lose the Internet with its zone. Default `one`."""
+    """NAT gateways: `one` costs a third, but if its zone fails, the other zones lose Internet access. Default `one`."""
     public_access: Annotated[tuple[Annotated[Line, AfterValidator(_addresses)], ...], OnlyList] = ()
-    """Ranges of addresses from which the API server is reached over the Internet. Default: none, so that it is reached
-    from the VPC alone."""
+    """Address ranges from which the API server can be reached over the Internet. Default: none; the API server is then
+    reachable only from the VPC."""
 
 
 class Access(Part):
-    """Who may use the cluster, besides its creator."""
+    """Who may use the cluster, in addition to its creator."""
 
     admins: Annotated[tuple[Arn, ...], OnlyList] = ()
-    """Roles and users with all rights in the cluster. Default: none."""
+    """Roles and users with full access to the cluster. Default: none."""
     users: Annotated[tuple[Arn, ...], OnlyList] = ()
-    """Roles and users that start runs in `namespace`. Default: none."""
+    """Roles and users that may start runs in `namespace`. Default: none."""
 
 
 class SystemNodes(Part):
-    """Nodes for operators and supervisors; no training runs there."""
+    """Nodes for operators and supervisors; training does not run on these nodes."""
 
     instances: Annotated[tuple[InstanceType, ...], OnlyList] = ("m7i.large",)
-    """Instance types, the first preferred. Default `[m7i.large]`."""
+    """Instance types, in order of preference. Default `[m7i.large]`."""
     min: Annotated[StrictInt, Field(ge=1, le=100)] = 2
-    """Nodes that always run. Default 2, so that one can be replaced."""
+    """Minimum number of nodes, which always run. Default 2, so that one can be replaced."""
     max: Annotated[StrictInt, Field(ge=1, le=100, validate_default=True), AfterValidator(not_below_min)] = 4
-    """Nodes at most. Default 4."""
+    """Maximum number of nodes. Default 4."""
     disk: Disk = 50 * GIB
-    """Disk of each node. Default 50 GiB."""
+    """Disk size of each node. Default 50 GiB."""
 
 
 class GpuPool(Part):
-    """Nodes for training, none of which run while no job needs them."""
+    """Nodes for training; the pool scales down to `min` while no job needs it."""
 
     name: PoolName
-    """Name of the pool, and of its label `windlass.dev/pool` on the nodes."""
+    """Name of the pool, and value of the label `windlass.dev/pool` on its nodes."""
     instances: Annotated[tuple[InstanceType, ...], OnlyList, Field(min_length=1)]
     """Instance types, such as `[g5.12xlarge]`."""
     provision: Literal["karpenter", "node-group"] = "karpenter"
-    """Who starts nodes: Karpenter when pods wait for them, or a managed node group of `min` nodes. Default `karpenter`;
-    a capacity block, and EFA in a placement group, need `node-group`."""
+    """How nodes are started: by Karpenter when pods are pending, or as a managed node group of `min` nodes. Default
+    `karpenter`; a capacity block, and EFA in a placement group, need `node-group`."""
     capacity: Literal["on-demand", "spot", "capacity-block"] = "on-demand"
-    """How nodes are paid for. Default `on-demand`."""
+    """Purchase option of the nodes. Default `on-demand`."""
     reservation: (
         Annotated[Line, matching(r"cr-[0-9a-f]+", "a capacity reservation", "write for example cr-0123456789abcdef0")]
         | None
     ) = None
-    """The capacity block that was bought. Default: none."""
+    """Id of the purchased capacity block. Default: none."""
     min: Few = 0
-    """Nodes of a node group that always run, and are paid for. Default 0."""
+    """Minimum number of nodes of a node group, which always run and are billed. Default 0."""
     max: Annotated[StrictInt, Field(ge=1, le=1000, validate_default=True), AfterValidator(not_below_min)] = 4
-    """Nodes at most. Default 4."""
+    """Maximum number of nodes. Default 4."""
     zone: Zone | None = None
-    """Availability zone of all its nodes. Default: any, or the first where nodes share a placement group or FSx."""
+    """Availability zone of all nodes of the pool. Default: any, or the first one if nodes share a placement group or
+    FSx."""
     efa: StrictBool | None = None
-    """Whether nodes of a node group get Elastic Fabric Adapters. Default: where its first instance type has them."""
+    """Whether nodes of a node group get Elastic Fabric Adapters. Default: yes if the first instance type
+    supports them."""
     disk: Disk = 200 * GIB
-    """Disk of each node, which images are unpacked to. Default 200 GiB."""
+    """Disk size of each node; images are unpacked to this disk. Default 200 GiB."""
     labels: Mapping[LabelKey, LabelValue] = Field(default_factory=dict)
-    """Further labels of its nodes. Default: none."""
+    """Additional labels of the nodes. Default: none."""
 
     @field_validator("reservation")
     @classmethod
@@ -220,10 +222,10 @@ class GpuPool(Part):
 
 
 class Efs(Part):
-    """A file system that all pods share: code, checkpoints, results."""
+    """A file system (EFS) that all pods share, for code, checkpoints and results."""
 
     throughput: Literal["elastic", "bursting"] = "elastic"
-    """`elastic` is billed by what is read and written, `bursting` grows with what is stored. Default `elastic`."""
+    """`elastic` is billed by bytes read and written, `bursting` scales with the bytes stored. Default `elastic`."""
 
 
 class Fsx(Part):
@@ -232,17 +234,17 @@ class Fsx(Part):
     size: Annotated[Size, Field(ge=1200 * GIB)] = 1200 * GIB
     """Capacity: 1200 GiB, or a multiple of 2400 GiB. Default 1200 GiB."""
     deployment: Literal["scratch-2", "persistent-2"] = "scratch-2"
-    """`scratch-2` keeps no second copy, and is cheaper. Default `scratch-2`."""
+    """`scratch-2` does not replicate data, and is cheaper. Default `scratch-2`."""
     throughput: Literal[125, 250, 500, 1000] | None = None
-    """MB/s for each TiB of `persistent-2`. Default 125 there."""
+    """MB/s per TiB of `persistent-2`. Default 125 for `persistent-2`."""
     prefix: Annotated[Line, matching(r"[\w./-]*[\w./-]", "a prefix of a bucket", "write for example datasets/")] = (
         "fsx/"
     )
-    """The part of the bucket that it shows, and writes changes back to. Default `fsx/`."""
+    """Prefix of the bucket that the file system shows and writes changes back to. Default `fsx/`."""
     export: StrictBool = True
     """Whether new and changed files are written to the bucket. Default true."""
     export_deleted: StrictBool = False
-    """Whether a file that is removed is removed from the bucket too. Default false."""
+    """Whether deleting a file also deletes it from the bucket. Default false."""
 
     @field_validator("size")
     @classmethod
@@ -261,68 +263,69 @@ class Fsx(Part):
 
 
 class Storage(Part):
-    """What pods read and write."""
+    """Storage that pods read and write."""
 
     efs: Annotated[Efs | None, BeforeValidator(_yes_or_more)] = None
-    """A shared file system: `true`, or its settings. Default: none."""
+    """EFS, a shared file system: `true`, or its settings. Default: none."""
     fsx: Annotated[Fsx | None, BeforeValidator(_yes_or_more)] = None
-    """A parallel file system: `true`, or its settings. Default: none, for it costs most while it stands idle."""
+    """FSx for Lustre, a parallel file system: `true`, or its settings. Default: none, because it costs most
+    while idle."""
     s3_files: StrictBool = False
     """Whether the bucket can be mounted as files (Amazon S3 Files). Default false."""
     mountpoint: StrictBool = False
-    """Whether the bucket can be mounted by Mountpoint for Amazon S3, for `via: mount`. Default false."""
+    """Whether pods can mount the bucket with Mountpoint for Amazon S3, for `via: mount`. Default false."""
     bucket: BucketName | None = None
-    """Name of the bucket for data, code and results: it is made, or, where it exists without the tag of this cluster,
-    used and left as it is. Default `windlass-NAME-ACCOUNT`."""
+    """Name of the bucket for data, code and results. The bucket is created if it does not exist; an existing bucket
+    without the tag of this cluster is used and not changed. Default `windlass-NAME-ACCOUNT`."""
 
 
 class Budget(Part):
-    """An alarm on what the account spends in a month."""
+    """An alarm on the monthly costs of the account."""
 
     limit: Annotated[StrictInt, Field(ge=1)]
-    """US dollars."""
+    """Monthly limit in US dollars."""
     email: Annotated[Word, matching(r"[^@\s]+@[^@\s]+\.[^@\s]+", "an e-mail address", "")]
-    """Who is told at 80 % of it, and when the forecast exceeds it."""
+    """E-mail address that is notified at 80 % of the limit, and when the forecast exceeds the limit."""
 
 
 class State(Part):
-    """Where Terraform keeps its state."""
+    """S3 location of the Terraform state."""
 
     bucket: BucketName
-    """A bucket that exists, with versioning: the state is the only list of what was made."""
+    """Name of an existing bucket with versioning; the state is the only list of the created resources."""
     prefix: Annotated[Line, matching(r"[\w./-]*[\w.-]", "a prefix of a bucket", "write for example windlass")] = (
         "windlass"
     )
-    """The state is at PREFIX/NAME.tfstate. Default `windlass`."""
+    """Prefix of the state, which is stored at PREFIX/NAME.tfstate. Default `windlass`."""
     region: Region | None = None
-    """Region of the bucket. Default: that of the cluster."""
+    """Region of the bucket. Default: the region of the cluster."""
 
 
 class Cluster(Document):
     """An EKS cluster for training."""
 
     name: ClusterName
-    """Name of the cluster; names of all that is made begin with it."""
+    """Name of the cluster, and prefix of the names of all its resources."""
     region: Region
     """AWS region."""
     zones: Annotated[tuple[Zone, ...], OnlyList] = ()
-    """Availability zones, two at least. Default: three that the region offers."""
+    """Availability zones, at least two. Default: three that the region offers."""
     kubernetes: Version = "1.35"
-    """Version of Kubernetes. Default `1.35`."""
+    """Kubernetes version. Default `1.35`."""
     network: Network = Field(default_factory=Network)
     """The VPC. Default: a new one, 10.40.0.0/16, with one NAT gateway."""
     access: Access = Field(default_factory=Access)
-    """Who may use it. Default: its creator."""
+    """Who may use the cluster. Default: only its creator."""
     namespace: Namespace = "training"
-    """Namespace of the runs. Default `training`."""
+    """Namespace for runs. Default `training`."""
     system: SystemNodes = Field(default_factory=SystemNodes)
-    """Nodes for operators. Default: 2 to 4 of m7i.large."""
+    """Nodes for operators. Default: 2 to 4 nodes of type m7i.large."""
     gpus: Annotated[tuple[GpuPool, ...], OnlyList] = ()
-    """Pools of nodes for training. Default: none."""
+    """Node pools for training. Default: none."""
     storage: Storage = Field(default_factory=Storage)
-    """What pods read and write. Default: the bucket alone."""
+    """Storage that pods read and write. Default: only the bucket."""
     repositories: Annotated[tuple[RepositoryName, ...], OnlyList] = ()
-    """Repositories for images (ECR). Default: one with the name of the cluster."""
+    """Image repositories (ECR). Default: one with the name of the cluster."""
     components: Annotated[tuple[Component, ...], OnlyList] = (
         "jobset",
         "trainer",
@@ -333,17 +336,18 @@ class Cluster(Document):
         "aws-load-balancer-controller",
         "metrics-server",
     )
-    """What is installed in the cluster. Default: all that Windlass knows."""
+    """Components to install in the cluster. Default: all that Windlass supports."""
     sagemaker: StrictBool = False
-    """Whether to make a role with which training jobs of SageMaker read and write the bucket. Default false."""
+    """Whether to create a role for SageMaker training jobs that read and write the bucket. Default false."""
     log_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731] = 365
-    """How long logs of the control plane are kept. Default 365 days."""
+    """Days for which control plane logs are kept. Default 365."""
     budget: Budget | None = None
-    """An alarm on what the account spends. Default: none."""
+    """An alarm on the monthly costs of the account. Default: none."""
     tags: Mapping[TagKey, TagValue] = Field(default_factory=dict)
-    """Tags of all that is made, for cost reports. Default: Windlass's own alone."""
+    """Tags of all resources, for cost reports. Default: only Windlass's own tags."""
     state: State | None = None
-    """Where Terraform keeps its state. Default: in the folder of the cluster on this machine, where others lack it."""
+    """S3 location of the Terraform state. Default: in the folder of the cluster on this machine, which other machines
+    cannot read."""
 
     @field_validator("zones")
     @classmethod
@@ -396,5 +400,5 @@ class Cluster(Document):
 
     @property
     def karpenter_pools(self) -> tuple[GpuPool, ...]:
-        """Pools whose nodes Karpenter starts."""
+        """Pools whose nodes are started by Karpenter."""
         return tuple(pool for pool in self.gpus if pool.provision == "karpenter")

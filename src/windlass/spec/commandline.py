@@ -1,17 +1,17 @@
-"""Turns the command line of a launcher (`torchrun … train.py`, `mpirun -np 4 …`) into a `Job`.
+"""Translates the command line of a launcher (`torchrun … train.py`, `mpirun -np 4 …`) into a `Job`.
 
-- `torchrun --nnodes 2 --nproc-per-node 2 train.py` is `run: train.py` with `nodes` and `procs_per_node`. Options of
-  the rendezvous (`--rdzv-*`, `--node-rank`, `--master-addr`, `--standalone`) are dropped: Windlass sets it up. Options
-  that a job cannot express are refused by name, all of them at once.
-- `-m package.train` is `run: -m package.train`: the arguments of an interpreter, which torchrun takes unchanged.
-- `--no-python ./prog` is `run: ./prog` with `launcher: torchrun`.
-- `mpirun -np 4 python train.py` is `run: train.py` with `launcher: mpi` and `procs_per_node: 4`.
-- `accelerate launch`, `deepspeed` and `fabric run` are as torchrun, with the variables that they set for their ranks;
-  `deepspeed train.py` is `run: train.py --local_rank=$WINDLASS_LOCAL_RANK`, which is filled in for each rank, and
-  `python -m torch.distributed.launch train.py` is alike.
-- `A=1 …`, `env A=1 …`, `uv run …` and `conda run …` are the command behind them, with its variables and interpreter.
-- `python train.py` is `run: train.py`. Anything else is `command: [...]` with `launcher: plain`, unchanged; a remark
-  names a launcher in it, whose ranks Windlass does not see.
+- `torchrun --nnodes 2 --nproc-per-node 2 train.py` becomes `run: train.py` with `nodes` and `procs_per_node`.
+  Rendezvous options (`--rdzv-*`, `--node-rank`, `--master-addr`, `--standalone`) are dropped: Windlass sets up the
+  rendezvous. All options that a job cannot express are refused by name in one error.
+- `-m package.train` becomes `run: -m package.train`: torchrun passes the same arguments to the interpreter.
+- `--no-python ./prog` becomes `run: ./prog` with `launcher: torchrun`.
+- `mpirun -np 4 python train.py` becomes `run: train.py` with `launcher: mpi` and `procs_per_node: 4`.
+- `accelerate launch`, `deepspeed` and `fabric run` are translated like torchrun, with the variables that they set for
+  their ranks; `deepspeed train.py` and `python -m torch.distributed.launch train.py` become
+  `run: train.py --local_rank=$WINDLASS_LOCAL_RANK`, which each rank expands.
+- `A=1 …`, `env A=1 …`, `uv run …` and `conda run …` become the wrapped command, with its variables and interpreter.
+- `python train.py` becomes `run: train.py`. Any other line becomes `command: [...]` with `launcher: plain`; if the line
+  contains a launcher, a remark says that Windlass does not see its ranks.
 """
 
 from __future__ import annotations
@@ -62,30 +62,30 @@ _LAUNCHER_MODULES = {
     "deepspeed.launcher.runner": DEEPSPEED,
 }
 _OF_CLUSTERS = ("srun", "jsrun", "aprun", "prun")
-"""Launchers that are not understood, and start several processes too."""
+"""Launchers that start several processes and that Windlass cannot translate."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """What a command line refers to beside its own words, as it is where the line was typed."""
+    """The environment of the shell in which a command line was typed: variables, files and interpreters."""
 
     environ: Mapping[str, str] | None = None
-    """Answers `mpirun -x VAR`."""
+    """Environment variables, for `mpirun -x VAR`."""
     read_file: Callable[[str], str] | None = None
-    """The text of a file; raises `JobFileError`. None: no file can be read."""
+    """Returns the text of a file and raises `JobFileError`; None if files cannot be read."""
     accelerate_defaults: str | None = None
-    """The file that `accelerate config` has written; None for none."""
+    """Path of the file that `accelerate config` has written; None if it does not exist."""
     find_python: Callable[[PythonEnvironment], str | None] | None = None
-    """The interpreter of an environment; None where it is not found."""
+    """Returns the interpreter of an environment, or None if it is not found."""
 
 
 class CommandLine(NamedTuple):
-    """What a command line asks for."""
+    """A job translated from a command line, with remarks for its author."""
 
     job: Job
     remarks: tuple[Remark, ...] = ()
     python: str | None = None
-    """`python`, or a launcher of Python, where the line names one without a folder: here it is the one of the PATH."""
+    """`python`, or a Python launcher, if the line names it without a folder: the interpreter is then found by PATH."""
 
 
 def job_from_command(
@@ -94,9 +94,9 @@ def job_from_command(
     environ: Mapping[str, str] | None = None,
     parsed: Parsed | None = None,
 ) -> Job:
-    """The job that a command line asks for, where no file and no environment can be looked into.
+    """Returns the job of a command line, without access to files or Python environments.
 
-    `parsed` are the options of the launcher, for a caller that has parsed them. Otherwise as `read_command`.
+    `parsed` holds the options of the launcher if the caller has parsed them already. Raises as `read_command`.
     """
     if parsed is not None and argv:
         return _understood(argv, name, Caller(environ), parsed, {}).job
@@ -104,14 +104,14 @@ def job_from_command(
 
 
 def read_command(argv: Sequence[str], name: str | None = None, caller: Caller | None = None) -> CommandLine:
-    """What a command line asks for; `name` is the job's name, else one is made from the script.
+    """Translates a command line; `name` is the job's name, by default derived from the script.
 
-    Raises `JobFileError` that names every option which a job cannot express.
+    Raises `JobFileError`, which names every option that a job cannot express.
     """
     caller = caller or Caller()
     if not argv or not argv[0]:
         raise JobFileError([problem("", "the command is empty", "give for example: torchrun train.py")])
-    if len(argv) > 1 and ASSIGNMENT.match(argv[0]):  # a shell would read it so
+    if len(argv) > 1 and ASSIGNMENT.match(argv[0]):  # variables before the command, as in a shell
         argv = ["env", *argv]
     wrapped = unwrap(argv)
     if wrapped.reason:
@@ -140,7 +140,7 @@ def _is_known(words: Sequence[str]) -> bool:
 def _understood(
     words: Sequence[str], name: str | None, caller: Caller, parsed: Parsed | None, outer: Mapping[str, Any]
 ) -> CommandLine:
-    """The job of a line whose program is known; `outer` are the fields that the words before it stand for."""
+    """Translates a line whose program is known; `outer` are the fields set by the words before the program."""
     launcher = launcher_of(words)
     python = _python(words)
     typed = words[0] if words[0] in _PLAIN_PYTHON and "python" not in outer else None
@@ -164,7 +164,7 @@ def _understood(
 
 
 def _opaque(words: Sequence[str], name: str | None, reason: str = "") -> CommandLine:
-    """The job of a line that is started as it stands, with a remark where its author may expect more."""
+    """Returns a job that runs the line unchanged, with a remark if its author may expect more."""
     job = _job({"command": list(words), "launcher": "plain"}, [], name or legal_name(stem(words[0])))
     if not reason:
         return CommandLine(job)
@@ -173,9 +173,9 @@ def _opaque(words: Sequence[str], name: str | None, reason: str = "") -> Command
 
 
 def hidden_launcher(words: Sequence[str]) -> str | None:
-    """The launcher that a program starts by itself, also in the text of `sh -c`; None for none.
+    """Returns the launcher that a program runs, also inside the text of `sh -c`; None if it runs none.
 
-    What a Python script gets as an argument is no launcher.
+    Arguments of a Python script are not searched.
     """
     if launcher_of(words) is None and (words[0].endswith(".py") or _python(words) is not None):
         return None
@@ -193,14 +193,15 @@ class Launch(NamedTuple):
     """The launcher at the start of a command line."""
 
     num_words: int
-    """Words that name it: 1 for `torchrun`, 2 for `accelerate launch`, 3 for `python -m torch.distributed.run`."""
+    """Number of words of the launcher: 1 for `torchrun`, 2 for `accelerate launch`, 3 for `python -m
+    torch.distributed.run`."""
     options: Options
     program: str
-    """Its name in messages."""
+    """Name of the launcher in messages."""
 
 
 def launcher_of(words: Sequence[str]) -> Launch | None:
-    """The launcher that a command line starts with; None if it starts with another program."""
+    """Returns the launcher at the start of a command line; None for any other program."""
     program = stem(words[0])
     if program in _PROGRAMS:
         return Launch(1, _PROGRAMS[program], program)
@@ -213,13 +214,13 @@ def launcher_of(words: Sequence[str]) -> Launch | None:
 
 
 def job_from_script(script: str, args: Sequence[str] = ()) -> Job:
-    """The job that runs one script with these arguments, on one node with one rank."""
+    """Returns a job that runs one script with these arguments, on one node with one rank."""
     words = [script, *args]
     return _job({"run": shlex.join(words)}, words, None)
 
 
 def _elastic(parsed: Parsed, name: str | None, caller: Caller, outer: Mapping[str, Any], env: Mapping[str, str]) -> Job:
-    """The job of a line of torchrun, or of a launcher like it, that has been read; with these further fields."""
+    """Returns the job of a parsed line of torchrun or a similar launcher; `outer` and `env` are further fields."""
     words, flags = parsed.rest, parsed.flags
     if "accelerate" in flags:
         take_settings(parsed, caller.read_file, caller.accelerate_defaults)
@@ -231,7 +232,7 @@ def _elastic(parsed: Parsed, name: str | None, caller: Caller, outer: Mapping[st
     elif "fabric" in flags:
         _finish_fabric(parsed)
     fields = dict(parsed.fields)
-    if "accelerate" not in flags:  # which sets no variables of several ranks for a single one
+    if "accelerate" not in flags:  # accelerate sets no distributed variables for a single process
         fields["launcher"] = "torchrun"
     if "standalone" in flags and fields.get("nodes", 1) not in (1, {"min": 1, "max": 1}):
         parsed.problems.append(problem("--standalone", "means one node, and --nnodes asks for more", "leave one out"))
@@ -253,7 +254,7 @@ def _elastic(parsed: Parsed, name: str | None, caller: Caller, outer: Mapping[st
 
 
 def _with_local_rank(parsed: Parsed, option: str, unless: str) -> list[str]:
-    """The script, the local rank that the launcher passes to it unless a flag forbids that, and its arguments."""
+    """Returns the script and its arguments; the local rank is inserted unless a flag forbids that."""
     if unless in parsed.flags or not parsed.rest:
         return parsed.rest
     return [parsed.rest[0], f"{option}=$WINDLASS_LOCAL_RANK", *parsed.rest[1:]]
@@ -269,7 +270,7 @@ def _finish_fabric(parsed: Parsed) -> None:
 
 
 def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None, outer: Mapping[str, Any]) -> Job:
-    """The job of an mpirun line that has been read: all ranks on one node, until `nodes` says otherwise."""
+    """Returns the job of a parsed mpirun line: all ranks on one node unless the line sets `nodes`."""
     fields = dict(parsed.fields)
     env: dict[str, str] = fields.pop("env", {})
     for variable in parsed.exported:
@@ -295,9 +296,10 @@ def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None, ou
 
 
 def _python(words: Sequence[str]) -> tuple[str | None, dict[str, str], list[str]] | None:
-    """Interpreter (None for the plain one), variables its flags stand for, and `train.py …` or `-m module …`.
+    """Returns the interpreter (None for plain `python`), the variables that its flags stand for, and `train.py …` or
+    `-m module …`.
 
-    None where this is not Python with a script, or where a flag has no variable that does the same.
+    Returns None if the line does not start a Python script, or if a flag has no equivalent variable.
     """
     if not _PYTHON.fullmatch(stem(words[0])):
         return None
@@ -313,12 +315,12 @@ def _python(words: Sequence[str]) -> tuple[str | None, dict[str, str], list[str]
 
 
 def stem(path: str) -> str:
-    """The name of a program without its folder."""
+    """Returns the name of a program without its folder."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 def _interpreter_beside(path: str) -> str | None:
-    """The interpreter of `.venv/bin/torchrun`, `.venv/bin/python3`; None for a torchrun found by PATH."""
+    """Returns the interpreter in the folder of `.venv/bin/torchrun`; None for a torchrun found by PATH."""
     folder, slash, _ = path.rpartition("/")
     return f"{folder}/python3" if slash else None
 
@@ -328,7 +330,9 @@ def _given(**fields: Any) -> dict[str, Any]:
 
 
 def _name_from(words: Sequence[str]) -> str:
-    """`digits/train.py` is `digits`, `finetune.py` is `finetune`, `-m package.train` is `package`."""
+    """Derives a job name: `digits` from `digits/train.py`, `finetune` from `finetune.py`, `package` from `-m
+    package.train`.
+    """
     if words[0] == "-m":
         steps = words[1].split(".") if len(words) > 1 else []
     else:

@@ -1,7 +1,7 @@
 """Writes a `Job` as the text of a job file, with only the fields that differ from their defaults.
 
-No YAML library is used: the short forms (`nodes: 2`, `timeout: 2h`) need code of their own in any case, and the text
-does not change from one release of a library to the next.
+The module uses no YAML library: the short forms (`nodes: 2`, `timeout: 2h`) need separate code anyway, and the text
+stays the same across library versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WIDTH = 100
 
 
 def dump_job(job: Job) -> str:
-    """YAML text that `parse_job` turns into an equal job."""
+    """Returns YAML text that `parse_job` reads as an equal job."""
     start: dict[str, Any] = {"command": job.command} if job.run is None else {"run": job.run}
     usual = Job(name=job.name, command=["any"])
     sized = Job(name=job.name, **start, env=job.env, nodes=job.nodes, procs_per_node=job.procs_per_node)
@@ -37,7 +37,7 @@ def dump_job(job: Job) -> str:
 
 
 def _short(name: str, value: object, usual: object) -> Any:
-    """Plain data in the shortest form that parses to the same value."""
+    """Returns the shortest plain data that parses to the same value."""
     if name == "nodes" and isinstance(value, BaseModel):
         low, high = getattr(value, "min", 0), getattr(value, "max", 0)
         return low if low == high else {"min": low, "max": high}
@@ -61,7 +61,9 @@ def _short(name: str, value: object, usual: object) -> Any:
 
 
 def _field(name: str, value: Any) -> str:
-    """`name: value` on one line; text of several lines gets a block, a long list or mapping a line for each entry."""
+    """Formats `name: value` on one line; text of several lines as a block, a long list or mapping with one line per
+    entry.
+    """
     if isinstance(value, str) and (block := literal(value, "  ")) is not None:
         return "\n".join([f"{name}: {block[0]}", *block[1:]])
     line = f"{name}: {_flow(value)}"
@@ -74,7 +76,7 @@ def _field(name: str, value: Any) -> str:
 
 
 def _entry(value: Any) -> str:
-    """An entry of a list, after its dash."""
+    """Formats an entry of a list, after its dash."""
     block = literal(value, "    ") if isinstance(value, str) else None
     return _flow(value) if block is None else "\n".join(block)
 

@@ -1,7 +1,7 @@
-"""The job as a frozen model: the fields of `job.yaml` and of `windlass.Job(...)`, checked, with all defaults.
+"""Defines `Job`: the fields of `job.yaml` and of `windlass.Job(...)`, validated, with all defaults.
 
-An attribute has the name of its YAML key. Making a `Job`, from a file or in Python, raises a `JobFileError` with every
-problem in it.
+Each attribute has the name of its YAML key. Creating a `Job`, from a file or in Python, raises a `JobFileError` that
+lists every problem.
 """
 
 from __future__ import annotations
@@ -69,11 +69,13 @@ if TYPE_CHECKING:
 
 MOST_LABELS = 20
 PROGRESS_GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
-"""Names that the groups of a `progress` pattern may have."""
+"""Group names that a `progress` pattern may use."""
 
 
 def _default_launcher(data: Mapping[str, Any]) -> Launcher:
-    """By what is started, and how often: a script that runs once must not find variables of several ranks."""
+    """Chooses the launcher from the program and the number of ranks: a script with one rank must not get torchrun
+    variables.
+    """
     run = data["run"]
     if run is None or kind_of(split_run(run, data["env"])) == "program":
         return "plain"
@@ -81,82 +83,88 @@ def _default_launcher(data: Mapping[str, Any]) -> Launcher:
 
 
 class Job(Document):
-    """A training job, as its author wrote it."""
+    """A training job as specified by its author."""
 
     name: Name
-    """What the job is called, in run ids and on every target: lower-case letters, digits and `-`, 40 at most."""
+    """Name of the job, used in run ids and on every target: lower-case letters, digits and `-`, at most 40
+    characters."""
     run: Text | None = None
     """A script and its arguments: `train.py --epochs 5`; also `-m package.train`, or a program. Or use `command`.
 
-    Variables of `env` are filled in, `train.py --lr $LR`, each as one argument, and so are `$WINDLASS_CHECKPOINT_DIR`,
-    `$WINDLASS_OUTPUT_DIR`, `$WINDLASS_DATA_…`, and for each rank `$WINDLASS_RANK`, `$WINDLASS_LOCAL_RANK`,
-    `$WINDLASS_NODE_RANK`, `$WINDLASS_WORLD_SIZE`, `$WINDLASS_LOCAL_WORLD_SIZE` and `$WINDLASS_NUM_NODES`. No shell
-    reads it: another `$NAME`, `~`, operators and several lines are refused. `'$NAME'` in single quotes is kept.
+    Variables of `env` are expanded (`train.py --lr $LR`), each to one argument. So are `$WINDLASS_CHECKPOINT_DIR`,
+    `$WINDLASS_OUTPUT_DIR`, `$WINDLASS_DATA_…`, and per rank `$WINDLASS_RANK`, `$WINDLASS_LOCAL_RANK`,
+    `$WINDLASS_NODE_RANK`, `$WINDLASS_WORLD_SIZE`, `$WINDLASS_LOCAL_WORLD_SIZE` and `$WINDLASS_NUM_NODES`. The line is
+    not run by a shell: any other `$NAME`, `~`, shell operators and several lines are refused. `'$NAME'` in single
+    quotes is passed unchanged.
     """
     command: Annotated[tuple[Text, ...], Field(min_length=1), OnlyList] | None = Field(
         default=None, validate_default=True
     )
-    """A program and its arguments as a list, started once for each rank as it stands. Or use `run`."""
+    """A program and its arguments as a list, started unchanged for each rank. Or use `run`."""
     env: Env = Field(default_factory=dict, validate_default=True)
-    """Environment variables for each rank, as text; `run` may name them: `$LR`. Default: none."""
+    """Environment variables of each rank, as text; `run` may refer to them: `$LR`. Default: none."""
     nodes: Nodes = NodeRange(min=1, max=1)
-    """Machines: a number, or `{min: 1, max: 4}` for an elastic job. Default 1."""
+    """Number of nodes, or a range `{min: 1, max: 4}` for an elastic job. Default 1."""
     procs_per_node: Procs = 1
-    """Ranks on each machine; `auto`: the GPUs of a node, else 1. Default 1, as torchrun."""
+    """Ranks on each node; `auto`: the GPUs of a node, or 1 without GPUs. Default 1, as in torchrun."""
     launcher: Launcher = Field(default_factory=_default_launcher)
     """How ranks find each other: `torchrun`; `pytorch`, `tensorflow` or `jax`, which set the variables of that library
-    for any program; `mpi`; or `plain`, which sets only `WINDLASS_…`. Default: `torchrun` where `run` is Python
-    and there may be several ranks, or the script of one rank cannot run without its variables; else `plain`."""
+    for any program; `mpi`; or `plain`, which sets only `WINDLASS_…`. Default: `torchrun` if `run` is Python and the job
+    may have several ranks, or if the script of a single rank needs its variables; else `plain`."""
     resources: Resources = Resources()
-    """What each node has. Default: what the target gives."""
+    """Resources of each node. Default: set by the target."""
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    """Words to find the run by: `{team: vision}`; the objects of a cluster and training jobs have them too. Default:
-    none."""
+    """Labels for finding the run, such as `{team: vision}`; also set on the objects of a cluster and on training jobs.
+    Default: none."""
     code: Line = "."
-    """Folder that travels with the job, as seen from the job file. Default: the file's own."""
+    """Folder whose files are shipped with the job, relative to the job file. Default: the folder of the job file."""
     image: Word | None = None
-    """Container image, where containers are used. Default: one that the target picks for the job."""
+    """Container image, for targets that use containers. Default: chosen by the target for the job."""
     setup: Text | None = None
-    """Shell script that bash runs once on each machine, in the folder of the code, before the first ranks start there:
-    `pip install -r requirements.txt`. Where it fails, the attempt fails. Ranks then start cold. Default: none."""
+    """Bash script that runs once on each node, in the code folder, before the first ranks start there: `pip install -r
+    requirements.txt`. If it fails, the attempt fails. With `setup`, ranks start cold. Default: none."""
     secrets: Annotated[tuple[SecretName, ...], OnlyList] = ()
-    """Names of secrets; their values come from the target, and are masked in what ranks print. Default: none."""
+    """Names of secrets; the target provides their values, which are masked in the output of ranks. Default: none."""
     data: Annotated[tuple[Data, ...], OnlyList] = ()
-    """Data that is brought to the workers before they start. Default: none."""
+    """Data sets that the workers get before they start. Default: none."""
     outputs: OutputsPlace = Outputs()
-    """Where results go: a folder, as seen from the job file, or an address such as `s3://bucket/runs/`; or
-    `{to: s3://…, at: checkpoint, collect: ["out/**"]}`. Default: kept with the run."""
+    """Location of the results: a folder, relative to the job file, or an address such as `s3://bucket/runs/`; or `{to:
+    s3://…, at: checkpoint, collect: ["out/**"]}`. Default: kept with the run."""
     checkpoint: Checkpoint = Checkpoint()
-    """How often a checkpoint is expected, how many are kept, and how a script that saves its own goes on from one."""
+    """How often a checkpoint is expected, how many are kept, and how a script that saves its own checkpoints
+    resumes."""
     restarts: RestartPolicy = Restarts()
-    """How often and why the workers start again: a number, or `{max: 3, on: [preemption]}`. Default: never."""
+    """How often, and after which failures, workers are restarted: a number, or `{max: 3, on: [preemption]}`. Default:
+    never."""
     notify: SecretName | None = None
-    """Name of the secret that holds the address of a webhook, which is told when the run ends: `slack-url`, on this
+    """Name of the secret that holds the address of a webhook, which is called when the run ends: `slack-url`, on this
     machine the variable `SLACK_URL`. Default: none."""
     timeout: Annotated[Duration, Field(gt=0)] | None = None
-    """Seconds after which the run is stopped, all attempts together; the wait for slots of this machine does not count.
+    """Seconds after which the run is stopped, over all attempts; time queued for slots of this machine is not counted.
     Default: no limit."""
     grace: Duration = 30.0
-    """Seconds from SIGTERM to SIGKILL, for a last checkpoint. Default 30, as Kubernetes."""
+    """Seconds between SIGTERM and SIGKILL, for a last checkpoint. Default 30, as in Kubernetes."""
     hang: Annotated[Duration, Field(gt=0)] | None = 1800.0
-    """Seconds without output, counted once all nodes have started, after which the stacks of all ranks are recorded;
-    the run then goes on, or starts again if `restarts` say so. Default 30min."""
+    """Seconds without output, once all nodes have started, after which the stacks of all ranks are recorded. The run
+    then continues, or is restarted if `restarts` allows it. Default 30min."""
     queue: Label | None = None
-    """Queue of the cluster that admits the job. On this machine a target has one queue, of its `slots`. Default:
+    """Queue of the cluster that admits the job. Not used on this machine, which has one queue for its `slots`. Default:
     none."""
     priority: Label | None = None
     """Priority class of the cluster. On this machine `low`, `normal`, `high` or a whole number, as text: of the runs
-    that wait for slots, the one with the highest starts first. Default: the target's."""
+    that wait for slots, the one with the highest priority starts first. Default: the target's."""
     python: Line | None = None
-    """The script's interpreter. Default: the active environment's, else the one Windlass runs under."""
+    """Interpreter of the script. Default: the active environment's, else the one that runs Windlass."""
     warm: Annotated[tuple[Module, ...], OnlyList] = ()
-    """Modules that a warm process has imported before it becomes a rank. Default: none."""
+    """Modules that a warm process imports before it becomes a rank. Default: none."""
     start: Literal["warm", "cold"] = "warm"
-    """Whether ranks may be forked from a process that did their imports. Default `warm`; cold where that is unsafe."""
+    """Whether ranks may be forked from a warm process, which has done their imports. Default `warm`; cold if a fork is
+    unsafe."""
     volumes: Annotated[tuple[Volume, ...], OnlyList] = ()
     """Storage of the cluster to mount. Default: none."""
     progress: Text | None = None
-    """Python pattern that finds progress in the log; groups `step total epoch loss samples rate`. Default: none."""
+    """Regular expression (Python) that finds progress in the log; groups `step total epoch loss samples rate`. Default:
+    none."""
     local: LocalOptions = LocalOptions()
     """Options of the local engine."""
     kubernetes: KubernetesOptions = KubernetesOptions()
@@ -165,34 +173,36 @@ class Job(Document):
     """Options of the SageMaker engine."""
 
     if TYPE_CHECKING:
-        # Type checkers would take the types of the attributes for those of the keywords: no number of nodes, no "2h".
+        # Type checkers would otherwise use the attribute types for the keywords, and reject `nodes=2` and
+        # `timeout="2h"`.
         def __init__(self, **fields: Unpack[JobFields]) -> None: ...
 
     @classmethod
     def model_rebuild(cls, **options: Any) -> bool | None:
-        """Builds the validator, and keeps the signature with the types that it accepts."""
+        """Builds the validator, and keeps the signature with the types that the validator accepts."""
         built = super().model_rebuild(**options)
         if cls is Job:
             cls.__signature__ = _Lazy("job_signature")  # type: ignore[assignment]
         return built
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """The job with other fields, which are checked as those of a new one. Raises JobFileError."""
+        """Returns a copy of the job with the fields in `update`, validated as in a new job. Raises JobFileError."""
         if not isinstance(update, Mapping | None):
             message = f"expected a mapping, found {found(update)}"
             raise JobFileError([Problem("Job", "", message, 'write for example update={"restarts": 3}')])
-        given = {name: getattr(self, name) for name in self.model_fields_set}  # the others may have other defaults now
+        # only set fields: defaults of the others may depend on the update
+        given = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**given, **{str(name): value for name, value in (update or {}).items()}})
 
     def obstore_addresses(self) -> Iterator[str]:
-        """The addresses that its ranks reach by obstore: in Google's or Azure's stores."""
+        """Yields the addresses in Google's or Azure's stores, which ranks access through obstore."""
         streamed = [data.source for data in self.data if data.is_streamed]
         found = [*streamed, *([self.checkpoint.folder] if self.checkpoint.folder else [])]
         return (one for one in found if one.partition("://")[0] in KINDS)
 
     @property
     def code_path(self) -> str:
-        """`code`, with the home folder of this user in place of `~`."""
+        """`code` with `~` expanded to the home folder of this user."""
         return os.path.expanduser(self.code)
 
     @field_validator("run")
@@ -310,7 +320,7 @@ class Job(Document):
     def _without_usual_launcher(
         self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> dict[str, Any]:
-        """A launcher that the author has not set is a default: with more ranks it is another one."""
+        """Omits a launcher that the author has not set: its default depends on the number of ranks."""
         fields: dict[str, Any] = handler(self)
         if info.exclude_defaults and "launcher" not in self.model_fields_set:
             fields.pop("launcher", None)
@@ -318,7 +328,7 @@ class Job(Document):
 
     @property
     def script_argv(self) -> tuple[str, ...]:
-        """The words of `run` with the variables of `env` filled in, or `command`."""
+        """The words of `run` with the variables of `env` expanded, or `command`."""
         return self.command if self.command is not None else split_run(self.run or "", self.env)
 
     @property
@@ -328,12 +338,12 @@ class Job(Document):
 
     @property
     def script_kind(self) -> Literal["script", "module", "program"]:
-        """Whether `script_argv` wants Python in front of it (`script`, `module`) or stands alone (`program`)."""
+        """Kind of `script_argv`: `script` and `module` are run by Python, a `program` runs directly."""
         return "program" if self.run is None else kind_of(self.script_argv)
 
 
 class _Lazy:
-    """An attribute of `Job` that a function of `job_fields.py` makes when it is read: no command needs it."""
+    """A class attribute of `Job` computed on access by a function of `job_fields.py`, because no command needs it."""
 
     def __init__(self, function: str) -> None:
         self._function = function

@@ -1,4 +1,4 @@
-"""The keywords of `windlass.Job(...)` with the types that its validators accept, for type checkers and `inspect`."""
+"""Defines the keywords of `windlass.Job(...)` with the types that they accept, for type checkers and `inspect`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from windlass.spec.parts import (
 )
 
 Seconds: TypeAlias = str | float
-"""`"1h30m"`, or a number."""
+"""Seconds: `"1h30m"`, or a number."""
 Section: TypeAlias = Mapping[str, Any]
-"""The fields of a section of the job file, by name."""
+"""A section of the job file as a mapping from field name to value."""
 
 
 class JobFields(TypedDict, total=False):
-    """The fields of a job, in the order of `Job`; a test compares their names."""
+    """The fields of a job, in the order of `Job`; a test compares the names."""
 
     name: Required[str]
     run: str | None
@@ -67,7 +67,9 @@ class JobFields(TypedDict, total=False):
 
 
 def job_signature(job: type[BaseModel]) -> inspect.Signature:
-    """The keywords of `Job` with what they accept, for `inspect.signature` and editors; `...` follows from others."""
+    """Returns the keywords of `Job` and the types they accept, for `inspect.signature` and editors; `...` is a computed
+    default.
+    """
     hints = get_type_hints(JobFields)
     fields = {name: job.model_fields[name] for name in JobFields.__annotations__}
     defaults = {
@@ -81,7 +83,7 @@ def job_signature(job: type[BaseModel]) -> inspect.Signature:
 
 
 def job_docs(job: type[BaseModel]) -> str:
-    """The docstring of `Job`: each field as the reference describes it."""
+    """Returns the docstring of `Job`, with each field as described in the reference."""
     words = {
         name: textwrap.indent(inspect.cleandoc(text), " " * 8).strip() for name, text in field_docstrings(job).items()
     }

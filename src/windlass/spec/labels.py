@@ -1,4 +1,4 @@
-"""Tells the labels that a job names from those that clusters and Windlass itself use."""
+"""Distinguishes the labels that a job sets from labels of Kubernetes and Windlass."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 RESERVED_DOMAINS: Final = ("windlass.dev", "kubernetes.io", "k8s.io")
-"""Ends of the prefixes that users may not take."""
+"""Domains of label keys that users may not set, subdomains included."""
 
 
 def is_reserved(key: str) -> bool:
-    """Whether a label is not for users."""
+    """Whether a label key belongs to Kubernetes or Windlass."""
     return key.rpartition("/")[0].endswith(RESERVED_DOMAINS)
 
 
 def of_job(found: Mapping[str, str]) -> dict[str, str]:
-    """Those of an object's labels that its job has named."""
+    """Returns the labels of an object that its job has set."""
     return {key: text for key, text in found.items() if not is_reserved(key)}

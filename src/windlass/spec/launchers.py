@@ -1,6 +1,6 @@
 """Parses the options of torchrun, mpirun, horovodrun, deepspeed and Fabric into fields of a job, by one table each.
 
-Those of accelerate, which may come from a file too, are in `accelerate.py`.
+The options of accelerate are in `accelerate.py`, because they may also be set in a file.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from windlass.spec.places import found
 from windlass.spec.units import parse_duration
 
 WHERE = "command line"
-"""The location of problems in a command line, in place of file and line."""
+"""Location of a problem in a command line, in place of file and line."""
 
 
 def problem(option: str, message: str, hint: str = "") -> Problem:
-    """A problem of a command line; `option` is the one that causes it."""
+    """Returns a problem of a command line; `option` is the option that causes it."""
     return Problem(WHERE, option, message, hint)
 
 
 class Remark(NamedTuple):
-    """What the author of a command line should know before it runs."""
+    """A note for the author of a command line, shown before the job runs."""
 
     code: str
     """Stable name: `option-dropped`."""
@@ -34,20 +34,20 @@ class Remark(NamedTuple):
 
 @dataclass
 class Parsed:
-    """The parsed part of a command line."""
+    """Result of parsing the options of a launcher."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
     settings: dict[str, Any] = field(default_factory=dict)
-    """Options that become variables of the ranks, by name."""
+    """Options that become environment variables of the ranks, by name."""
     exported: list[str] = field(default_factory=list)
-    """Variables whose value the caller's environment has."""
+    """Variables whose values are taken from the caller's environment."""
     dropped: list[str] = field(default_factory=list)
-    """Options of how ranks meet, which Windlass sets up itself."""
+    """Rendezvous options that are dropped because Windlass sets up the rendezvous."""
     problems: list[Problem] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     has_unknown: bool = False
-    """Whether there was an unknown option, whose value the first word of `rest` may be."""
+    """Whether an option was unknown; the first word of `rest` may be its value."""
     rest: list[str] = field(default_factory=list)
     """The script or program and its arguments."""
 
@@ -59,29 +59,29 @@ class Parsed:
 
 @dataclass(frozen=True)
 class Option:
-    """What one option does to the job."""
+    """The effect of one option of a launcher on the job."""
 
     values: int
-    """Words that follow it."""
+    """Number of words after the option that belong to it."""
     take: Callable[[Parsed, tuple[str, ...]], None] | None
-    """Sets the fields; raises `ValueError` with what was expected. None for an option that is not supported."""
+    """Sets fields of the job; raises `ValueError` with the expected value. None for an option that is not supported."""
     instead: str = ""
-    """What to do instead of an option that is not supported."""
+    """Alternative to an option that is not supported."""
     remark: str = ""
-    """Why an option that is accepted has no effect, where its author expects one."""
+    """Why an accepted option has no effect, if its author would expect one."""
     is_ours: bool = False
-    """Whether the option is one of the rendezvous, which Windlass sets up itself."""
+    """Whether the option configures the rendezvous, which Windlass sets up."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one launcher, by their names without dashes."""
+    """The options of one launcher, keyed by name without dashes."""
 
     known: Mapping[str, Option]
     single_dash: bool = False
-    """Whether long options may have one dash, as in `mpirun -bind-to none`."""
+    """Whether long options may start with one dash, as in `mpirun -bind-to none`."""
     first: tuple[str, ...] = ()
-    """Flags that are set from the start."""
+    """Flags that are set by default."""
 
 
 def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | None = None) -> Parsed:
@@ -97,7 +97,7 @@ def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | 
         spelled, equals, inline = word.partition("=") if word.startswith("--") else (word, "", "")
         option = options.known.get(_key(spelled, options))
         if option is None and not word.startswith("--") and (option := options.known.get(word[1])):
-            # One letter with its value behind it: -r3, -np4.
+            # A short option with its value attached: -r3, -np4.
             spelled, inline, equals = word[:2], word[2:], "="
         if option is None:
             names = (f"--{name}" if len(name) > 1 else f"-{name}" for name in options.known)
@@ -125,7 +125,7 @@ def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | 
 
 
 def read_past_unknown(options: Options, words: Sequence[str], program: str) -> Parsed:
-    """As `read`, and goes on behind an unknown option and its value where a program is named behind these."""
+    """Parses like `read`, but skips an unknown option and its value if a program follows."""
     parsed = read(options, words, program)
     while parsed.has_unknown and parsed.rest and not _starts(parsed.rest[0]) and any(map(_starts, parsed.rest[1:])):
         parsed.has_unknown = False
@@ -134,12 +134,12 @@ def read_past_unknown(options: Options, words: Sequence[str], program: str) -> P
 
 
 def _starts(word: str) -> bool:
-    """Whether a word is the beginning of what a launcher starts, and no value of an option."""
+    """Whether a word starts the launched command, as opposed to being the value of an option."""
     return word.endswith(".py") or bool(re.fullmatch(r"(.*/)?(python[0-9.]*|[\w.-]+\.sh)|\./.*|-m", word))
 
 
 def _key(spelled: str, options: Options) -> str:
-    """The key of an option: `_` and `-` are the same, and `-np` is a long option only for MPI."""
+    """Returns the key of an option: `_` and `-` are equal, and `-np` is a long option only for MPI."""
     name = spelled.lstrip("-")
     if spelled.startswith("--") or len(name) == 1 or options.single_dash:
         return name.replace("_", "-")
@@ -147,14 +147,14 @@ def _key(spelled: str, options: Options) -> str:
 
 
 def number(word: str, least: int = 0) -> int:
-    """The whole number in a word; raises `ValueError` with what was expected."""
+    """Parses a whole number; raises `ValueError` with the expected value."""
     if not re.fullmatch(r"[0-9]{1,9}", word) or int(word) < least:
         raise ValueError(f"expected a whole number from {least}, found {found(word)}")
     return int(word)
 
 
 def count(name: str, least: int = 0) -> Option:
-    """An option whose number is a field of the job."""
+    """Creates an option whose number is stored in the field `name` of the job."""
 
     def take(parsed: Parsed, words: tuple[str, ...]) -> None:
         parsed.fields[name] = number(words[0], least)
@@ -163,17 +163,17 @@ def count(name: str, least: int = 0) -> Option:
 
 
 def flag(name: str) -> Option:
-    """An option without a value that is looked at later, with the others."""
+    """Creates an option without a value, which is evaluated later together with the other flags."""
     return Option(0, lambda parsed, _: parsed.flags.add(name))
 
 
 def ours(values: int) -> Option:
-    """An option that is accepted and dropped: Windlass does the same itself."""
+    """Creates an option that is accepted and dropped, because Windlass does the same itself."""
     return Option(values, lambda _parsed, _words: None, is_ours=True)
 
 
 def dropped(values: int, why: str, *names: str) -> dict[str, Option]:
-    """Options that are accepted and dropped, with a remark."""
+    """Creates options that are accepted and dropped, with a remark."""
     return dict.fromkeys(names, Option(values, lambda _parsed, _words: None, remark=why))
 
 
@@ -219,9 +219,10 @@ def _export(parsed: Parsed, words: tuple[str, ...]) -> None:
 
 
 def _mca(parsed: Parsed, words: tuple[str, ...]) -> None:
-    # Open MPI reads each parameter from a variable of this name too, and that variable travels with the job.
+    # Open MPI also reads each parameter from a variable of this name, and the job carries that variable.
     _set_variable(parsed, f"OMPI_MCA_{words[0]}", words[1])
-    if words[0].startswith(_OF_RUNTIME):  # Open MPI 5 reads those of its runtime, PRRTE, by other names
+    # Open MPI 5 reads parameters of its runtime, PRRTE, from variables with other names
+    if words[0].startswith(_OF_RUNTIME):
         _set_variable(parsed, f"PRTE_MCA_{_in_prrte(words[0])}", words[1])
 
 
@@ -258,12 +259,12 @@ def _fabric_nodes(parsed: Parsed, words: tuple[str, ...]) -> None:
 
 
 def _variable(name: str) -> Option:
-    """An option whose value each rank finds in a variable."""
+    """Creates an option whose value becomes an environment variable of each rank."""
     return Option(1, lambda parsed, words: _set_variable(parsed, name, words[0]))
 
 
 def refused(values: int, instead: str, *names: str) -> dict[str, Option]:
-    """Options that are not supported."""
+    """Creates options that are not supported."""
     return dict.fromkeys(names, Option(values, None, instead))
 
 
@@ -271,7 +272,7 @@ LOGS_KEPT = "the run keeps the log of each rank, and `windlass logs` shows them"
 OWN_AGENT = "Windlass starts and supervises the ranks itself"
 _OWN_LOGS = "leave it out: the run keeps the log of every rank, and `windlass logs` shows them"
 _OF_RUNTIME = ("orte_", "plm_", "rmaps_", "odls_", "oob_", "ras_", "ess_", "iof_", "routed_", "grpcomm_")
-"""Frameworks of Open MPI's runtime, by the beginning of their parameters."""
+"""Prefixes of the parameters of Open MPI's runtime."""
 _HOSTS = "leave it out: the target knows its machines, and nodes: says how many"
 _BINDING = "leave it out: Windlass sets the placement of ranks"
 _TORCHRUN = {

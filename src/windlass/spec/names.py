@@ -1,4 +1,4 @@
-"""Field types for names, labels, lines of text and environment variables, with their checks."""
+"""Defines field types for names, labels, lines of text and environment variables, with their validators."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from windlass.spec.places import Path, found
 from windlass.spec.problems import refuse, refuse_all
 
 MAX_NAME = 40
-"""Characters of a job's name: Kubernetes allows 63 for a name, and object names add a run id and a role."""
+"""Maximum length of a job name: Kubernetes allows 63 characters, and object names append a run id and a role."""
 MAX_TEXT = 128 * 1024
-"""Bytes of one text: what Linux allows for one argument or one variable of a new process."""
+"""Maximum bytes of one text: the Linux limit for a single argument or variable of a new process."""
 
 _NAME = r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?"
 _DATA_NAME = r"[a-z][-_a-z0-9]{0,39}"
@@ -27,7 +27,7 @@ _LABEL_VALUE = r"(?:[A-Za-z0-9](?:[-._A-Za-z0-9]{0,61}[A-Za-z0-9])?)?"
 _MODULE = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
 
 CONTRACT_ENV = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
-"""Variables that Windlass sets for each rank, besides all that begin with `WINDLASS_`."""
+"""Variables that Windlass sets for each rank, in addition to `WINDLASS_…`."""
 
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?P<sure>PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)$"
@@ -42,7 +42,7 @@ _URL_PASSWORD = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@:\s]*:(?P<password>[
 
 
 def legal_name(text: str) -> str:
-    """The nearest legal job name: `My Run/2.py` becomes `my-run-2-py`; `job` where nothing is left."""
+    """Returns the nearest valid job name: `my-run-2-py` for `My Run/2.py`; `job` if no character is valid."""
     plain = unicodedata.normalize("NFKD", text[:400]).encode("ascii", "ignore").decode().lower()
     name = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
     if name[:1].isdigit():
@@ -51,7 +51,7 @@ def legal_name(text: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Text that can be an argument or variable of a process: Unicode without NUL, at most `MAX_TEXT` bytes."""
+    """Checks that a text can be an argument or variable of a process: Unicode without NUL, at most `MAX_TEXT` bytes."""
     if "\0" in text:
         raise refuse("holds a NUL character")
     try:
@@ -64,7 +64,7 @@ def clean_text(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """One line with something on it."""
+    """Checks that a text is one line, not empty, and without spaces at its ends."""
     clean_text(text)
     if not text.strip():
         raise refuse("is empty")
@@ -78,7 +78,7 @@ def _line(text: str) -> str:
 def _secret_name(text: str) -> str:
     if re.fullmatch(_LABEL, text) and not _SECRET_VALUE.search(text):
         return text
-    # The message does not show the value: it may be the secret itself.
+    # The message does not show the value, because the user may have written the secret itself.
     raise refuse("is not a legal name", "write the name under which the target keeps the secret, never its value")
 
 
@@ -96,7 +96,7 @@ def _location(text: str) -> str:
 
 
 def location(text: str) -> str:
-    """A folder or an address, where a section may stand too."""
+    """Checks a folder or an address, for fields that also accept a mapping."""
     return _location(_line(text))
 
 
@@ -107,7 +107,7 @@ def _no_spaces(text: str) -> str:
 
 
 def _only_list(given: object) -> object:
-    """Refuses text, which would be read letter by letter, and sets, which have no order."""
+    """Refuses text, which would be read character by character, and sets, which have no order."""
     if isinstance(given, list | tuple):
         return given
     is_word = isinstance(given, str) and re.fullmatch(r"[\w./-]{1,40}", given)
@@ -120,7 +120,7 @@ def _pattern(pattern: str) -> WithJsonSchema:
 
 
 def matching(pattern: str, what: str, hint: str | Callable[[str], str] = "") -> AfterValidator:
-    """Refuses text that does not match, as not being `what`; `hint` may depend on the text."""
+    """Returns a validator that refuses text that does not match, as not being `what`; `hint` may depend on the text."""
 
     def check(text: str) -> str:
         if re.fullmatch(pattern, text):
@@ -177,7 +177,7 @@ OnlyList = BeforeValidator(_only_list)
 
 
 def check_env(given: Any) -> Any:
-    """Environment variables as text; all bad ones are refused at once, and no message shows a value."""
+    """Checks environment variables: refuses all invalid ones in one error, which shows no value."""
     if not isinstance(given, Mapping):
         raise refuse(f"expected a mapping, found {found(given)}", "write for example {NCCL_DEBUG: WARN}")
     checked: dict[str, str] = {}
@@ -214,7 +214,7 @@ def _env_value(name: str, value: object) -> str:
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable with this name and value is a secret; a path, a flag or a count is not."""
+    """Whether a variable with this name and value is a secret; paths, flags and counts are not."""
     if _SECRET_VALUE.search(value) or _URL_PASSWORD.match(value):
         return True
     match = _SECRET_NAME.search(name.upper())
@@ -224,10 +224,10 @@ def looks_secret(name: str, value: str) -> bool:
 
 
 def has_secret(text: str) -> bool:
-    """Whether a command or a script holds a token of a well-known form, or an address with a password."""
+    """Whether a command or a script contains a token of a well-known form, or an address with a password."""
     words = re.split(r"[\s=\"']+", text)
     logins = filter(None, map(_URL_PASSWORD.match, words))
-    # A shell puts a variable in its place.
+    # A password with `$` is a shell variable, not a secret.
     return _SECRET_VALUE.search(text) is not None or any("$" not in one["password"] for one in logins)
 
 

@@ -1,4 +1,4 @@
-"""Parses job, targets and cluster files and mappings into their models, or raises all their problems."""
+"""Parses job, targets and cluster files and mappings into their models; errors list all problems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Model = TypeVar("Model", bound=Document)
 
 
 def parse_job(text: str, where: str = "job.yaml") -> Job:
-    """The job that YAML text asks for; `where` is the name of the file in messages.
+    """Parses the YAML text of a job file; `where` is the name of the file in messages.
 
     Raises `JobFileError` with all problems in the order of the file, each with its line.
     """
@@ -29,7 +29,7 @@ def parse_job(text: str, where: str = "job.yaml") -> Job:
 
 
 def parse_cluster(text: str, where: str = "cluster.yaml") -> Cluster:
-    """The cluster that YAML text asks for; `where` is the name of the file in messages.
+    """Parses the YAML text of a cluster file; `where` is the name of the file in messages.
 
     Raises `JobFileError` with all problems in the order of the file, each with its line.
     """
@@ -47,7 +47,7 @@ def _parsed(model: type[Model], text: str, where: str, hint: str) -> Model:
 
 
 def job_from_mapping(mapping: Mapping[str, Any], where: str = "job") -> Job:
-    """The job that a mapping asks for, with the keys of a job file; `where` is its name in messages.
+    """Returns the job of a mapping with the keys of a job file; `where` is its name in messages.
 
     Raises `JobFileError` with all problems in the order of the mapping.
     """
@@ -63,13 +63,13 @@ def parse_targets(
     model_of: Callable[[str], type[Any] | None] | None = None,
     added_kinds: Callable[[], Sequence[str]] = tuple,
 ) -> dict[str, Target]:
-    """The targets that YAML text names, with `local`, which is always there; an empty file has only that one.
+    """Parses the YAML text of a targets file; the result always includes `local`.
 
-    `model_of` returns the pydantic model of a kind, for kinds that other packages add; without it, those of `KINDS`.
-    `added_kinds` returns their names, for messages.
-    Raises `JobFileError` with all problems in the order of the file, each with its line.
+    `model_of` returns the pydantic model of a kind, for kinds that other packages add; the default is `KINDS`.
+    `added_kinds` returns the names of these kinds, for messages. Raises `JobFileError` with all problems in the order
+    of the file, each with its line.
     """
-    # The module is loaded only here: a job that runs on this machine needs no targets file.
+    # Imported here because a job on this machine needs no targets file.
     from windlass.spec.targets import KINDS, LocalTarget
 
     hint = "begin with the name of a target, and its fields below it"
@@ -106,7 +106,7 @@ def parse_targets(
         except JobFileError as error:
             key = spell((name,))
             for problem in error.problems:
-                # The name is a field of the value and a key of the file; the file is what its author sees.
+                # The name is a field of the model but a key in the file; messages refer to the file.
                 seen = replace(problem, field=key) if problem.field == f"{key}.name" else problem
                 ranked.append((places.rank((name,)), seen))
     if ranked:

@@ -1,4 +1,4 @@
-"""The sections of a job file as frozen models: nodes, resources, data, restarts, and options of one engine."""
+"""Models for the sections of a job file: nodes, resources, data, restarts, and options of each engine."""
 
 from __future__ import annotations
 
@@ -41,31 +41,32 @@ Launcher = Literal["torchrun", "pytorch", "tensorflow", "jax", "mpi", "plain"]
 
 
 class Part(BaseModel):
-    """Base of all models: frozen, and unknown fields are refused."""
+    """Base of all models: immutable, and unknown fields are refused."""
 
-    # Start-up time: validators of nested models are not built on import, and the descriptions of fields are read from
-    # the source only by `schema.py`.
+    # For a fast start-up, validators of nested models are not built on import, and only `schema.py` reads the
+    # descriptions of fields from the source.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Shows the fields that were given, as pydantic's own shows all."""
+        """Yields the fields that were given; pydantic's default shows all."""
         return ((name, value) for name, value in super().__repr_args__() if name in self.model_fields_set)
 
     @classmethod
     def model_rebuild(cls, **options: Any) -> bool | None:
-        """Builds the validator, without plugins of pydantic that other packages install."""
-        # To look for them, pydantic reads the metadata of all installed packages: a third of the time of the import.
+        """Builds the validator, without pydantic plugins that other packages install."""
+        # To find plugins, pydantic reads the metadata of all installed packages, which takes a third of the import
+        # time.
         loader = "pydantic.plugin._loader"
         sys.modules.setdefault(loader, _NO_PLUGINS)
         try:
             return super().model_rebuild(**options)
         finally:
             if sys.modules.get(loader) is _NO_PLUGINS:
-                sys.modules.pop(loader, None)  # another thread may have been quicker
+                sys.modules.pop(loader, None)  # another thread may have removed the module already
 
 
 class Document(Part):
-    """Base of models that are a whole document; making one raises a `JobFileError` with every problem in it."""
+    """Base of models for a whole document; creating one raises a `JobFileError` that lists every problem."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -78,7 +79,7 @@ class Document(Part):
 
 
 def in_s3(address: str | None, what: str) -> str | None:
-    """An address in S3, or none; `what` is kept there, for the message."""
+    """Checks that an address, if given, is in S3; `what` names its content in the message."""
     if address is not None and not re.match(r"s3://[^/]", address):
         raise refuse(f"is {address}, and {what} in S3", "write s3://BUCKET/PREFIX, or leave it out")
     return address
@@ -86,23 +87,23 @@ def in_s3(address: str | None, what: str) -> str | None:
 
 STORES: Final = ("s3", *KINDS)
 HTTP: Final = ("http://", "https://")
-"""Schemes of object stores that a training script reads and writes by itself."""
+"""URL schemes of sources that a training script can read by itself."""
 
 
 def not_below_min(most: int, info: ValidationInfo) -> int:
-    """A maximum, where the minimum beside it is no more."""
+    """Checks that a maximum is not below the minimum of the same section."""
     if most < info.data.get("min", most):
         raise refuse(f"is below min, found {most} and min {info.data['min']}")
     return most
 
 
 class NodeRange(Part):
-    """How many nodes a job may have at once; a plain number in the file means that many, no more and no fewer."""
+    """Range of the number of nodes of a job; a plain number in the file sets both limits."""
 
     min: Annotated[StrictInt, Field(ge=1, le=100_000)]
-    """Nodes without which the job does not train."""
+    """Minimum number of nodes to train."""
     max: Annotated[StrictInt, Field(ge=1, le=100_000), AfterValidator(not_below_min)]
-    """Nodes beyond which it does not grow."""
+    """Maximum number of nodes."""
 
     @property
     def is_elastic(self) -> bool:
@@ -111,7 +112,7 @@ class NodeRange(Part):
 
 
 def _node_range(given: object) -> object:
-    """A plain number of nodes as a range."""
+    """Converts a plain number of nodes to a range."""
     if isinstance(given, dict | NodeRange):
         return given
     if isinstance(given, str) and (match := re.fullmatch(r"\s*(\d{1,9})\s*(?::|-|\.\.)\s*(\d{1,9})\s*", given)):
@@ -123,17 +124,17 @@ def _node_range(given: object) -> object:
 
 
 def _ttl(given: object) -> object:
-    """A time after the end: a duration or `never`."""
+    """Validates a time to live: a duration or `never`."""
     return given if given == "never" else parse_duration(given)
 
 
 def _procs(given: object) -> object:
-    """Ranks of a node: a number or `auto`."""
+    """Validates the ranks per node: a number or `auto`."""
     return given if given == "auto" else _count(given, "a whole number or auto", 1, 1024)
 
 
 def _count(given: object, expected: str, least: int, most: int) -> int:
-    """The short form of a section that is a number: checked here, so that the message names the value in the file."""
+    """Validates the short form of a section, a number, here so that the message shows the value of the file."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise refuse(f"expected {expected}, found {found(given)}", number_hint(given))
     if given < least:
@@ -144,21 +145,21 @@ def _count(given: object, expected: str, least: int, most: int) -> int:
 
 
 class Resources(Part):
-    """What each node has for the job."""
+    """Resources of each node of the job."""
 
     gpus: Annotated[StrictInt, Field(ge=0, le=1024)] = 0
     """GPUs of each node. Default 0, so that a first job runs anywhere."""
     gpu_type: Label | None = None
-    """Kind of GPU, such as `T4` or `H100`. Default: any."""
+    """GPU model, such as `T4` or `H100`. Default: any."""
     cpus: Annotated[StrictFloat, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
-    """CPU cores of each node, parts of one allowed. Default: what the target gives."""
+    """CPU cores of each node; fractions are allowed. Default: set by the target."""
     memory: Annotated[Size, Field(gt=0)] | None = None
-    """Main memory of each node in bytes, written as `16GiB`. Default: what the target gives."""
+    """Main memory of each node in bytes, written as `16GiB`. Default: set by the target."""
     shm: Annotated[Size, Field(gt=0)] | None = None
-    """Shared memory (`/dev/shm`) of each node in bytes, which data loaders and NCCL need. Default: the target's; on a
-    cluster `memory`, or without that 8 GiB. What is used of it counts as memory."""
+    """Shared memory (`/dev/shm`) of each node in bytes, used by data loaders and NCCL. Default: the target's; on a
+    cluster the value of `memory`, or 8 GiB without it. Used shared memory counts as memory."""
     instance: Label | None = None
-    """Machine type of a cloud, such as `g4dn.xlarge`. Default: chosen by the target."""
+    """Instance type of a cloud, such as `g4dn.xlarge`. Default: chosen by the target."""
 
     @field_validator("gpu_type")
     @classmethod
@@ -169,29 +170,29 @@ class Resources(Part):
 
 
 class Data(Part):
-    """A data set that is made available on every node; ranks find it by the variable `env_name`."""
+    """A data set that is provided on every node; the variable `env_name` gives ranks its path."""
 
     name: DataName
     """Name of the data set: the script finds `digits` at `$WINDLASS_DATA_DIGITS`."""
     source: Location
-    """Where it comes from: a path, as seen from the job file, or an address such as `s3://bucket/digits/` or
+    """Location of the data set: a path, relative to the job file, or an address such as `s3://bucket/digits/` or
     `https://example.com/digits.tar`, which is one file or a list of files with their SHA-256."""
     via: Literal["copy", "mount", "stream"] = "copy"
-    """How it gets there. Default `copy`: verified and local, so the script reads it at the speed of the disk. `mount`
-    copies nothing: the cluster mounts the source. `stream` brings nothing: the script reads samples of the source by
-    `windlass.train.stream`."""
+    """How nodes access the data. Default `copy`: copied to the node and verified, so the script reads at disk speed.
+    `mount`: the cluster mounts the source and copies nothing. `stream`: the script reads samples directly from the
+    source with `windlass.train.stream`."""
     write: StrictBool = False
-    """With `via: mount`: whether the ranks also write there. Default false: it is mounted read-only."""
+    """With `via: mount`: whether ranks may write. Default false: mounted read-only."""
     size: Annotated[Size, Field(gt=0)] | None = None
-    """With `via: mount`: bytes of the set, about, written as `2TiB`; it decides how the set is mounted. Default: not
-    known."""
+    """With `via: mount`: approximate bytes of the data set, written as `2TiB`, used to choose how to mount it. Default:
+    unknown."""
     files: Annotated[StrictInt, Field(gt=0)] | None = None
-    """With `via: mount`: number of its files, about; it decides the same. Default: not known."""
+    """With `via: mount`: approximate number of files, used to choose how to mount the data set. Default: unknown."""
 
     @field_validator("source")
     @classmethod
     def _has_no_secret(cls, source: str) -> str:
-        """Refuse secrets in URLs: the record of a run stores the job. The message does not repeat the URL."""
+        """Refuses secrets in URLs, because the record of a run stores the job. The message does not repeat the URL."""
         if not source.startswith(HTTP):
             return source
         try:
@@ -225,32 +226,32 @@ class Data(Part):
 
     @property
     def is_mounted(self) -> bool:
-        """Whether the cluster mounts its source."""
+        """Whether the cluster mounts the source."""
         return self.is_remote and self.via == "mount"
 
     @property
     def is_streamed(self) -> bool:
-        """Whether ranks read the source themselves."""
+        """Whether ranks read samples directly from the source."""
         return self.via == "stream"
 
     @property
     def is_staged(self) -> bool:
-        """Whether it is fetched before the first attempt."""
+        """Whether the data set is fetched before the first attempt."""
         return self.is_remote and self.via == "copy"
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is in a store, and not in a folder."""
+        """Whether the source is in a store, not in a folder."""
         return "://" in self.source
 
     @property
     def scheme(self) -> str:
-        """`s3` of `s3://bucket/digits/`; empty for a folder."""
+        """Scheme of the source, such as `s3` of `s3://bucket/digits/`; empty for a folder."""
         return self.source.partition("://")[0] if self.is_remote else ""
 
     @property
     def env_name(self) -> str:
-        """The variable with its path on the node, or the address of its source where it is streamed."""
+        """Variable that holds the path of the data set on the node, or the address of the source if it is streamed."""
         return f"WINDLASS_DATA_{self.name.upper().replace('-', '_')}"
 
 
@@ -264,20 +265,23 @@ def _below_the_code(pattern: str) -> str:
 
 
 class Checkpoint(Part):
-    """How often a checkpoint is expected, how many are kept, and how a script that saves its own goes on from one."""
+    """How often a checkpoint is expected, how many are kept, and how a script that saves its own checkpoints
+    resumes.
+    """
 
     every: Interval | None = None
-    """Seconds between checkpoints, or steps (`100 steps`); the script is told. Default: the script decides."""
+    """Seconds between checkpoints, or steps (`100 steps`), passed to the script. Default: the script decides."""
     keep: Annotated[StrictInt, Field(ge=1, le=100_000)] = 3
-    """Checkpoints kept, the newest first. Default 3: the last one can be torn by the crash that made it needed."""
+    """Number of newest checkpoints to keep. Default 3: a crash can damage the last one."""
     folder: Location | None = None
-    """Where `windlass.train` keeps them: `s3://bucket/checkpoints/`, `gs://…` or `az://…`, in which each run has a
-    folder. Default: with the run; on a cluster, with its results."""
+    """Where `windlass.train` stores checkpoints: `s3://bucket/checkpoints/`, `gs://…` or `az://…`, with a folder for
+    each run. Default: with the run; on a cluster, with its results."""
     find: Line | None = None
-    """Files or folders that the script itself saves: `checkpoint-*`, in `$WINDLASS_CHECKPOINT_DIR`. Default: none."""
+    """Pattern of files or folders that the script itself saves in `$WINDLASS_CHECKPOINT_DIR`: `checkpoint-*`. Default:
+    none."""
     resume: Line | None = Field(default=None, validate_default=True)
-    """What is added to the arguments of the script once there is one: `--resume_from_checkpoint {path}`; or, where it
-    finds it by itself, an option without a path: `--init_from=resume`. Needs `find`."""
+    """Arguments that are added to the script once a checkpoint exists: `--resume_from_checkpoint {path}`; or, for a
+    script that finds the checkpoint itself, an option without a path: `--init_from=resume`. Needs `find`."""
 
     @field_validator("folder")
     @classmethod
@@ -297,7 +301,7 @@ class Checkpoint(Part):
         return find
 
     def place(self, run_id: str, default: str) -> str:
-        """Where those of a run are: an address, or the folder `default`."""
+        """Returns where the checkpoints of a run are stored: an address, or the folder `default`."""
         return default if self.folder is None else f"{self.folder.rstrip('/')}/{run_id}"
 
     @field_validator("resume")
@@ -324,17 +328,19 @@ Place = Annotated[Line, AfterValidator(_below_the_code)]
 
 
 class Outputs(Part):
-    """Where results go, when, and which files of the code folder are results; a plain text in the file is `to`."""
+    """Where results are stored, when, and which files of the code folder are results; a plain text in the file sets
+    `to`.
+    """
 
     to: Location | None = None
-    """A folder, as seen from the job file, or an address such as `s3://bucket/runs/`. Default: kept with the run."""
+    """A folder, relative to the job file, or an address such as `s3://bucket/runs/`. Default: kept with the run."""
     at: Literal["end", "checkpoint"] = "end"
-    """When results go to a store: `end` is after the last attempt; `checkpoint` also after each checkpoint, while the
-    training goes on. Default `end`."""
+    """When results are uploaded to a store: `end` is after the last attempt; `checkpoint` also after each checkpoint,
+    while training continues. Default `end`."""
     collect: Annotated[tuple[Place, ...], OnlyList] = ()
-    """Files of the code folder that are results: `["out/**", "*.pt"]`. Those that are new or changed since the run
-    began are copied to its output when the ranks of a node have ended. Default: none; a script writes its results to
-    `$WINDLASS_OUTPUT_DIR`."""
+    """Patterns of files in the code folder that are results: `["out/**", "*.pt"]`. Files that were created or changed
+    since the start of the run are copied to its outputs when the ranks of a node have ended. Default: none; a script
+    writes its results to `$WINDLASS_OUTPUT_DIR`."""
 
     @field_validator("at")
     @classmethod
@@ -345,12 +351,12 @@ class Outputs(Part):
 
     @property
     def scheme(self) -> str:
-        """`s3` where results are uploaded to `s3://bucket/runs/`; empty for a folder."""
+        """Scheme of the upload address, such as `s3` of `s3://bucket/runs/`; empty for a folder."""
         return (self.to or "").rpartition("://")[0]
 
 
 def _outputs(given: object) -> object:
-    """A plain address or folder as the section."""
+    """Converts a plain address or folder to the section."""
     if given is None:
         return {}
     return {"to": location(given)} if isinstance(given, str) else given
@@ -360,9 +366,9 @@ class Restarts(Part):
     """How often, and after which failures, the workers are restarted."""
 
     max: Annotated[StrictInt, Field(ge=0, le=100_000)] = 0
-    """Restarts at most. Default 0, as torchrun: a bug in the script should be seen the first time."""
+    """Maximum number of restarts. Default 0, as in torchrun: a bug in the script should show at its first failure."""
     on: Annotated[tuple[Cause, ...], OnlyList] = ("failure", "preemption", "node-loss", "hang")
-    """Causes that are worth a restart. Default: all four."""
+    """Failures after which workers are restarted. Default: all four."""
 
     @field_validator("on")
     @classmethod
@@ -375,7 +381,7 @@ class Restarts(Part):
 
 
 def _restart_policy(given: object) -> object:
-    """A plain number of restarts as a policy."""
+    """Converts a plain number of restarts to a policy."""
     if isinstance(given, dict | Restarts):
         return given
     return {"max": _count(given, "a whole number or {max: 3, on: [failure]}", 0, 100_000)}
@@ -387,7 +393,7 @@ class Volume(Part):
     claim: Label
     """Name of the PersistentVolumeClaim."""
     path: Line
-    """Folder at which the workers see it, from the root: `/results`."""
+    """Absolute path at which workers see the volume: `/results`."""
 
     @field_validator("path")
     @classmethod
@@ -401,13 +407,13 @@ class LocalOptions(Part):
     """Options of the local engine."""
 
     netns: StrictBool = False
-    """Whether each node gets a network of its own (Linux, needs privileges). Default false: nothing to set up."""
+    """Whether each node gets its own network namespace (Linux, needs privileges). Default false: no setup needed."""
     rate: str | None = Field(default=None, json_schema_extra={"pattern": r"^[0-9]{1,6}(\.[0-9]{1,3})?[kmgt]?bit$"})
-    """Speed of the network between nodes, as `tc` writes it: `1gbit`. Needs `netns`. Default: not limited."""
+    """Bandwidth between nodes in the syntax of `tc`: `1gbit`. Needs `netns`. Default: not limited."""
     back_after: Annotated[Duration, Field(ge=0)] = 10.0
-    """Seconds that a lost node of an elastic job stays away, at least, before it is let in again. Default 10."""
+    """Minimum seconds before a lost node of an elastic job may rejoin. Default 10."""
     port: Annotated[StrictInt, Field(ge=1, le=65535)] | None = None
-    """Fixed MASTER_PORT. Default: reserved from the kernel at each attempt, so that two runs never meet."""
+    """Fixed MASTER_PORT. Default: a free port at each attempt, so that concurrent runs do not collide."""
 
     @field_validator("rate", mode="before")
     @classmethod
@@ -423,16 +429,17 @@ class LocalOptions(Part):
 
 
 class Results(Part):
-    """Storage of the cluster that keeps a run's outputs and checkpoints when its pods are gone."""
+    """Storage of the cluster that keeps a run's outputs and checkpoints after its pods are deleted."""
 
     claim: Label | None = None
-    """Name of an existing claim; the run gets a folder of its own in it. Default: one is made."""
+    """Name of an existing claim, in which the run gets its own folder. Default: a claim is created."""
     size: Annotated[Size, Field(gt=0)] | None = Field(default=None, validate_default=True)
-    """Bytes of the claim that is made, written as `20GiB`. Needed where `claim` is not given."""
+    """Bytes of the created claim, written as `20GiB`. Required without `claim`."""
     storage_class: Label | None = None
-    """Storage class of the claim that is made. Default: the cluster's."""
+    """Storage class of the created claim. Default: the cluster's."""
     keep: StrictBool = False
-    """Whether the claim that is made stays when the run is removed. Default false: `rm` removes all that a run made."""
+    """Whether the created claim is kept when the run is removed. Default false: `rm` removes everything that a run
+    created."""
 
     @field_validator("size")
     @classmethod
@@ -446,33 +453,35 @@ class Results(Part):
 
 
 class DataClaim(Part):
-    """Storage of the cluster in which data sets from a store are staged, once for all runs that read them."""
+    """Storage of the cluster in which data sets are staged, once for all runs that read them."""
 
     claim: Label = "windlass-data"
     """Name of the claim. Default `windlass-data`."""
     size: Annotated[Size, Field(gt=0)] | None = None
-    """Bytes of the claim, written as `200GiB`, for the first run, which makes it; no run removes it. Default: the claim
-    is there already."""
+    """Bytes of the claim, written as `200GiB`; the first run creates the claim, and no run removes it. Default: the
+    claim exists already."""
     storage_class: Label | None = None
-    """Storage class of the claim that is made; its volumes are mounted by many nodes. Default: the cluster's."""
+    """Storage class of the created claim; its volumes must support mounts on many nodes. Default: the cluster's."""
 
 
 class FileSystem(Part):
-    """A file system of the cluster's account that shows a part of a bucket, for `via: mount`."""
+    """A file system in the cluster's account that exposes part of a bucket, for `via: mount`."""
 
     kind: Literal["s3-files", "lustre"]
-    """`s3-files`: an S3 file system, mounted by the CSI driver of EFS from 3.0 on. `lustre`: FSx for Lustre with a data
+    """`s3-files`: an S3 file system, mounted by the EFS CSI driver 3.0 or newer. `lustre`: FSx for Lustre with a data
     repository association."""
     id: Annotated[Word, Field(pattern=r"^fs-[0-9a-f]{8,40}$")]
-    """Its id, such as `fs-0123456789abcdef0`."""
+    """Id of the file system, such as `fs-0123456789abcdef0`."""
     source: Location
-    """The part of the bucket that it shows, such as `s3://bucket/train/`; sets below it are mounted from it."""
+    """Part of the bucket that the file system exposes, such as `s3://bucket/train/`; data sets below it are mounted
+    from it."""
     path: Line = "/"
-    """Its folder that shows it: for Lustre, the path of the association. Default: all of it."""
+    """Folder of the file system that corresponds to `source`: for Lustre, the path of the association. Default: its
+    root."""
     dns_name: Word | None = None
-    """Of Lustre: its DNS name, such as `fs-0123456789abcdef0.fsx.eu-central-1.amazonaws.com`."""
+    """Lustre only: DNS name, such as `fs-0123456789abcdef0.fsx.eu-central-1.amazonaws.com`."""
     mount_name: Word | None = None
-    """Of Lustre: its mount name, which FSx has chosen."""
+    """Lustre only: mount name, as assigned by FSx."""
 
     @field_validator("source")
     @classmethod
@@ -502,36 +511,36 @@ class KubernetesOptions(Part):
     """Options of the Kubernetes engine."""
 
     via: Workload = "auto"
-    """Kind of object that is made. Default `auto`: a Job; a TrainJob with `runtime`, an MPIJob with `launcher: mpi`."""
+    """Workload kind. Default `auto`: a Job; a TrainJob with `runtime`, an MPIJob with `launcher: mpi`."""
     runtime: Label | None = None
-    """Name of a training runtime of the cluster, on which a TrainJob is to stand. Default: one is made for the run."""
+    """Name of a training runtime of the cluster for the TrainJob. Default: one is created for the run."""
     runtime_kind: Literal["TrainingRuntime", "ClusterTrainingRuntime"] | None = None
-    """Where that runtime is. Default: the namespace's, and without one the cluster's."""
+    """Kind of `runtime`. Default: the one of this name in the namespace, or else in the cluster."""
     namespace: Label | None = None
-    """Namespace. Default: the target's."""
+    """Namespace of the run. Default: the target's."""
     results: Results | None = None
-    """Keeps outputs and checkpoints when pods are gone: `{claim: NAME}` or `{size: 20GiB}`. Default: nothing does, and
-    outputs come home, see `outputs_max`."""
+    """Storage that keeps outputs and checkpoints after pods are deleted: `{claim: NAME}` or `{size: 20GiB}`. Default:
+    none; outputs are fetched to this machine, see `outputs_max`."""
     outputs_max: Size | None = None
-    """Bytes that the outputs of all pods together may have to be brought to the machine of the user after the last
-    attempt; larger ones are deleted with the pods. `0`: none are. Without `results`. Default: 1GiB."""
+    """Maximum bytes of the outputs of all pods that are fetched to the user's machine after the last attempt; larger
+    outputs are deleted with the pods. `0` fetches nothing. Only without `results`. Default: 1GiB."""
     data: DataClaim | None = None
-    """Where data sets from a store are staged: `{size: 200GiB}` or `{claim: NAME}`. Default: the target's."""
+    """Storage in which data sets are staged: `{size: 200GiB}` or `{claim: NAME}`. Default: the target's."""
     service_account: Label | None = None
-    """Service account of the pods. Default: the namespace's own; its token is not mounted either way."""
+    """Service account of the pods. Default: the namespace's default; its token is never mounted."""
     image_pull_secrets: Annotated[tuple[Label, ...], OnlyList] = ()
-    """Secrets of the namespace with logins of image registries, beside the target's. Default: none."""
+    """Secrets of the namespace with credentials of image registries, in addition to the target's. Default: none."""
     node_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    """Labels that machines have to have for the pods to go there. Default: none."""
+    """Node labels that the pods require (nodeSelector). Default: none."""
     ttl: Ttl | None = None
-    """Seconds for which the pods of an attempt are kept after its end, and a run, an hour at least, after its own; or
-    `never`. Default: a week. A run with a claim that is removed with it stays until `windlass rm RUN`."""
+    """Seconds for which pods are kept after their attempt ends, and the run's objects (at least an hour) after the run
+    ends; or `never`. Default: a week. A run whose claim would be deleted with it is kept until `windlass rm RUN`."""
     lost_after: Annotated[Duration, Field(ge=0)] | None = None
-    """Seconds that a machine may be silent, once its cluster has noticed, until its pods are given up. Default: 30
-    where `restarts` or a range of nodes lets the job go on without them, else the cluster's own, mostly 300."""
+    """Seconds that a node may be unreachable, once its cluster has noticed, before its pods are declared lost. Default:
+    30 if `restarts` or a range of nodes lets the job continue without them, else the cluster's own, usually 300."""
     spares: Annotated[StrictInt, Field(ge=0, le=1000)] = 0
-    """Pods that wait, with their resources, until one of the others is lost, whose place they take at once. Default: 0.
-    Needs restarts, a Job (`via: job`) without a queue, and Kubernetes 1.29."""
+    """Pods that wait, with their resources reserved, to replace a lost pod at once. Default: 0. Needs restarts, a Job
+    (`via: job`) without a queue, and Kubernetes 1.29."""
 
     @field_validator("outputs_max")
     @classmethod
@@ -548,16 +557,16 @@ class SageMakerOptions(Part):
     """Options of the SageMaker engine."""
 
     warm_pool: Duration | None = None
-    """Seconds that machines are kept, and paid for, after the job, for the next one. Default: none are kept."""
+    """Seconds that instances are kept, and billed, after the job, for the next one. Default: none are kept."""
     spot: StrictBool = False
-    """Whether instances may be spot instances, which cost less and are taken back at any time. Default false."""
+    """Whether to use spot instances, which cost less and can be interrupted at any time. Default false."""
     max_wait: Annotated[Duration, Field(gt=0)] | None = None
-    """Seconds that a job on spot instances may take with all its waiting for them. Default: a day more than it may
-    run."""
+    """Maximum seconds that a job on spot instances may take, including the wait for capacity. Default: its time limit
+    plus a day."""
     volume: Annotated[Size, Field(ge=1 << 30)] | None = None
-    """Disk of each instance, written as `100GiB`. Default: the target's."""
+    """Disk size of each instance, written as `100GiB`. Default: the target's."""
     training_plan: Line | None = None
-    """ARN of the training plan whose reserved capacity the job uses. Default: none, capacity on demand or spot."""
+    """ARN of the training plan whose reserved capacity the job uses. Default: none, on-demand or spot capacity."""
 
     @field_validator("training_plan")
     @classmethod

@@ -1,4 +1,4 @@
-"""Where each value of a document is: its path, line and rank, for messages; imports no model."""
+"""Maps each value of a document to its line and position, for messages; imports no model."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Places:
-    """The line and rank of each value of one document, and the problems found while it was read."""
+    """The line and rank of each value of one document, and the problems found while the document was read."""
 
     where: str
     """Name of the file or object."""
     marks: Mapping[Path, tuple[int, int]]
-    """Of each value its line, from 1, or 0 where there is no file; and its rank in the document."""
+    """For each value its line, from 1, or 0 if not from a file; and its rank in the document."""
     below: Path = ()
     """Path in the document of the value that is being checked."""
     refused: frozenset[Path] = frozenset()
-    """Values that the reader refused and left out; they are not reported as missing again."""
+    """Values that the reader refused and omitted, so that they are not reported as missing again."""
     problems: tuple[tuple[int, Problem], ...] = ()
     """Problems that the reader found, each with its rank."""
 
     @classmethod
     def of(cls, given: object, where: str) -> Places:
-        """The places of an object that is not from a file: the order of its keys, no lines."""
+        """Returns the places of an object that was not read from a file: the order of its keys, without lines."""
         marks: dict[Path, tuple[int, int]] = {}
 
         def walk(value: object, path: Path) -> None:
@@ -44,26 +44,26 @@ class Places:
         return cls(where, marks)
 
     def at(self, path: Path) -> str:
-        """`job.yaml:4`, or the name alone where there are no lines."""
+        """Returns the location of a value: `job.yaml:4`, or only the name without lines."""
         line, _ = self._mark(path)
         return f"{self.where}:{line}" if line else self.where
 
     def rank(self, path: Path) -> int:
-        """Sort key for the order of the document; a missing field sorts where its section begins."""
+        """Returns the sort key of a value in document order; a missing field sorts where its section begins."""
         return self._mark(path)[1]
 
     def _mark(self, path: Path) -> tuple[int, int]:
-        """The mark of the value, or of the nearest one around it."""
+        """Returns the line and rank of the value, or of the nearest enclosing one."""
         return next((self.marks[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.marks), (0, 0))
 
 
 def in_order(ranked: Iterable[tuple[int, Problem]]) -> JobFileError:
-    """One error with all problems in the order of the document, none of them twice."""
+    """Returns one error with all problems in document order, without duplicates."""
     return JobFileError(list(dict.fromkeys(problem for _, problem in sorted(ranked, key=lambda item: item[0]))))
 
 
 def found(value: object) -> str:
-    """A value as messages show it, in terms of YAML: `'two'`, `true`, `a list`."""
+    """Formats a value for messages, in terms of YAML: `'two'`, `true`, `a list`."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -80,7 +80,7 @@ def found(value: object) -> str:
 
 
 def spell(path: Path) -> str:
-    """`("data", 0, "via")` as `data[0].via`; keys with control characters are escaped."""
+    """Formats `("data", 0, "via")` as `data[0].via`; keys with control characters are escaped."""
     text = ""
     for step in path:
         if isinstance(step, int):

@@ -1,4 +1,4 @@
-"""Turns validation errors of pydantic into `Problem`s: line, field path, message and the nearest known name."""
+"""Converts validation errors of pydantic to `Problem`s: line, field path, message and the nearest known name."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ MISSING = "required field missing"
 
 
 def refuse(message: str, hint: str = "", at: str = "") -> PydanticCustomError:
-    """The error that a validator raises: `message` ends a sentence that begins with the field.
+    """Returns the error that a validator raises: `message` ends a sentence that begins with the field.
 
-    `at` names another field than the one being validated, as seen from the same section.
+    `at` names another field of the same section, if the error is not about the field that is validated.
     """
     return PydanticCustomError("windlass", "{message}", {"message": message, "hint": hint, "at": at})
 
 
 def refuse_all(errors: Iterable[tuple[Path, PydanticCustomError]]) -> ValidationError:
-    """Several errors of one validator, each at a path below the field that is being validated."""
-    # The input is left out, so that no value of a secret can travel inside the error.
+    """Combines several errors of one validator, each at a path below the field that is validated."""
+    # The input is omitted so that the error cannot contain the value of a secret.
     lines = [InitErrorDetails(type=error, loc=path, input=None) for path, error in errors]
     return ValidationError.from_exception_data("spec", lines, hide_input=True)
 
 
 def field_names(model: type[BaseModel], path: Path) -> list[str]:
-    """Names of the fields under `path` in a document of this model; empty if it has none."""
+    """Returns the names of the fields under `path` in a document of this model; empty if the value has no fields."""
     here: type[BaseModel] | None = model
     for step in path:
         if isinstance(step, str):
@@ -97,17 +97,17 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], places: Places) -> list[tuple[int, Problem]]:
-    """Each problem with its rank in the document."""
+    """Returns each problem with its rank in the document."""
     ranked = []
     meant: set[str] = set()
     for line in error.errors(include_url=False):
         path = (*places.below, *line["loc"])
-        if path[-1:] == ("[key]",):  # of a mapping: the part before it is the key itself
+        if path[-1:] == ("[key]",):  # an invalid key of a mapping, which precedes "[key]" in the path
             path = path[:-1]
         if line["type"] == "default_factory_not_called":
-            continue  # only says that another field is wrong
+            continue  # follows from an error of another field
         if line["type"] == "too_short" and line["input"]:
-            continue  # only says that its items are wrong
+            continue  # follows from an error of an item
         context = line.get("ctx", {})
         if context.get("at"):
             path = (*path[:-1], *str(context["at"]).split("."))
@@ -117,12 +117,12 @@ def problems_of(error: ValidationError, model: type[BaseModel], places: Places) 
         ranked.append((places.rank(path), Problem(places.at(path), spell(path), message, hint)))
         if line["type"] == "extra_forbidden" and hint:
             meant.add(spell((*path[:-1], hint.removeprefix("did you mean ").removesuffix("?"))))
-    # A field under a wrong name is one mistake, not a wrong field and a missing one.
+    # A field with a misspelled name is one mistake, not an unknown field and a missing one.
     return [(rank, problem) for rank, problem in ranked if problem.message != MISSING or problem.field not in meant]
 
 
 def _words(line: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str, str]:
-    """Message and hint for one error of pydantic; `path` begins at `model`."""
+    """Returns message and hint for one error of pydantic; `path` begins at `model`."""
     value, context = line["input"], line.get("ctx", {})
     match line["type"]:
         case "windlass":
@@ -132,14 +132,14 @@ def _words(line: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str,
             word = str(path[-1]).lower().replace("-", "_")
             other = OTHER_NAMES.get(section, {}).get(word)
             if other is not None and other.split(".")[0] not in field_names(model, path[:-1]):
-                other = None  # a word of job files, in another kind of document
+                other = None  # a field of job files, but this is another kind of document
             return "not a field", f"did you mean {other}?" if other else near(word, field_names(model, path[:-1]))
         case "literal_error":
             choices = re.findall(r"'([^']*)'", context["expected"])
             listed = " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
             if isinstance(value, str):
                 fix = near(value, choices)
-            else:  # a number that is one of the words
+            else:  # a number that spells one of the allowed words
                 fix = _text_hint(value) if found(value) in choices else ""
             return f"expected {listed or context['expected']}, found {found(value)}", fix
         case "dict_type" | "model_type" | "model_attributes_type" | "mapping_type":
@@ -153,7 +153,7 @@ def _words(line: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str,
 
 
 def _bound(number: float) -> str:
-    """A bound as users write it: bytes in GiB, which no other field counts so many of."""
+    """Formats a bound as users write it: whole multiples of a GiB are bytes, because other bounds are smaller."""
     gib, rest = divmod(number, 1 << 30)
     return f"{gib:g}GiB" if gib and not rest else f"{number:.15g}"
 
@@ -163,7 +163,7 @@ def _no_hint(_: object) -> str:
 
 
 def number_hint(value: object) -> str:
-    """How to write a value that stands for a number but is not one; nothing for other values."""
+    """Returns how to write a value that stands for a number but is not one; empty for other values."""
     if isinstance(value, float) and value.is_integer():
         return f"write {int(value)}"
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,9})?", value.strip()):
@@ -199,4 +199,4 @@ _MESSAGES: Mapping[str, tuple[str, Callable[[object], str]]] = {
     "greater_than": ("must be more than {gt}, found {found}", _no_hint),
     "less_than_equal": ("must be at most {le}, found {found}", _no_hint),
 }
-"""Messages for errors of pydantic, by type, and what finds the hint."""
+"""Messages for errors of pydantic, by type, with a function that returns the hint."""

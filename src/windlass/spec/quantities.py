@@ -1,4 +1,4 @@
-"""Parses resource quantities of Kubernetes (`500m`, `16Gi`, `2e3`) into numbers, cores and bytes. Pure."""
+"""Parses resource quantities of Kubernetes (`500m`, `16Gi`, `2e3`) into numbers, cores and bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST: Final = 40
 
 
 def exact(given: str | int | float | None) -> Decimal | None:
-    """A quantity as a number; None if it is not one."""
+    """Parses a quantity as a decimal number; None if it is invalid."""
     match = _QUANTITY.fullmatch(str(given)) if given is not None and len(str(given)) <= _LONGEST else None
     if match is None:
         return None
@@ -28,23 +28,23 @@ def exact(given: str | int | float | None) -> Decimal | None:
 
 
 def amount(given: str | int | float | None) -> float:
-    """A quantity that a cluster reported, as a number; 0 if it is not one."""
+    """Parses a quantity that a cluster reported as a number; 0 if it is invalid."""
     return float(exact(given) or 0)
 
 
 def whole(given: str | int | float | None) -> int | None:
-    """A quantity of things that cannot be divided; None if it is not one."""
+    """Parses a quantity of indivisible things, such as GPUs; None if it is invalid."""
     found = exact(given)
     return int(found) if found is not None and found == found.to_integral_value() else None
 
 
 def cores(given: str | int | float | None) -> float | None:
-    """Processor cores of a quantity; None if it is not one."""
+    """Parses a quantity as CPU cores; None if it is invalid."""
     found = exact(given)
     return None if found is None else float(found)
 
 
 def size(given: str | int | float | None) -> int | None:
-    """Bytes of a quantity, rounded up; None if it is not one."""
+    """Parses a quantity as bytes, rounded up; None if it is invalid."""
     found = exact(given)
     return None if found is None else int(found.to_integral_value(rounding="ROUND_CEILING"))

@@ -1,7 +1,7 @@
-"""Splits the line `run:` into words as a POSIX shell does, and fills in the variables of the job's `env:`. Pure.
+"""Splits the line `run:` into words as a POSIX shell does, and expands the variables of the job's `env:`.
 
-No shell is involved: a value stays one argument, whatever it holds, and a `$NAME` in single quotes, or behind a
-backslash, stays as it is. What only a shell could carry out is refused.
+No shell is involved: an expanded value is always one argument, and a `$NAME` in single quotes or after a backslash is
+not expanded. Syntax that needs a shell is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from windlass.spec.names import looks_secret
 _QUOTED: Final = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
 _SPECIAL: Final = re.compile(r"[$~`\n|<>&;]")
 _PROTECTED: Final = "\0"
-"""Stands before each character in quotes that would have a meaning without them. No text of a job holds a NUL."""
+"""Marker before each quoted character that would be special without quotes. Texts of a job contain no NUL."""
 _NAME: Final = re.compile(r"(?<!\0)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
 _SUBSTITUTION: Final = re.compile(r"(?<!\0)(?:\$\(.*|\$\{.*|`.*)", re.DOTALL)
 _OPERATOR: Final = re.compile(r"(?:\d|&)?>{1,2}(?:&\d)?|<{1,2}|\|{1,2}|&{1,2}|;|.*(?<!\0);", re.DOTALL)
@@ -29,11 +29,11 @@ _OF_RANKS: Final = {
     "LOCAL_WORLD_SIZE": "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE": "NUM_NODES",
 }
-"""Variables of torchrun, and those of Windlass with the same value, which `run` may name: `WINDLASS_RANK`."""
+"""Maps torchrun's variables to the Windlass variables with the same value, which `run` may use: `WINDLASS_RANK`."""
 
 
 def split_run(run: str, env: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The words of `run`, with the values of `env` in place of their names; raises `ValueError` for an open quote."""
+    """Splits `run` into words and expands the variables of `env`; raises `ValueError` for an unclosed quote."""
     values = env or {}
     return tuple(
         _NAME.sub(lambda match: values.get(match[1] or match[2], match[0]), word).replace(_PROTECTED, "")
@@ -42,30 +42,30 @@ def split_run(run: str, env: Mapping[str, str] | None = None) -> tuple[str, ...]
 
 
 def join_run(words: Sequence[str], names: Sequence[str] = ()) -> str:
-    """The line whose words these are; of the variables in them, those of `names` are filled in, and no others."""
+    """Joins words into a line for `run`; variables in `names` are expanded later, all others are quoted."""
     return " ".join(_quoted(word, names) for word in words)
 
 
 def with_arguments(run: str, words: Sequence[str]) -> str:
-    """The line with these arguments behind its own."""
+    """Appends arguments to the line."""
     line = re.sub(r"(\\?\n\s*)+$", "", run)
     return f"{line} {shlex.join(words)}"
 
 
 def kind_of(words: tuple[str, ...]) -> Literal["script", "module", "program"]:
-    """What `run` starts: a Python file, `-m` and a Python module, or another program."""
+    """Returns what `run` starts: a Python file, `-m` and a Python module, or another program."""
     if words[0] == "-m":
         return "module"
     return "script" if words[0].endswith(".py") else "program"
 
 
 def needs_a_shell(run: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Each part of the line that only a shell would carry out, and what to write instead: `message, hint`."""
+    """Yields each part of the line that needs a shell, and what to write instead: `message, hint`."""
     protected = _QUOTED.sub(_protect, run).strip()
     words = _protected_words(run)
     shell = "command: [bash, -c, …]"
     if words and kind_of(tuple(words)) != "program":
-        shell += " with launcher: pytorch"  # a command has no variables of torchrun otherwise
+        shell += " with launcher: pytorch"  # without it, `command` sets no torchrun variables
     if re.search(r"(?<!\0)\n", protected):
         first = protected.split("\n")[0].replace(_PROTECTED, "").strip()
         yield (
@@ -107,7 +107,7 @@ def _protected_words(run: str) -> list[str]:
 
 
 def _protect(match: re.Match[str]) -> str:
-    """A quoted part of the line with its special characters protected; nothing for a line break behind a backslash."""
+    """Marks the special characters of a quoted part; removes a line break after a backslash."""
     text = match[0]
     if text == "\\\n":
         return ""
@@ -119,7 +119,7 @@ def _protect(match: re.Match[str]) -> str:
 
 
 def _protect_in_double_quotes(match: re.Match[str]) -> str:
-    """Of what double quotes protect; `$` alone has its meaning in them."""
+    """Marks a special character inside double quotes, where only `$` keeps its meaning."""
     if match[2]:
         return "" if match[2] == "\\\n" else match[2]
     return _PROTECTED + (match[1] or match[3])

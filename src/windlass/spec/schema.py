@@ -1,7 +1,7 @@
 """Generates the JSON Schema (draft 2020-12) of job, targets and cluster files, for editors and `windlass schema`.
 
-The schema is generated from the models. Rules that it cannot express (a name given twice, a pattern that does not
-compile) are checked by the parser alone.
+The schema is generated from the models. Only the parser checks rules that a schema cannot express, such as duplicate
+names or patterns that do not compile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def job_schema() -> dict[str, Any]:
-    """The schema of a job file."""
+    """Returns the schema of a job file."""
     schema = _described(Job)
     schema["$schema"] = DRAFT
     schema["title"] = "Windlass job"
@@ -34,7 +34,9 @@ def job_schema() -> dict[str, Any]:
 
 
 def job_settings() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """The fields of a job file as `--set` takes them, `resources.gpus`: its meaning, and its few values."""
+    """Returns the fields of a job file by the name that `--set` takes (`resources.gpus`), with description and allowed
+    values.
+    """
     schema = job_schema()
     return dict(_settings(schema, schema["$defs"]))
 
@@ -55,18 +57,18 @@ def _settings(
 
 
 def _choices(field: dict[str, Any]) -> list[dict[str, Any]]:
-    """The forms that a value may have."""
+    """Returns the alternative schemas of a value."""
     return next((field[key] for key in ("anyOf", "oneOf", "allOf") if key in field), [field])
 
 
 def targets_schema() -> dict[str, Any]:
-    """The schema of a targets file."""
+    """Returns the schema of a targets file."""
     definitions: dict[str, Any] = {}
     for kind, model in KINDS.items():
         schema = _described(model)
         definitions |= schema.pop("$defs", {})
         name = schema["properties"].pop("name")
-        # In the file the name is the key, and the kind is always written.
+        # In the file, the name is the key and `kind` is required.
         schema["required"] = ["kind", *(field for field in schema.get("required", []) if field != "name")]
         definitions[kind] = schema
     return {
@@ -82,7 +84,7 @@ def targets_schema() -> dict[str, Any]:
 
 
 def cluster_schema() -> dict[str, Any]:
-    """The schema of a cluster file."""
+    """Returns the schema of a cluster file."""
     from windlass.spec.cluster import Cluster
 
     schema = _described(Cluster)
@@ -93,7 +95,7 @@ def cluster_schema() -> dict[str, Any]:
 
 
 def _described(model: type[Part]) -> dict[str, Any]:
-    """The schema of a model, its fields described by their docstrings in the source."""
+    """Returns the schema of a model, with the field docstrings of its source as descriptions."""
     schema = model.model_json_schema()
     parts = {part.__name__: part for part in _all(Part)}
     for name, found in ((model.__name__, schema), *schema.get("$defs", {}).items()):

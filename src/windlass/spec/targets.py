@@ -1,10 +1,10 @@
-"""The targets as frozen models: where jobs run, by their names in `targets.yaml`, chosen with `--on NAME`.
+"""Models of targets: where jobs run, by their names in `targets.yaml`, chosen with `--on NAME`.
 
     local:    {kind: local, price_per_hour: 0.526, currency: USD}
     gpu-lab:  {kind: kubernetes, context: lab, namespace: team-a}
     aws:      {kind: sagemaker, region: us-east-1, role: arn:aws:iam::123456789012:role/training}
 
-`local` is always there and needs no line. A target holds no secret: credentials stay where their own tools keep them.
+`local` is defined without a line in the file. A target holds no secret: credentials stay with the tools that own them.
 """
 
 from __future__ import annotations
@@ -28,81 +28,83 @@ class LocalTarget(Document):
     """This machine."""
 
     kind: Literal["local"] = "local"
-    """What kind of target this is."""
+    """Kind of the target."""
     name: Name
-    """What `--on` calls it."""
+    """Name of the target, for `--on`."""
     env: Env = Field(default_factory=dict)
-    """Environment variables for every job here; the job's own win. Default: none."""
+    """Environment variables of every job on this target; variables of the job override them. Default: none."""
     python: Line | None = None
-    """Interpreter of scripts whose job names none. Default: the active environment's."""
+    """Interpreter for jobs without `python`. Default: the active environment's."""
     slots: Annotated[StrictInt, Field(ge=1)] | None = None
-    """How many GPUs, or ranks on a machine without, runs may use at once; further runs wait as `queued`. A run takes a
-    slot for each GPU in its `resources.gpus`, else for each rank. Default: none, and runs start at once."""
+    """Number of GPUs (or of ranks, without GPUs) that all runs together may use; further runs wait as `queued`. A run
+    takes a slot for each GPU in its `resources.gpus`, else for each rank. Default: no limit, and runs start at once."""
     price_per_hour: Price | None = None
-    """What one node costs an hour, for `windlass cost`. Each simulated node counts as one: a rehearsal
-    shows what the job would cost on as many machines. Default: none, and nothing is priced."""
+    """Price of one node per hour, for `windlass cost`. Each simulated node counts as one, so a local rehearsal shows
+    the cost on as many machines. Default: none, and nothing is priced."""
     currency: Currency = "USD"
-    """Currency of the price, as its three letters. Default `USD`."""
+    """Currency of the price, as a three-letter code. Default `USD`."""
 
 
 class KubernetesTarget(Document):
     """A namespace of a Kubernetes cluster."""
 
     kind: Literal["kubernetes"] = "kubernetes"
-    """What kind of target this is."""
+    """Kind of the target."""
     name: Name
-    """What `--on` calls it."""
+    """Name of the target, for `--on`."""
     context: Line
-    """Context of the kubeconfig. Has no default: which cluster pays for a run is never left to the last `kubectl`."""
+    """Context of the kubeconfig. Required, so that the last `kubectl config use-context` never decides which cluster is
+    used."""
     kubeconfig: Line | None = None
-    """File with that context, such as `~/.kube/lab`. Default: as kubectl, `$KUBECONFIG` or `~/.kube/config`."""
+    """Kubeconfig file with that context, such as `~/.kube/lab`. Default: as kubectl, `$KUBECONFIG` or
+    `~/.kube/config`."""
     namespace: Label = "default"
-    """Namespace in which runs live. Default `default`, as kubectl."""
+    """Namespace for runs. Default `default`, as kubectl."""
     via: Workload = "auto"
-    """Kind of object for jobs that name none. Default `auto`: a Job, or what the job needs."""
+    """Workload kind for jobs that set none. Default `auto`: a Job, or another kind if the job needs it."""
     image: Word | None = None
-    """Container image of jobs that name none; it needs Python, and nothing of ours. Default: PyTorch's own, in the
-    version that this Windlass is tested with."""
+    """Container image for jobs that set none. The image needs Python; Windlass need not be installed. Default:
+    PyTorch's official image, in the version that this Windlass is tested with."""
     python: Line | None = None
-    """Interpreter inside the image for jobs that name none. Default `python3`."""
+    """Interpreter in the image for jobs that set none. Default `python3`."""
     env: Env = Field(default_factory=dict)
-    """Environment variables for every job here; the job's own win. Default: none."""
+    """Environment variables of every job on this target; variables of the job override them. Default: none."""
     image_pull_secrets: Annotated[tuple[Label, ...], OnlyList] = ()
-    """Secrets of the namespace with logins of image registries, for every job here. Default: none."""
+    """Secrets of the namespace with credentials of image registries, for every job on this target. Default: none."""
     user: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] = 1000
-    """Number of the user that pods run as; never root's, so that namespaces of the strictest kind take them."""
+    """User id of the pods; never root, so that the `restricted` Pod Security Standard admits them."""
     supervisor: Literal["auto", "cluster", "machine"] = "auto"
     """Where supervisors run. `cluster`: in a pod of the namespace, so that runs are restarted while this machine is
-    off; it needs `windlass target setup` once. `machine`: on the machine that starts the run. Default `auto`: in the
-    cluster where the namespace is set up for it."""
+    off; needs `windlass target setup` once. `machine`: on the machine that starts the run. Default `auto`: in the
+    cluster if the namespace is set up for it."""
     supervisor_image: Word | None = None
-    """Container image of supervisors in the cluster; it needs Python 3.11 or newer. Default: the image of the job,
-    or of its training runtime."""
+    """Container image of supervisors in the cluster; needs Python 3.11 or newer. Default: the image of the job, or of
+    its training runtime."""
     supervisor_queue: Label | None = None
-    """LocalQueue of Kueue for the Jobs of supervisors, and for those that move files. Default: none; a Kueue that
-    manages Jobs without a queue needs one."""
+    """Kueue LocalQueue for the Jobs of supervisors and for Jobs that transfer files. Default: none; required if Kueue
+    also manages Jobs without a queue name."""
     data: DataClaim | None = None
-    """Where data sets from a store are staged for jobs that do not say: `{size: 200GiB}` or `{claim: NAME}`. Default:
-    nowhere, and such a job is refused."""
+    """Where data sets are staged for jobs that do not set it: `{size: 200GiB}` or `{claim: NAME}`. Default: none, and
+    such a job is refused."""
     file_systems: Annotated[tuple[FileSystem, ...], OnlyList] = ()
-    """File systems that show parts of buckets, for data with `via: mount`. Default: none; data is then mounted by
+    """File systems that expose parts of buckets, for data with `via: mount`. Default: none; data is then mounted with
     Mountpoint for Amazon S3."""
     storage: Location | None = None
-    """Where code goes that objects of the cluster cannot carry, such as `s3://bucket/windlass/`; the pods read it
-    there. Default: nowhere, and such a job is refused."""
+    """Store for code that is too large for objects of the cluster, such as `s3://bucket/windlass/`; pods read it there.
+    Default: none, and such a job is refused."""
     network_policy: StrictBool = True
-    """Whether each run gets NetworkPolicies that admit only connections between its own pods, where the login may
-    create them. Default true."""
+    """Whether each run gets NetworkPolicies that admit only connections between its own pods, if the login may create
+    them. Default true."""
     region: Label | None = None
-    """AWS region of the nodes, such as `us-east-1`: jobs that run on one instance type, and for which the target has no
-    price of its own, are then priced by the list of `windlass prices update`. Default: none, and no list applies."""
+    """AWS region of the nodes, such as `us-east-1`. Jobs on a single instance type without a price in this target are
+    priced by the list of `windlass prices update` for this region. Default: none, and no list applies."""
     price_per_hour: Price | None = None
-    """What one node costs an hour, for `windlass cost`. Default: none, and only list prices are known."""
+    """Price of one node per hour, for `windlass cost`. Default: none, and only list prices are known."""
     prices: Mapping[Line, Price] = Field(default_factory=dict)
-    """What a node of an instance type costs an hour, such as `{g5.12xlarge: 5.672}`: for plans that name types, and in
-    place of `price_per_hour` for a job that only one type can serve. Default: none."""
+    """Prices per hour by instance type, such as `{g5.12xlarge: 5.672}`: for plans that name types, and instead of
+    `price_per_hour` for a job that fits only one type. Default: none."""
     currency: Currency = "USD"
-    """Currency of the price, as its three letters. Default `USD`."""
+    """Currency of the price, as a three-letter code. Default `USD`."""
 
     @field_validator("kubeconfig")
     @classmethod
@@ -121,42 +123,42 @@ class SageMakerTarget(Document):
     """Amazon SageMaker in one account and region."""
 
     kind: Literal["sagemaker"] = "sagemaker"
-    """What kind of target this is."""
+    """Kind of the target."""
     name: Name
-    """What `--on` calls it."""
+    """Name of the target, for `--on`."""
     region: Label
     """AWS region, such as `us-east-1`."""
     role: Line
-    """Role that the training job takes on: an ARN, or a name in this account."""
+    """Execution role of training jobs: an ARN, or a name in this account."""
     storage: Location
-    """Where code, checkpoints and models are kept, such as `s3://bucket/windlass/`; the role reads and writes it."""
+    """Location of code, checkpoints and models, such as `s3://bucket/windlass/`; the role reads and writes it."""
     image: Word | None = None
-    """Container image of jobs that name none, in ECR or a registry that the account reaches; it needs Python, and
-    nothing of ours. Default: none, and such a job is refused."""
+    """Container image for jobs that set none, in ECR or a registry that the account reaches. The image needs Python;
+    Windlass need not be installed. Default: none, and such a job is refused."""
     instance: Line | None = None
-    """Instance type of jobs that name none, such as `ml.g5.xlarge`. Default: none, and such a job is refused."""
+    """Instance type for jobs that set none, such as `ml.g5.xlarge`. Default: none, and such a job is refused."""
     volume: Annotated[Size, Field(ge=1 << 30)] | None = None
-    """Disk of each instance, written as `100GiB`. Default 30 GiB."""
+    """Disk size of each instance, written as `100GiB`. Default 30 GiB."""
     python: Line | None = None
-    """Interpreter inside the image for jobs that name none. Default `python3`."""
+    """Interpreter in the image for jobs that set none. Default `python3`."""
     env: Env = Field(default_factory=dict)
-    """Environment variables for every job here; the job's own win. Default: none."""
+    """Environment variables of every job on this target; variables of the job override them. Default: none."""
     subnets: Annotated[tuple[Line, ...], OnlyList] = ()
-    """Subnets of a VPC that instances are connected to, with `security_groups`. Default: none."""
+    """Subnets of the VPC for the instances; set together with `security_groups`. Default: none."""
     security_groups: Annotated[tuple[Line, ...], OnlyList] = Field(default=(), validate_default=True)
     """Security groups of the instances in the VPC. Default: none."""
     network_isolation: StrictBool = False
-    """Whether containers reach nothing but each other. Default false."""
+    """Whether containers can connect only to each other. Default false."""
     kms_key: Line | None = None
-    """Key by which disks of the instances and what they upload are encrypted. Default: the account's."""
+    """KMS key that encrypts the disks of instances and their uploads. Default: the account's."""
     encrypt_traffic: StrictBool = False
     """Whether traffic between instances is encrypted, which slows collectives down. Default false."""
     tags: Mapping[Line, Text] = Field(default_factory=dict)
-    """Tags of every training job. Default: Windlass's own alone."""
+    """Tags of every training job. Default: only Windlass's own tags."""
     prices: Mapping[Line, Price] = Field(default_factory=dict)
-    """What an instance of a type costs an hour, such as `{ml.g5.xlarge: 1.408}`. Default: none, nothing is priced."""
+    """Prices per hour by instance type, such as `{ml.g5.xlarge: 1.408}`. Default: none, and nothing is priced."""
     currency: Currency = "USD"
-    """Currency of the prices, as its three letters. Default `USD`."""
+    """Currency of the prices, as a three-letter code. Default `USD`."""
 
     @field_validator("storage")
     @classmethod
@@ -172,23 +174,23 @@ class SageMakerTarget(Document):
 
 
 class SageMakerLocalTarget(Document):
-    """SageMaker's container contract on this machine: no account, and no Docker."""
+    """SageMaker's container contract on this machine, without an account or Docker."""
 
     kind: Literal["sagemaker-local"] = "sagemaker-local"
-    """What kind of target this is."""
+    """Kind of the target."""
     name: Name
-    """What `--on` calls it."""
+    """Name of the target, for `--on`."""
     storage: Location | None = None
-    """Where code, checkpoints and models are kept: `s3://bucket/windlass/` or `file:///…`. Default: with the records of
+    """Location of code, checkpoints and models: `s3://bucket/windlass/` or `file:///…`. Default: with the records of
     runs on this machine."""
     instance: Line = "ml.local"
-    """Instance type that hosts report of themselves for jobs that name none. Default `ml.local`."""
+    """Instance type that hosts report for jobs that set none. Default `ml.local`."""
     python: Line | None = None
-    """Interpreter of scripts whose job names none. Default: the active environment's."""
+    """Interpreter for jobs without `python`. Default: the active environment's."""
     env: Env = Field(default_factory=dict)
-    """Environment variables for every job here; the job's own win. Default: none."""
+    """Environment variables of every job on this target; variables of the job override them. Default: none."""
     network_isolation: StrictBool = False
-    """Whether hosts reach nothing but each other. Default false."""
+    """Whether hosts can connect only to each other. Default false."""
 
 
 Target = LocalTarget | KubernetesTarget | SageMakerTarget | SageMakerLocalTarget
@@ -199,4 +201,4 @@ KINDS: Mapping[str, type[LocalTarget] | type[KubernetesTarget] | type[SageMakerT
     "sagemaker": SageMakerTarget,
     "sagemaker-local": SageMakerLocalTarget,
 }
-"""The class behind each `kind`."""
+"""Model of each `kind`."""

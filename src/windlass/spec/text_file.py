@@ -1,4 +1,4 @@
-"""Reads the text files that users write: job files, targets, clusters, manifests of other tools."""
+"""Reads text files that users write: job files, targets files, cluster files, manifests of other tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_BYTES: Final = 1 << 20
 
 
 def read_text(path: Path, shown: str) -> str:
-    """The text of a file that the user wrote. Raises JobFileError: missing, no rights, too large, not UTF-8."""
+    """Reads a text file of the user. Raises JobFileError if it is missing, not readable, too large or not UTF-8."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -21,7 +21,7 @@ def read_text(path: Path, shown: str) -> str:
 
 
 def decoded(data: bytes, shown: str) -> str:
-    """The content of a file as text. Raises JobFileError: too large, not UTF-8."""
+    """Decodes the content of a file. Raises JobFileError if it is too large or not UTF-8."""
     if len(data) > MAX_BYTES:
         raise JobFileError([Problem(shown, "", "is larger than 1 MiB", "a job file has some lines, not data")])
     try:

@@ -1,7 +1,7 @@
 """Parses durations (`1h30m`) and sizes (`16GiB`) into seconds and bytes, and formats them.
 
-A size follows Kubernetes: `Gi` and `GiB` are powers of 1024, `G` and `GB` powers of 1000. A lone small letter is
-refused, because `2g` is 2 GiB to Docker, `2G` is 2 GB to Kubernetes, and `512m` is half a byte there.
+Sizes follow Kubernetes: `Gi` and `GiB` are powers of 1024, `G` and `GB` powers of 1000. A single lower-case letter is
+refused, because `2g` is 2 GiB in Docker, `2G` is 2 GB in Kubernetes, and `512m` is half a byte in Kubernetes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from windlass.spec.places import found
 from windlass.spec.problems import refuse
 
 MAX_SECONDS = 10 * 365 * 86400
-"""Ten years. More than any job needs, and far below where dates and timers overflow."""
+"""Ten years: more than any job needs, and far below the limits of dates and timers."""
 MAX_BYTES = 2**60
-"""One exbibyte, for the same reason."""
+"""One exbibyte: more than any job needs."""
 
 _LONGEST = 60
 _NUMBER = r"[0-9]{1,18}(?:\.[0-9]{1,9})?"
@@ -45,9 +45,9 @@ _SIZE_HINT = "write for example 16GiB, 2GB or 512Mi, or a number of bytes"
 
 
 def parse_duration(given: object) -> float:
-    """Seconds of `"5min"`, `"1h30m"`, `"500ms"` or a plain number of seconds.
+    """Converts `"5min"`, `"1h30m"`, `"500ms"` or a plain number of seconds to seconds.
 
-    Raises a `ValueError` that says what was found and what to write.
+    Raises a `ValueError` with the value found and what to write.
     """
     if isinstance(given, int | float) and not isinstance(given, bool):
         return _checked_seconds(given, given)
@@ -60,7 +60,7 @@ def parse_duration(given: object) -> float:
         return _checked_seconds(float(text), given)
     total, smallest = Decimal(0), Decimal("Infinity")
     for number, word in re.findall(rf"({_NUMBER})\s*([A-Za-z]+)", text):
-        unit = _SECONDS.get(word.lower()) if word != "M" else None  # a month to some
+        unit = _SECONDS.get(word.lower()) if word != "M" else None  # `M` can mean months
         if unit is None:
             raise refuse(f"{word} is not a unit of time, found {found(given)}", "the units are ms, s, min, h and d")
         if unit >= smallest:
@@ -77,13 +77,14 @@ def _checked_seconds(seconds: float, given: object) -> float:
         raise refuse(f"a duration cannot be negative, found {found(given)}", _DURATION_HINT)
     if seconds > MAX_SECONDS:
         raise refuse(f"a duration can be ten years at most, found {found(given)}")
-    return abs(float(seconds))  # abs, because a float can be -0.0
+    return abs(float(seconds))  # abs turns -0.0 into 0.0
 
 
 def parse_size(given: object) -> int:
-    """Bytes of `"16GiB"`, `"2GB"`, `"512Mi"`, `"1024"` or a plain whole number; a part of a byte is rounded up.
+    """Converts `"16GiB"`, `"2GB"`, `"512Mi"`, `"1024"` or a plain whole number to bytes; a fraction of a byte is
+    rounded up.
 
-    Raises a `ValueError` that says what was found and what to write.
+    Raises a `ValueError` with the value found and what to write.
     """
     if isinstance(given, int) and not isinstance(given, bool):
         return _checked_bytes(given, given)
@@ -116,7 +117,7 @@ def _checked_bytes(size: int, given: object) -> int:
 
 
 def _schema(number: dict[str, Any], patterns: Sequence[str], examples: Sequence[Any]) -> WithJsonSchema:
-    """The schema of a number that may also be written as text."""
+    """Returns the schema of a number that may also be written as text."""
     texts = [{"type": "string", "pattern": pattern} for pattern in patterns]
     return WithJsonSchema({"anyOf": [number, *texts], "examples": list(examples)})
 
@@ -132,7 +133,9 @@ Duration = Annotated[
 
 
 def parse_interval(given: object) -> float | str:
-    """Seconds of a duration, or `"20 steps"` as it is. Raises a `ValueError` that says what to write."""
+    """Converts a duration to seconds and returns `"20 steps"` unchanged. Raises a `ValueError` that says what
+    to write.
+    """
     if isinstance(given, str) and (match := re.fullmatch(_STEPS_PATTERN, given)):
         return f"{match[1]} steps"
     if isinstance(given, str) and re.search(r"steps?\s*$", given):
@@ -163,7 +166,7 @@ Size = Annotated[
 
 
 def format_duration(seconds: float) -> str:
-    """Text for seconds, exact to the millisecond: `1min 30s`, `2h`, `250ms`, `0s`."""
+    """Formats seconds, exact to the millisecond: `1min 30s`, `2h`, `250ms`, `0s`."""
     if not math.isfinite(seconds):
         return str(seconds)
     if seconds < 0:
@@ -184,7 +187,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """Text for bytes: exact where a binary unit divides them (`16GiB`), else one decimal (`1.2MiB`)."""
+    """Formats bytes: exactly for multiples of a binary unit (`16GiB`), else with one decimal (`1.2MiB`)."""
     if size_bytes < 0:
         return f"-{format_size(-size_bytes)}"
     for power, unit in ((5, "PiB"), (4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):

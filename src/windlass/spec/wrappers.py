@@ -1,6 +1,6 @@
 """Finds the command behind `env A=1 …`, `uv run …` and `conda run …`, with its variables and Python environment.
 
-Only options that change nothing else are understood. Any other one makes the whole line a command that stands as it is,
+Only options without other effects are supported. A line with any other option becomes a command that is run unchanged,
 with the reason.
 """
 
@@ -15,29 +15,29 @@ ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class PythonEnvironment(NamedTuple):
-    """A Python environment as a tool names it."""
+    """A reference to a Python environment by the tool that manages it."""
 
     tool: str
-    """`uv run`, `conda run` …"""
+    """Tool and subcommand: `uv run`, `conda run` …"""
     name: str = ""
-    """The name of an environment of conda; empty for that of the project, or the active one."""
+    """Name of a conda environment; empty for the environment of the project, or the active one."""
     path: str = ""
-    """The folder of the environment (conda), or of the project (others); empty where the tool would look for it."""
+    """Folder of the environment (conda) or of the project (other tools); empty if the tool searches for it."""
 
 
 @dataclass
 class Wrapped:
-    """A command without the programs that only prepare it."""
+    """A command without the programs that wrap it."""
 
     words: list[str]
     env: dict[str, str] = field(default_factory=dict)
     environment: PythonEnvironment | None = None
     reason: str = ""
-    """Why the line cannot be taken apart; empty where it can."""
+    """Why the line cannot be unwrapped; empty if it can."""
 
 
 class _Tool(NamedTuple):
-    """The options of a program that runs a command in a Python environment."""
+    """The supported options of a program that runs a command in a Python environment."""
 
     flags: frozenset[str]
     values: frozenset[str] = frozenset()
@@ -68,7 +68,9 @@ _TOOLS: Final = {
 
 
 def unwrap(words: Sequence[str]) -> Wrapped:
-    """The command behind the programs at the start of a line; the whole line, with the reason, where it is unclear."""
+    """Returns the command behind the wrappers at the start of a line; the whole line, with a reason, if it is
+    unclear.
+    """
     found = Wrapped(list(words))
     while found.words and not found.reason:
         program = found.words[0].rpartition("/")[2]
@@ -84,7 +86,7 @@ def unwrap(words: Sequence[str]) -> Wrapped:
 
 
 def _env(found: Wrapped) -> None:
-    """Take `env A=1 B=2` from the start."""
+    """Removes `env A=1 B=2` from the start."""
     words = found.words[1:]
     if words[0] == "--":
         words = words[1:]
@@ -98,7 +100,7 @@ def _env(found: Wrapped) -> None:
 
 
 def _run(found: Wrapped, program: str, tool: _Tool) -> None:
-    """Take `uv run --frozen`, `conda run -n base` from the start."""
+    """Removes `uv run --frozen` or `conda run -n base` from the start."""
     words, named, at = found.words[2:], {"name": "", "path": ""}, 0
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
         spelled, equals, value = words[at].partition("=")

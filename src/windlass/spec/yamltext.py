@@ -1,8 +1,8 @@
 """Parses YAML text into plain values with the line of each, or into problems.
 
-The reader consumes the events of the YAML parser instead of letting it build objects: so every value has a line,
-nothing is executed, and reading stops at a limit before a bomb expands. Aliases stand for their values in documents of
-other systems alone. Scalars follow YAML 1.2: `on` and `no` are words, `2024-01-01` is text.
+The reader consumes the events of the YAML parser instead of constructing objects: every value has a line, nothing is
+executed, and reading stops at a limit before a YAML bomb expands. Aliases are expanded only in documents of other
+systems. Scalars follow YAML 1.2: `on` and `no` are text, `2024-01-01` is text.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from windlass.errors import JobFileError, Problem
 from windlass.spec.places import Path, Places, in_order, spell
 
 MAX_CHARACTERS = 1024 * 1024
-"""Of a file. A job file has a few hundred; the limit is checked before anything is parsed."""
+"""Maximum characters of a file, checked before parsing. A job file has a few hundred."""
 MAX_VALUES = 20_000
-"""Of a file, which bounds the time spent on one that is under the limit above."""
+"""Maximum values of a file, which limits parse time within `MAX_CHARACTERS`."""
 MAX_DEPTH = 12
-"""Of values inside values; a job file has five."""
+"""Maximum nesting depth; a job file needs five."""
 MAX_FOREIGN_DEPTH = 40
-"""Of documents of other systems; the affinity of a pod in a runtime in a list is 21 deep."""
+"""Maximum nesting depth in documents of other systems; the affinity of a pod in a runtime in a list is 21 deep."""
 
 _FORBIDDEN = re.compile("[\0-\x08\v\f\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 _LONG_TAG = re.compile(r"(?:^|[\s\[{,])!\S{300}")
@@ -37,11 +37,13 @@ _REFUSED: Final = object()
 TEXTS: Final = ("env",)
 """Mappings whose values keep the text of the file: 1.10 must not become 1.1, nor 0644 become 644."""
 FOREIGN_TEXTS: Final = ("env", "envs", "secrets", "data", "stringData")
-"""The same in documents of other systems."""
+"""Mappings in documents of other systems whose values keep the text of the file."""
 
 
 def plain_scalar(text: str) -> Any:
-    """The value of an unquoted scalar in YAML 1.2 (core schema); a number of more than 400 characters is text."""
+    """Returns the value of an unquoted scalar in YAML 1.2 (core schema); a number of more than 400 characters
+    is text.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if len(text) <= 400:
@@ -53,7 +55,7 @@ def plain_scalar(text: str) -> Any:
 
 
 def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> tuple[dict[str, Any], Places]:
-    """The mapping in the text, and the line of each value; `Places.problems` are those of values that were left out.
+    """Parses a YAML mapping with the line of each value; `Places.problems` are the problems of omitted values.
 
     `hint` says how such a file begins. Raises `JobFileError` if the text is not one YAML mapping.
     """
@@ -73,7 +75,8 @@ def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> t
 
 
 def read_documents(text: str, where: str) -> tuple[list[Any], dict[Path, int]]:
-    """The documents of YAML text of other systems, and the line of each value; its path begins with the document.
+    """Parses the YAML documents of other systems, with the line of each value; each path begins with the document's
+    index.
 
     As strict as `read_yaml`, but aliases and merged mappings (`<<`) are expanded. Raises JobFileError with all
     problems.
@@ -86,7 +89,7 @@ def read_documents(text: str, where: str) -> tuple[list[Any], dict[Path, int]]:
 
 
 def _refuse_strange(text: str, where: str) -> None:
-    """Raise JobFileError for text that is not YAML or too long, before it is parsed."""
+    """Raises JobFileError, before parsing, for text that is too long or not YAML."""
     if len(text) > MAX_CHARACTERS:
         message = f"the file has {len(text)} characters; {MAX_CHARACTERS} are read at most"
         raise JobFileError([Problem(where, "", message, "is this the right file?")])
@@ -95,7 +98,7 @@ def _refuse_strange(text: str, where: str) -> None:
         line = text.count("\n", 0, bad.start()) + 1
         raise JobFileError([Problem(f"{where}:{line}", "", f"holds the character U+{ord(bad[0]):04X}, not YAML text")])
     if tag := _LONG_TAG.search(text):
-        # The parser takes a quarter of a minute for a tag of a megabyte, and no tag is read anyway.
+        # The parser takes 15 s for a tag of a megabyte, and tags are ignored anyway.
         line = text.count("\n", 0, tag.start() + 1) + 1
         raise JobFileError(
             [Problem(f"{where}:{line}", "", "a very long tag begins here, and only plain values are read")]
@@ -109,9 +112,9 @@ def _events(text: str) -> Iterator[Any]:
 
 
 def _expanded(events: Iterator[Any]) -> Iterator[Any]:
-    """The events, with those of the value that it stands for in the place of each alias.
+    """Yields the events, with each alias replaced by the events of its value.
 
-    One that stands for a value around it, or for none, stays. The caller stops at a number of values.
+    An alias of an enclosing or unknown value is kept. The caller limits the number of values.
     """
     known: dict[str, list[Any]] = {}
     begun: list[tuple[int, str, list[Any]]] = []
@@ -154,12 +157,14 @@ class _Reader:
         self.problems.append((rank, Problem(f"{self.where}:{line}", shown, message, hint)))
 
     def stop(self, line: int, path: Path, message: str, hint: str = "") -> JobFileError:
-        """The error to raise for a problem after which the rest of the file cannot be read."""
+        """Returns the error for a problem after which the rest of the file cannot be read."""
         self.problem(line, path, message, hint)
         return self.error()
 
     def read(self, text: str) -> list[Any]:
-        """The documents of a text; at most one unless `is_foreign`. Raises JobFileError for text that is not YAML."""
+        """Returns the documents of a text, at most one unless `is_foreign`. Raises JobFileError for text that is not
+        YAML.
+        """
         _refuse_strange(text, self.where)
         text = text.removeprefix("\ufeff")
         try:
@@ -168,11 +173,11 @@ class _Reader:
         except JobFileError:
             raise
         except Exception as error:
-            # Any other exception is one of the parser, its own errors and its bugs alike: the text is not YAML.
+            # Any exception of the parser, its own errors and its bugs alike, means that the text is not YAML.
             raise self.stop(_line_of(error), (), *_syntax(error, text)) from error
 
     def error(self) -> JobFileError:
-        """All problems, in the order of the file."""
+        """Returns an error with all problems, in the order of the file."""
         return in_order(self.problems)
 
     def documents(self, events: Iterator[Any]) -> list[Any]:
@@ -258,7 +263,7 @@ class _Reader:
         return {**merged, **values}
 
     def merged(self, event: Any, events: Iterator[Any], path: Path) -> dict[str, Any]:
-        """What a mapping takes from another one, or from several, the first of which comes first."""
+        """Returns the fields merged from one mapping or from a list of mappings; earlier ones take precedence."""
         line, value = event.start_mark.line + 1, self.value(event, events, path)
         several = value if isinstance(value, list) else [value]
         if value is not _REFUSED and not all(isinstance(one, dict) for one in several):
@@ -272,7 +277,7 @@ def _line_of(error: Exception) -> int:
 
 
 def _syntax(error: Exception, text: str) -> tuple[str, str]:
-    """The parser's message in one line, and a hint."""
+    """Returns the parser's message on one line, and a hint."""
     said = getattr(error, "problem", None) or getattr(error, "context", None) or type(error).__name__
     said = " ".join(str(said).split())[:120]
     lines = text.splitlines()

@@ -12,23 +12,23 @@ from windlass.spec.yamltext import plain_scalar
 _PLAIN = re.compile(r"[A-Za-z/._](?:[\w/.+@=-]|:(?=[\w/.]))*(?: (?:[\w/.+@=-]|:(?=[\w/.]))+)*", re.ASCII)
 _QUANTITY = re.compile(r"[1-9][0-9]*[A-Za-z]+(?:[0-9]+[a-z]+)*")
 _OLD_WORDS = frozenset(("y", "n", "yes", "no", "on", "off"))
-"""Text in YAML 1.2, booleans in YAML 1.1."""
+"""Words that are text in YAML 1.2 and booleans in YAML 1.1."""
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]|[^\x00-\uffff]")
 
 
 def scalar(value: Any) -> str:
-    """One value that YAML 1.1 and 1.2 read the same; text that either reads as another type is quoted."""
+    """Formats one value so that YAML 1.1 and 1.2 read the same; quotes text that either reads as another type."""
     if not isinstance(value, str):
         return repr(int(value)) if isinstance(value, float) and value.is_integer() else json.dumps(value)
     is_plain = _PLAIN.fullmatch(value) or _QUANTITY.fullmatch(value)
     if is_plain and isinstance(plain_scalar(value), str) and value.lower() not in _OLD_WORDS:
         return value
-    # A JSON string is a YAML string, but for the characters which YAML wants escaped and JSON does not.
+    # A JSON string is a YAML string, except for characters that only YAML requires to be escaped.
     return _UNPRINTABLE.sub(_escape, json.dumps(value, ensure_ascii=False))
 
 
 def block_lines(value: Any, indent: str = "") -> Iterator[str]:
-    """Plain data as lines of a YAML document, which YAML 1.1 and 1.2 read alike."""
+    """Formats plain data as lines of YAML that versions 1.1 and 1.2 read alike."""
     if not value or not isinstance(value, Mapping | list | tuple):
         yield indent + _inline(value)
         return
@@ -51,7 +51,7 @@ def block_lines(value: Any, indent: str = "") -> Iterator[str]:
 
 
 def literal(text: str, indent: str) -> list[str] | None:
-    """Text of several lines as a block, to follow `key: ` or `- `; None where only a quoted scalar reads back as it."""
+    """Formats text of several lines as a block after `key: ` or `- `; None if only a quoted scalar preserves it."""
     whole = text if text.endswith("\n") else f"{text}\n"
     if "\n" not in text.rstrip("\n") or not _fits_block(whole):
         return None
@@ -64,7 +64,7 @@ def _inline(value: Any) -> str:
 
 
 def _fits_block(text: str) -> bool:
-    """Whether a block of lines reads back as this text."""
+    """Whether a block scalar preserves this text."""
     is_plain = all(line.isprintable() and line.isascii() for line in text.split("\n"))
     return is_plain and text.endswith("\n") and not text.endswith("\n\n") and not text.startswith((" ", "\n"))
 
